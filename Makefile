@@ -1,0 +1,42 @@
+# `make demo` and `make test` need Python 3.11 and nothing else: the first run creates .venv, later runs reuse it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCH_READY := $(VENV)/.ready-bench
+
+.PHONY: demo test check bench format clean help
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV) (once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch -e '.[dev]'
+	@touch $@
+
+$(BENCH_READY): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+demo: $(READY)  ## the demonstration, with a report in demo-report/
+	@$(BIN)/pams demo --out demo-report
+
+test: $(READY)  ## tests, and the doctests of src and Markdown
+	@$(BIN)/python -m pytest
+
+check: $(READY)  ## format, lint, types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: $(READY)  ## let ruff rewrite the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(BENCH_READY)  ## speed and memory beside the peers, as ratios
+	@for script in benchmarks/*.py; do echo; echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache demo-report

@@ -1,0 +1,167 @@
+"""The only code that creates output files: a file under its final name is always complete.
+
+A writer fills `.<name>.<pid>.<token>.part` beside the target; the part is flushed to disk, optionally
+verified by reading it back, and renamed over the target in one step. A kill at any moment leaves the old
+file or the new one, never half of either. A part whose writer died is swept by the next write in the folder.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import secrets
+import socket
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pams_mil.errors import OutputError
+
+_PART = re.compile(r"^\..+\.(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{8}\.part$", re.DOTALL)
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-](inf|nan)")
+_NAME_BYTES = 255  # what common file systems allow for one name
+
+
+@contextmanager
+def replacing(path: Path | str, *, verify: Callable[[Path], None] | None = None) -> Iterator[Path]:
+    """Give a temporary path to write to; on success it becomes `path`, on failure it vanishes.
+
+    `verify` reads the part back before it becomes visible and raises if it is not what was meant.
+    """
+    target = Path(path)
+    part = target.with_name(_part_name(target.name))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sweep(target.parent)
+        yield part
+        _flush(part)
+        if verify is not None:
+            verify(part)
+        os.replace(part, target)
+        _flush(target.parent)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OutputError(
+            f"Could not write {target}: {error.strerror or error} (errno {error.errno}). "
+            "Any earlier file of that name is untouched. Is the disk full or the folder read-only?"
+        ) from error
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path | str, data: bytes) -> None:
+    """Write `data` to `path` atomically."""
+    with replacing(path) as part, part.open("wb") as file:
+        file.write(data)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write UTF-8 `text` to `path` atomically."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def strict_json(value: Any) -> str:
+    """JSON that every parser accepts: non-finite numbers become null, keys keep their order.
+
+    >>> print(strict_json({"asmc": float("inf"), "acc": 0.5}))
+    {
+      "asmc": null,
+      "acc": 0.5
+    }
+    """
+    return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Write `value` as strict JSON to `path` atomically."""
+    write_text(path, strict_json(value) + "\n")
+
+
+def write_csv(path: Path | str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV atomically; text that a spreadsheet would run as a formula is made inert."""
+    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([inert(cell) for cell in header])
+        for row in rows:
+            writer.writerow([inert(cell) for cell in row])
+
+
+def inert(cell: object) -> object:
+    """Text that starts like a spreadsheet formula gets a leading apostrophe; everything else is kept.
+
+    `revive` undoes it, so labels and ids survive a round trip through our own files.
+
+    >>> inert("=cmd()"), inert("-HSIL"), inert(-1.5), inert("-1.5")
+    ("'=cmd()", "'-HSIL", -1.5, '-1.5')
+    """
+    if not isinstance(cell, str) or not _FORMULA.match(cell) or _NUMBER.fullmatch(cell):
+        return cell
+    return "'" + cell
+
+
+def revive(cell: str) -> str:
+    """The text that `inert` was given.
+
+    >>> [revive(str(inert(text))) for text in ("=cmd()", "'=cmd()", "N", "-1.5")]
+    ['=cmd()', "'=cmd()", 'N', '-1.5']
+    """
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def sweep(folder: Path) -> None:
+    """Remove parts in `folder` that were left by writers on this host which are no longer alive."""
+    for entry in folder.iterdir():
+        match = _PART.match(entry.name)
+        if match and match["host"] == _host() and not _alive(int(match["pid"])):
+            entry.unlink(missing_ok=True)
+
+
+def _part_name(name: str) -> str:
+    suffix = f".{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part"
+    room = _NAME_BYTES - len(suffix) - 1
+    return "." + name.encode("utf-8")[:room].decode("utf-8", "ignore") + suffix
+
+
+def _host() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
+def _alive(pid: int) -> bool:
+    if os.name == "nt":  # signal 0 would interrupt the process there instead of asking after it
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _flush(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":  # Windows cannot open a folder to flush it
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _finite(value.tolist())
+    return value

@@ -1,0 +1,101 @@
+"""The errors people see: each says what, what was expected, what was found, and what to do.
+
+The command line turns a `PamsError` into one message and an exit code of 2; anything else is a bug in
+PAMS and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PamsError(Exception):
+    """Something in the user's input, files or options is wrong, and the message says how to mend it."""
+
+
+class HierarchyError(PamsError):
+    """A class hierarchy that cannot be what its author meant."""
+
+
+class LabelError(PamsError):
+    """A label that is not a class of the hierarchy."""
+
+
+class TableError(PamsError):
+    """A CSV, TSV, parquet or xlsx file that cannot be read as a table."""
+
+
+class PredictionsError(PamsError):
+    """A predictions file that cannot be scored."""
+
+
+class ManifestError(PamsError):
+    """A cohort table with missing, contradictory or unusable rows."""
+
+
+class BagError(PamsError):
+    """A feature file that is missing, torn, corrupted or not what the cohort needs."""
+
+
+class ConfigError(PamsError):
+    """A setting outside its allowed range, or one that does not exist."""
+
+
+class ParameterError(PamsError, ValueError):
+    """An argument of a public function outside its allowed range."""
+
+
+class ModelInputError(PamsError, ValueError):
+    """A bag that a model cannot take: empty, of another width, not finite, not floating point."""
+
+
+class CheckpointError(PamsError):
+    """A checkpoint that is torn, corrupted, unsafe or made for something else."""
+
+
+class RunError(PamsError):
+    """A run that cannot start, continue or finish."""
+
+
+class SlideError(PamsError):
+    """A slide that cannot be read, or whose physical scale is unknown."""
+
+
+class OutputError(PamsError):
+    """An output that could not be written; nothing half-made was left behind."""
+
+
+class MissingExtraError(PamsError):
+    """A feature that needs an optional dependency which is not installed."""
+
+    def __init__(self, feature: str, *, package: str, extra: str) -> None:
+        super().__init__(
+            f"{feature} needs the package '{package}', which is not installed. "
+            f"Install it with: pip install 'pams-mil[{extra}]'"
+        )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that names the closest known spelling, or nothing when none is close.
+
+    >>> nearest("malignent", ["Benign", "Malignant"])
+    " Did you mean 'Malignant'?"
+    >>> nearest("zebra", ["Benign", "Malignant"])
+    ''
+    """
+    candidates = list(dict.fromkeys(known))
+    folded = {candidate.casefold(): candidate for candidate in reversed(candidates)}
+    close = difflib.get_close_matches(name.strip().casefold(), folded, n=1, cutoff=0.6)
+    return f" Did you mean {folded[close[0]]!r}?" if close else ""
+
+
+def listing(items: Iterable[object], *, most: int = 8) -> str:
+    """Items joined for a message, cut after `most` with a count of the rest.
+
+    >>> listing(["a", "b", "c"], most=2)
+    "'a', 'b' and 1 more"
+    """
+    shown = [repr(str(item)) for item in items]
+    text = ", ".join(shown[:most])
+    return f"{text} and {len(shown) - most} more" if len(shown) > most else text

@@ -1,0 +1,329 @@
+"""Class hierarchies: which classes there are, which is more urgent, and which belong together.
+
+Everything else is derived from this: losses, metrics, remix, decisions and reports. Class order comes
+from the hierarchy and never from data.
+
+Conventions, used everywhere:
+    * Levels run from 0 (coarsest) to H-1 (finest); the paper's h is level + 1. Level -1 is the finest.
+    * A class index grows with urgency. Classes of equal rank are equally urgent ("tied").
+    * `outranks(level)[i, j]` is true when class i is strictly more urgent than class j.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of the tree: class names, each class's parent index one level up, and its rank."""
+
+    names: tuple[str, ...]
+    parents: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class ClassHierarchy:
+    """A validated tree of classes with an order of urgency; ill-formed ones cannot be constructed.
+
+    >>> tree = ClassHierarchy.load("bracs")
+    >>> tree.names(0), tree.names()
+    (('Benign', 'Atypical', 'Malignant'), ('N', 'PB', 'UDH', 'FEA', 'ADH', 'DCIS', 'IC'))
+    >>> bool(tree.outranks()[tree.index("ADH"), tree.index("FEA")])  # tied
+    False
+    >>> tree.lift([0, 4, 6], level=0).tolist()
+    [0, 1, 2]
+    """
+
+    name: str
+    levels: tuple[Level, ...]
+    level_names: tuple[str, ...] = ()
+    display_names: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.level_names:
+            object.__setattr__(self, "level_names", _default_level_names(len(self.levels)))
+        _validate(self)
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> ClassHierarchy:
+        """A preset by name (`bracs`), or a YAML file by path."""
+        from pams_mil.hierarchy_file import load  # noqa: PLC0415  the file format knows this class
+
+        return load(name_or_path)
+
+    @classmethod
+    def flat(cls, names: Sequence[str], *, ties: Sequence[Sequence[str]] = (), name: str = "classes") -> ClassHierarchy:
+        """One level, least urgent first; each of `ties` names neighbours that are equally urgent.
+
+        >>> ClassHierarchy.flat(["low", "mid", "high"]).ranks().tolist()
+        [0, 1, 2]
+        """
+        group = {label: number for number, tie in enumerate(ties) for label in tie}
+        ranks: list[int] = []
+        for position, label in enumerate(names):
+            tied = position > 0 and label in group and group.get(names[position - 1]) == group[label]
+            ranks.append(ranks[-1] if tied else (ranks[-1] + 1 if ranks else 0))
+        return cls(name=name, levels=(Level(tuple(names), (0,) * len(names), tuple(ranks)),))
+
+    @property
+    def num_levels(self) -> int:
+        """H, the number of levels."""
+        return len(self.levels)
+
+    def level(self, level: int = -1) -> int:
+        """The level counted from 0; accepts negative numbers, refuses what does not exist."""
+        if not isinstance(level, (int, np.integer)) or not -self.num_levels <= level < self.num_levels:
+            raise ParameterError(
+                f"level must be a whole number from {-self.num_levels} to {self.num_levels - 1} "
+                f"for the hierarchy {self.name!r}, found {level!r}."
+            )
+        return int(level) % self.num_levels
+
+    def names(self, level: int = -1) -> tuple[str, ...]:
+        """Class names at a level, least urgent first."""
+        return self.levels[self.level(level)].names
+
+    def num_classes(self, level: int = -1) -> int:
+        """C, the number of classes at a level."""
+        return len(self.levels[self.level(level)])
+
+    def display(self, label: str) -> str:
+        """The name to show people."""
+        return self.display_names.get(label, label)
+
+    def parents(self, level: int = -1) -> Ints:
+        """For each class at `level`, the index of its parent one level up (zeros at level 0: the root)."""
+        return np.asarray(self.levels[self.level(level)].parents, dtype=np.int64)
+
+    def ranks(self, level: int = -1) -> Ints:
+        """Urgency of each class at a level; equal ranks mean equally urgent."""
+        return np.asarray(self.levels[self.level(level)].ranks, dtype=np.int64)
+
+    def lift(self, target: npt.ArrayLike, level: int, *, from_level: int = -1) -> Ints:
+        """Class indices at `from_level` translated to their ancestors at the coarser `level`."""
+        lifted = np.asarray(target, dtype=np.int64)
+        current, wanted = self.level(from_level), self.level(level)
+        if wanted > current:
+            raise ParameterError(f"lift goes from fine to coarse; level {wanted} is finer than {current}.")
+        _check_indices(lifted, self.num_classes(current))
+        for step in range(current, wanted, -1):
+            lifted = self.parents(step)[lifted]
+        return lifted
+
+    def groups(self, level: int, *, of_level: int = -1) -> Ints:
+        """For every class at `of_level`, the index of its ancestor at `level`."""
+        return self.lift(np.arange(self.num_classes(of_level)), level, from_level=of_level)
+
+    def outranks(self, level: int = -1) -> Bools:
+        """`[i, j]` is true when class i is strictly more urgent than class j."""
+        ranks = self.ranks(level)
+        return ranks[:, None] > ranks[None, :]
+
+    def distance(self, level: int = -1) -> Ints:
+        """|i - j| in class indices, also across ties, so that it is at least 1 off the diagonal."""
+        index = np.arange(self.num_classes(level), dtype=np.int64)
+        return np.abs(index[:, None] - index[None, :])
+
+    def lca_height(self, level: int = -1) -> Ints:
+        """Height of the lowest common ancestor: 0 for the same class, up to level + 1 for the root."""
+        level = self.level(level)
+        height = np.zeros((self.num_classes(level),) * 2, dtype=np.int64)
+        for coarser in range(level, -1, -1):
+            group = self.groups(coarser, of_level=level)
+            height += group[:, None] != group[None, :]
+        return height
+
+    def index(self, label: str, level: int = -1) -> int:
+        """The class index of a label, matched exactly or through a declared alias, never guessed."""
+        lookup = self._lookups[self.level(level)]
+        try:
+            return lookup[label]
+        except KeyError:
+            known = self.names(level)
+            raise LabelError(
+                f"{label!r} is not a class of {self.name!r} at level {self.level_names[self.level(level)]!r}."
+                f"{nearest(label, lookup)} Classes: {listing(known, most=30)}. "
+                "Labels are matched exactly; other spellings can be declared under 'aliases' in the class file."
+            ) from None
+
+    @cached_property
+    def _lookups(self) -> tuple[dict[str, int], ...]:
+        lookups = []
+        for level in self.levels:
+            lookup = {label: index for index, label in enumerate(level.names)}
+            for label, others in self.aliases.items():
+                if label in lookup:
+                    lookup.update({other: lookup[label] for other in others if other not in level.names})
+            lookups.append(lookup)
+        return tuple(lookups)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits that change whenever a name, parent or rank changes; stored in every output."""
+        content = [[level.names, level.parents, level.ranks] for level in self.levels]
+        canonical = json.dumps(content, ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def order(self, level: int = -1) -> str:
+        """The classes with the signs of their order.
+
+        >>> ClassHierarchy.load("bracs").order()
+        'N ≺ PB ≺ UDH ≺ FEA ≡ ADH ≺ DCIS ≺ IC'
+        """
+        names, ranks = self.names(level), self.ranks(level)
+        signs = ["≡" if same else "≺" for same in ranks[1:] == ranks[:-1]]
+        return names[0] + "".join(f" {sign} {label}" for sign, label in zip(signs, names[1:], strict=True))
+
+
+def _default_level_names(count: int) -> tuple[str, ...]:
+    if count <= 2:
+        return ("group", "class")[2 - count :]
+    return tuple(f"level{number + 1}" for number in range(count - 1)) + ("class",)
+
+
+def _check_indices(index: Ints, count: int) -> None:
+    if index.size and (index.min() < 0 or index.max() >= count):
+        raise ParameterError(
+            f"Class indices must be from 0 to {count - 1}, found {int(index.min())} to {int(index.max())}."
+        )
+
+
+def _validate(tree: ClassHierarchy) -> None:
+    if not tree.levels:
+        raise HierarchyError(f"The hierarchy {tree.name!r} has no levels; expected at least one with two classes.")
+    if len(tree.level_names) != len(tree.levels):
+        raise HierarchyError(
+            f"The hierarchy {tree.name!r} has {len(tree.levels)} levels but {len(tree.level_names)} level names "
+            f"({listing(tree.level_names)}); give one name per level, coarsest first."
+        )
+    if len(set(tree.level_names)) != len(tree.level_names):
+        raise HierarchyError(f"Level names must differ, found {listing(tree.level_names)}.")
+    for number, level in enumerate(tree.levels):
+        _validate_level(tree, number, level)
+    if len(tree.levels[-1]) < 2:
+        raise HierarchyError(
+            f"The hierarchy {tree.name!r} has only the class {tree.levels[-1].names[0]!r}; "
+            "an order of urgency needs at least two classes."
+        )
+    _validate_labels(tree)
+
+
+def _validate_level(tree: ClassHierarchy, number: int, level: Level) -> None:
+    where = f"level {tree.level_names[number]!r} of {tree.name!r}"
+    if not len(level.names) == len(level.parents) == len(level.ranks) or not level.names:
+        raise HierarchyError(f"{where} needs as many parents and ranks as names, and at least one class.")
+    for label in level.names:
+        _validate_name(label, where)
+    seen: set[str] = set()
+    for label in level.names:
+        if label in seen:
+            raise HierarchyError(f"The class {label!r} appears twice in {where}; every class needs its own name.")
+        seen.add(label)
+    expected = len(tree.levels[number - 1]) if number else 1
+    for label, parent in zip(level.names, level.parents, strict=True):
+        if not 0 <= parent < expected:
+            raise HierarchyError(f"The class {label!r} in {where} has no parent: index {parent} of {expected}.")
+    childless = sorted(set(range(expected)) - set(level.parents))
+    if childless:
+        group = tree.levels[number - 1].names[childless[0]]
+        raise HierarchyError(f"The group {group!r} has no classes below it in {where}; every group needs at least one.")
+    _validate_order(tree, number, level, where)
+
+
+def _validate_order(tree: ClassHierarchy, number: int, level: Level, where: str) -> None:
+    """Indices follow ranks, and the order of the classes follows the order of their parents."""
+    for first in range(len(level) - 1):
+        low, high = level.names[first], level.names[first + 1]
+        if level.ranks[first] > level.ranks[first + 1]:
+            raise HierarchyError(
+                f"{low!r} (rank {level.ranks[first]}) is listed before {high!r} (rank {level.ranks[first + 1]}) in "
+                f"{where}; list the least urgent class first."
+            )
+        above = tree.levels[number - 1] if number else None
+        parent_low, parent_high = level.parents[first], level.parents[first + 1]
+        if above is None or parent_low == parent_high:
+            continue
+        if parent_low > parent_high:
+            raise HierarchyError(
+                f"{high!r} is listed after {low!r} in {where}, but its group {above.names[parent_high]!r} comes "
+                f"before {above.names[parent_low]!r}; list the classes group by group."
+            )
+        tied, parents_tied = (
+            level.ranks[first] == level.ranks[first + 1],
+            above.ranks[parent_low] == above.ranks[parent_high],
+        )
+        if tied and not parents_tied:
+            raise HierarchyError(
+                f"The rank of {high!r} contradicts its group: {low!r} and {high!r} are equally urgent in {where}, but "
+                f"{above.names[parent_high]!r} is more urgent than {above.names[parent_low]!r}. "
+                "Classes may tie only inside one group, or across groups that tie themselves."
+            )
+        if parents_tied and not tied:
+            raise HierarchyError(
+                f"The groups {above.names[parent_low]!r} and {above.names[parent_high]!r} are equally urgent, but "
+                f"{low!r} and {high!r} in {where} are not; classes of tied groups must all tie."
+            )
+    if number:
+        _validate_tied_groups(tree, number, level, where)
+
+
+def _validate_tied_groups(tree: ClassHierarchy, number: int, level: Level, where: str) -> None:
+    above = tree.levels[number - 1]
+    for rank in set(above.ranks):
+        tied = [index for index, other in enumerate(above.ranks) if other == rank]
+        below = {level.ranks[i] for i, parent in enumerate(level.parents) if parent in tied}
+        if len(tied) > 1 and len(below) > 1:
+            raise HierarchyError(
+                f"The groups {listing(above.names[i] for i in tied)} are equally urgent, but their classes in {where} "
+                "are not; classes of tied groups must all tie."
+            )
+
+
+def _validate_name(label: Any, where: str) -> None:
+    if not isinstance(label, str) or not label.strip():
+        raise HierarchyError(f"A class in {where} has an empty name ({label!r}); every class needs a name.")
+    if label != label.strip() or label != unicodedata.normalize("NFC", label):
+        raise HierarchyError(
+            f"The class name {label!r} in {where} has surrounding spaces or decomposed Unicode characters; "
+            f"write it as {unicodedata.normalize('NFC', label.strip())!r}."
+        )
+
+
+def _validate_labels(tree: ClassHierarchy) -> None:
+    known = {label for level in tree.levels for label in level.names}
+    for kind, names in (("display names", tree.display_names), ("aliases", tree.aliases)):
+        for label in names:
+            if label not in known:
+                raise HierarchyError(
+                    f"{kind} of {tree.name!r} mention {label!r}, which is not a class.{nearest(label, known)}"
+                )
+    for level in tree.levels:
+        owner: dict[str, str] = {label: label for label in level.names}
+        for label in level.names:
+            for alias in tree.aliases.get(label, ()):
+                if owner.setdefault(alias, label) != label:
+                    raise HierarchyError(
+                        f"The alias {alias!r} of {label!r} already belongs to {owner[alias]!r}; an alias names one class."
+                    )

@@ -1,0 +1,99 @@
+"""Every class-by-class matrix, always `[true, predicted]`.
+
+Two families, two purposes:
+    * M, the loss weight of MSCE: 1 unless the true class outranks the predicted one.
+    * W, the metric weight of AsCC and AsMC: 1 on the diagonal, growing with the distance between the
+      classes and by a penalty P when the true class outranks the predicted one.
+
+Tied classes differ in index but neither outranks the other, so only the distance counts between them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import ParameterError
+from pams_mil.hierarchy import ClassHierarchy
+
+Matrix = npt.NDArray[np.float64]
+Distance = Literal["product", "power"]
+Orientation = Literal["intended", "literal"]
+
+PENALTY = 2.0
+"""P, the paper's extra distance for a missed urgency."""
+
+
+def loss_weight(
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    alpha: float = 1.6,
+    distance: Distance = "product",
+    orientation: Orientation = "intended",
+) -> Matrix:
+    """M, how much more a missed urgency weighs in the loss.
+
+        M[t, r] = α·|t − r|   if t outranks r   (or α^|t − r| with distance="power")
+                = 1           otherwise
+
+    `orientation="literal"` is the printed index order, which punishes false alarms instead; for ablation only.
+
+    >>> loss_weight(ClassHierarchy.flat(["benign", "atypical", "malignant"])).tolist()
+    [[1.0, 1.0, 1.0], [1.6, 1.0, 1.0], [3.2, 1.6, 1.0]]
+    """
+    if not np.isfinite(alpha) or alpha <= 1:
+        raise ParameterError(f"alpha must be a finite number above 1, found {alpha!r}.")
+    if distance not in ("product", "power"):
+        raise ParameterError(f"distance must be 'product' or 'power', found {distance!r}.")
+    if orientation not in ("intended", "literal"):
+        raise ParameterError(f"orientation must be 'intended' or 'literal', found {orientation!r}.")
+    steps = hierarchy.distance(level).astype(np.float64)
+    scaled = alpha * steps if distance == "product" else alpha**steps
+    weight = np.where(hierarchy.outranks(level), scaled, 1.0)
+    return weight if orientation == "intended" else weight.T.copy()
+
+
+def metric_weight(hierarchy: ClassHierarchy, level: int = -1, *, penalty: float = PENALTY) -> Matrix:
+    """W, how grave a mistake is in AsCC and AsMC: the asymmetric wheel.
+
+        W[t, r] = 1 + |t − r| + P · 1[t outranks r]
+
+    >>> metric_weight(ClassHierarchy.flat(["benign", "atypical", "malignant"])).tolist()
+    [[1.0, 2.0, 3.0], [4.0, 1.0, 2.0], [5.0, 4.0, 1.0]]
+    """
+    if not np.isfinite(penalty) or penalty < 0:
+        raise ParameterError(f"penalty must be a finite number of at least 0, found {penalty!r}.")
+    weight: Matrix = 1.0 + hierarchy.distance(level) + penalty * hierarchy.outranks(level)
+    return weight
+
+
+def symmetric_weight(hierarchy: ClassHierarchy, level: int = -1) -> Matrix:
+    """W without a penalty, as ECC and EMC use it: 1 + |t − r|."""
+    return metric_weight(hierarchy, level, penalty=0.0)
+
+
+def lca_cost(hierarchy: ClassHierarchy, level: int = -1) -> Matrix:
+    """Height of the lowest common ancestor over the tree's height: 0 for the same class, 1 at the root.
+
+    >>> lca_cost(ClassHierarchy.load("bracs"))[0, [0, 1, 6]].tolist()
+    [0.0, 0.5, 1.0]
+    """
+    height: Matrix = hierarchy.lca_height(level) / (hierarchy.level(level) + 1)
+    return height
+
+
+def check_cost(cost: npt.ArrayLike, num_classes: int, *, zero_diagonal: bool) -> Matrix:
+    """A user's cost matrix `[true, predicted]`, or an error that says what is wrong with it."""
+    matrix = np.asarray(cost, dtype=np.float64)
+    if matrix.shape != (num_classes, num_classes):
+        raise ParameterError(
+            f"cost must be a {num_classes} x {num_classes} matrix [true, predicted], found shape {matrix.shape}."
+        )
+    if not np.isfinite(matrix).all() or (matrix < 0).any():
+        raise ParameterError("cost must hold finite numbers of at least 0.")
+    if zero_diagonal and np.diagonal(matrix).any():
+        raise ParameterError("cost must be 0 on its diagonal: a correct prediction costs nothing.")
+    return matrix

@@ -1,0 +1,151 @@
+"""Tables as columns of text: CSV, TSV, parquet and xlsx read in chunks, so size is bounded by what is kept.
+
+Every cell is text, exactly as written: ids with leading zeros survive, nothing is guessed to be a number.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pams_mil.atomic import revive
+from pams_mil.errors import MissingExtraError, TableError, listing
+
+Columns = dict[str, list[str]]
+Progress = Callable[[float], None]
+"""Called with the fraction read so far, from 0 to 1."""
+
+CHUNK_ROWS = 1 << 16
+_DELIMITERS = (",", ";", "\t")
+
+
+def read_chunks(path: Path | str, *, rows: int = CHUNK_ROWS, progress: Progress | None = None) -> Iterator[Columns]:
+    """The table piece by piece; each piece maps every column to its cells. At least one piece, maybe of no rows."""
+    path = Path(path)
+    if not path.exists():
+        raise TableError(f"There is no file {path}.")
+    if not path.is_file():
+        raise TableError(f"{path} is not a file; expected a CSV, TSV, parquet or xlsx table.")
+    if path.stat().st_size == 0:
+        raise TableError(f"{path} is empty; expected a header line and rows.")
+    readers = {".parquet": _parquet_rows, ".xlsx": _xlsx_rows}
+    reader = readers.get(path.suffix.lower(), _text_rows)
+    records = reader(path, progress or (lambda fraction: None))
+    header = _header(next(records, []), path)
+    first = True
+    while first or piece:
+        piece = list(islice(records, rows))
+        if first or piece:
+            yield _columns(header, piece, path)
+        first = False
+
+
+def read_table(path: Path | str, *, progress: Progress | None = None) -> Columns:
+    """The whole table at once; for manifests and the like."""
+    table: Columns = {}
+    for piece in read_chunks(path, progress=progress):
+        for name, cells in piece.items():
+            table.setdefault(name, []).extend(cells)
+    return table
+
+
+def _header(cells: list[str], path: Path) -> list[str]:
+    header = [cell.strip() for cell in cells]
+    if not any(header):
+        raise TableError(f"{path} has no header line with column names.")
+    repeated = sorted({name for name in header if header.count(name) > 1})
+    if repeated:
+        raise TableError(f"{path} has the column {listing(repeated)} more than once; column names must differ.")
+    return header
+
+
+def _columns(header: list[str], piece: list[list[str]], path: Path) -> Columns:
+    try:
+        cells = zip(*piece, strict=True) if piece else ([] for _ in header)
+        columns = {name: list(column) for name, column in zip(header, cells, strict=True)}
+    except ValueError as error:
+        odd = next(row for row in piece if len(row) != len(header))
+        raise TableError(
+            f"{path} has a row with {len(odd)} cells where the header has {len(header)} columns; "
+            f"the row starts with {listing(odd[:3])}. Is a comma unquoted?"
+        ) from error
+    for name, column in columns.items():
+        if any(cell[:1] == "'" for cell in column):
+            columns[name] = [revive(cell) for cell in column]
+    return columns
+
+
+def _text_rows(path: Path, progress: Progress) -> Iterator[list[str]]:
+    size = path.stat().st_size
+    with path.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
+        try:
+            first = file.readline()
+            reader = csv.reader(_chain(first, file), delimiter=_delimiter(first), strict=True)
+            for number, row in enumerate(reader):
+                if row:
+                    yield row
+                if number % 4096 == 0:
+                    progress(raw.tell() / size)
+        except UnicodeDecodeError as error:
+            raise TableError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8.") from error
+        except csv.Error as error:
+            raise TableError(f"{path} is not a readable table: {error}, near line {reader.line_num}.") from error
+    progress(1.0)
+
+
+def _chain(first: str, rest: Iterable[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _delimiter(header: str) -> str:
+    """The separator that splits the header into most columns; a comma when in doubt."""
+    return max(_DELIMITERS, key=lambda delimiter: len(next(csv.reader([header], delimiter=delimiter), [])))
+
+
+def _parquet_rows(path: Path, progress: Progress) -> Iterator[list[str]]:
+    try:
+        import pyarrow  # noqa: PLC0415
+        import pyarrow.parquet  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("Reading parquet", package="pyarrow", extra="tables") from error
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            yield list(file.schema_arrow.names)
+            total, done = max(1, file.metadata.num_rows), 0
+            for batch in file.iter_batches(batch_size=CHUNK_ROWS):
+                columns = [[_text(value) for value in column.to_pylist()] for column in batch.columns]
+                yield from (list(row) for row in zip(*columns, strict=True))
+                done += batch.num_rows
+                progress(done / total)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise TableError(f"{path} is not a readable parquet file: {error}") from error
+
+
+def _xlsx_rows(path: Path, progress: Progress) -> Iterator[list[str]]:
+    try:
+        import openpyxl  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("Reading xlsx", package="openpyxl", extra="tables") from error
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    except Exception as error:  # openpyxl raises whatever its zip and XML layers raise
+        raise TableError(f"{path} is not a readable xlsx file: {error}") from error
+    sheet = book.worksheets[0]
+    for row in sheet.iter_rows(values_only=True):
+        cells = [_text(value) for value in row]
+        if any(cells):
+            yield cells
+    book.close()
+    progress(1.0)
+
+
+def _text(value: Any) -> str:
+    """A cell as text; numbers in their shortest exact spelling, nothing as nothing."""
+    if value is None:
+        return ""
+    return repr(value) if isinstance(value, float) else str(value)
