@@ -1,0 +1,65 @@
+"""AB-MIL, attention-based multiple-instance learning (Ilse, Tomczak and Welling, ICML 2018).
+
+    h_i = ReLU(W x_i + b)
+    alpha = softmax_i(w^T (tanh(V h_i) * sigmoid(U h_i)))
+    z = sum_i alpha_i h_i,  logits = C z + c
+
+Invariant to the order of the instances.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pams_mil.models.attention_pool import AttentionScores, group_weights, stream_pool
+from pams_mil.models.bags import BagBatch
+from pams_mil.models.base import Embedded, MILModel, require_positive
+from pams_mil.models.projection import Projection
+
+DISCOVER = "ABMIL"
+
+
+class ABMIL(MILModel):
+    """Gated (or plain) attention pooling and a linear head.
+
+    Args:
+        in_features: feature width d.
+        num_classes: c.
+        embedding_features: width of h and z, 512.
+        attention_features: width of V and U, 128.
+        gated: multiply by the sigmoid gate.
+        head: "linear" or "normalized".
+    """
+
+    def __init__(
+        self,
+        *,
+        in_features: int,
+        num_classes: int,
+        embedding_features: int = 512,
+        attention_features: int = 128,
+        gated: bool = True,
+        head: str = "linear",
+    ) -> None:
+        super().__init__(
+            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
+        )
+        require_positive(attention_features=attention_features)
+        self.projection = Projection(in_features, embedding_features)
+        self.scores = AttentionScores(embedding_features, attention_features, gated=gated)
+
+    def embed(self, batch: BagBatch, *, attention: bool = False, tier1_weight: Tensor | None = None) -> Embedded:
+        """Attention-pooled vectors [b, e]."""
+        pooled, scores = self._pool(batch)
+        weights = torch.cat([part.softmax(-1) for part in scores]) if attention else None
+        return Embedded(torch.cat(pooled), weights)
+
+    def _pool(self, batch: BagBatch) -> tuple[list[Tensor], list[Tensor]]:
+        if not torch.is_grad_enabled():
+            streamed = [stream_pool(bag, self.projection.project, self.scores, None, 1) for bag in batch.bags()]
+            return [vector for vector, _ in streamed], [scores for _, scores in streamed]
+        instances = self.projection(batch.features)
+        scores = batch.split(self.scores(instances).float())
+        parts = zip(scores, batch.split(instances), strict=True)
+        return [group_weights(part, None, 1).to(rows.dtype) @ rows for part, rows in parts], scores

@@ -1,0 +1,99 @@
+"""Attention pooling (Ilse et al. 2018), shared by AB-MIL, CLAM-SB and both tiers of DTFD.
+
+    a_i = w^T tanh(V h_i)                         plain
+    a_i = w^T (tanh(V h_i) * sigmoid(U h_i))      gated
+    z = sum_i softmax(a)_i h_i
+
+A bag may be cut into groups, each with its own softmax (DTFD's pseudo-bags): the group weights form a
+[g, n] matrix, so all groups are pooled by one matrix product and no row is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from pams_mil.models.projection import CHUNK_ROWS
+
+
+class AttentionScores(nn.Module):
+    """Unnormalized attention of instances; [n, e] -> [n].
+
+    V and U are one matrix [2 * width, e], tanh rows first, so that both are one product.
+    """
+
+    def __init__(self, features: int, width: int, *, gated: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.gated = gated
+        self.inner = nn.Linear(features, 2 * width if gated else width)
+        self.outer = nn.Linear(width, 1)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, instances: Tensor) -> Tensor:
+        """Scores [n] of instances [n, e]."""
+        inner = self.inner(instances)
+        if self.gated:
+            signal, gate = inner.chunk(2, dim=-1)
+            hidden = self.dropout(signal.tanh()) * self.dropout(gate.sigmoid())
+        else:
+            hidden = self.dropout(inner.tanh())
+        scores: Tensor = self.outer(hidden)
+        return scores.squeeze(-1)
+
+
+def group_weights(scores: Tensor, groups: Tensor | None, count: int) -> Tensor:
+    """Softmax within every group: [n] -> [g, n], zero outside a group.
+
+    >>> group_weights(torch.zeros(3), torch.tensor([0, 1, 0]), 2).tolist()
+    [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]]
+    """
+    scores = scores.float()
+    if groups is None:
+        return scores.softmax(-1)[None]
+    member = groups == torch.arange(count, device=groups.device)[:, None]
+    return torch.where(member, scores, float("-inf")).softmax(-1)
+
+
+def stream_pool(
+    features: Tensor,
+    project: Callable[[Tensor], Tensor],
+    score: Callable[[Tensor], Tensor],
+    groups: Tensor | None,
+    count: int,
+) -> tuple[Tensor, Tensor]:
+    """Project, score and pool a bag piece by piece, keeping nothing but the scores and g running sums.
+
+    With running maximum m and sums of exp(a_i - m): both are rescaled when a piece raises the maximum.
+
+    Returns:
+        The pooled vectors [g, e] and the scores [n].
+    """
+    scores: list[Tensor] = []
+    top = total = pooled = torch.empty(0)
+    for start in range(0, len(features), CHUNK_ROWS):
+        piece = project(features[start : start + CHUNK_ROWS])
+        piece_scores = score(piece).float()
+        scores.append(piece_scores)
+        spread = _spread(piece_scores, None if groups is None else groups[start : start + CHUNK_ROWS], count)
+        piece_top = spread.amax(-1, keepdim=True)
+        new_top = piece_top if start == 0 else torch.maximum(top, piece_top)
+        # A group without a member so far has maximum -inf; its exponentials are zero, not -inf - -inf.
+        safe_top = new_top.clamp(min=torch.finfo(torch.float32).min)
+        weights = (spread - safe_top).exp()
+        piece_total, piece_pooled = weights.sum(-1, keepdim=True), weights.to(piece.dtype) @ piece
+        if start == 0:
+            total, pooled = piece_total, piece_pooled.float()
+        else:
+            shrink = (top - safe_top).exp()
+            total, pooled = total * shrink + piece_total, pooled * shrink + piece_pooled
+        top = new_top
+    return pooled / total, torch.cat(scores)
+
+
+def _spread(scores: Tensor, groups: Tensor | None, count: int) -> Tensor:
+    if groups is None:
+        return scores[None]
+    member = groups == torch.arange(count, device=groups.device)[:, None]
+    return torch.where(member, scores, float("-inf"))

@@ -1,0 +1,63 @@
+"""Large bags: a reproducible cap on the instances of a training step, and out-of-memory errors in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pams_mil import seeding
+from pams_mil.errors import ParameterError, RunError
+
+
+def instance_cap(n: int, cap: int | None, *, seed: int, epoch: int, slide_id: str) -> Tensor | None:
+    """Rows of a bag that a training step may see: None for all, else `cap` rows in their order, [cap] int64.
+
+    The choice is a pure function of (seed, epoch, slide id); other epochs see other rows.
+
+    >>> instance_cap(5, None, seed=0, epoch=0, slide_id="s") is None
+    True
+    >>> len(instance_cap(5, 3, seed=0, epoch=0, slide_id="s"))
+    3
+    """
+    if cap is None or n <= cap:
+        return None
+    if cap < 1:
+        raise ParameterError(f"The instance cap must be at least 1, found {cap}.")
+    rows = seeding.numpy_generator(seed, "instance_cap", epoch, slide_id).choice(n, cap, replace=False, shuffle=False)
+    return torch.from_numpy(np.sort(rows))
+
+
+@contextmanager
+def explain_out_of_memory(slide_id: str, n: int, *, option: str = "max_instances") -> Iterator[None]:
+    """Turn torch's out-of-memory errors into a RunError that names the slide, its size and the way out.
+
+    Args:
+        slide_id: slide (or slides) being processed.
+        n: its number of instances.
+        option: the setting that limits the instances of a training step.
+
+    Raises:
+        RunError: from torch's error.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise RunError(
+            f"Out of memory on slide {slide_id!r} with {n} instances. Set {option} to fewer than {n} for training, "
+            "process one bag at a time, or use a model or machine with more room. "
+            f"The cause: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory ran out: torch's CPU allocator raises a plain RuntimeError."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)

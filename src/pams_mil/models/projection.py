@@ -1,0 +1,39 @@
+"""The instance projection h_i = ReLU(W x_i + b) that every model starts with, streamed in evaluation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# Rows per piece: large enough for a fast matrix product, small enough for a piece to stay in cache.
+CHUNK_ROWS = 2048
+
+
+class Projection(nn.Linear):
+    """h = ReLU(x W^T + b); [n, d] -> [n, e].
+
+    Features of another precision than the weights are converted piece by piece, so float16 bags need no
+    full-size float32 copy in evaluation.
+
+    >>> projection = Projection(1, 1)
+    >>> _ = projection.weight.data.fill_(2.0), projection.bias.data.fill_(-1.0)
+    >>> projection(torch.tensor([[0.0], [3.0]])).tolist()
+    [[0.0], [5.0]]
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Projected instances; without gradients they are computed in pieces."""
+        if torch.is_grad_enabled() or len(features) <= CHUNK_ROWS:
+            return self.project(features)
+        pieces = torch.split(features, CHUNK_ROWS)
+        first = self.project(pieces[0])
+        projected = first.new_empty(len(features), self.out_features)
+        projected[: len(first)] = first
+        for index, piece in enumerate(pieces[1:], start=1):
+            projected[index * CHUNK_ROWS : index * CHUNK_ROWS + len(piece)] = self.project(piece)
+        return projected
+
+    def project(self, features: Tensor) -> Tensor:
+        """Projected instances in one piece; ReLU in place, since its derivative needs only its result."""
+        return functional.linear(features.to(self.weight.dtype), self.weight, self.bias).relu_()
