@@ -1,0 +1,166 @@
+"""A bag: the feature vectors of one slide's tiles, where the tiles lie, and how they were made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import BagError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class BagInfo:
+    """How the features were made; None where the file does not say, never a guess.
+
+    `mpp` is the true resolution of the tiles in microns per pixel, `magnification` the nominal one that some
+    tools write instead. `tile_px0` is the side of a tile in level-0 pixels.
+    """
+
+    encoder: str | None = None
+    tile_px: int | None = None
+    tile_px0: float | None = None
+    mpp: float | None = None
+    level0_mpp: float | None = None
+    magnification: float | None = None
+    layout: str = "memory"
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> BagInfo:
+        """The info from a mapping; keys of later versions are ignored."""
+        known = {item.name for item in fields(cls)}
+        return cls(**{key: value for key, value in content.items() if key in known})
+
+    def to_json(self) -> dict[str, Any]:
+        """The info as a mapping of plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Bag:
+    """Features [n, d] in their stored precision, tile corners [n, 2], and how they were made.
+
+    Coordinates are level-0 pixels (x, y); tools that store microns fill `coords_um` instead, unless the
+    level-0 resolution is known and they could be converted.
+
+    >>> bag = Bag(np.ones((3, 2), np.float16))
+    >>> bag.num_instances, bag.width, bag.features.dtype.name
+    (3, 2, 'float16')
+    """
+
+    features: Array
+    coords_px0: Array | None = None
+    info: BagInfo = field(default_factory=BagInfo)
+    coords_um: Array | None = None
+
+    def __post_init__(self) -> None:
+        check_shapes(self)
+
+    @property
+    def num_instances(self) -> int:
+        """n, the number of tiles."""
+        return int(self.features.shape[0])
+
+    @property
+    def width(self) -> int:
+        """d, the length of a feature vector."""
+        return int(self.features.shape[1])
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits of features, coordinates and info; equal bags have equal digests."""
+        return content_digest(self, with_info=True)
+
+    @property
+    def feature_digest(self) -> str:
+        """32 hex digits of the feature values alone: equal for one slide stored under two ids or tools."""
+        return array_digest(self.features)
+
+    def with_info(self, **changes: Any) -> Bag:
+        """The same bag with some of its info replaced."""
+        return replace(self, info=replace(self.info, **changes))
+
+
+def check_shapes(bag: Bag) -> None:
+    """Refuse arrays that cannot be a bag."""
+    features = bag.features
+    if not isinstance(features, np.ndarray) or features.ndim != 2 or features.dtype.kind != "f":
+        raise BagError(
+            "A bag's features must be a floating-point numpy array [n, d], "
+            f"found {getattr(features, 'dtype', type(features).__name__)} {list(getattr(features, 'shape', []))}."
+        )
+    if 0 in features.shape:
+        raise BagError(
+            f"A bag needs at least one tile and one feature, found shape {list(features.shape)}. "
+            "Was no tissue found on the slide? Leave such slides out of the manifest."
+        )
+    for name, coords in (("coords_px0", bag.coords_px0), ("coords_um", bag.coords_um)):
+        if coords is not None and coords.shape != (features.shape[0], 2):
+            raise BagError(
+                f"{name} must be [n, 2] with n = {features.shape[0]} like the features, found {list(coords.shape)}. "
+                "The file was probably cut short while it was written; extract the slide again."
+            )
+
+
+def check_finite(bag: Bag, name: str) -> None:
+    """Refuse NaN and infinity, naming the bag, row and coordinate."""
+    if all_finite(bag.features):
+        return
+    bad = ~np.isfinite(bag.features)
+    row, column = (int(index[0]) for index in np.nonzero(bad))
+    place = f" at {bag.coords_px0[row].tolist()}" if bag.coords_px0 is not None else ""
+    value = bag.features[row, column]
+    hint = (
+        "Half precision overflows beyond 65504; extract in float32 or bfloat16."
+        if bag.features.dtype == np.float16 and np.isinf(value)
+        else "Extract the slide again."
+    )
+    raise BagError(
+        f"{name} has {int(bad.sum())} features that are not finite numbers, first {value} "
+        f"in row {row}{place}, column {column}. {hint}"
+    )
+
+
+def all_finite(values: Array) -> bool:
+    """Whether no value is NaN or infinite.
+
+    >>> all_finite(np.array([1.0, 2.0])), all_finite(np.array([1.0, np.nan], np.float16))
+    (True, False)
+    """
+    if values.dtype == np.float16:  # numpy's half-precision arithmetic is slow; the exponent bits tell
+        bits: Array = np.ascontiguousarray(values).view(np.uint16) & np.uint16(0x7C00)
+        return bool((bits != 0x7C00).all())
+    return bool(np.isfinite(values).all())
+
+
+def array_digest(values: Array) -> str:
+    """BLAKE2b of an array's type, shape and bytes."""
+    hasher = hashlib.blake2b(digest_size=16)
+    _feed(hasher, values)
+    return hasher.hexdigest()
+
+
+def content_digest(bag: Bag, *, with_info: bool) -> str:
+    """BLAKE2b of everything a bag holds; the layout it was read from does not count."""
+    hasher = hashlib.blake2b(digest_size=16)
+    if with_info:
+        content = {key: value for key, value in bag.info.to_json().items() if key != "layout"}
+        hasher.update(json.dumps(content, sort_keys=True).encode())
+    for values in (bag.features, bag.coords_px0, bag.coords_um):
+        if values is None:
+            hasher.update(b"none")
+        else:
+            _feed(hasher, values)
+    return hasher.hexdigest()
+
+
+def _feed(hasher: Any, values: Array) -> None:
+    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+    hasher.update(f"{little.dtype.str}{values.shape}".encode())
+    hasher.update(np.ascontiguousarray(little).data)
