@@ -12,9 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pams_mil.models.attention_pool import AttentionScores, group_weights, stream_pool
+from pams_mil.models.attention_pool import AttentionScores, stream_pool
 from pams_mil.models.bags import BagBatch
 from pams_mil.models.base import Embedded, MILModel, require_positive
+from pams_mil.models.heads import Head
 from pams_mil.models.projection import Projection
 
 DISCOVER = "ABMIL"
@@ -49,7 +50,7 @@ class ABMIL(MILModel):
         self.projection = Projection(in_features, embedding_features)
         self.scores = AttentionScores(embedding_features, attention_features, gated=gated)
 
-    def embed(self, batch: BagBatch, *, attention: bool = False, tier1_weight: Tensor | None = None) -> Embedded:
+    def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Attention-pooled vectors [b, e]."""
         pooled, scores = self._pool(batch)
         weights = torch.cat([part.softmax(-1) for part in scores]) if attention else None
@@ -62,4 +63,4 @@ class ABMIL(MILModel):
         instances = self.projection(batch.features)
         scores = batch.split(self.scores(instances).float())
         parts = zip(scores, batch.split(instances), strict=True)
-        return [group_weights(part, None, 1).to(rows.dtype) @ rows for part, rows in parts], scores
+        return [part.softmax(-1)[None].to(rows.dtype) @ rows for part, rows in parts], scores

@@ -43,17 +43,21 @@ class AttentionScores(nn.Module):
         return scores.squeeze(-1)
 
 
-def group_weights(scores: Tensor, groups: Tensor | None, count: int) -> Tensor:
-    """Softmax within every group: [n] -> [g, n], zero outside a group.
+def spread_scores(scores: Tensor, groups: Tensor | None, count: int) -> Tensor:
+    """Scores [n] laid out per group, [r * g, n], with -inf outside a group; one row when there are no groups.
 
-    >>> group_weights(torch.zeros(3), torch.tensor([0, 1, 0]), 2).tolist()
-    [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]]
+    >>> spread_scores(torch.ones(3), torch.tensor([[0, 1, 0]]), 2).tolist()
+    [[1.0, -inf, 1.0], [-inf, 1.0, -inf]]
+
+    Args:
+        scores: [n]
+        groups: [r, n], the group of every instance in each of r partitions.
+        count: g.
     """
-    scores = scores.float()
     if groups is None:
-        return scores.softmax(-1)[None]
-    member = groups == torch.arange(count, device=groups.device)[:, None]
-    return torch.where(member, scores, float("-inf")).softmax(-1)
+        return scores[None]
+    member = groups[:, None, :] == torch.arange(count, device=groups.device)[:, None]
+    return torch.where(member, scores, float("-inf")).flatten(0, 1)
 
 
 def stream_pool(
@@ -63,12 +67,12 @@ def stream_pool(
     groups: Tensor | None,
     count: int,
 ) -> tuple[Tensor, Tensor]:
-    """Project, score and pool a bag piece by piece, keeping nothing but the scores and g running sums.
+    """Project, score and pool a bag piece by piece, keeping nothing but the scores and one running sum per group.
 
     With running maximum m and sums of exp(a_i - m): both are rescaled when a piece raises the maximum.
 
     Returns:
-        The pooled vectors [g, e] and the scores [n].
+        The pooled vectors [r * g, e] and the scores [n].
     """
     scores: list[Tensor] = []
     top = total = pooled = torch.empty(0)
@@ -76,7 +80,7 @@ def stream_pool(
         piece = project(features[start : start + CHUNK_ROWS])
         piece_scores = score(piece).float()
         scores.append(piece_scores)
-        spread = _spread(piece_scores, None if groups is None else groups[start : start + CHUNK_ROWS], count)
+        spread = spread_scores(piece_scores, None if groups is None else groups[:, start : start + CHUNK_ROWS], count)
         piece_top = spread.amax(-1, keepdim=True)
         new_top = piece_top if start == 0 else torch.maximum(top, piece_top)
         # A group without a member so far has maximum -inf; its exponentials are zero, not -inf - -inf.
@@ -90,10 +94,3 @@ def stream_pool(
             total, pooled = total * shrink + piece_total, pooled * shrink + piece_pooled
         top = new_top
     return pooled / total, torch.cat(scores)
-
-
-def _spread(scores: Tensor, groups: Tensor | None, count: int) -> Tensor:
-    if groups is None:
-        return scores[None]
-    member = groups == torch.arange(count, device=groups.device)[:, None]
-    return torch.where(member, scores, float("-inf"))

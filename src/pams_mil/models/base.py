@@ -81,12 +81,12 @@ class MILModel(nn.Module, ABC):
 
     @property
     def ranks_instances(self) -> bool:
-        """Whether `embed` needs `tier1_weight`."""
+        """Whether `embed` needs a tier-1 head."""
         return False
 
     @abstractmethod
-    def embed(self, batch: BagBatch, *, attention: bool = False, tier1_weight: Tensor | None = None) -> Embedded:
-        """Vectors of checked bags; `tier1_weight` [c, e] is what a two-tier model ranks instances with."""
+    def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
+        """Vectors of checked bags; the head is what a two-tier model ranks instances with."""
 
     def forward(self, bags: BagBatch | Tensor, *, mask: Tensor | None = None, attention: bool = False) -> LevelOutput:
         """Logits of every bag.
@@ -97,8 +97,7 @@ class MILModel(nn.Module, ABC):
             attention: also return the attention of every instance.
         """
         batch = as_batch(bags, mask=mask, in_features=self.in_features)
-        ranking = self.tier1_head.rows() if self.tier1_head is not None and self.ranks_instances else None
-        embedded = self.embed(batch, attention=attention, tier1_weight=ranking)
+        embedded = self.embed(batch, attention=attention, tier1_head=self.tier1_head)
         tier1 = None
         if self.tier1_head is not None and embedded.tier1_vectors is not None:
             tier1 = self.tier1_head(embedded.tier1_vectors)

@@ -89,10 +89,6 @@ class LevelHeads(nn.Module):
         """Logits, what the head saw and its weight rows, per level."""
         return [Scored(head(vectors), vectors, head.rows()) for head in heads_of(self)]
 
-    def finest_rows(self) -> Tensor:
-        """The weight rows of the finest level, [c, e]."""
-        return heads_of(self)[-1].rows()
-
 
 class SplitHeads(nn.Module):
     """Slices of one vector, coarse first; a level sees its own slice and, without gradient, all finer ones.
@@ -121,9 +117,3 @@ class SplitHeads(nn.Module):
             seen = torch.cat([slices[level], *(finer.detach() for finer in slices[level + 1 :])], dim=-1)
             results.append(Scored(head(seen), seen, head.rows()))
         return results
-
-    def finest_rows(self) -> Tensor:
-        """Refused: these heads do not see single instances, so they cannot rank them."""
-        raise ParameterError(
-            "Split heads cannot rank instances for the distillation 'max' or 'maxmin': use distillation 'afs'."
-        )

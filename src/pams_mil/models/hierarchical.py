@@ -12,7 +12,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.models.bags import BagBatch
 from pams_mil.models.base import LevelOutput, MILModel, level_output, require_positive
 from pams_mil.models.factory import create_model
-from pams_mil.models.heads import make_level_heads
+from pams_mil.models.heads import heads_of, make_level_heads
 from pams_mil.models.inputs import as_batch
 
 _TOWERS = ("finest", "shared", "per_level")
@@ -61,6 +61,8 @@ class HierarchicalModel(nn.Module):
 
     def _share(self, kind: str, num_classes: Sequence[int]) -> None:
         tower = cast(MILModel, self.towers[0])
+        if tower.ranks_instances and kind == "split":
+            raise ParameterError("Split heads cannot rank single instances: use distillation='afs' with them.")
         self.heads = make_level_heads(kind, tower.embedding_features, num_classes)
         if tower.tier1_head is not None:
             self.tier1_heads = make_level_heads(kind, tower.embedding_features, num_classes)
@@ -83,8 +85,8 @@ class HierarchicalModel(nn.Module):
         tower = cast(MILModel, self.towers[0])
         heads = cast(Any, self.heads)
         tier1_heads = cast(Any, self.tier1_heads)
-        ranking = tier1_heads.finest_rows if tier1_heads is not None and tower.ranks_instances else None
-        embedded = tower.embed(batch, attention=attention, tier1_weight=ranking() if ranking else None)
+        ranking = heads_of(tier1_heads)[-1] if tower.ranks_instances else None
+        embedded = tower.embed(batch, attention=attention, tier1_head=ranking)
         scored = heads(embedded.vectors)
         if tier1_heads is None or embedded.tier1_vectors is None:
             return tuple(level_output(embedded, level) for level in scored)

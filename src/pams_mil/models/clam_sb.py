@@ -1,0 +1,108 @@
+"""CLAM-SB, clustering-constrained attention with a single branch (Lu et al., Nature BME 2021).
+
+    h_i = ReLU(W x_i + b)
+    alpha = softmax_i(w^T (tanh(V h_i) * sigmoid(U h_i)))
+    z = sum_i alpha_i h_i,  logits = C z + c
+
+AB-MIL with dropout and a wider attention, plus one two-way instance head per class, whose loss asks that the
+most attended instances be evidence for the true class. Invariant to the order of the instances.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pams_mil.errors import ParameterError
+from pams_mil.models.attention_pool import AttentionScores, stream_pool
+from pams_mil.models.bags import BagBatch
+from pams_mil.models.base import Embedded, MILModel, require_positive
+from pams_mil.models.heads import Head
+from pams_mil.models.inputs import as_batch
+from pams_mil.models.projection import Projection
+
+DISCOVER = "ClamSB"
+
+
+class ClamSB(MILModel):
+    """Gated attention pooling with dropout; `instance_loss` is the clustering constraint.
+
+    Args:
+        in_features: feature width d.
+        num_classes: c.
+        embedding_features: width of h and z, 512.
+        attention_features: 256 for the published "small", 384 for "big".
+        dropout: after the projection and on both factors of the attention.
+        head: "linear" or "normalized".
+    """
+
+    def __init__(
+        self,
+        *,
+        in_features: int,
+        num_classes: int,
+        embedding_features: int = 512,
+        attention_features: int = 256,
+        dropout: float = 0.25,
+        head: str = "linear",
+    ) -> None:
+        super().__init__(
+            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
+        )
+        require_positive(attention_features=attention_features)
+        if not 0 <= dropout < 1:
+            raise ParameterError(f"dropout must be in [0, 1), found {dropout!r}.")
+        self.projection = Projection(in_features, embedding_features)
+        self.dropout = nn.Dropout(dropout)
+        self.scores = AttentionScores(embedding_features, attention_features, dropout=dropout)
+        self.instance_heads = nn.ModuleList(nn.Linear(embedding_features, 2) for _ in range(num_classes))
+
+    def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
+        """Attention-pooled vectors [b, e]."""
+        if not torch.is_grad_enabled() and not self.training:
+            streamed = [stream_pool(bag, self.projection.project, self.scores, None, 1) for bag in batch.bags()]
+            pooled = [vector for vector, _ in streamed]
+            weights = [scores.softmax(-1) for _, scores in streamed]
+        else:
+            instances, weights = self._attend(batch)
+            pooled = [part[None].to(rows.dtype) @ rows for part, rows in zip(weights, instances, strict=True)]
+        return Embedded(torch.cat(pooled), torch.cat(weights) if attention else None)
+
+    def _attend(self, batch: BagBatch) -> tuple[list[Tensor], list[Tensor]]:
+        instances = self.dropout(self.projection(batch.features))
+        scores = batch.split(self.scores(instances).float())
+        return batch.split(instances), [part.softmax(-1) for part in scores]
+
+    def instance_loss(
+        self, bags: BagBatch | Tensor, targets: Tensor, *, samples: int = 8, subtyping: bool = False
+    ) -> Tensor:
+        """The clustering constraint per bag, [b].
+
+        The true class's instance head sees the B most attended instances with label 1 and the B least
+        attended with label 0; with `subtyping` the other heads see the B most attended with label 0, and the
+        sum is divided by c. B = min(samples, n), so small bags are no error.
+
+        Args:
+            bags: as for `forward`.
+            targets: class of every bag, [b].
+            samples: B.
+            subtyping: classes exclude one another.
+        """
+        require_positive(samples=samples)
+        batch = as_batch(bags, mask=None, in_features=self.in_features)
+        instances, weights = self._attend(batch)
+        parts = zip(instances, weights, targets.tolist(), strict=True)
+        return torch.stack([self._bag_loss(*part, samples=samples, subtyping=subtyping) for part in parts])
+
+    def _bag_loss(self, rows: Tensor, weights: Tensor, target: int, *, samples: int, subtyping: bool) -> Tensor:
+        count = min(samples, len(rows))
+        order = weights.detach().argsort(descending=True, stable=True)
+        top, bottom = rows[order[:count]], rows[order[-count:]]
+        label = torch.ones(count, dtype=torch.long, device=rows.device)
+        logits = self.instance_heads[target](torch.cat([top, bottom]))
+        loss = functional.cross_entropy(logits, torch.cat([label, label * 0]))
+        if not subtyping:
+            return loss
+        others = [head(top) for index, head in enumerate(self.instance_heads) if index != target]
+        return torch.stack([loss, *(functional.cross_entropy(o, label * 0) for o in others)]).sum() / self.num_classes

@@ -1,0 +1,176 @@
+"""DTFD-MIL, double-tier feature distillation (Zhang et al., CVPR 2022).
+
+    h_i = ReLU(W x_i)
+    tier 1, per pseudo-bag g:  alpha = softmax_{i in g}(a1(h_i)),  f_g = sum_i alpha_i h_i,  u_g = C1 f_g + c1
+    tier 2, over distilled d:  beta = softmax_d(a2(d)),            z = sum_d beta_d d,       logits = C2 z + c2
+
+a1 and a2 are gated attention. Distilled features d: "afs" the f_g themselves; "max" the q instances of
+each pseudo-bag that rank highest; "maxmin" these and the q lowest. The rank is softmax(C1 (alpha_i h_i)) at
+one class. Not invariant to the order of instances: the random partition follows row numbers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pams_mil.errors import ParameterError
+from pams_mil.models.attention_pool import AttentionScores, spread_scores, stream_pool
+from pams_mil.models.bags import BagBatch
+from pams_mil.models.base import Embedded, MILModel, require_positive
+from pams_mil.models.distill import ranked_rows
+from pams_mil.models.heads import Head, make_head
+from pams_mil.models.partition import batch_groups
+from pams_mil.models.projection import Projection
+
+DISCOVER = "DTFD"
+
+_DISTILLATIONS = ("afs", "max", "maxmin")
+_GRADIENTS = ("detach", "joint")
+
+
+class ResidualBlock(nn.Module):
+    """x + ReLU(W2 ReLU(W1 x)), both without bias."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(features, features, bias=False)
+        self.second = nn.Linear(features, features, bias=False)
+
+    def forward(self, instances: Tensor) -> Tensor:
+        """Same shape as the input, [n, e]."""
+        update: Tensor = self.second(self.first(instances).relu()).relu()
+        return instances + update
+
+
+class DTFD(MILModel):
+    """Two tiers of gated attention.
+
+    Args:
+        in_features: feature width d.
+        num_classes: c.
+        embedding_features: width of h, 512.
+        attention_features: width of both attentions, 128.
+        pseudo_bags: G; a bag of fewer instances gets as many groups as instances.
+        distillation: "afs" (the paper), "max" or "maxmin".
+        instances_per_pseudo_bag: q of "max" and "maxmin".
+        cam_class: class that instances are ranked by: "last" (original code; the most urgent class of an
+            urgency order), "predicted" (the pseudo-bag's own tier-1 class), or a class index.
+        tier2_gradient: "detach": tier 1 learns from its own loss only, as the original; "joint": from both.
+        splits: random partitions averaged in evaluation.
+        residual_blocks: number of residual blocks after the projection.
+        head: "linear" or "normalized".
+    """
+
+    def __init__(
+        self,
+        *,
+        in_features: int,
+        num_classes: int,
+        embedding_features: int = 512,
+        attention_features: int = 128,
+        pseudo_bags: int = 4,
+        distillation: str = "afs",
+        instances_per_pseudo_bag: int = 1,
+        cam_class: str | int = "last",
+        tier2_gradient: str = "detach",
+        splits: int = 1,
+        residual_blocks: int = 0,
+        head: str = "linear",
+    ) -> None:
+        super().__init__(
+            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
+        )
+        require_positive(attention_features=attention_features, pseudo_bags=pseudo_bags, splits=splits)
+        require_positive(instances_per_pseudo_bag=instances_per_pseudo_bag)
+        _check_choices(distillation, tier2_gradient, cam_class, num_classes)
+        self.pseudo_bags, self.splits, self.distillation = pseudo_bags, splits, distillation
+        self.per_group, self.cam_class, self.tier2_gradient = instances_per_pseudo_bag, cam_class, tier2_gradient
+        self.projection = Projection(in_features, embedding_features, bias=False)
+        self.residual = nn.Sequential(*(ResidualBlock(embedding_features) for _ in range(residual_blocks)))
+        self.tier1_scores = AttentionScores(embedding_features, attention_features)
+        self.tier1_head = make_head(head, embedding_features, num_classes)
+        self.tier2_scores = AttentionScores(embedding_features, attention_features)
+
+    @property
+    def ranks_instances(self) -> bool:
+        """Whether instances are ranked by the tier-1 head."""
+        return self.distillation != "afs"
+
+    def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
+        """Tier-2 vectors [r * b, e] and tier-1 vectors [g, e] of all pseudo-bags."""
+        results = [self._embed_bag(batch, index, tier1_head) for index in range(len(batch))]
+        counts = torch.tensor([len(result.groups) for result in results])
+        return Embedded(
+            vectors=torch.stack([result.vectors for result in results], dim=1).flatten(0, 1),
+            attention=torch.cat([result.attention() for result in results]) if attention else None,
+            tier1_vectors=torch.cat([result.groups for result in results]),
+            tier1_bag=torch.repeat_interleave(torch.arange(len(batch)), counts).to(batch.features.device),
+            repeats=len(results[0].vectors),
+        )
+
+    def _project(self, features: Tensor) -> Tensor:
+        instances: Tensor = self.residual(self.projection.project(features))
+        return instances
+
+    def _embed_bag(self, batch: BagBatch, index: int, tier1_head: Head | None) -> _BagTiers:
+        partitions = batch_groups(batch, index, self.pseudo_bags, splits=self.splits, training=self.training)
+        count = min(self.pseudo_bags, batch.sizes[index])
+        features = batch.bags()[index]
+        if self.distillation == "afs" and not torch.is_grad_enabled():
+            groups, scores = stream_pool(features, self._project, self.tier1_scores, partitions, count)
+            return self._tier2(groups, groups, scores, partitions, count)
+        instances = self.residual(self.projection(features))
+        scores = self.tier1_scores(instances).float()
+        weights = spread_scores(scores, partitions, count).softmax(-1).to(instances.dtype)
+        groups = weights @ instances
+        distilled = groups
+        if self.distillation != "afs":
+            rows = ranked_rows(
+                instances, weights, groups, self._ranking(tier1_head), cam_class=self.cam_class, q=self.per_group,
+                lowest=self.distillation == "maxmin",
+            )  # fmt: skip
+            distilled = instances[rows]
+        return self._tier2(groups, distilled, scores, partitions, count)
+
+    def _tier2(self, groups: Tensor, distilled: Tensor, scores: Tensor, partitions: Tensor, count: int) -> _BagTiers:
+        seen = distilled.detach() if self.tier2_gradient == "detach" else distilled
+        beta = self.tier2_scores(seen).float().reshape(len(partitions), -1).softmax(-1)
+        rows = seen.reshape(len(partitions), -1, seen.shape[-1])
+        vectors = (beta[:, None].to(rows.dtype) @ rows).squeeze(1)
+        return _BagTiers(vectors, groups, scores, partitions, beta.reshape(len(partitions) * count, -1).sum(-1))
+
+    def _ranking(self, tier1_head: Head | None) -> Head:
+        if tier1_head is None:
+            raise ParameterError(f"The distillation {self.distillation!r} needs a tier-1 head to rank instances.")
+        return tier1_head
+
+
+class _BagTiers(NamedTuple):
+    """One bag: vectors [r, e], pseudo-bags [r * g, e], scores [n], partitions [r, n], tier-2 mass [r * g]."""
+
+    vectors: Tensor
+    groups: Tensor
+    scores: Tensor
+    partitions: Tensor
+    mass: Tensor
+
+    def attention(self) -> Tensor:
+        """alpha_i beta_{g(i)}, averaged over the partitions, [n]."""
+        count = len(self.groups) // len(self.partitions)
+        alpha = spread_scores(self.scores, self.partitions, count).softmax(-1)
+        return self.mass @ alpha / len(self.partitions)
+
+
+def _check_choices(distillation: str, gradient: str, cam_class: str | int, num_classes: int) -> None:
+    if distillation not in _DISTILLATIONS:
+        raise ParameterError(f"distillation must be one of {', '.join(_DISTILLATIONS)}, found {distillation!r}.")
+    if gradient not in _GRADIENTS:
+        raise ParameterError(f"tier2_gradient must be one of {', '.join(_GRADIENTS)}, found {gradient!r}.")
+    named = cam_class in ("last", "predicted")
+    if not named and not (isinstance(cam_class, int) and 0 <= cam_class < num_classes):
+        raise ParameterError(
+            f"cam_class must be 'last', 'predicted' or a class index below {num_classes}, found {cam_class!r}."
+        )

@@ -1,0 +1,54 @@
+"""Max pooling: h_i = ReLU(W x_i + b), z_k = max_i h_ik, logits = C z + c.
+
+Invariant to the order of the instances. The attention of an instance is the share of the e coordinates in
+which it is the (first) maximum.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pams_mil.models.bags import BagBatch
+from pams_mil.models.base import Embedded, MILModel
+from pams_mil.models.heads import Head
+from pams_mil.models.projection import CHUNK_ROWS, Projection
+
+DISCOVER = "MaxPool"
+
+
+class MaxPool(MILModel):
+    """The coordinate-wise maximum of the projected instances and a linear head.
+
+    Args:
+        in_features: feature width d.
+        num_classes: c.
+        embedding_features: width of h and z, 512.
+        head: "linear" or "normalized".
+    """
+
+    def __init__(
+        self, *, in_features: int, num_classes: int, embedding_features: int = 512, head: str = "linear"
+    ) -> None:
+        super().__init__(
+            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
+        )
+        self.projection = Projection(in_features, embedding_features)
+
+    def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
+        """Maximum vectors [b, e]."""
+        maxima = [self._maximum(bag) for bag in batch.bags()]
+        weights = None
+        if attention:
+            counts = zip(maxima, batch.sizes, strict=True)
+            weights = torch.cat([torch.bincount(rows, minlength=n) / len(rows) for (_, rows), n in counts])
+        return Embedded(torch.stack([top for top, _ in maxima]), weights)
+
+    def _maximum(self, bag: Tensor) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled() or len(bag) <= CHUNK_ROWS:
+            top, rows = self.projection(bag).max(0)
+            return top, rows
+        pieces = [self.projection.project(piece).max(0) for piece in torch.split(bag, CHUNK_ROWS)]
+        top, piece = torch.stack([values for values, _ in pieces]).max(0)
+        rows = torch.stack([within for _, within in pieces]).gather(0, piece[None])[0]
+        return top, rows + piece * CHUNK_ROWS
