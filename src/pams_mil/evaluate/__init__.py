@@ -1,0 +1,1 @@
+"""Predictions in, honest scores out: reading predictions files, scoring every level, comparing models."""

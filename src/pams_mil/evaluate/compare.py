@@ -1,0 +1,255 @@
+"""Is one model safer than another? Paired differences with intervals and p-values, patient by patient.
+
+Both models are scored on the slides they share. The interval comes from resampling patients and the
+p-value from swapping the two models' predictions in random patients: if the models were alike, a swap would
+not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import PredictionsError, listing
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.metrics.bootstrap import RESAMPLES, AucResampler, Patterns, auc_samples, holm, interval
+from pams_mil.metrics.confusion import count_cells
+from pams_mil.metrics.probability import macro_auc
+from pams_mil.metrics.table import FACTS, LabelMetrics
+from pams_mil.severity import PENALTY
+
+Array = npt.NDArray[np.float64]
+PERMUTATIONS = 10_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """candidate - reference for one metric; p_value is None where no permutation test applies (AUC)."""
+
+    metric: str
+    reference: float
+    candidate: float
+    difference: float
+    interval: tuple[float, float]
+    p_value: float | None
+    corrected_p: float | None = None
+
+    @property
+    def better(self) -> bool | None:
+        """Whether the candidate is better, None when the interval holds 0 or is undefined."""
+        low, high = self.interval
+        if not (low > 0 or high < 0):
+            return None
+        return (self.difference > 0) == FACTS[self.metric].higher_is_better
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models on their shared slides: {level name: {metric: Difference}}."""
+
+    reference: str
+    candidate: str
+    n: int
+    levels: dict[str, dict[str, Difference]]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable JSON form."""
+        return {
+            "reference": self.reference,
+            "candidate": self.candidate,
+            "n": self.n,
+            "notes": list(self.notes),
+            "levels": {
+                level: {
+                    metric: {
+                        "reference": d.reference, "candidate": d.candidate, "difference": d.difference,
+                        "ci": list(d.interval), "p_value": d.p_value, "p_value_holm": d.corrected_p,
+                    }
+                    for metric, d in differences.items()
+                }
+                for level, differences in self.levels.items()
+            },
+        }  # fmt: skip
+
+
+def compare_all(
+    models: Sequence[Predictions],
+    *,
+    reference: int = 0,
+    penalty: float = PENALTY,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    progress: Callable[[float], None] | None = None,
+) -> list[Comparison]:
+    """Every other model against the reference, p-values Holm-corrected over the models for each metric."""
+    others = [model for position, model in enumerate(models) if position != reference]
+    found = []
+    for number, model in enumerate(others):
+        step = _share(progress, number, len(others))
+        found.append(compare(models[reference], model, penalty=penalty, seed=seed, resamples=resamples, progress=step))
+    return _corrected(found)
+
+
+def compare(
+    reference: Predictions,
+    candidate: Predictions,
+    *,
+    penalty: float = PENALTY,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    progress: Callable[[float], None] | None = None,
+) -> Comparison:
+    """Candidate minus reference at every level, paired by patient."""
+    first, second, notes = paired(reference, candidate)
+    tree = first.hierarchy
+    levels = range(tree.num_levels)
+    scored = first.probabilities is not None and second.probabilities is not None
+    aucs = _auc_draws(first, second, seed, resamples, progress) if scored else None
+    return Comparison(
+        reference=reference.name,
+        candidate=candidate.name,
+        n=len(first),
+        levels={
+            tree.level_names[level]: _differences(
+                first, second, level, penalty, seed, resamples, None if aucs is None else aucs[level]
+            )
+            for level in levels
+        },
+        notes=notes,
+    )
+
+
+def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predictions, tuple[str, ...]]:
+    """Both on their shared slides in the first one's order; refused when none are shared or labels contradict."""
+    if first.hierarchy.digest != second.hierarchy.digest:
+        raise PredictionsError(f"{first.name} and {second.name} were read with different class hierarchies.")
+    position = {slide: row for row, slide in enumerate(second.slide_ids)}
+    rows_first = np.asarray([row for row, slide in enumerate(first.slide_ids) if slide in position], dtype=np.int64)
+    if not rows_first.size:
+        raise PredictionsError(
+            f"{first.name} and {second.name} share no slide ids, so they cannot be compared slide by slide "
+            f"(e.g. {listing(first.slide_ids[:2])} against {listing(second.slide_ids[:2])})."
+        )
+    rows_second = np.asarray([position[first.slide_ids[row]] for row in rows_first], dtype=np.int64)
+    a, b = first.take(rows_first), second.take(rows_second)
+    contradictory = np.flatnonzero(a.target != b.target)
+    if contradictory.size:
+        raise PredictionsError(
+            f"{first.name} and {second.name} disagree on the true class of {contradictory.size} slides: "
+            f"{listing((a.slide_ids[row] for row in contradictory.tolist()), most=5)}. Were they labelled differently?"
+        )
+    left_out = len(first) - len(a), len(second) - len(b)
+    notes = () if not any(left_out) else (
+        f"Compared on the {len(a)} slides that both predict; {left_out[0]} of {first.name} and {left_out[1]} of "
+        f"{second.name} are left out.",
+    )  # fmt: skip
+    return a, b, notes
+
+
+def _differences(
+    first: Predictions, second: Predictions, level: int, penalty: float, seed: int, resamples: int, aucs: Array | None
+) -> dict[str, Difference]:
+    tree = first.hierarchy
+    size = tree.num_classes(level)
+    target, one, scores_one = first.at(level)
+    _, two, scores_two = second.at(level)
+    score = LabelMetrics(tree, level, penalty)
+    patterns = Patterns.of(first.patient, target * size + one, target * size + two, size=size**2)
+    counts = patterns.resample(np.random.default_rng(seed), resamples).reshape(-1, 2, size, size)
+    drawn = score(counts)
+    observed = score(np.stack([count_cells(target, one, size), count_cells(target, two, size)]))
+    swapped = patterns.swap(np.random.default_rng(seed + 1), PERMUTATIONS)
+    shuffled = score(np.stack([cells.reshape(-1, size, size) for cells in swapped], axis=1))
+    found = {
+        metric: Difference(
+            metric, float(pair[0]), float(pair[1]), _minus(pair[1], pair[0]),
+            interval(_minus_all(drawn[metric])), _p_value(_minus(pair[1], pair[0]), _minus_all(shuffled[metric])),
+        )
+        for metric, pair in observed.items()
+    }  # fmt: skip
+    if aucs is not None and scores_one is not None and scores_two is not None:
+        pair = macro_auc(target, scores_one), macro_auc(target, scores_two)
+        found["auc"] = Difference("auc", *pair, _minus(pair[1], pair[0]), interval(aucs[1] - aucs[0]), None)
+    return found
+
+
+def _auc_draws(
+    first: Predictions, second: Predictions, seed: int, resamples: int, progress: Callable[[float], None] | None
+) -> Array:
+    resamplers = []
+    for level in range(first.hierarchy.num_levels):
+        for model in (first, second):
+            target, _, scores = model.at(level)
+            if scores is not None:
+                resamplers.append(AucResampler(target, scores))
+    draws = auc_samples(resamplers, first.patient, seed=seed, resamples=resamples, progress=progress)
+    return draws.reshape(-1, 2, resamples)
+
+
+def _minus(candidate: float, reference: float) -> float:
+    """The difference; two models without errors (both infinite) do not differ."""
+    return 0.0 if candidate == reference else float(candidate - reference)
+
+
+def _minus_all(pairs: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return np.where(pairs[:, 0] == pairs[:, 1], 0.0, pairs[:, 1] - pairs[:, 0])
+
+
+def _p_value(observed: float, shuffled: Array) -> float | None:
+    """Two-sided, with the observed labelling counted in, so it is never 0; None where the metric is undefined."""
+    if np.isnan(observed) or np.isnan(shuffled).all():
+        return None
+    valid = shuffled[~np.isnan(shuffled)]
+    extreme = np.sum(np.abs(valid) >= abs(observed) - 1e-12)
+    return float((extreme + 1) / (valid.size + 1))
+
+
+def _corrected(comparisons: list[Comparison]) -> list[Comparison]:
+    if not comparisons:
+        return []
+    corrected = [{level: dict(d) for level, d in comparison.levels.items()} for comparison in comparisons]
+    for level, differences in comparisons[0].levels.items():
+        for metric in differences:
+            tested = [i for i, c in enumerate(corrected) if metric in c[level] and c[level][metric].p_value is not None]
+            adjusted = holm([corrected[i][level][metric].p_value or 0.0 for i in tested])
+            for i, p in zip(tested, adjusted, strict=True):
+                corrected[i][level][metric] = replace(corrected[i][level][metric], corrected_p=float(p))
+    return [replace(comparison, levels=levels) for comparison, levels in zip(comparisons, corrected, strict=True)]
+
+
+def _share(progress: Callable[[float], None] | None, number: int, of: int) -> Callable[[float], None] | None:
+    return None if progress is None else lambda fraction: progress((number + fraction) / of)
+
+
+def verdict(comparison: Comparison) -> str:
+    """One sentence: which model is safer at the finest level, and on what evidence."""
+    differences = list(comparison.levels.values())[-1]
+    missed, confidence, right = differences["under_call_rate"], differences["ascc"], differences["acc"]
+    a, b = comparison.reference, comparison.candidate
+    if missed.difference == 0 and confidence.difference == 0:
+        return f"{a} and {b} are equally safe on these {comparison.n} slides: same missed urgency, same AsCC."
+    b_safer = missed.difference < 0 or (missed.difference == 0 and confidence.difference > 0)
+    safer, other = (b, a) if b_safer else (a, b)
+    low, high = sorted((missed.reference, missed.candidate))
+    p = missed.corrected_p if missed.corrected_p is not None else missed.p_value
+    ci = sorted(abs(bound) for bound in missed.interval) if missed.better is not None else None
+    evidence = (
+        f"it misses urgency in {low:.1%} of the slides against {high:.1%} "
+        f"(difference {high - low:.1%}"
+        + (f", 95 % interval {ci[0]:.1%} to {ci[1]:.1%}" if ci else ", the 95 % interval includes 0")
+        + (f", p = {p:.2g})" if p is not None else ")")
+    )
+    accurate = right.candidate > right.reference if b_safer else right.reference > right.candidate
+    tail = "" if accurate or right.difference == 0 else (
+        f", although {other} is more accurate ({max(right.candidate, right.reference):.1%} against "
+        f"{min(right.candidate, right.reference):.1%})"
+    )  # fmt: skip
+    if missed.better is None:
+        return f"{safer} looks safer than {other}, but the evidence does not separate them: {evidence}{tail}."
+    return f"{safer} is the safer model: {evidence}{tail}."

@@ -1,0 +1,143 @@
+"""Predictions of one model on labelled slides, at the finest level: what every audit starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil import atomic
+from pams_mil.errors import PredictionsError, listing
+from pams_mil.hierarchy import ClassHierarchy
+
+Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[np.float64]
+
+SUM_TOLERANCE = 1e-3
+"""How far a row of probabilities may be from 1 before it is refused."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Who was predicted as what; indices and probabilities [n], [n, C] are of the finest level.
+
+    `patient_ids` is None when the file has no patient column; then every slide counts as its own patient.
+    """
+
+    name: str
+    hierarchy: ClassHierarchy
+    slide_ids: Sequence[str]
+    target: Ints
+    predicted: Ints
+    probabilities: Array | None = None
+    patient_ids: Sequence[str] | None = None
+    tags: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    layout: str = "memory"
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.slide_ids)
+
+    @cached_property
+    def patient(self) -> Ints:
+        """Patient of each row as a number from 0; slides are their own patients when no patient is known."""
+        if self.patient_ids is None:
+            return np.arange(len(self), dtype=np.int64)
+        numbers = {patient: number for number, patient in enumerate(dict.fromkeys(self.patient_ids))}
+        return np.fromiter((numbers[patient] for patient in self.patient_ids), np.int64, len(self))
+
+    @property
+    def num_patients(self) -> int:
+        """How many patients there are."""
+        return int(self.patient.max()) + 1
+
+    def at(self, level: int) -> tuple[Ints, Ints, Array | None]:
+        """Targets, predictions and probabilities at a level: labels lifted, probabilities summed."""
+        target, predicted = self.hierarchy.lift(self.target, level), self.hierarchy.lift(self.predicted, level)
+        if self.probabilities is None:
+            return target, predicted, None
+        belongs = self.hierarchy.groups(level)[:, None] == np.arange(self.hierarchy.num_classes(level))
+        return target, predicted, self.probabilities @ belongs.astype(np.float64)
+
+    def where(self, rows: npt.NDArray[np.bool_], *, name: str | None = None) -> Predictions:
+        """The chosen rows only."""
+        return self.take(np.flatnonzero(rows), name=name)
+
+    def take(self, rows: Ints, *, name: str | None = None) -> Predictions:
+        """Rows by number, in the given order."""
+        return Predictions(
+            name=name or self.name,
+            hierarchy=self.hierarchy,
+            slide_ids=[self.slide_ids[row] for row in rows],
+            target=self.target[rows],
+            predicted=self.predicted[rows],
+            probabilities=None if self.probabilities is None else self.probabilities[rows],
+            patient_ids=None if self.patient_ids is None else [self.patient_ids[row] for row in rows],
+            tags={tag: [cells[row] for row in rows] for tag, cells in self.tags.items()},
+            layout=self.layout,
+            notes=self.notes,
+        )
+
+    def tagged(self, tag: str, value: str) -> Predictions:
+        """The rows whose column `tag` holds `value`."""
+        cells = self.tags[tag]
+        rows = np.fromiter((cell == value for cell in cells), bool, len(self))
+        if not rows.any():
+            raise PredictionsError(
+                f"{self.name}: no row has {tag} = {value!r}. Values there: {listing(sorted(set(cells)))}."
+            )
+        return self.where(rows, name=f"{self.name} [{tag}={value}]")
+
+    def contradictory_patients(self) -> list[str]:
+        """Patients whose slides carry different labels; allowed, and worth saying."""
+        if self.patient_ids is None:
+            return []
+        first = {}
+        odd = dict.fromkeys(
+            patient
+            for patient, target in zip(self.patient_ids, self.target.tolist(), strict=True)
+            if first.setdefault(patient, target) != target
+        )
+        return list(odd)
+
+
+def check_probabilities(probabilities: Array, slide_ids: Sequence[str], where: str) -> None:
+    """Refuse rows that are not probabilities, naming the first slides."""
+    rules = (
+        (~np.isfinite(probabilities).all(1), "are not finite numbers"),
+        ((probabilities < 0).any(1), "are negative"),
+        (np.abs(probabilities.sum(1) - 1.0) > SUM_TOLERANCE, f"do not sum to 1 within {SUM_TOLERANCE}"),
+    )
+    for bad, complaint in rules:
+        if bad.any():
+            rows = np.flatnonzero(bad)
+            example = ", ".join(f"{value:.4g}" for value in probabilities[rows[0]])
+            raise PredictionsError(
+                f"{where}: the probabilities of {bad.sum()} rows {complaint}: slides "
+                f"{listing((slide_ids[row] for row in rows[:8].tolist()), most=5)} "
+                f"(first: {example}). Expected class probabilities, e.g. after a softmax."
+            )
+
+
+def write_predictions(
+    path: Path | str, predictions: Predictions, *, splits: Sequence[str] | None = None
+) -> None:
+    """Write the predictions CSV: slide_id, patient_id, split, target, prediction, p_<class>..., tags."""
+    names = predictions.hierarchy.names()
+    tags = list(predictions.tags)
+    scored = predictions.probabilities is not None
+    header = ["slide_id", "patient_id", "split", "target", "prediction", *(f"p_{n}" for n in names if scored), *tags]
+
+    def rows() -> Sequence[object]:
+        for row, slide in enumerate(predictions.slide_ids):
+            patient = slide if predictions.patient_ids is None else predictions.patient_ids[row]
+            scores = [] if predictions.probabilities is None else [repr(p) for p in predictions.probabilities[row].tolist()]
+            labels = [names[predictions.target[row]], names[predictions.predicted[row]]]
+            extra = [predictions.tags[tag][row] for tag in tags]
+            yield [slide, patient, splits[row] if splits else "test", *labels, *scores, *extra]
+
+    atomic.write_csv(path, header, rows())

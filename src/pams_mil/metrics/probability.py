@@ -1,0 +1,95 @@
+"""Metrics that need class probabilities: AUC, calibration, and where the probability of the wrong goes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import ParameterError
+from pams_mil.metrics.reduce import divide
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def macro_auc(y_true: Ints, probabilities: Array) -> float:
+    """One-vs-rest AUC averaged over the classes that have both positives and negatives; NaN if none has.
+
+    >>> macro_auc(np.array([0, 0, 1]), np.array([[.9, .1, 0], [.2, .8, 0], [.3, .7, 0]]))  # class 2 is absent
+    0.5
+    """
+    per_class = class_aucs(y_true, probabilities)
+    defined = ~np.isnan(per_class)
+    return float(per_class[defined].mean()) if defined.any() else float("nan")
+
+
+def class_aucs(y_true: Ints, probabilities: Array) -> Array:
+    """One-vs-rest AUC of each class, [C]; NaN where a class is absent or is the only one.
+
+        AUC_c = (Σ_{i: y_i=c} midrank_i − m(m+1)/2) / (m (n − m)),   m = #{i: y_i = c}
+    """
+    from scipy.stats import rankdata  # noqa: PLC0415  scipy.stats is slow to import
+
+    true, scores = _checked(y_true, probabilities)
+    n, num_classes = scores.shape
+    result = np.full(num_classes, np.nan)
+    for c in range(num_classes):
+        positive = true == c
+        m = int(positive.sum())
+        if 0 < m < n:
+            ranks = rankdata(scores[:, c])
+            result[c] = (ranks[positive].sum() - m * (m + 1) / 2) / (m * (n - m))
+    return result
+
+
+def expected_class_of_errors(y_true: Ints, y_pred: Ints, probabilities: Array) -> Array:
+    """For each true class, the mean expected class number (1-based) of its misclassified samples, [C].
+
+        E_c = mean over errors with t = c of Σ_k (k + 1) p_k
+
+    Above c + 1 the model errs towards urgency, below it misses urgency; NaN for a class without errors.
+
+    >>> expected_class_of_errors(np.array([1, 1]), np.array([0, 1]), np.array([[.8, .2], [.1, .9]])).tolist()
+    [nan, 1.2]
+    """
+    true, scores = _checked(y_true, probabilities)
+    expected = scores @ np.arange(1, scores.shape[1] + 1)
+    wrong = true != np.asarray(y_pred)
+    sums = np.bincount(true[wrong], weights=expected[wrong], minlength=scores.shape[1])
+    return divide(sums, np.bincount(true[wrong], minlength=scores.shape[1]).astype(np.float64))
+
+
+def calibration_error(y_true: Ints, probabilities: Array, *, bins: int = 15) -> float:
+    """Expected calibration error of the top class over equal-width confidence bins.
+
+        ECE = Σ_b (n_b / n) |accuracy_b − confidence_b|
+    """
+    true, scores = _checked(y_true, probabilities)
+    confidence = scores.max(1)
+    hit = scores.argmax(1) == true
+    bin_of = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    gap = np.bincount(bin_of, weights=hit - confidence, minlength=bins)
+    return float(np.abs(gap).sum() / len(true))
+
+
+def expected_cost(y_true: Ints, probabilities: Array, cost: Array) -> float:
+    """Mean cost under the model's own probabilities: (1/N) Σ_i Σ_r p_ir C[t_i, r], C as [true, predicted].
+
+    >>> expected_cost(np.array([1]), np.array([[.25, .75]]), np.array([[0., 1.], [3., 0.]]))
+    0.75
+    """
+    true, scores = _checked(y_true, probabilities)
+    if cost.shape != (scores.shape[1],) * 2:
+        raise ParameterError(f"cost must be {scores.shape[1]} x {scores.shape[1]}, found {cost.shape}.")
+    return float((scores * cost[true]).sum(1).mean())
+
+
+def _checked(y_true: Ints, probabilities: Array) -> tuple[Ints, Array]:
+    true, scores = np.asarray(y_true, dtype=np.int64), np.asarray(probabilities, dtype=np.float64)
+    if scores.ndim != 2 or true.shape != scores.shape[:1] or not true.size:
+        raise ParameterError(
+            f"Expected y_true [n] and probabilities [n, C] with n of at least 1, found {true.shape} and {scores.shape}."
+        )
+    if true.min() < 0 or true.max() >= scores.shape[1]:
+        raise ParameterError(f"y_true must be from 0 to {scores.shape[1] - 1}, found {true.min()} to {true.max()}.")
+    return true, scores

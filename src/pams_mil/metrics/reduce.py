@@ -1,0 +1,95 @@
+"""Confusion matrices to numbers: each equation once, over any leading axes.
+
+Every function here takes counts S of shape [..., C, C] (rows = true) and returns [...], so the same line
+of code scores one matrix, two thousand bootstrap resamples, or a torchmetrics state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Counts = npt.NDArray[Any]
+
+
+def total(S: Counts) -> Array:
+    """Number of samples."""
+    return np.asarray(S, dtype=np.float64).sum((-2, -1))
+
+
+def correct(S: Counts) -> Array:
+    """Number of samples on the diagonal."""
+    return np.asarray(S, dtype=np.float64).trace(axis1=-2, axis2=-1)
+
+
+def errors(S: Counts) -> Array:
+    """Number of samples off the diagonal."""
+    return total(S) - correct(S)
+
+
+def accuracy(S: Counts) -> Array:
+    """Share of samples on the diagonal."""
+    return divide(correct(S), total(S))
+
+
+def recalls(S: Counts) -> Array:
+    """Recall of each class, [..., C]; NaN for a class without samples."""
+    diagonal = np.diagonal(np.asarray(S, dtype=np.float64), axis1=-2, axis2=-1)
+    return divide(diagonal, np.asarray(S, dtype=np.float64).sum(-1))
+
+
+def balanced_accuracy(S: Counts) -> Array:
+    """Mean recall over the classes that have samples."""
+    recall = recalls(S)
+    present = ~np.isnan(recall)
+    return divide(np.where(present, recall, 0.0).sum(-1), present.sum(-1).astype(np.float64))
+
+
+def confidence(S: Counts, W: Array) -> Array:
+    """AsCC with the asymmetric wheel W, ECC with the symmetric one: (1/N) Σ_tr S[t,r] / W[t,r]."""
+    return divide((S / W).sum((-2, -1)), total(S))
+
+
+def mistake_confidence(S: Counts, W: Array) -> Array:
+    """AsMC or EMC: (1/#errors) Σ_{t≠r} S[t,r] / (W[t,r] − 1); +inf without errors."""
+    off = ~np.eye(W.shape[-1], dtype=bool)
+    gentleness = np.zeros_like(W)
+    gentleness[off] = 1.0 / (W[off] - 1.0)
+    return divide((S * gentleness).sum((-2, -1)), errors(S), empty=np.inf)
+
+
+def mean_risk(S: Counts, W: Array, outranks: npt.NDArray[np.bool_], *, mild_factor: float = 0.5) -> Array:
+    """E(Risk): (1/#errors) Σ_{t≠r} g S[t,r] W[t,r], g = 1 if t outranks r, else 0.5; 0 without errors."""
+    factor = np.where(outranks, 1.0, mild_factor) * ~np.eye(W.shape[-1], dtype=bool)
+    return divide((S * (factor * W)).sum((-2, -1)), errors(S), empty=0.0)
+
+
+def count_where(S: Counts, cells: npt.NDArray[np.bool_]) -> Array:
+    """How many samples lie in the chosen cells."""
+    return (np.asarray(S, dtype=np.float64) * cells).sum((-2, -1))
+
+
+def mean_where(S: Counts, values: Array, cells: npt.NDArray[np.bool_]) -> Array:
+    """Mean of `values` over the samples in the chosen cells; NaN when there are none."""
+    return divide((S * (values * cells)).sum((-2, -1)), count_where(S, cells))
+
+
+def quadratic_kappa(S: Counts) -> Array:
+    """Cohen's kappa with quadratic weights: 1 − Σ w·S / Σ w·E, w = (t − r)², E from the margins."""
+    S = np.asarray(S, dtype=np.float64)
+    index = np.arange(S.shape[-1])
+    w = (index[:, None] - index[None, :]) ** 2
+    expected = S.sum(-1)[..., :, None] * S.sum(-2)[..., None, :]
+    chance = divide((w * expected).sum((-2, -1)), total(S))
+    return 1.0 - divide((w * S).sum((-2, -1)), chance)
+
+
+def divide(numerator: Array, denominator: Array, *, empty: float = np.nan) -> Array:
+    """numerator / denominator, and `empty` where the denominator is 0."""
+    numerator, denominator = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
+    result = np.full(numerator.shape, empty)
+    np.divide(numerator, denominator, out=result, where=denominator > 0)
+    return result
