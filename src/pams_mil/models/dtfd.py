@@ -121,26 +121,32 @@ class DTFD(MILModel):
         features = batch.bags()[index]
         if self.distillation == "afs" and not torch.is_grad_enabled():
             groups, scores = stream_pool(features, self._project, self.tier1_scores, partitions, count)
-            return self._tier2(groups, groups, scores, partitions, count)
+            return self._tier2(groups, groups, None, scores, partitions)
         instances = self.residual(self.projection(features))
         scores = self.tier1_scores(instances).float()
-        weights = spread_scores(scores, partitions, count).softmax(-1).to(instances.dtype)
-        groups = weights @ instances
-        distilled = groups
-        if self.distillation != "afs":
-            rows = ranked_rows(
-                instances, weights, groups, self._ranking(tier1_head), cam_class=self.cam_class, q=self.per_group,
-                lowest=self.distillation == "maxmin",
-            )  # fmt: skip
-            distilled = instances[rows]
-        return self._tier2(groups, distilled, scores, partitions, count)
+        log_alpha = spread_scores(scores, partitions, count).log_softmax(-1)
+        groups = log_alpha.exp().to(instances.dtype) @ instances
+        if self.distillation == "afs":
+            return self._tier2(groups, groups, None, scores, partitions)
+        lowest = self.distillation == "maxmin"
+        head = self._ranking(tier1_head)
+        rows, owners = ranked_rows(
+            instances, log_alpha, groups, head, cam_class=self.cam_class, q=self.per_group, lowest=lowest
+        )
+        return self._tier2(groups, instances[rows], owners, scores, partitions)
 
-    def _tier2(self, groups: Tensor, distilled: Tensor, scores: Tensor, partitions: Tensor, count: int) -> _BagTiers:
+    def _tier2(
+        self, groups: Tensor, distilled: Tensor, owners: Tensor | None, scores: Tensor, partitions: Tensor
+    ) -> _BagTiers:
         seen = distilled.detach() if self.tier2_gradient == "detach" else distilled
+        # All partitions of a bag have chunks of the same sizes, hence equally many distilled rows.
         beta = self.tier2_scores(seen).float().reshape(len(partitions), -1).softmax(-1)
         rows = seen.reshape(len(partitions), -1, seen.shape[-1])
         vectors = (beta[:, None].to(rows.dtype) @ rows).squeeze(1)
-        return _BagTiers(vectors, groups, scores, partitions, beta.reshape(len(partitions) * count, -1).sum(-1))
+        mass = beta.flatten()
+        if owners is not None:
+            mass = torch.zeros(len(groups), device=mass.device).index_add(0, owners, mass)
+        return _BagTiers(vectors, groups, scores, partitions, mass)
 
     def _ranking(self, tier1_head: Head | None) -> Head:
         if tier1_head is None:
