@@ -1,0 +1,158 @@
+"""Objectives: from the outputs of all trained levels to named, weighted terms.
+
+A term gives one value per bag; an objective averages each term over the bags, scales it by its factor, and
+returns it under its name. The total is the sum of exactly these, so none can be computed and forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from pams_mil import ops
+from pams_mil.errors import ParameterError
+
+if TYPE_CHECKING:
+    from pams_mil.models.base import LevelOutput
+
+LossFunction = Callable[..., Tensor]
+
+
+class LevelLoss(nn.Module):
+    """A pure loss function together with its matrices, which become buffers and follow the device and dtype.
+
+    The matrices are not part of the state: they are rebuilt from the hierarchy.
+
+    Shapes: logits [b, c], target [b] -> [b]
+    """
+
+    def __init__(
+        self,
+        function: LossFunction,
+        *,
+        num_classes: int,
+        matrices: Mapping[str, npt.NDArray[Any]] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.function = function
+        self.num_classes = num_classes
+        self.options = options
+        self.matrix_names = tuple(matrices or ())
+        for name, matrix in (matrices or {}).items():
+            floating = np.issubdtype(matrix.dtype, np.floating)
+            tensor = torch.as_tensor(matrix, dtype=torch.get_default_dtype() if floating else None)
+            self.register_buffer(name, tensor, persistent=False)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """One value per row of logits."""
+        if logits.ndim == 2 and logits.shape[1] != self.num_classes:
+            raise ParameterError(
+                f"logits must have one column per class of the level, {self.num_classes}, found {logits.shape[1]}."
+            )
+        matrices = {name: getattr(self, name) for name in self.matrix_names}
+        return self.function(logits, target, **matrices, **self.options)
+
+    def extra_repr(self) -> str:
+        """The function's name and options."""
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"{self.function.__name__}, num_classes={self.num_classes}{options}"
+
+
+class LevelTerm(nn.Module):
+    """Sum of level losses; `losses` maps the position of a level's output to its loss.
+
+    A two-tier model (DTFD) pays for its pseudo-bags too: loss(bag) + mean over its pseudo-bags of loss(pseudo-bag).
+    """
+
+    def __init__(self, losses: Mapping[int, nn.Module]) -> None:
+        super().__init__()
+        self.losses = nn.ModuleDict({str(position): loss for position, loss in losses.items()})
+
+    def forward(self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor]) -> Tensor:
+        """[b], one value per bag."""
+        values = [
+            _with_tier1(loss, outputs[int(position)], targets[int(position)]) for position, loss in self.losses.items()
+        ]
+        return torch.stack(values).sum(0)
+
+
+class Objective(nn.Module):
+    """What is minimized: named terms, each with its factor; terms with factor 0 are left out.
+
+    Args:
+        terms: name -> (factor, module that maps outputs and targets to one value per bag).
+        num_outputs: how many level outputs the terms expect.
+        probabilities: logits [b, c] -> class probabilities [b, c]; softmax unless the loss has its own link.
+    """
+
+    def __init__(
+        self,
+        terms: Mapping[str, tuple[float, nn.Module]],
+        *,
+        num_outputs: int,
+        probabilities: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.factors = {name: factor for name, (factor, _) in terms.items() if factor}
+        if not self.factors:
+            raise ParameterError(
+                f"All terms ({', '.join(terms)}) have weight 0 for this hierarchy, so there is nothing to minimize; "
+                "give at least one a weight above 0."
+            )
+        self.terms = nn.ModuleDict({name: terms[name][1] for name in self.factors})
+        self.num_outputs = num_outputs
+        self._probabilities = probabilities or softmax_probabilities
+
+    def forward(
+        self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor], weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Named scalars whose sum is the loss.
+
+        Args:
+            outputs: one per trained level, coarsest first.
+            targets: per output the class indices [b].
+            weights: [b], how much each bag counts; the sum is divided by b, not by their sum. A bag with two
+                labels of weight v and 1 − v is two calls, one per label, whose terms are added.
+        """
+        if not len(outputs) == len(targets) == self.num_outputs:
+            raise ParameterError(
+                f"The objective needs outputs and targets of {self.num_outputs} level(s), "
+                f"found {len(outputs)} and {len(targets)}."
+            )
+        values = {name: term(outputs, targets) for name, term in self.terms.items()}
+        if weights is not None:
+            values = {name: value * weights.to(value) for name, value in values.items()}
+        return {name: self.factors[name] * value.mean() for name, value in values.items()}
+
+    def probabilities(self, outputs: Sequence[LevelOutput]) -> list[Tensor]:
+        """Class probabilities [b, c] per output."""
+        return [self._probabilities(output.logits) for output in outputs]
+
+
+def softmax_probabilities(logits: Tensor) -> Tensor:
+    """Softmax in float32 or better."""
+    return ops.at_least_float32(logits).softmax(-1)
+
+
+def mean_per_bag(values: Tensor, bag: Tensor, num_bags: int) -> Tensor:
+    """Mean of the pseudo-bags' values [g] for every bag [num_bags].
+
+    >>> mean_per_bag(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1]), 2)
+    tensor([2., 5.])
+    """
+    count = torch.bincount(bag, minlength=num_bags).clamp_min(1)
+    return values.new_zeros(num_bags).index_add(0, bag, values) / count
+
+
+def _with_tier1(loss: nn.Module, output: LevelOutput, target: Tensor) -> Tensor:
+    values: Tensor = loss(output.logits, target)
+    if output.tier1_logits is None or output.tier1_bag is None:
+        return values
+    tier1 = loss(output.tier1_logits, target[output.tier1_bag])
+    return values + mean_per_bag(tier1, output.tier1_bag, len(target))
