@@ -1,0 +1,136 @@
+"""`pams classes`: list, draw and start class hierarchies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pams_mil.cli.console import output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.tree import Tree
+
+    from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.severity import Matrix
+
+app = typer.Typer(help="List, draw and start class hierarchies.", invoke_without_command=True)
+
+TEMPLATE = """\
+# Your classes, least urgent first. Check this file with: pams classes show {file}
+name: my-classes
+
+# A group of classes per line, least urgent group first; inside a group, least urgent class first.
+# A nested list means equally urgent. For classes without groups write a plain list:  classes: [low, mid, high]
+classes:
+  Benign:    [Normal, Hyperplasia]
+  Atypical:  [[Flat atypia, Ductal atypia]]     # equally urgent
+  Malignant: [In situ, Invasive]
+
+# Optional from here on.
+# levels: [group, class]                 # names of the levels in reports, coarsest first
+# display:
+#   Invasive: Invasive carcinoma         # a longer name to show people
+# aliases:
+#   Normal: [normal, NORM, "0"]          # other spellings in your tables; labels are never guessed
+# source: Agreed by our pathologists on 2026-01-31.
+"""
+
+
+@app.callback()
+def list_presets(ctx: typer.Context) -> None:
+    """List the class hierarchies that come with PAMS, or show or start one."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+
+    from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.hierarchy_file import presets
+
+    table = Table("preset", "levels", "classes, least urgent first", box=None, header_style="bold")
+    for name in presets():
+        tree = ClassHierarchy.load(name)
+        table.add_row(name, str(tree.num_levels), tree.order())
+    output.print(table)
+    output.print("\n≺ is less urgent than, ≡ equally urgent. Draw one with: pams classes show bracs", highlight=False)
+
+
+@app.command()
+def show(
+    classes: str = typer.Argument(..., metavar="NAME_OR_FILE", help="A preset, or a YAML class file."),
+    penalty: float = typer.Option(2.0, help="P, the metric's extra weight for a missed urgency."),
+    alpha: float = typer.Option(1.6, help="α, the loss's scale for a missed urgency."),
+) -> None:
+    """Draw a class tree and print the matrices derived from it.
+
+    Example: pams classes show bracs
+    """
+    from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.severity import loss_weight, metric_weight
+
+    tree = ClassHierarchy.load(classes)
+    output.print(_tree(tree))
+    output.print(f"\ndigest {tree.digest}", highlight=False)
+    if tree.source:
+        output.print(f"source {tree.source}", highlight=False, markup=False)
+    for level in range(tree.num_levels):
+        output.print(f"\n[bold]{tree.level_names[level]}[/]  {tree.order(level)}", highlight=False)
+        metric = metric_weight(tree, level, penalty=penalty)
+        loss = loss_weight(tree, level, alpha=alpha)
+        output.print(_matrix(tree, level, metric, f"W, gravity in AsCC and AsMC (P = {penalty:g})"))
+        output.print(_matrix(tree, level, loss, f"M, weight in the MSCE loss (α = {alpha:g})"))
+    output.print("\nRows are the true class, columns the predicted one; missed urgency in red.", highlight=False)
+
+
+@app.command()
+def init(
+    file: Path = typer.Argument(Path("classes.yaml"), help="Where to write the template."),
+    force: bool = typer.Option(False, "--force", help="Replace an existing file."),
+) -> None:
+    """Write a commented class file to fill in.
+
+    Example: pams classes init my-classes.yaml
+    """
+    from pams_mil import atomic
+    from pams_mil.errors import OutputError
+
+    if file.exists() and not force:
+        raise OutputError(f"{file} exists already; choose another name or replace it with --force.")
+    atomic.write_text(file, TEMPLATE.replace("{file}", str(file)))
+    output.print(f"Wrote {file}. Edit it, then check it with: pams classes show {file}", highlight=False, markup=False)
+
+
+def _tree(tree: ClassHierarchy) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    root = Tree(Text(tree.name, style="bold"), guide_style="dim")
+    branches = [root]
+    for level in range(tree.num_levels):
+        ranks, below = tree.ranks(level), []
+        for index, (label, parent) in enumerate(zip(tree.names(level), tree.parents(level), strict=True)):
+            shown = tree.display(label)
+            sign = "  " if index == 0 else ("≡ " if ranks[index] == ranks[index - 1] else "≺ ")
+            text = Text(sign, style="bold cyan") + Text(label, style="bold" if level == tree.num_levels - 1 else "")
+            if shown != label:
+                text += Text(f"  {shown}", style="dim")
+            below.append(branches[parent].add(text))
+        branches = below
+    return root
+
+
+def _matrix(tree: ClassHierarchy, level: int, matrix: Matrix, title: str) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    severe = tree.outranks(level)
+    table = Table(title=title, title_justify="left", title_style="dim", box=None, header_style="dim")
+    table.add_column("true \\ predicted", style="dim")
+    for label in tree.names(level):
+        table.add_column(Text(label), justify="right")
+    for t, label in enumerate(tree.names(level)):
+        cells = [Text(f"{value:g}", style="red" if severe[t, r] else "") for r, value in enumerate(matrix[t])]
+        table.add_row(Text(label), *cells)
+    return table

@@ -1,0 +1,129 @@
+"""The audit: one or several models, every level, an optional subset beside the whole, and the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pams_mil import __version__
+from pams_mil.evaluate.compare import Comparison, compare_all, verdict
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.scores import LevelScores, SevereError, score, severe_errors
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.bootstrap import RESAMPLES
+from pams_mil.severity import PENALTY
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the fraction done."""
+
+
+@dataclass(frozen=True)
+class ModelAudit:
+    """One model's scores on all its slides and, where asked, on a tagged subset."""
+
+    predictions: Predictions
+    levels: list[LevelScores]
+    subset: Predictions | None
+    subset_levels: list[LevelScores]
+    severe: list[SevereError]
+
+    @property
+    def name(self) -> str:
+        """The model's name in tables."""
+        return self.predictions.name
+
+    @property
+    def finest(self) -> LevelScores:
+        """Scores at the finest level."""
+        return self.levels[-1]
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable JSON form."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "layout": self.predictions.layout,
+            "slides": len(self.predictions),
+            "patients": self.predictions.num_patients,
+            "notes": list(self.predictions.notes),
+            "levels": {scores.name: scores.to_json() for scores in self.levels},
+        }
+        if self.subset is not None:
+            found["subset"] = {
+                "name": self.subset.name,
+                "slides": len(self.subset),
+                "levels": {scores.name: scores.to_json() for scores in self.subset_levels},
+            }
+        return found
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Everything that `pams audit` prints and writes."""
+
+    hierarchy: ClassHierarchy
+    models: list[ModelAudit]
+    comparisons: list[Comparison]
+    penalty: float
+    resamples: int
+    seed: int
+
+    @property
+    def verdicts(self) -> list[str]:
+        """One sentence per comparison."""
+        return [verdict(comparison) for comparison in self.comparisons]
+
+    def to_json(self) -> dict[str, Any]:
+        """Strict JSON: `files` in the order given, each with `levels -> <level name> -> metrics`."""
+        return {
+            "pams_version": __version__,
+            "hierarchy": {
+                "name": self.hierarchy.name,
+                "digest": self.hierarchy.digest,
+                "order": [self.hierarchy.order(level) for level in range(self.hierarchy.num_levels)],
+            },
+            "penalty": self.penalty,
+            "resamples": self.resamples,
+            "seed": self.seed,
+            "files": [model.to_json() for model in self.models],
+            "comparisons": [comparison.to_json() for comparison in self.comparisons],
+            "verdicts": self.verdicts,
+        }
+
+
+def audit(
+    models: Sequence[Predictions],
+    *,
+    tag: tuple[str, str] | None = None,
+    reference: int = 0,
+    penalty: float = PENALTY,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    progress: Progress | None = None,
+) -> Audit:
+    """Score every model and compare the others with the reference."""
+    report = progress or (lambda what, fraction: None)
+    audited = []
+    for model in models:
+        subset = None if tag is None else model.tagged(*tag)
+        audited.append(
+            ModelAudit(
+                predictions=model,
+                levels=score(
+                    model,
+                    penalty=penalty,
+                    seed=seed,
+                    resamples=resamples,
+                    progress=partial(report, f"Resampling {model.name}"),
+                ),
+                subset=subset,
+                subset_levels=[] if subset is None else score(subset, penalty=penalty, seed=seed, resamples=resamples),
+                severe=severe_errors(model, penalty=penalty),
+            )
+        )
+    comparisons = compare_all(
+        models, reference=reference, penalty=penalty, seed=seed, resamples=resamples,
+        progress=partial(report, "Comparing"),
+    )  # fmt: skip
+    return Audit(models[0].hierarchy, audited, comparisons, penalty, resamples, seed)

@@ -1,0 +1,143 @@
+"""HTML pages that need nothing else: styles, charts and data in one file, everything escaped."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from pams_mil import __version__
+from pams_mil.evaluate.audit import Audit
+from pams_mil.evaluate.scores import LevelScores
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.table import FACTS
+from pams_mil.report import charts
+
+MOST_LISTED = 500
+"""Severe errors shown on the page; the CSV has them all."""
+
+SUMMARY = ("acc", "balanced_acc", "auc", "ascc", "asmc", "risk", "under_call_rate", "over_call_rate")
+RADAR = ("acc", "balanced_acc", "auc", "ascc", "asmc", "emc")
+
+
+def environment() -> jinja2.Environment:
+    """The templates, with autoescaping on and our number formats as filters."""
+    env = jinja2.Environment(
+        loader=jinja2.PackageLoader("pams_mil", "report/templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.globals.update(version=__version__, facts=FACTS)
+    env.filters.update(value=format_value, interval=format_interval, p=format_p)
+    return env
+
+
+def audit_page(audit: Audit) -> str:
+    """The audit as one HTML page."""
+    return (
+        environment()
+        .get_template("audit.html.j2")
+        .render(
+            audit=audit,
+            tree=audit.hierarchy,
+            summary=[key for key in SUMMARY if key != "auc" or any(_has_auc(m.levels[-1]) for m in audit.models)],
+            best=_best(audit),
+            charts=[_model_charts(audit.hierarchy, model.levels) for model in audit.models],
+            radar=_radar(audit),
+            most_listed=MOST_LISTED,
+            matrix=_matrix,
+        )
+    )
+
+
+def format_value(value: float, key: str) -> str:
+    """A metric for people: percent or plain, and words where there is no number.
+
+    >>> format_value(0.92725, "ascc"), format_value(float("inf"), "asmc"), format_value(15.0, "severe_errors")
+    ('92.7 %', 'no errors', '15')
+    """
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "no errors"
+    if key == "severe_errors":
+        return f"{value:.0f}"
+    return f"{100 * value:.1f} %" if FACTS[key].percent else f"{value:.2f}"
+
+
+def format_interval(pair: tuple[float, float] | None, key: str) -> str:
+    """A 95 % interval in the units of its metric."""
+    if pair is None or not all(map(math.isfinite, pair)):
+        return ""
+    scale = 100 if FACTS[key].percent else 1
+    digits = 1 if FACTS[key].percent else 2
+    return f"{scale * pair[0]:.{digits}f} to {scale * pair[1]:.{digits}f}"
+
+
+def format_p(p: float | None) -> str:
+    """A p-value for people.
+
+    >>> format_p(0.0123), format_p(0.00002), format_p(None)
+    ('0.012', '< 0.001', '–')
+    """
+    if p is None:
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{p:.2g}"
+
+
+def _has_auc(scores: LevelScores) -> bool:
+    return not math.isnan(scores.values["auc"])
+
+
+def _best(audit: Audit) -> dict[tuple[int, str], int]:
+    """(level, metric) -> which model leads, for bold print; nothing when there is one model or a tie."""
+    best = {}
+    for level in range(audit.hierarchy.num_levels):
+        for key in SUMMARY:
+            values = [model.levels[level].values[key] for model in audit.models]
+            if len(values) < 2 or any(map(math.isnan, values)):
+                continue
+            top = max(values) if FACTS[key].higher_is_better else min(values)
+            if values.count(top) == 1:
+                best[level, key] = values.index(top)
+    return best
+
+
+def _model_charts(tree: ClassHierarchy, levels: list[LevelScores]) -> dict[str, Any]:
+    finest = levels[-1]
+    severe, distance = tree.outranks(), tree.distance()
+    steps = range(1, finest.confusion.shape[0])
+    under = [int(finest.confusion[severe & (distance == step)].sum()) for step in steps]
+    over = [int(finest.confusion[severe.T & (distance == step)].sum()) for step in steps]
+    return {
+        "bars": charts.diverging_bars(under, over),
+        "expected": None
+        if finest.expected_class is None
+        else charts.expected_class(finest.classes, finest.expected_class.tolist()),
+    }
+
+
+def _radar(audit: Audit) -> Any:
+    keys = [key for key in RADAR if key != "auc" or all(_has_auc(model.finest) for model in audit.models)]
+    series = [(model.name, [model.finest.values[key] for key in keys]) for model in audit.models]
+    return charts.radar([FACTS[key].label for key in keys], series)
+
+
+def _matrix(tree: ClassHierarchy, scores: LevelScores) -> list[list[dict[str, Any]]]:
+    """Cells of a confusion matrix with their kind and shade: a share of the true class, by row."""
+    severe = tree.outranks(scores.level)
+    totals = np.maximum(1, scores.confusion.sum(1, keepdims=True))
+    share = scores.confusion / totals
+    kinds = np.where(severe, "severe", np.where(severe.T, "over", "tied"))
+    np.fill_diagonal(kinds, "right")
+    return [
+        [
+            {"count": int(scores.confusion[t, r]), "share": float(share[t, r]), "kind": str(kinds[t, r])}
+            for r in range(len(scores.classes))
+        ]
+        for t in range(len(scores.classes))
+    ]
