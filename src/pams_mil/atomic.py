@@ -16,7 +16,8 @@ import secrets
 import socket
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +44,16 @@ def replacing(path: Path | str, *, verify: Callable[[Path], None] | None = None)
         _flush(part)
         if verify is not None:
             verify(part)
-        os.replace(part, target)
-        _flush(target.parent)
+        part.replace(target)
+        _flush_folder(target.parent)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        _discard(part)
         raise OutputError(
             f"Could not write {target}: {error.strerror or error} (errno {error.errno}). "
             "Any earlier file of that name is untouched. Is the disk full or the folder read-only?"
         ) from error
     except BaseException:
-        part.unlink(missing_ok=True)
+        _discard(part)
         raise
 
 
@@ -87,10 +88,13 @@ def write_json(path: Path | str, value: Any) -> None:
 def write_csv(path: Path | str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV atomically; text that a spreadsheet would run as a formula is made inert."""
     with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([inert(cell) for cell in header])
-        for row in rows:
-            writer.writerow([inert(cell) for cell in row])
+        plain = csv.writer(file, lineterminator="\n")
+        quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        for row in chain([header], rows):
+            cells = [inert(cell) for cell in row]
+            # before Python 3.13 a lone carriage return is not quoted and would end the row for every reader
+            torn = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+            (quoted if torn else plain).writerow(cells)
 
 
 def inert(cell: object) -> object:
@@ -116,21 +120,35 @@ def revive(cell: str) -> str:
 
 
 def sweep(folder: Path) -> None:
-    """Remove parts in `folder` that were left by writers on this host which are no longer alive."""
-    for entry in folder.iterdir():
-        match = _PART.match(entry.name)
-        if match and match["host"] == _host() and not _alive(int(match["pid"])):
-            entry.unlink(missing_ok=True)
+    """Remove parts in `folder` that were left by writers on this host which are no longer alive.
+
+    What cannot be listed or removed (someone else's part in a shared folder) stays; sweeping is never a reason to fail.
+    """
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            match = _PART.match(entry.name)
+            if match and match["host"] == _host() and not _alive(int(match["pid"])):
+                _discard(entry)
 
 
 def _part_name(name: str) -> str:
     suffix = f".{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part"
     room = _NAME_BYTES - len(suffix) - 1
-    return "." + name.encode("utf-8")[:room].decode("utf-8", "ignore") + suffix
+    return "." + os.fsencode(name)[:room].decode("utf-8", "ignore") + suffix
+
+
+def _discard(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _host() -> str:
-    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+    """This machine and its process numbers: containers may share a host name but not their process ids."""
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    return f"{zlib.crc32(f'{socket.gethostname()} {namespace}'.encode()):08x}"
 
 
 def _alive(pid: int) -> bool:
@@ -138,16 +156,20 @@ def _alive(pid: int) -> bool:
         return True
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # nobody, or a number that no process can have
         return False
     except OSError:
         return True
     return True
 
 
+def _flush_folder(folder: Path) -> None:
+    """Make the rename durable where the platform can; the file itself is already complete and in place."""
+    with suppress(OSError):  # Windows cannot open a folder, some network file systems cannot flush one
+        _flush(folder)
+
+
 def _flush(path: Path) -> None:
-    if path.is_dir() and os.name == "nt":  # Windows cannot open a folder to flush it
-        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

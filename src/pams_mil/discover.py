@@ -43,7 +43,7 @@ def _load_foreign(package: str, name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"Could not load the {package.rstrip('s')} {name!r}: {error}. "
             "Expected 'module:attribute' importable from here; is the module on PYTHONPATH?"

@@ -57,8 +57,8 @@ class ClassHierarchy:
     name: str
     levels: tuple[Level, ...]
     level_names: tuple[str, ...] = ()
-    display_names: Mapping[str, str] = field(default_factory=dict)
-    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    display_names: Mapping[str, str] = field(default_factory=dict, hash=False)
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class ClassHierarchy:
 
     def lift(self, target: npt.ArrayLike, level: int, *, from_level: int = -1) -> Ints:
         """Class indices at `from_level` translated to their ancestors at the coarser `level`."""
-        lifted = np.asarray(target, dtype=np.int64)
+        lifted = _whole_numbers(target)
         current, wanted = self.level(from_level), self.level(level)
         if wanted > current:
             raise ParameterError(f"lift goes from fine to coarse; level {wanted} is finer than {current}.")
@@ -144,7 +144,8 @@ class ClassHierarchy:
     def distance(self, level: int = -1) -> Ints:
         """|i - j| in class indices, also across ties, so that it is at least 1 off the diagonal."""
         index = np.arange(self.num_classes(level), dtype=np.int64)
-        return np.abs(index[:, None] - index[None, :])
+        distance: Ints = np.abs(index[:, None] - index[None, :])
+        return distance
 
     def lca_height(self, level: int = -1) -> Ints:
         """Height of the lowest common ancestor: 0 for the same class, up to level + 1 for the root."""
@@ -200,7 +201,15 @@ class ClassHierarchy:
 def _default_level_names(count: int) -> tuple[str, ...]:
     if count <= 2:
         return ("group", "class")[2 - count :]
-    return tuple(f"level{number + 1}" for number in range(count - 1)) + ("class",)
+    return (*(f"level{number + 1}" for number in range(count - 1)), "class")
+
+
+def _whole_numbers(values: npt.ArrayLike) -> Ints:
+    """Class indices as int64; anything else is refused, not rounded."""
+    index = np.asarray(values)
+    if index.size and not np.issubdtype(index.dtype, np.integer):
+        raise ParameterError(f"Class indices must be whole numbers, found {index.dtype}.")
+    return index.astype(np.int64)
 
 
 def _check_indices(index: Ints, count: int) -> None:
@@ -323,7 +332,10 @@ def _validate_labels(tree: ClassHierarchy) -> None:
         owner: dict[str, str] = {label: label for label in level.names}
         for label in level.names:
             for alias in tree.aliases.get(label, ()):
+                if not alias.strip():
+                    raise HierarchyError(f"An alias of {label!r} is empty; a missing label must stay an error.")
                 if owner.setdefault(alias, label) != label:
                     raise HierarchyError(
-                        f"The alias {alias!r} of {label!r} already belongs to {owner[alias]!r}; an alias names one class."
+                        f"The alias {alias!r} of {label!r} already belongs to {owner[alias]!r}; "
+                        "an alias names one class."
                     )

@@ -20,17 +20,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
 from pams_mil.errors import HierarchyError, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy, Level
 
-KEYS = ("name", "classes", "levels", "display", "aliases", "ranks", "source")
-MOST_BYTES = 1 << 20
-MOST_DEPTH = 32
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
 
-Tree = dict[str, "Tree"]  # insertion order is the order of urgency
+KEYS = ("name", "classes", "levels", "display", "aliases", "ranks", "source")
+MOST_BYTES = 1 << 18
+MOST_DEPTH = 32
+MOST_EVENTS = 20_000
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,6 @@ class _Entry:
     name: str
     below: list[_Entry]
     tied: bool
-    line: int
 
 
 def presets() -> tuple[str, ...]:
@@ -54,7 +56,7 @@ def load(name_or_path: str | Path) -> ClassHierarchy:
     if text in presets():
         return parse((_preset_folder() / f"{text}.yaml").read_text("utf-8"), where=f"the preset {text!r}")
     path = Path(name_or_path)
-    if not path.exists():
+    if not _exists(path):
         raise HierarchyError(
             f"There is neither a preset nor a file called {text!r}.{nearest(text, presets())} "
             f"Presets: {listing(presets())}. 'pams classes init' writes a template for your own."
@@ -69,13 +71,15 @@ def load(name_or_path: str | Path) -> ClassHierarchy:
         content = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise HierarchyError(f"{path} is not UTF-8 text ({error.reason}); save the class file as UTF-8.") from error
+    except OSError as error:
+        raise HierarchyError(f"{path} cannot be read: {error.strerror or error}.") from error
     return parse(content, where=str(path))
 
 
 def parse(text: str, *, where: str = "the class file") -> ClassHierarchy:
-    """A hierarchy from the text of a class file.
+    r"""A hierarchy from the text of a class file.
 
-    >>> parse("name: demo\\nclasses: [low, [mid, other], high]").order()
+    >>> parse("name: demo\nclasses: [low, [mid, other], high]").order()
     'low ≺ mid ≡ other ≺ high'
     """
     root = _compose(text, where)
@@ -84,10 +88,12 @@ def parse(text: str, *, where: str = "the class file") -> ClassHierarchy:
     fields = dict(_items(root, where))
     for key in fields:
         if key not in KEYS:
-            raise HierarchyError(f"{where} has the unknown key {key!r}.{nearest(key, KEYS)} Known keys: {listing(KEYS)}.")
+            raise HierarchyError(
+                f"{where} has the unknown key {key!r}.{nearest(key, KEYS)} Known keys: {listing(KEYS)}."
+            )
     if "classes" not in fields:
         raise HierarchyError(f"{where} has no 'classes'; expected a list, or a mapping from group to classes.")
-    entries = _entries(fields["classes"], where)
+    entries = _entries(fields["classes"], "'classes'", where)
     levels = _levels(entries, where)
     if "ranks" in fields:
         levels = [*levels[:-1], _ranked(levels[-1], fields["ranks"], where)]
@@ -101,37 +107,56 @@ def parse(text: str, *, where: str = "the class file") -> ClassHierarchy:
     )
 
 
-def _preset_folder() -> resources.abc.Traversable:
+def _preset_folder() -> Traversable:
     return resources.files("pams_mil") / "hierarchies"
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have, such as the text of a class file
+        return False
+
+
 def _compose(text: str, where: str) -> yaml.Node | None:
-    """The YAML node tree, once its events have shown that it is small, flat enough and free of anchors."""
+    """The YAML node tree, once its events have shown that it is small, flat enough and free of anchors and tags."""
     if len(text) > MOST_BYTES:
         raise HierarchyError(f"{where} is {len(text):,} characters; a class file has at most {MOST_BYTES:,}.")
     depth = 0
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise HierarchyError(f"{where} uses YAML anchors (& or *); write every class out, at {_at(event)}.")
+        for number, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
+            _check_event(event, where)
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MOST_DEPTH:
                 raise HierarchyError(f"{where} is nested deeper than {MOST_DEPTH} at {_at(event)}.")
-        return yaml.compose(text, Loader=yaml.SafeLoader)
+            if number > MOST_EVENTS:
+                raise HierarchyError(f"{where} has more than {MOST_EVENTS:,} entries. Is it the right file?")
+        root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise HierarchyError(f"{where} is not valid YAML: {error}") from error
+    return root
 
 
-def _entries(node: yaml.Node, where: str) -> list[_Entry]:
+def _check_event(event: yaml.Event, where: str) -> None:
+    if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+        raise HierarchyError(f"{where} uses YAML anchors (& or *); write every class out, at {_at(event)}.")
+    if getattr(event, "tag", None):
+        raise HierarchyError(f"{where} uses a YAML tag (!) at {_at(event)}; everything in a class file is plain text.")
+
+
+def _entries(node: yaml.Node, group: str, where: str) -> list[_Entry]:
     """The children written at a node: a mapping of groups, or a list with ties as nested lists."""
     if isinstance(node, yaml.MappingNode):
-        found = [_Entry(name, _entries(value, where), False, _line(value)) for name, value in _items(node, where)]
+        found = [_Entry(name, _entries(value, repr(name), where), False) for name, value in _items(node, where)]
     elif isinstance(node, yaml.SequenceNode):
         found = [entry for item in node.value for entry in _listed(item, where)]
     else:
-        raise HierarchyError(f"{where}: expected a list of classes at {_at(node)}, found {_kind(node)}.")
+        raise HierarchyError(
+            f"{where}: expected a list of classes below {group} at {_at(node)}, found {_kind(node)}; "
+            "write [first, second], least urgent first."
+        )
     if not found:
-        raise HierarchyError(f"{where} has an empty group at {_at(node)}; every group needs at least one class.")
+        raise HierarchyError(f"{where}: {group} is empty at {_at(node)}; every group needs at least one class.")
     return found
 
 
@@ -140,11 +165,11 @@ def _listed(item: yaml.Node, where: str) -> Iterator[_Entry]:
         tie = [entry for part in item.value for entry in _listed(part, where)]
         if not tie or any(isinstance(part, yaml.SequenceNode) for part in item.value):
             raise HierarchyError(f"{where}: a tie at {_at(item)} must be a plain list of classes, not empty or nested.")
-        yield from (_Entry(e.name, e.below, e.tied or position > 0, e.line) for position, e in enumerate(tie))
+        yield from (_Entry(entry.name, entry.below, position > 0) for position, entry in enumerate(tie))
     elif isinstance(item, yaml.MappingNode):
-        yield from _entries(item, where)
+        yield from _entries(item, "a group", where)
     else:
-        yield _Entry(_scalar(item, f"a class in {where}"), [], False, _line(item))
+        yield _Entry(_scalar(item, f"a class in {where}"), [], False)
 
 
 def _levels(entries: list[_Entry], where: str) -> list[Level]:
@@ -152,7 +177,9 @@ def _levels(entries: list[_Entry], where: str) -> list[Level]:
     levels: list[Level] = []
     current = [(0, entries)]
     while current:
-        names, parents, ranks = [], [], []
+        names: list[str] = []
+        parents: list[int] = []
+        ranks: list[int] = []
         below: list[tuple[int, list[_Entry]]] = []
         previous_parent_rank = None
         for parent, children in current:
@@ -187,7 +214,9 @@ def _ranked(level: Level, node: yaml.Node, where: str) -> Level:
             raise HierarchyError(f"'ranks' in {where} mention {label!r}, not a class.{nearest(label, level.names)}")
     missing = [label for label in level.names if label not in given]
     if missing:
-        raise HierarchyError(f"'ranks' in {where} must rank every class of the finest level; missing {listing(missing)}.")
+        raise HierarchyError(
+            f"'ranks' in {where} must rank every class of the finest level; missing {listing(missing)}."
+        )
     try:
         ranks = tuple(int(given[label]) for label in level.names)
     except ValueError as error:
@@ -240,9 +269,5 @@ def _kind(node: yaml.Node | None) -> str:
     return "nothing" if node is None else kinds.get(type(node), "something else")
 
 
-def _line(node: yaml.Node | yaml.Event) -> int:
-    return int(node.start_mark.line) + 1
-
-
 def _at(node: yaml.Node | yaml.Event) -> str:
-    return f"line {_line(node)}"
+    return f"line {node.start_mark.line + 1}" if node.start_mark is not None else "an unknown line"

@@ -7,6 +7,7 @@ epochs or two purposes never share a stream, and the order or number of workers 
 from __future__ import annotations
 
 import hashlib
+import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,7 @@ def derive(seed: int, *keys: Key) -> int:
     digest = hashlib.blake2b(digest_size=8)
     for key in (seed, *keys):
         kind = b"s" if isinstance(key, str) else b"i"
-        text = str(key if isinstance(key, str) else int(key)).encode("utf-8", "surrogatepass")
+        text = (key if isinstance(key, str) else str(operator.index(key))).encode("utf-8", "surrogatepass")
         digest.update(kind + len(text).to_bytes(8, "little") + text)
     return int.from_bytes(digest.digest(), "little") >> 1
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from contextlib import closing
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +28,15 @@ _DELIMITERS = (",", ";", "\t")
 def read_chunks(path: Path | str, *, rows: int = CHUNK_ROWS, progress: Progress | None = None) -> Iterator[Columns]:
     """The table piece by piece; each piece maps every column to its cells. At least one piece, maybe of no rows."""
     path = Path(path)
-    if not path.exists():
-        raise TableError(f"There is no file {path}.")
-    if not path.is_file():
-        raise TableError(f"{path} is not a file; expected a CSV, TSV, parquet or xlsx table.")
-    if path.stat().st_size == 0:
-        raise TableError(f"{path} is empty; expected a header line and rows.")
+    _check_file(path)
     readers = {".parquet": _parquet_rows, ".xlsx": _xlsx_rows}
     reader = readers.get(path.suffix.lower(), _text_rows)
     records = reader(path, progress or (lambda fraction: None))
     header = _header(next(records, []), path)
-    first = True
-    while first or piece:
-        piece = list(islice(records, rows))
-        if first or piece:
-            yield _columns(header, piece, path)
-        first = False
+    piece = list(islice(records, rows))
+    yield _columns(header, piece, path)
+    while piece := list(islice(records, rows)):
+        yield _columns(header, piece, path)
 
 
 def read_table(path: Path | str, *, progress: Progress | None = None) -> Columns:
@@ -53,11 +48,24 @@ def read_table(path: Path | str, *, progress: Progress | None = None) -> Columns
     return table
 
 
+def _check_file(path: Path) -> None:
+    try:
+        if not path.exists():
+            raise TableError(f"There is no file {path}.")
+        if not path.is_file():
+            raise TableError(f"{path} is not a file; expected a CSV, TSV, parquet or xlsx table.")
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise TableError(f"{path} is empty; expected a header line and rows.")
+    except OSError as error:
+        raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
 def _header(cells: list[str], path: Path) -> list[str]:
-    header = [cell.strip() for cell in cells]
+    header = [revive(cell.strip()) for cell in cells]
     if not any(header):
         raise TableError(f"{path} has no header line with column names.")
-    repeated = sorted({name for name in header if header.count(name) > 1})
+    repeated = sorted(name for name, times in Counter(header).items() if times > 1)
     if repeated:
         raise TableError(f"{path} has the column {listing(repeated)} more than once; column names must differ.")
     return header
@@ -84,22 +92,24 @@ def _text_rows(path: Path, progress: Progress) -> Iterator[list[str]]:
     with path.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         try:
             first = file.readline()
-            reader = csv.reader(_chain(first, file), delimiter=_delimiter(first), strict=True)
+            reader = csv.reader(_lines(first, file, path), delimiter=_delimiter(first), strict=True)
             for number, row in enumerate(reader):
                 if row:
                     yield row
                 if number % 4096 == 0:
                     progress(raw.tell() / size)
         except UnicodeDecodeError as error:
-            raise TableError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8.") from error
+            raise TableError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8.") from error
         except csv.Error as error:
             raise TableError(f"{path} is not a readable table: {error}, near line {reader.line_num}.") from error
     progress(1.0)
 
 
-def _chain(first: str, rest: Iterable[str]) -> Iterator[str]:
-    yield first
-    yield from rest
+def _lines(first: str, rest: Iterable[str], path: Path) -> Iterator[str]:
+    for line in chain([first], rest):
+        if "\0" in line:
+            raise TableError(f"{path} holds NUL characters, so it is not plain UTF-8 text; was it saved as UTF-16?")
+        yield line
 
 
 def _delimiter(header: str) -> str:
@@ -133,15 +143,23 @@ def _xlsx_rows(path: Path, progress: Progress) -> Iterator[list[str]]:
         raise MissingExtraError("Reading xlsx", package="openpyxl", extra="tables") from error
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        with closing(book):
+            yield from _filled_rows(book.worksheets[0].iter_rows(values_only=True))
     except Exception as error:  # openpyxl raises whatever its zip and XML layers raise
         raise TableError(f"{path} is not a readable xlsx file: {error}") from error
-    sheet = book.worksheets[0]
-    for row in sheet.iter_rows(values_only=True):
-        cells = [_text(value) for value in row]
-        if any(cells):
-            yield cells
-    book.close()
     progress(1.0)
+
+
+def _filled_rows(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[str]]:
+    """Rows of a sheet as wide as its header: sheets have no fixed width, and blank cells may trail or be missing."""
+    width = 0
+    for row in rows:
+        cells = [_text(value) for value in row]
+        while len(cells) > width and not cells[-1]:
+            cells.pop()
+        width = width or len(cells)
+        if any(cells):
+            yield cells + [""] * (width - len(cells))
 
 
 def _text(value: Any) -> str:
