@@ -80,8 +80,9 @@ def show(result: Audit) -> None:
     """Print the audit for people."""
     tree = result.hierarchy
     for model in result.models:
-        text = f"{model.name}: {len(model.predictions)} slides, {model.predictions.num_patients} patients, read as {model.predictions.layout}."
-        output.print(" ".join((text, *model.predictions.notes)), style="dim", highlight=False, markup=False)
+        read = model.predictions
+        text = f"{model.name}: {len(read):,} slides, {read.num_patients:,} patients, read as {read.layout}."
+        output.print(" ".join((text, *read.notes)), style="dim", highlight=False, markup=False)
     for level in range(tree.num_levels - 1, -1, -1):
         output.print()
         output.print(_table(result, level))

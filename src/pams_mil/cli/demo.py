@@ -39,9 +39,9 @@ def demo(
     show(result)
     a, b = (model.finest for model in result.models)
     output.print(
-        f"\nB is the safer model although A is more accurate: A calls {a.values['severe_errors']:.0f} of {a.n} slides less "
-        f"urgent than they are, B only {b.values['severe_errors']:.0f}; B errs towards caution. "
-        "(The figure prints confusion matrices, not slides: which slides each model got wrong is drawn at random here.)",
+        f"\nB is the safer model although A is more accurate: A calls {a.values['severe_errors']:.0f} of {a.n} slides "
+        f"less urgent than they are, B only {b.values['severe_errors']:.0f}; B errs towards caution. "
+        "(The figure prints confusion matrices, not slides: who got which slide wrong is drawn at random here.)",
         highlight=False,
         markup=False,
     )

@@ -1,0 +1,77 @@
+"""`pams classes`, `pams --help` and the demo."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from pams_mil import ClassHierarchy
+from pams_mil.cli.main import app
+from pams_mil.hierarchy_file import presets
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_presets_are_listed():
+    listed = run("classes")
+    assert set(presets()) == {"bethesda", "bracs", "cifar10", "colon", "digits", "isup"}
+    for name in presets():
+        assert name in listed
+
+
+def test_show_draws_the_tree_and_both_matrices():
+    shown = run("classes", "show", "bracs")
+    assert "≡ ADH" in shown
+    assert "≺ IC" in shown
+    assert ClassHierarchy.load("bracs").digest in shown
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["IC", "9", "8", "7", "6", "5", "4", "1"] in rows
+    assert ["IC", "9.6", "8", "6.4", "4.8", "3.2", "1.6", "1"] in rows
+
+
+def test_the_template_is_a_valid_class_file_and_is_not_overwritten(tmp_path):
+    path = tmp_path / "mine.yaml"
+    run("classes", "init", path)
+    tree = ClassHierarchy.load(path)
+    assert tree.order() == "Normal ≺ Hyperplasia ≺ Flat atypia ≡ Ductal atypia ≺ In situ ≺ Invasive"
+    path.write_text("mine")
+    assert "--force" in run("classes", "init", path, code=2)
+    assert path.read_text() == "mine"
+    run("classes", "init", path, "--force")
+    assert ClassHierarchy.load(path) == tree
+
+
+def test_cifar10_maps_torchvisions_indices():
+    tree = ClassHierarchy.load("cifar10")
+    torchvision = "airplane automobile bird cat deer dog frog horse ship truck".split()
+    assert [tree.index(str(i)) for i in range(10)] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
+    assert [tree.index(name) for name in torchvision] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
+
+
+@pytest.mark.parametrize("verb", [[], ["audit"], ["classes"], ["classes", "show"]])
+def test_help_has_an_example(verb):
+    shown = run(*verb, "--help")
+    assert "Usage" in shown
+    assert verb == ["classes"] or "Example" in shown or "Start with" in shown
+
+
+def test_help_imports_no_torch_and_no_numpy():
+    code = (
+        "import sys\nsys.argv = ['pams', '--help']\nfrom pams_mil.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print('HEAVY', sorted({'torch', 'numpy', 'scipy', 'sklearn', 'matplotlib'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "HEAVY []" in shown
+
+
+def test_version_and_unknown_verb():
+    assert "pams-mil" in run("--version")
+    run("audti", code=2)
