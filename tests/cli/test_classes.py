@@ -50,7 +50,7 @@ def test_the_template_is_a_valid_class_file_and_is_not_overwritten(tmp_path):
 
 def test_cifar10_maps_torchvisions_indices():
     tree = ClassHierarchy.load("cifar10")
-    torchvision = "airplane automobile bird cat deer dog frog horse ship truck".split()
+    torchvision = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     assert [tree.index(str(i)) for i in range(10)] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
     assert [tree.index(name) for name in torchvision] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
 
