@@ -1,0 +1,55 @@
+"""First guess of the clusters: bins of each instance's cosine to the mean of all instances.
+
+With p the mean of all rows and s_i = cos(p, z_i), the L bins are half-open intervals of s:
+    * quantile: equal counts (the default; every bin is occupied unless rows repeat),
+    * range: equal widths on the observed [min, max],
+    * uniform: equal widths on [-1, 1], the printed algorithm. Instances rarely point away from their own mean, so
+      most of these bins stay empty: with non-negative features at least half of them always do.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Bins = Literal["quantile", "range", "uniform"]
+
+
+def bin_edges(similarity: Tensor, bins: Bins, count: int) -> Tensor:
+    """The L - 1 inner edges; value v falls into the bin numbered by how many edges are at most v.
+
+    >>> bin_edges(torch.tensor([0.1, 0.2, 0.3, 0.6]), "uniform", 4).tolist()
+    [-0.5, 0.0, 0.5]
+    >>> [round(edge, 3) for edge in bin_edges(torch.tensor([0.2, 0.6, 0.1, 0.3]), "quantile", 2).tolist()]
+    [0.3]
+    """
+    inner = torch.arange(1, count, dtype=torch.float64)
+    if bins == "uniform":
+        edges = -1 + 2 * inner / count
+    elif bins == "range":
+        low, high = (float(limit) for limit in similarity.aminmax())
+        edges = low + (high - low) * inner / count
+    else:
+        ordered = _sorted(similarity)
+        edges = ordered[torch.arange(1, count) * len(ordered) // count]
+    return edges.to(similarity.device, similarity.dtype)
+
+
+def bin_labels(similarity: Tensor, bins: Bins, count: int) -> Tensor:
+    """Bin of each instance, 0 to L - 1.
+
+    >>> bin_labels(torch.tensor([0.1, 0.2, 0.3, 0.6]), "quantile", 2).tolist()
+    [0, 0, 1, 1]
+    >>> bin_labels(torch.tensor([0.1, 0.2, 0.3, 0.6]), "range", 5).tolist()
+    [0, 1, 2, 4]
+    """
+    return torch.bucketize(similarity, bin_edges(similarity, bins, count), right=True)
+
+
+def _sorted(values: Tensor) -> Tensor:
+    if values.device.type == "cpu":  # numpy's vectorized sort is several times faster than torch's on a CPU
+        return torch.from_numpy(np.sort(values.numpy()))
+    return values.sort().values

@@ -1,0 +1,31 @@
+"""No remix: the bag stays as it is. The control of every comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pams_mil.remix.base import FROM_A, AnyBag, Mixed, PartnerRule, check_pair
+
+DISCOVER = "NoRemix"
+
+
+@dataclass(frozen=True)
+class NoRemix:
+    """Z = Z_a, label Y_a.
+
+    >>> NoRemix()(torch.ones(2, 3), torch.zeros(4, 3), torch.Generator()).features.shape
+    torch.Size([2, 3])
+    """
+
+    @property
+    def partner(self) -> PartnerRule:
+        """Irrelevant: the partner is not used."""
+        return "outranked"
+
+    def __call__(self, a: AnyBag, b: AnyBag, generator: torch.Generator) -> Mixed:
+        """A copy of `a`."""
+        rows, _ = check_pair(a, b)
+        origin_bag = torch.full((len(rows),), FROM_A, dtype=torch.int8, device=rows.device)
+        return Mixed(rows.detach().clone(), origin_bag, torch.arange(len(rows), device=rows.device))

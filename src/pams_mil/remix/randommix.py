@@ -1,0 +1,54 @@
+"""RandomMix (Hong et al., 2025): a random share of the more urgent bag joins the other.
+
+    m = max(1, ⌈τ/100 · |Z_a|⌉),   Z = Z_b ∪ {m rows of Z_a drawn without replacement},   label Y_a
+
+If a share ρ of Z_a carries the label, at least one carrier is drawn with probability of at least 1 − (1 − ρ)^m.
+That τ is a percentage is our reading; the publication's full text was not available to us.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from pams_mil.remix.base import AnyBag, Mixed, PartnerRule, check_number, check_pair, take
+
+DISCOVER = "RandomMix"
+
+
+@dataclass(frozen=True)
+class RandomMix:
+    """Z_b and a random τ percent of Z_a.
+
+    >>> mixed = RandomMix(tau=10)(torch.ones(25, 4), torch.zeros(7, 4), torch.Generator().manual_seed(0))
+    >>> len(mixed.rows_from(0)), len(mixed.rows_from(1))  # ⌈2.5⌉ of a, all of b
+    (3, 7)
+    """
+
+    tau: float = 10.0
+    """τ, the share of Z_a in percent."""
+
+    def __post_init__(self) -> None:
+        check_number("tau", self.tau, 0, 100)
+
+    @property
+    def partner(self) -> PartnerRule:
+        """Z_a must be strictly more urgent than Z_b."""
+        return "outranked"
+
+    def count(self, rows: int) -> int:
+        """How many rows of a bag of `rows` are drawn.
+
+        >>> [RandomMix(tau=10).count(rows) for rows in (1, 10, 11, 1000)]
+        [1, 1, 2, 100]
+        """
+        # The rounding keeps 10 % of 1,000 at 100: 0.1 is a little more than a tenth in binary.
+        return min(rows, max(1, math.ceil(round(self.tau * rows / 100, 9))))
+
+    def __call__(self, a: AnyBag, b: AnyBag, generator: torch.Generator) -> Mixed:
+        """Z_b and the drawn rows of Z_a in their original order."""
+        rows, _ = check_pair(a, b)
+        chosen = torch.randperm(len(rows), generator=generator, device=generator.device)[: self.count(len(rows))]
+        return take(a, b, chosen.sort().values.to(rows.device))

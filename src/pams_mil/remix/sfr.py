@@ -1,0 +1,87 @@
+"""SFR, Semantic Feature Remix (the PAMS paper, Algorithm 1): what is typical of the more urgent bag joins the other.
+
+    1. cluster Z_a ∪ Z_b into L clusters (`prototypes`)
+    2. rank the occupied clusters by the share of their rows that comes from Z_a
+    3. Z_{a+b} = Z_b ∪ {rows of Z_a in the first k clusters},   label Y_a
+
+Ties in the ranking: the larger cluster first, then the lower number. When at most k clusters are occupied, step 3
+copies all of Z_a; that is what the printed bins do on real features, so the default bins are quantiles.
+`selection="novelty"` replaces steps 1 and 2 by a ranking of the rows themselves (see `novelty`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pams_mil.remix.base import AnyBag, Mixed, PartnerRule, check_number, check_pair, prepare, take
+from pams_mil.remix.prototypes import Clusters, Init, check_clustering, cluster
+
+DISCOVER = "SFR"
+
+
+@dataclass(frozen=True)
+class SFR:
+    """Z_b and the rows of Z_a in the k clusters that Z_a dominates most.
+
+    >>> a = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])  # the last row looks like b
+    >>> b = torch.tensor([[0.1, 1.0], [0.0, 1.0], [0.1, 0.9]])
+    >>> SFR(clusters=2, top_k=1)(a, b, torch.Generator()).rows_from(0).tolist()
+    [0, 1]
+    """
+
+    clusters: int = 11
+    """L, the number of clusters at most."""
+    iterations: int = 6
+    """T, the refinements."""
+    top_k: int = 6
+    """k, how many clusters are taken."""
+    init: Init = "quantile"
+    """The first clusters: quantile, range, uniform (as printed) or kmeans."""
+
+    def __post_init__(self) -> None:
+        check_clustering(clusters=self.clusters, iterations=self.iterations, init=self.init)
+        check_number("top_k", self.top_k, 1, self.clusters, whole=True)
+
+    @property
+    def partner(self) -> PartnerRule:
+        """Z_a must be strictly more urgent than Z_b."""
+        return "outranked"
+
+    def __call__(self, a: AnyBag, b: AnyBag, generator: torch.Generator) -> Mixed:
+        """Z_{a+b}: all rows of b, then the chosen rows of a in their original order."""
+        check_pair(a, b)
+        a, b = prepare(a), prepare(b)
+        found = cluster((a, b), clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator)
+        chosen = chosen_rows(found, len(a), self.top_k)
+        return take(a, b, chosen, live_clusters=found.live)
+
+
+def shares(found: Clusters, rows_a: int) -> dict[int, tuple[float, int]]:
+    """For each occupied cluster: the share of its rows that comes from a (the first `rows_a`), and its size.
+
+    >>> shares(Clusters(torch.tensor([0, 2, 2, 2]), live=2), rows_a=2)
+    {0: (1.0, 1), 2: (0.3333333333333333, 3)}
+    """
+    size = torch.bincount(found.labels).tolist()
+    from_a = torch.bincount(found.labels[:rows_a], minlength=len(size)).tolist()
+    return {label: (from_a[label] / size[label], size[label]) for label in range(len(size)) if size[label]}
+
+
+def ranked_clusters(found: Clusters, rows_a: int) -> list[int]:
+    """Occupied clusters, the one most dominated by a first; ties: larger first, then lower number.
+
+    >>> ranked_clusters(Clusters(torch.tensor([0, 1, 1, 2, 0, 2]), live=3), rows_a=4)
+    [1, 0, 2]
+    """
+    share = shares(found, rows_a)
+    return sorted(share, key=lambda label: (-share[label][0], -share[label][1], label))
+
+
+def chosen_rows(found: Clusters, rows_a: int, top_k: int) -> Tensor:
+    """Rows of a in the first k ranked clusters, in their original order."""
+    top = torch.zeros(int(found.labels.max()) + 1, dtype=torch.bool, device=found.labels.device)
+    top[ranked_clusters(found, rows_a)[:top_k]] = True
+    return top[found.labels[:rows_a]].nonzero().squeeze(1)

@@ -1,0 +1,147 @@
+"""Who meets whom: strictly by urgency, reproducibly, and with the drift it causes said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pams_mil.errors import ParameterError
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.remix import create_remix
+from pams_mil.remix.pairing import Pair, Pairing
+from pams_mil.remix.tally import Tally
+
+BRACS = ClassHierarchy.load("bracs")
+targets_lists = st.lists(st.integers(0, BRACS.num_classes() - 1), min_size=1, max_size=40)
+
+
+def pairing(targets, **options):
+    return Pairing(BRACS, [f"s{i}" for i in range(len(targets))], targets, **options)
+
+
+@given(targets=targets_lists, seed=st.integers(0, 99), epoch=st.integers(0, 5))
+@settings(max_examples=40)
+def test_outranked_pairs_are_strict_and_ordered_at_every_level(targets, seed, epoch):
+    policy = pairing(targets, probability=1.0, seed=seed)
+    ranks = BRACS.ranks()[targets]
+    for slide in range(len(targets)):
+        pair = policy.draw(slide, epoch)
+        if pair is None:
+            assert len(set(ranks)) == 1
+            continue
+        assert slide in (pair.a, pair.b)
+        assert ranks[pair.a] > ranks[pair.b]
+        for level in range(BRACS.num_levels):
+            lifted = BRACS.ranks(level)[BRACS.lift(targets, level)]
+            assert lifted[pair.a] >= lifted[pair.b]
+
+
+@given(targets=targets_lists, rule=st.sampled_from(["same_class", "any", "outranked"]))
+@settings(max_examples=40)
+def test_partners_are_exactly_those_the_rule_allows(targets, rule):
+    policy = pairing(targets, rule=rule, probability=1.0)
+    ranks = BRACS.ranks()[targets]
+    for slide in range(len(targets)):
+        allowed = {
+            "same_class": [o for o in range(len(targets)) if targets[o] == targets[slide]],
+            "any": [o for o in range(len(targets)) if o != slide],
+            "outranked": [o for o in range(len(targets)) if ranks[o] != ranks[slide]],
+        }[rule]
+        assert sorted(policy.partners(slide)) == allowed
+        pair = policy.draw(slide, 0)
+        assert pair is None if not allowed else (pair.a if pair.b == slide else pair.b) in allowed
+        if rule != "outranked" and pair is not None:
+            assert pair.a == slide
+
+
+def test_tied_classes_never_meet():
+    policy = pairing([BRACS.index("FEA"), BRACS.index("ADH")] * 5, probability=1.0)
+    assert all(policy.draw(slide, epoch) is None for slide in range(10) for epoch in range(20))
+
+
+def test_draws_depend_on_seed_epoch_and_id_and_not_on_order():
+    targets = list(np.arange(40) % 7)
+    ids = [f"slide {i}" for i in range(40)]
+    one = Pairing(BRACS, ids, targets, seed=3)
+    again = Pairing(BRACS, ids, targets, seed=3)
+    assert [one.draw(i, 2) for i in range(40)] == [again.draw(i, 2) for i in reversed(range(40))][::-1]
+    other_seed = [Pairing(BRACS, ids, targets, seed=4).draw(i, 2) for i in range(40)]
+    assert [one.draw(i, 2) for i in range(40)] != other_seed
+    assert [one.draw(i, 2) for i in range(40)] != [one.draw(i, 3) for i in range(40)]
+    assert one.generator(0, 1).initial_seed() == again.generator(0, 1).initial_seed()
+    assert len({one.generator(i, e).initial_seed() for i in range(40) for e in range(5)}) == 200
+
+
+def test_probability_is_met_and_partners_are_uniform():
+    policy = pairing([0] * 4 + [1, 5, 6], probability=0.3)
+    draws = [policy.draw(0, epoch) for epoch in range(3000)]
+    partners = [pair.a for pair in draws if pair is not None]
+    assert len(partners) / 3000 == pytest.approx(0.3, abs=0.03)
+    assert np.bincount(partners, minlength=7)[4:] / len(partners) == pytest.approx([1 / 3] * 3, abs=0.05)
+    assert pairing([0, 6], probability=0.0).draw(0, 0) is None
+
+
+def test_replace_and_add():
+    targets = [0, 0, 3, 6]
+    replace, add = pairing(targets, probability=1.0), pairing(targets, probability=1.0, mode="add")
+    for slide in range(4):
+        (only,) = replace.steps(slide, 0)
+        first, second = add.steps(slide, 0)
+        assert only == second
+        assert only.pair is not None
+        assert first.pair is None
+        assert first.labeled_by == slide
+    before, after = add.class_counts(0)
+    assert after.sum() == 2 * before.sum()
+    assert (replace.class_counts(0)[1][0], replace.class_counts(0)[0][0]) == (0, 2)
+
+
+def test_class_counts_drift_toward_urgency():
+    targets = list(np.arange(70) % 7)
+    before, after = pairing(targets, probability=0.5).class_counts(epoch=1)
+    assert before.sum() == after.sum() == 70
+    assert np.dot(after, np.arange(7)) > np.dot(before, np.arange(7))
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [({"probability": 1.5}, "1.5"), ({"rule": "outrank"}, "outranked"), ({"mode": "swap"}, "swap")],
+)
+def test_bad_options_are_refused_in_words(options, found):
+    with pytest.raises(ParameterError, match=found):
+        pairing([0, 1], **options)
+
+
+def test_ids_and_targets_must_fit():
+    with pytest.raises(ParameterError, match="one unique id"):
+        Pairing(BRACS, ["a", "a"], [0, 1])
+    with pytest.raises(ParameterError, match="one unique id"):
+        Pairing(BRACS, ["a", "b"], [0])
+    with pytest.raises(ParameterError, match="from 0 to 6"):
+        Pairing(BRACS, ["a"], [7])
+
+
+def test_tally_counts_drift_and_reports_degenerate_remixes_once(caplog):
+    tally = Tally(BRACS, top_k=6)
+    sfr = create_remix("sfr", init="uniform")
+    tally.plain(0)
+    for seed in range(3):  # non-negative features leave at most six of the printed bins occupied
+        a, b = torch.rand(20, 8), torch.rand(30, 8)
+        mixed = sfr(a, b, torch.Generator().manual_seed(seed))
+        tally.mixed(mixed, drawn=0, target_a=6, target_b=0, rows_a=20)
+    assert len(caplog.records) == 1
+    assert "nothing is selected" in caplog.text
+    assert tally.share_copied == 1.0
+    assert tally.degenerate == tally.applied == 3
+    words = " ".join(tally.words())
+    assert "3 of 4 training bags were remixed" in words
+    assert "N 4 to 1, IC 0 to 3" in words
+    assert "all of the more urgent bag was copied" in words
+
+
+def test_pairs_are_plain_values():
+    assert Pair(1, 2) == Pair(1, 2)
+    assert hash(Pair(1, 2)) == hash(Pair(1, 2))
