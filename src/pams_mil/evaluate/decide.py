@@ -1,0 +1,142 @@
+"""Decisions after training: which class to report for given probabilities, without touching the model.
+
+| rule | decision for probabilities p |
+|---|---|
+| argmax | the most probable class |
+| risk | conditional risk minimization, argmin_r Σ_t p_t C[t, r], for any cost `[true, predicted]` |
+| ascc | the Bayes rule for AsCC, argmax_r Σ_t p_t / W[t, r] |
+
+The last two trade some accuracy for milder mistakes, and are as good as the probabilities are calibrated. Among equal
+values the least urgent class wins, as with numpy's argmax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import ParameterError, PredictionsError, listing
+from pams_mil.evaluate.predictions import SUM_TOLERANCE, Predictions
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.severity import PENALTY, Matrix, check_cost, lca_cost, metric_weight
+
+Ints = npt.NDArray[np.int64]
+Rule = Literal["argmax", "risk", "ascc"]
+RULES: tuple[Rule, ...] = ("argmax", "risk", "ascc")
+NamedCost = Literal["severity", "lca"]
+
+
+def most_probable(probabilities: npt.ArrayLike) -> Ints:
+    """argmax_r p_r; [n, c] -> [n].
+
+    >>> most_probable([[0.5, 0.3, 0.2]]).tolist()
+    [0]
+    """
+    decision: Ints = _probabilities(probabilities).argmax(axis=1)
+    return decision
+
+
+def least_risk(probabilities: npt.ArrayLike, cost: npt.ArrayLike) -> Ints:
+    """Conditional risk minimization, argmin_r Σ_t p_t C[t, r]; [n, c], [c, c] -> [n].
+
+    The cost is 0 on its diagonal, so that only mistakes cost. The absolute distance |t − r| gives the median class.
+
+    >>> missed_cancer = [[0, 1, 1], [3, 0, 1], [9, 3, 0]]
+    >>> least_risk([[0.5, 0.3, 0.2]], missed_cancer).tolist()  # risks 2.7, 1.1 and 0.8
+    [2]
+    """
+    p = _probabilities(probabilities)
+    decision: Ints = (p @ check_cost(cost, p.shape[1], zero_diagonal=True)).argmin(axis=1)
+    return decision
+
+
+def most_ascc(probabilities: npt.ArrayLike, weight: npt.ArrayLike) -> Ints:
+    """The decision with the highest expected AsCC, argmax_r Σ_t p_t / W[t, r]; [n, c], [c, c] -> [n].
+
+    >>> most_ascc([[0.4, 0.25, 0.35]], [[1, 2, 3], [4, 1, 2], [5, 4, 1]]).tolist()  # .5325, .5375 and .6083
+    [2]
+    """
+    p = _probabilities(probabilities)
+    wheel = check_cost(weight, p.shape[1], zero_diagonal=False)
+    if (wheel < 1).any():
+        raise ParameterError(f"weight must hold numbers of at least 1, found {wheel.min():g}; see metric_weight.")
+    decision: Ints = (p @ (1.0 / wheel)).argmax(axis=1)
+    return decision
+
+
+def decide(
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    rule: Rule = "argmax",
+    cost: NamedCost | npt.ArrayLike = "severity",
+    penalty: float = PENALTY,
+) -> Ints:
+    """Class indices [n] for probabilities [n, c] at a level.
+
+    Args:
+        probabilities: Rows that sum to 1.
+        hierarchy: Order and tree of the classes.
+        level: The level that the probabilities are of.
+        rule: "argmax", "risk" or "ascc".
+        cost: For "risk": "severity" for W − 1, "lca" for the height in the tree, or any matrix `[true, predicted]`.
+        penalty: P of W, for "ascc" and the cost "severity".
+
+    >>> tree = ClassHierarchy.flat(["benign", "atypical", "malignant"])
+    >>> [int(decide([[0.4, 0.25, 0.35]], tree, rule=rule)[0]) for rule in RULES]
+    [0, 2, 2]
+    """
+    p = _probabilities(probabilities)
+    if p.shape[1] != hierarchy.num_classes(level):
+        raise ParameterError(
+            f"probabilities must have {hierarchy.num_classes(level)} columns, one per class, found {p.shape[1]}."
+        )
+    if rule == "argmax":
+        return most_probable(p)
+    if rule == "ascc":
+        return most_ascc(p, metric_weight(hierarchy, level, penalty=penalty))
+    if rule == "risk":
+        return least_risk(p, _cost(cost, hierarchy, level, penalty))
+    raise ParameterError(f"rule must be one of {listing(RULES)}, found {rule!r}.")
+
+
+def redecide(
+    predictions: Predictions,
+    *,
+    rule: Rule = "argmax",
+    cost: NamedCost | npt.ArrayLike = "severity",
+    penalty: float = PENALTY,
+) -> Predictions:
+    """The same predictions with the reported class decided anew from the probabilities."""
+    if predictions.probabilities is None:
+        raise PredictionsError(
+            f"{predictions.name} has no probabilities, so nothing can be decided anew; "
+            "export one probability column per class."
+        )
+    decided = decide(predictions.probabilities, predictions.hierarchy, rule=rule, cost=cost, penalty=penalty)
+    return replace(predictions, predicted=decided)
+
+
+def _cost(cost: NamedCost | npt.ArrayLike, hierarchy: ClassHierarchy, level: int, penalty: float) -> Matrix:
+    if isinstance(cost, str):
+        if cost == "severity":
+            return metric_weight(hierarchy, level, penalty=penalty) - 1.0
+        if cost == "lca":
+            return lca_cost(hierarchy, level)
+        raise ParameterError(f"cost must be 'severity', 'lca' or a matrix [true, predicted], found {cost!r}.")
+    return np.asarray(cost, dtype=np.float64)
+
+
+def _probabilities(values: npt.ArrayLike) -> Matrix:
+    p = np.asarray(values, dtype=np.float64)
+    if p.ndim != 2:
+        raise ParameterError(f"probabilities must be a table [samples, classes], found shape {p.shape}.")
+    wrong = ~np.isfinite(p).all(axis=1) | (p < 0).any(axis=1) | (np.abs(p.sum(axis=1) - 1) > SUM_TOLERANCE)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ParameterError(f"probabilities must be at least 0 and sum to 1; row {row} is {p[row].tolist()}.")
+    return p
