@@ -6,6 +6,7 @@ order, so they are read only with `index_order`, which names the classes in that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -165,6 +166,7 @@ class _Collector:
         self.layout, self.hierarchy, self.where = layout, hierarchy, where
         self.slides: list[str] = []
         self.patients: list[str] = []
+        self.splits: Counter[str] = Counter()
         self.tags: dict[str, list[str]] = {tag: [] for tag in source.tags}
         self._true: list[npt.NDArray[np.int64]] = []
         self._predicted: list[npt.NDArray[np.int64]] = []
@@ -175,17 +177,23 @@ class _Collector:
         layout = self.layout
         slides = piece[layout.slide]
         if "" in slides:
-            raise PredictionsError(f"{self.where}: row {len(self.slides) + slides.index('') + 1} has no {layout.slide}.")
+            raise PredictionsError(self._blank(layout.slide, slides))
         self._true.append(self._encode(piece[layout.true], layout.true, slides))
         if layout.predicted is not None:
             self._predicted.append(self._encode(piece[layout.predicted], layout.predicted, slides))
         if layout.scores:
             self._scores.append(self._numbers(piece, slides))
-        self.slides.extend(slides)
         if layout.patient is not None:
+            if "" in piece[layout.patient]:  # one empty patient would tie unrelated slides together
+                raise PredictionsError(self._blank(layout.patient, piece[layout.patient]))
             self.patients.extend(piece[layout.patient])
+        self.splits.update(piece.get("split", ()))
+        self.slides.extend(slides)
         for tag, cells in self.tags.items():
             cells.extend(piece[tag])
+
+    def _blank(self, column: str, cells: list[str]) -> str:
+        return f"{self.where}: row {len(self.slides) + cells.index('') + 1} has no {column}; every row needs one."
 
     def _numbers(self, piece: Columns, slides: list[str]) -> Array:
         scores = np.empty((len(slides), len(self.layout.scores)))
@@ -193,7 +201,7 @@ class _Collector:
             try:
                 values = np.fromiter(map(float, piece[column]), np.float64, len(slides))
             except ValueError as error:
-                raise PredictionsError(f"{self.where}: column {column!r} holds something else than numbers: {error}.") from error
+                raise PredictionsError(f"{self.where}: column {column!r} must hold numbers: {error}.") from error
             scores[:, self.hierarchy.index(label)] = values
         check_probabilities(scores, slides, self.where)
         return scores
@@ -219,14 +227,17 @@ class _Collector:
             tags=self.tags,
             layout=self.layout.name,
         )
-        return replace(result, notes=_notes(result))
+        return replace(result, notes=_notes(result, self.splits))
 
 
-def _notes(predictions: Predictions) -> tuple[str, ...]:
+def _notes(predictions: Predictions, splits: Counter[str]) -> tuple[str, ...]:
     notes = [] if predictions.patient_ids is not None else ["No patient column: every slide counts as its own patient."]
     odd = predictions.contradictory_patients()
     if odd:
         notes.append(f"{len(odd)} patients have slides with different labels: {listing(odd, most=5)}.")
+    if len(splits) > 1:
+        found = listing(f"{split} ({count})" for split, count in splits.most_common())
+        notes.append(f"Rows of several splits are scored together: {found}. Use --tag split=test for one of them.")
     return tuple(notes)
 
 
@@ -267,4 +278,4 @@ def _encoder(
 def _whole(text: str) -> int | None:
     """The index in '3' or '3.0', as CLAM writes it; None for anything else."""
     head, _, tail = text.partition(".")
-    return int(head) if head.isascii() and head.isdigit() and not tail.strip("0") else None
+    return int(head) if head.isascii() and head.isdigit() and len(head) < 10 and not tail.strip("0") else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,15 @@ class Predictions:
     tags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     layout: str = "memory"
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        columns = (self.target, self.predicted, self.probabilities, self.patient_ids, *self.tags.values())
+        lengths = [len(column) for column in columns if column is not None]
+        if any(length != len(self.slide_ids) for length in lengths) or not len(self.slide_ids):
+            raise PredictionsError(
+                f"{self.name}: every column must be as long as the slide ids and not empty, found "
+                f"{len(self.slide_ids)} slide ids and columns of {listing(dict.fromkeys(lengths))}."
+            )
 
     def __len__(self) -> int:
         return len(self.slide_ids)
@@ -96,7 +105,7 @@ class Predictions:
         """Patients whose slides carry different labels; allowed, and worth saying."""
         if self.patient_ids is None:
             return []
-        first = {}
+        first: dict[str, int] = {}
         odd = dict.fromkeys(
             patient
             for patient, target in zip(self.patient_ids, self.target.tolist(), strict=True)
@@ -123,19 +132,17 @@ def check_probabilities(probabilities: Array, slide_ids: Sequence[str], where: s
             )
 
 
-def write_predictions(
-    path: Path | str, predictions: Predictions, *, splits: Sequence[str] | None = None
-) -> None:
+def write_predictions(path: Path | str, predictions: Predictions, *, splits: Sequence[str] | None = None) -> None:
     """Write the predictions CSV: slide_id, patient_id, split, target, prediction, p_<class>..., tags."""
     names = predictions.hierarchy.names()
     tags = list(predictions.tags)
     scored = predictions.probabilities is not None
     header = ["slide_id", "patient_id", "split", "target", "prediction", *(f"p_{n}" for n in names if scored), *tags]
 
-    def rows() -> Sequence[object]:
+    def rows() -> Iterator[list[object]]:
         for row, slide in enumerate(predictions.slide_ids):
             patient = slide if predictions.patient_ids is None else predictions.patient_ids[row]
-            scores = [] if predictions.probabilities is None else [repr(p) for p in predictions.probabilities[row].tolist()]
+            scores = [] if predictions.probabilities is None else predictions.probabilities[row].tolist()
             labels = [names[predictions.target[row]], names[predictions.predicted[row]]]
             extra = [predictions.tags[tag][row] for tag in tags]
             yield [slide, patient, splits[row] if splits else "test", *labels, *scores, *extra]

@@ -130,7 +130,9 @@ def _score_level(
         expected_cost=None if scores is None else expected_cost(target, scores, cost),
         classes_without_auc=()
         if scores is None
-        else tuple(label for label, count in zip(tree.names(level), per_class, strict=True) if count in (0, len(target))),
+        else tuple(
+            label for label, count in zip(tree.names(level), per_class, strict=True) if count in (0, len(target))
+        ),
     )
 
 

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.metrics.reduce import divide
 from pams_mil.metrics.table import Scorer
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 RESAMPLES = 2000
+_BLOCK_ENTRIES = 1 << 21
+_MULTINOMIAL_COST = 12  # measured: one category of a multinomial draw takes as long as drawing about 12 patients
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,12 @@ class Patterns:
     cells of both models one after the other.
     """
 
-    cells: Ints
+    cells: npt.NDArray[np.int32]
     patients: Ints
 
     @classmethod
     def of(cls, patient: Ints, *codes: Ints, size: int) -> Patterns:
-        """Patterns of rows that belong to `patient` (0 to P-1) and fall into cell `code` (0 to size-1) of each model."""
+        """Patterns of rows of `patient` (0 to P-1) that fall into cell `code` (0 to size-1) of each model."""
         order = np.argsort(patient, kind="stable")
         joint = np.zeros(len(order), dtype=np.int64)
         for code in codes:
@@ -49,31 +51,49 @@ class Patterns:
         return cls(np.concatenate([cells for cells, _ in found]), np.concatenate([counts for _, counts in found]))
 
     @staticmethod
-    def _of_length(joint: Ints, starts: Ints, length: int, models: int, size: int) -> tuple[Ints, Ints]:
+    def _of_length(
+        joint: Ints, starts: Ints, length: int, models: int, size: int
+    ) -> tuple[npt.NDArray[np.int32], Ints]:
         """Patterns among the patients with `length` rows: their sorted cells are compared."""
         rows = np.sort(joint[starts[:, None] + np.arange(length)], axis=1)
         flat, counts = np.unique(rows if length > 1 else rows[:, 0], axis=0, return_counts=True)
         rest = flat.reshape(len(counts), length)
-        cells = np.zeros((len(counts), models * size), dtype=np.int64)
+        cells = np.zeros((len(counts), models * size), dtype=np.int32)
         pattern = np.repeat(np.arange(len(counts)), length)
         for model in range(models - 1, -1, -1):
             np.add.at(cells, (pattern, model * size + (rest % size).ravel()), 1)
             rest = rest // size
         return cells, counts
 
+    def draws(self, rng: np.random.Generator, resamples: int) -> Ints:
+        """How often each pattern occurs when as many patients are drawn with replacement, [B, K]."""
+        total = int(self.patients.sum())
+        if len(self.patients) * _MULTINOMIAL_COST < total:
+            return rng.multinomial(total, self.patients / total, size=resamples)
+        pattern = np.repeat(np.arange(len(self.patients)), self.patients)  # nearly all patients differ: draw patients
+        drawn = (pattern[rng.integers(0, total, total)] for _ in range(resamples))
+        return np.stack([np.bincount(chosen, minlength=len(self.patients)) for chosen in drawn])
+
     def resample(self, rng: np.random.Generator, resamples: int) -> Array:
         """Cell counts of `resamples` draws of as many patients with replacement, [B, F]."""
-        total = int(self.patients.sum())
-        draws = rng.multinomial(total, self.patients / total, size=resamples)
-        return draws.astype(np.float64) @ self.cells.astype(np.float64)
+        cells = self.cells.astype(np.float64)
+        blocks = _blocks(resamples, len(cells))
+        return np.concatenate([self.draws(rng, block).astype(np.float64) @ cells for block in blocks])
 
     def swap(self, rng: np.random.Generator, resamples: int) -> tuple[Array, Array]:
         """For two models: cell counts of both after swapping them in a random half of the patients, [B, C²] each."""
-        size = self.cells.shape[1] // 2
-        first, second = self.cells[:, :size].astype(np.float64), self.cells[:, size:].astype(np.float64)
-        swapped = rng.binomial(self.patients, 0.5, size=(resamples, len(self.patients))).astype(np.float64)
-        moved = swapped @ (second - first)
+        first, second = np.split(self.cells.astype(np.float64), 2, axis=1)
+        differ = (first != second).any(1)  # where the models agree, a swap changes nothing
+        change, patients = (second - first)[differ], self.patients[differ]
+        blocks = _blocks(resamples, len(patients))
+        moved = np.concatenate([rng.binomial(patients, 0.5, size=(b, len(patients))) @ change for b in blocks])
         return self.patients @ first + moved, self.patients @ second - moved
+
+
+def _blocks(resamples: int, patterns: int) -> list[int]:
+    """Sizes of the pieces in which resamples are drawn, so that memory does not grow with their number."""
+    step = max(1, _BLOCK_ENTRIES // max(1, patterns))
+    return [min(step, resamples - start) for start in range(0, resamples, step)]
 
 
 def label_samples(scorer: Scorer, patterns: Patterns, *, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Array]:
@@ -92,7 +112,7 @@ def interval(samples: Array, *, confidence: float = 0.95) -> tuple[float, float]
     finite = samples[np.isfinite(samples)]
     if 2 * finite.size < samples.size or not finite.size:
         return (float("nan"), float("nan"))
-    tail = 50 * (1 - confidence)
+    tail = round(50 * (1 - confidence), 9)  # 2.5 for 0.95, not 2.5000000000000022
     low, high = np.percentile(finite, [tail, 100 - tail])
     return (float(low), float(high))
 
@@ -113,20 +133,22 @@ class AucResampler:
         self._classes = [
             self._prepare(np.flatnonzero(y_true == c), probabilities[:, c]) for c in range(probabilities.shape[1])
         ]
-        self._sorted = np.empty(len(y_true), dtype=np.int64)
+        self._sorted = np.empty(len(y_true), dtype=np.int32)
         self._running = np.zeros(len(y_true) + 1, dtype=np.int64)
 
     @staticmethod
     def _prepare(positive: Ints, scores: Array) -> tuple[Ints, Ints, Ints, Ints]:
         order = np.argsort(scores, kind="stable")
         ordered = scores[order]
+        positive = positive[np.argsort(scores[positive], kind="stable")]  # in score order, so that gathers run forward
         below = np.searchsorted(ordered, scores[positive], side="left")
         upto = np.searchsorted(ordered, scores[positive], side="right")
         return positive, order, below, upto
 
-    def __call__(self, weights: Ints) -> float:
+    def __call__(self, weights: npt.NDArray[np.integer[Any]]) -> float:
         """Macro AUC with row i counted `weights[i]` times; classes without positives or negatives are left out."""
         total = float(weights.sum())
+        weights = weights.astype(np.int32)
         aucs = []
         for positive, order, below, upto in self._classes:
             w = weights[positive].astype(np.float64)

@@ -33,11 +33,13 @@ def confusion_matrix(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, 
 
 def class_indices(labels: Labels, hierarchy: ClassHierarchy, level: int = -1) -> Counts:
     """Names or indices of a level as checked indices."""
-    if len(labels) and isinstance(labels[0], str):
+    if isinstance(next(iter(labels), None), str):
         return np.asarray([hierarchy.index(str(label), level) for label in labels], dtype=np.int64)
     index = np.asarray(labels)
     if index.ndim != 1 or (index.size and not np.issubdtype(index.dtype, np.integer)):
-        raise ParameterError(f"Labels must be a flat list of class names or indices, found {index.dtype} {index.shape}.")
+        raise ParameterError(
+            f"Labels must be a flat list of class names or indices, found {index.dtype} of shape {index.shape}."
+        )
     return hierarchy.lift(index, level, from_level=level)
 
 

@@ -42,15 +42,28 @@ class SeverityMetric(Metric):
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Count a batch: class indices [n] or scores [n, C] as `preds`, class indices [n] as `target`."""
-        labels = preds.argmax(-1) if preds.ndim == target.ndim + 1 else preds
-        labels, target = labels.flatten().long(), target.flatten().long()
+        labels = self._labels(preds) if preds.ndim == target.ndim + 1 else preds
         if labels.shape != target.shape:
             raise ParameterError(f"preds {tuple(preds.shape)} and target {tuple(target.shape)} do not belong together.")
         for name, values in (("preds", labels), ("target", target)):
+            if values.is_floating_point() or values.is_complex():
+                raise ParameterError(f"{name} must hold class indices, found {values.dtype}; scores need a class axis.")
             if values.numel() and (values.min() < 0 or values.max() >= self.num_classes):
                 raise ParameterError(f"{name} must hold classes from 0 to {self.num_classes - 1}.")
+        labels, target = labels.flatten().long(), target.flatten().long()
         cells = torch.bincount(target * self.num_classes + labels, minlength=self.num_classes**2)
         self.confusion += cells.reshape(self.num_classes, self.num_classes)
+
+    def _labels(self, scores: Tensor) -> Tensor:
+        if scores.shape[-1] != self.num_classes:
+            raise ParameterError(f"preds must have {self.num_classes} scores per sample, found {scores.shape[-1]}.")
+        if scores.isnan().any():
+            raise ParameterError("preds hold NaN scores, which have no most likely class.")
+        return scores.argmax(-1)
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Draw the current value, or the given values, with matplotlib."""
+        return self._plot(val, ax)
 
     def compute(self) -> Tensor:
         """The metric of everything counted so far."""

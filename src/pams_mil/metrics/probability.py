@@ -26,7 +26,7 @@ def macro_auc(y_true: Ints, probabilities: Array) -> float:
 def class_aucs(y_true: Ints, probabilities: Array) -> Array:
     """One-vs-rest AUC of each class, [C]; NaN where a class is absent or is the only one.
 
-        AUC_c = (Σ_{i: y_i=c} midrank_i − m(m+1)/2) / (m (n − m)),   m = #{i: y_i = c}
+    AUC_c = (Σ_{i: y_i=c} midrank_i − m(m+1)/2) / (m (n − m)),   m = #{i: y_i = c}
     """
     from scipy.stats import rankdata  # noqa: PLC0415  scipy.stats is slow to import
 
@@ -49,8 +49,8 @@ def expected_class_of_errors(y_true: Ints, y_pred: Ints, probabilities: Array) -
 
     Above c + 1 the model errs towards urgency, below it misses urgency; NaN for a class without errors.
 
-    >>> expected_class_of_errors(np.array([1, 1]), np.array([0, 1]), np.array([[.8, .2], [.1, .9]])).tolist()
-    [nan, 1.2]
+    >>> expected_class_of_errors(np.array([1, 1]), np.array([0, 1]), np.array([[.75, .25], [.1, .9]])).tolist()
+    [nan, 1.25]
     """
     true, scores = _checked(y_true, probabilities)
     expected = scores @ np.arange(1, scores.shape[1] + 1)
@@ -62,7 +62,7 @@ def expected_class_of_errors(y_true: Ints, y_pred: Ints, probabilities: Array) -
 def calibration_error(y_true: Ints, probabilities: Array, *, bins: int = 15) -> float:
     """Expected calibration error of the top class over equal-width confidence bins.
 
-        ECE = Σ_b (n_b / n) |accuracy_b − confidence_b|
+    ECE = Σ_b (n_b / n) |accuracy_b − confidence_b|
     """
     true, scores = _checked(y_true, probabilities)
     confidence = scores.max(1)

@@ -17,12 +17,12 @@ Counts = npt.NDArray[Any]
 
 def total(S: Counts) -> Array:
     """Number of samples."""
-    return np.asarray(S, dtype=np.float64).sum((-2, -1))
+    return _floats(np.asarray(S, dtype=np.float64).sum((-2, -1)))
 
 
 def correct(S: Counts) -> Array:
     """Number of samples on the diagonal."""
-    return np.asarray(S, dtype=np.float64).trace(axis1=-2, axis2=-1)
+    return _floats(np.asarray(S, dtype=np.float64).trace(axis1=-2, axis2=-1))
 
 
 def errors(S: Counts) -> Array:
@@ -69,7 +69,7 @@ def mean_risk(S: Counts, W: Array, outranks: npt.NDArray[np.bool_], *, mild_fact
 
 def count_where(S: Counts, cells: npt.NDArray[np.bool_]) -> Array:
     """How many samples lie in the chosen cells."""
-    return (np.asarray(S, dtype=np.float64) * cells).sum((-2, -1))
+    return _floats((np.asarray(S, dtype=np.float64) * cells).sum((-2, -1)))
 
 
 def mean_where(S: Counts, values: Array, cells: npt.NDArray[np.bool_]) -> Array:
@@ -87,9 +87,13 @@ def quadratic_kappa(S: Counts) -> Array:
     return 1.0 - divide((w * S).sum((-2, -1)), chance)
 
 
-def divide(numerator: Array, denominator: Array, *, empty: float = np.nan) -> Array:
-    """numerator / denominator, and `empty` where the denominator is 0."""
-    numerator, denominator = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
-    result = np.full(numerator.shape, empty)
-    np.divide(numerator, denominator, out=result, where=denominator > 0)
+def divide(numerator: npt.ArrayLike, denominator: npt.ArrayLike, *, empty: float = np.nan) -> Array:
+    """The quotient, and `empty` where the denominator is 0."""
+    top, bottom = np.broadcast_arrays(_floats(numerator), _floats(denominator))
+    result = np.full(top.shape, empty)
+    np.divide(top, bottom, out=result, where=bottom > 0)
     return result
+
+
+def _floats(values: npt.ArrayLike) -> Array:
+    return np.asarray(values, dtype=np.float64)

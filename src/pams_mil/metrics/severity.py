@@ -63,7 +63,7 @@ def risk(
 ) -> float:
     """E(Risk), the mean gravity of a mistake, lower is better; 0 without errors.
 
-        E(Risk) = (1/#errors) Σ_{t≠r} g S[t,r] W[t,r],   g = 1 if t outranks r, else 0.5
+    E(Risk) = (1/#errors) Σ_{t≠r} g S[t,r] W[t,r],   g = 1 if t outranks r, else 0.5
     """
     counts = confusion_matrix(y_true, y_pred, hierarchy, level)
     W = metric_weight(hierarchy, level, penalty=penalty)

@@ -58,9 +58,8 @@ class LabelMetrics:
 
     def __call__(self, S: npt.NDArray[np.generic]) -> dict[str, Array]:
         """Every metric's values over the leading axes of S."""
-        W, symmetric = metric_weight(self.hierarchy, self.level, penalty=self.penalty), symmetric_weight(
-            self.hierarchy, self.level
-        )
+        W = metric_weight(self.hierarchy, self.level, penalty=self.penalty)
+        symmetric = symmetric_weight(self.hierarchy, self.level)
         outranks = self.hierarchy.outranks(self.level)
         severe, over = reduce.count_where(S, outranks), reduce.count_where(S, outranks.T)
         n = reduce.total(S)
