@@ -1,0 +1,48 @@
+"""What every reader offers: levels, the stated resolution, and pixels of a level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Level:
+    """One resolution of a slide; `downsample` is level-0 pixels per pixel of this level."""
+
+    downsample: float
+    width: int
+    height: int
+
+
+class Reader(Protocol):
+    """An open slide. A reader belongs to one thread and is dropped after an error."""
+
+    levels: tuple[Level, ...]
+    stated_mpp: tuple[float | None, float | None]
+
+    def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+        """RGB [height, width, 3] of a region inside a level, in that level's own pixels."""
+        ...
+
+    def close(self) -> None:
+        """Give the file back."""
+        ...
+
+
+def number(properties: Mapping[str, object], name: str) -> float | None:
+    """A property as a number, or None where it is absent or not one.
+
+    >>> number({"mpp": "0.25"}, "mpp"), number({"mpp": "n/a"}, "mpp"), number({}, "mpp")
+    (0.25, None, None)
+    """
+    try:
+        return float(str(properties[name]))
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,48 @@
+"""Plain images (PNG, JPEG, TIFF without tiles): read whole, so they have a size limit and one level."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from pams_mil.errors import SlideError
+from pams_mil.wsi.readers.base import Level, Pixels
+
+MOST_PIXELS = 400_000_000
+"""Largest plain image, 1.2 GB once decoded; larger ones belong into a pyramidal file."""
+
+
+class ImageReader:
+    """A plain image in memory. The dots per inch of such files describe print, not tissue, so no mpp is read."""
+
+    def __init__(self, path: Path) -> None:
+        with Image.open(path) as image:
+            width, height = image.size
+            if width * height > MOST_PIXELS:
+                raise SlideError(
+                    f"the plain image has {width} x {height} pixels, more than {MOST_PIXELS:,}; "
+                    "convert it to a pyramidal TIFF, for example with 'vips tiffsave --tile --pyramid'"
+                )
+            if image.mode not in ("1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "YCbCr"):
+                raise SlideError(f"the image has mode {image.mode!r}; expected eight-bit gray or RGB")
+            self._pixels: Pixels = np.asarray(_on_white(image))
+        self.levels = (Level(1.0, width, height),)
+        self.stated_mpp: tuple[float | None, float | None] = (None, None)
+
+    def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+        """RGB [height, width, 3] of a region inside the image."""
+        return self._pixels[y : y + height, x : x + width]
+
+    def close(self) -> None:
+        """Nothing to give back: the file was closed after reading."""
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if image.mode not in ("RGBA", "LA", "P"):
+        return image.convert("RGB")
+    layered = image.convert("RGBA")
+    white = Image.new("RGB", layered.size, (255, 255, 255))
+    white.paste(layered, mask=layered.getchannel("A"))
+    return white

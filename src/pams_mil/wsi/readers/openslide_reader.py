@@ -1,0 +1,43 @@
+"""Slides through OpenSlide, the reader of first choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import openslide
+from PIL import Image
+
+from pams_mil.wsi.readers.base import Level, Pixels, number
+
+_CACHE_BYTES = 64 << 20  # decoded tiles kept per handle: neighboring regions share the tiles at their border
+
+
+class OpenSlideReader:
+    """An OpenSlide handle; areas that were never scanned are white."""
+
+    def __init__(self, path: Path) -> None:
+        self._slide = openslide.OpenSlide(str(path))
+        self._slide.set_cache(openslide.OpenSlideCache(_CACHE_BYTES))
+        sizes = zip(self._slide.level_downsamples, self._slide.level_dimensions, strict=True)
+        self.levels = tuple(Level(float(downsample), *size) for downsample, size in sizes)
+        properties = self._slide.properties
+        self.stated_mpp = (
+            number(properties, openslide.PROPERTY_NAME_MPP_X),
+            number(properties, openslide.PROPERTY_NAME_MPP_Y),
+        )
+
+    def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+        """RGB [height, width, 3] of a region inside a level."""
+        downsample = self.levels[level].downsample
+        corner = (round(x * downsample), round(y * downsample))
+        region = self._slide.read_region(corner, level, (width, height))
+        if region.getextrema()[3][0] == 255:
+            return np.asarray(region.convert("RGB"))
+        opaque = Image.new("RGB", region.size, (255, 255, 255))
+        opaque.paste(region, mask=region.getchannel("A"))
+        return np.asarray(opaque)
+
+    def close(self) -> None:
+        """Close the handle."""
+        self._slide.close()

@@ -1,0 +1,86 @@
+"""The physical scale of a slide: stated by its file or by its owner, never guessed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pams_mil.errors import ParameterError, SlideError
+
+LOWEST_MPP, HIGHEST_MPP = 0.05, 20.0
+_SQUARE = 0.01  # how far the two axes of one slide may differ
+_AGREES = 0.02  # how far an option may differ from what the slide states
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Microns per level-0 pixel and where that number comes from: `metadata`, `option` or `table`."""
+
+    mpp: float
+    origin: str
+
+
+def check_mpp(value: float, name: str) -> float:
+    """The value, refused unless it is a plausible number of microns per pixel.
+
+    >>> check_mpp(0.25, "--mpp")
+    0.25
+    """
+    if not (math.isfinite(value) and LOWEST_MPP <= value <= HIGHEST_MPP):
+        raise ParameterError(
+            f"{name} is {value:g} microns per pixel; expected a value from {LOWEST_MPP:g} to {HIGHEST_MPP:g} "
+            "(0.25 is a 40x scan, 0.5 a 20x scan, 1.0 the resolution of the paper)."
+        )
+    return value
+
+
+def resolve(stated: tuple[float | None, float | None], option: float | None, *, certain: bool = False) -> Resolution:
+    """The resolution of a slide from what its file states and what its owner says.
+
+    An option fills in for a slide that states nothing usable; against a plausible statement it is refused, since
+    one option is given for many slides. `certain` marks a value meant for this very slide, which wins.
+
+    >>> resolve((0.25, 0.25), None)
+    Resolution(mpp=0.25, origin='metadata')
+    >>> resolve((None, None), 0.5)
+    Resolution(mpp=0.5, origin='option')
+    """
+    if option is not None:
+        check_mpp(option, "the resolution given for the slide")
+        if certain:
+            return Resolution(option, "table")
+    x, y = stated
+    if x is None or y is None:
+        if option is not None:
+            return Resolution(option, "option")
+        raise SlideError(
+            "the file does not state its resolution in microns per pixel, and it is never guessed. "
+            "Give it with --mpp-of-slide (for example --mpp-of-slide 0.25 for a 40x scan) or --mpp-table"
+        )
+    if not _plausible(x) or not _plausible(y):
+        if option is not None:
+            return Resolution(option, "option")
+        raise SlideError(
+            f"the file states {x:g} x {y:g} microns per pixel; expected {LOWEST_MPP:g} to {HIGHEST_MPP:g}. "
+            "Give the true value with --mpp-of-slide or --mpp-table"
+        )
+    return _agreed(x, y, option)
+
+
+def _agreed(x: float, y: float, option: float | None) -> Resolution:
+    if abs(x - y) > _SQUARE * max(x, y):
+        raise SlideError(
+            f"the file states {x:g} microns per pixel across and {y:g} down; pixels must be square within "
+            f"{_SQUARE:.0%}. Give the true value for this slide with --mpp-table"
+        )
+    mpp = (x + y) / 2
+    if option is not None and abs(option - mpp) > _AGREES * mpp:
+        raise SlideError(
+            f"the file states {mpp:g} microns per pixel but --mpp-of-slide says {option:g}. Leave the option out "
+            "for this slide, or, if the file is wrong, give the value for this very slide with --mpp-table"
+        )
+    return Resolution(mpp, "metadata")
+
+
+def _plausible(value: float) -> bool:
+    return math.isfinite(value) and LOWEST_MPP <= value <= HIGHEST_MPP

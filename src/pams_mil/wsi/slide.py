@@ -1,0 +1,151 @@
+"""An open slide: levels, physical scale, and pixels of any region, whatever library reads it.
+
+Every thread gets a handle of its own. After an error a handle is dropped, because OpenSlide refuses all further
+reads once one has failed; the next read opens the file again, so one bad region does not spoil the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+import numpy as np
+
+from pams_mil.errors import ConfigError, MissingExtraError, PamsError, SlideError
+from pams_mil.wsi.readers.base import Level, Pixels, Reader
+from pams_mil.wsi.resolution import Resolution, resolve
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+READERS = ("openslide", "tiffslide", "image")
+_CLASSES = {"openslide": "OpenSlideReader", "tiffslide": "TiffSlideReader", "image": "ImageReader"}
+_PACKAGES = {"openslide": "openslide-python", "tiffslide": "tiffslide", "image": "pillow"}
+
+
+class Slide:
+    """A slide opened by the first reader that can; close it, or use it in a `with` block."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        reader: str = "auto",
+        mpp_of_slide: float | None = None,
+        mpp_is_certain: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        _check_file(self.path)
+        self.reader_name, first = _open_any(self.path, reader)
+        self.levels: tuple[Level, ...] = first.levels
+        self._handles: dict[int, Reader] = {threading.get_ident(): first}
+        self._guard = threading.Lock()
+        try:
+            self.resolution: Resolution = resolve(first.stated_mpp, mpp_of_slide, certain=mpp_is_certain)
+        except PamsError as error:
+            self.close()
+            raise SlideError(f"{self.path.name}: {error}.") from error
+
+    @property
+    def mpp(self) -> float:
+        """Microns per level-0 pixel."""
+        return self.resolution.mpp
+
+    @property
+    def width(self) -> int:
+        """Level-0 pixels across."""
+        return self.levels[0].width
+
+    @property
+    def height(self) -> int:
+        """Level-0 pixels down."""
+        return self.levels[0].height
+
+    def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+        """RGB [height, width, 3] of a region in the pixels of a level; white outside the slide."""
+        size = self.levels[level]
+        left, top = max(x, 0), max(y, 0)
+        right, bottom = min(x + width, size.width), min(y + height, size.height)
+        if (left, top, right, bottom) == (x, y, x + width, y + height):
+            return self._read_inside(level, x, y, width, height)
+        canvas: Pixels = np.full((height, width, 3), 255, np.uint8)
+        if right > left and bottom > top:
+            inside = self._read_inside(level, left, top, right - left, bottom - top)
+            canvas[top - y : bottom - y, left - x : right - x] = inside
+        return canvas
+
+    def close(self) -> None:
+        """Close every thread's handle."""
+        with self._guard:
+            handles, self._handles = list(self._handles.values()), {}
+        for handle in handles:
+            handle.close()
+
+    def __enter__(self) -> Slide:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read_inside(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+        thread = threading.get_ident()
+        try:
+            handle = self._handles.get(thread) or self._open_again(thread)
+            return handle.read(level, x, y, width, height)
+        except Exception as error:  # decoders raise their own kinds: OpenSlide, tifffile, zarr, imagecodecs, Pillow
+            with self._guard:
+                spoiled = self._handles.pop(thread, None)
+            if spoiled is not None:
+                spoiled.close()
+            downsample = self.levels[level].downsample
+            raise SlideError(
+                f"{self.path.name}: the region at ({round(x * downsample)}, {round(y * downsample)}) in level-0 pixels "
+                f"cannot be read from level {level}: {error}"
+            ) from error
+
+    def _open_again(self, thread: int) -> Reader:
+        handle = _reader_class(self.reader_name)(self.path)
+        with self._guard:
+            self._handles[thread] = handle
+        return handle
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise SlideError(f"{path} is a folder, not a slide; name the file inside it.")
+    if not path.is_file():
+        raise SlideError(f"There is no slide {path}.")
+
+
+def _open_any(path: Path, wanted: str) -> tuple[str, Reader]:
+    if wanted != "auto" and wanted not in READERS:
+        raise ConfigError(f"There is no slide reader called {wanted!r}. Choose auto, openslide, tiffslide or image.")
+    names = (wanted,) if wanted != "auto" else READERS
+    causes: list[str] = []
+    missing: list[str] = []
+    for name in names:
+        if name == "image" and wanted == "auto" and path.suffix.lower() not in IMAGE_SUFFIXES:
+            continue
+        try:
+            return name, _reader_class(name)(path)
+        except ImportError:
+            missing.append(name)
+        except Exception as error:  # every library has its own kinds of error for a file it cannot open
+            causes.append(f"{name}: {str(error) or type(error).__name__}")
+    if not causes:
+        raise MissingExtraError(f"Reading {path.name}", package=_PACKAGES[missing[0]], extra="wsi")
+    hint = f" ({', '.join(missing)} not installed)" if missing else ""
+    raise SlideError(
+        f"{path.name} cannot be read as a slide; it is damaged, cut short or in a format no reader knows{hint}. "
+        + "; ".join(causes)
+        + "."
+    )
+
+
+def _reader_class(name: str) -> Callable[[Path], Reader]:
+    module = importlib.import_module(f"pams_mil.wsi.readers.{name}_reader")
+    return cast(Callable[[Path], Reader], getattr(module, _CLASSES[name]))

@@ -1,0 +1,77 @@
+"""Where the tissue is: Otsu's threshold on the saturation of an overview, holes closed and specks removed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import MissingExtraError
+from pams_mil.wsi.overview import Overview
+from pams_mil.wsi.readers.base import Pixels
+
+Mask = npt.NDArray[np.bool_]
+
+LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.05, 0.20
+"""Otsu always finds two groups, even on blank glass or on solid tissue; outside this range they are not the two meant.
+
+Glass is below a saturation of 0.05, and stained tissue above 0.20."""
+
+_DARK = 0.10  # black fill and ink have an arbitrary saturation; stained tissue is never this dark
+_SPECK_UM2 = 10_000.0
+_HOLE_UM2 = 10_000.0
+_SMOOTH_UM = 16.0
+
+
+@dataclass(frozen=True)
+class Tissue:
+    """A mask [h, w] over the slide; `scale` is level-0 pixels per pixel of the mask."""
+
+    mask: Mask
+    scale: float
+    threshold: float
+
+    @property
+    def fraction(self) -> float:
+        """The share of the slide that is tissue."""
+        return float(self.mask.mean())
+
+
+def find_tissue(overview: Overview, mpp_of_slide: float) -> Tissue:
+    """Tissue on an overview of a slide whose level 0 has `mpp_of_slide` microns per pixel."""
+    try:
+        from skimage.filters import threshold_otsu  # noqa: PLC0415  an optional dependency
+        from skimage.morphology import (  # noqa: PLC0415
+            closing,
+            disk,
+            remove_small_holes,
+            remove_small_objects,
+        )
+    except ImportError as error:
+        raise MissingExtraError("Finding tissue", package="scikit-image", extra="wsi") from error
+    saturation, value = saturation_and_value(overview.pixels)
+    bright = value > _DARK
+    found = float(threshold_otsu(saturation[bright])) if bright.any() else 1.0
+    threshold = float(np.clip(found, LOWEST_THRESHOLD, HIGHEST_THRESHOLD))
+    mask: Mask = (saturation > threshold) & bright
+    mpp = overview.scale * mpp_of_slide
+    mask = closing(mask, disk(max(1, round(_SMOOTH_UM / mpp))))
+    mask = remove_small_objects(mask, max_size=int(_SPECK_UM2 / mpp**2))
+    mask = remove_small_holes(mask, max_size=int(_HOLE_UM2 / mpp**2))
+    return Tissue(mask, overview.scale, threshold)
+
+
+def saturation_and_value(
+    pixels: Pixels,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Saturation and value of HSV, both in [0, 1].
+
+    S = (max - min) / max of the three channels,  V = max / 255
+
+    >>> saturation_and_value(np.array([[[200, 100, 150]]], np.uint8))[0].tolist()
+    [[0.5]]
+    """
+    highest = pixels.max(axis=2).astype(np.float32)
+    spread = highest - pixels.min(axis=2)
+    return spread / np.maximum(highest, 1.0), highest / np.float32(255.0)
