@@ -1,0 +1,39 @@
+"""Training, prediction and benchmarks: runs that survive interruption and give the same result again.
+
+    from pams_mil.engine import configure, predict, train
+
+    run = train(configure("cohort/manifest.csv", classes="digits", method="pams", model="abmil"), "runs/pams")
+    predictions = predict([run.path], "cohort/manifest.csv", split="test")
+
+Names are loaded on first use, so that reading settings imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pams_mil.engine.config import RunConfig, configure, load_config
+    from pams_mil.engine.prediction import load_run, predict
+    from pams_mil.engine.rundir import RunFolder, open_run
+    from pams_mil.engine.training import train
+
+_HOMES = {
+    "RunConfig": "config",
+    "RunFolder": "rundir",
+    "configure": "config",
+    "load_config": "config",
+    "load_run": "prediction",
+    "open_run": "rundir",
+    "predict": "prediction",
+    "train": "training",
+}
+
+__all__ = ["RunConfig", "RunFolder", "configure", "load_config", "load_run", "open_run", "predict", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

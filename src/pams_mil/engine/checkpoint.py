@@ -1,0 +1,141 @@
+"""Checkpoints: one safetensors file each, tensors as tensors and everything else as JSON in its header.
+
+One file, one rename: after a kill at any moment there is the old checkpoint or the new one, never parts of both.
+Nothing in it can run code. A digest over all content is compared on reading, so a flipped bit is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pams_mil import atomic
+from pams_mil.errors import CheckpointError
+
+FORMAT = "pams-checkpoint"
+VERSION = 1
+MOST_HEADER = 64 << 20
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Tensors by name (`model.`, `objective.`, `optimizer.`) and plain values.
+
+    Attributes:
+        tensors: Everything large, on the CPU.
+        state: Everything else; JSON.
+    """
+
+    tensors: Mapping[str, Tensor]
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The tensors of one part, without its prefix."""
+        prefix = f"{name}."
+        return {key[len(prefix) :]: value for key, value in self.tensors.items() if key.startswith(prefix)}
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint atomically, read back and compared before it gets its name."""
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
+    state = json.dumps(dict(checkpoint.state), allow_nan=False, sort_keys=True)
+    digest = content_digest(tensors, state)
+    header = {"format": FORMAT, "version": str(VERSION), "state": state, "digest": digest}
+    with atomic.replacing(path, verify=lambda part: _verify(part, digest)) as part:
+        try:
+            save_file(tensors, part, metadata=header)
+        except SafetensorError as error:
+            raise OSError(None, f"the disk refused the checkpoint ({error})") from error
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint, refusing what is torn, altered, unsafe, of another program or of a later version."""
+    _check_header(path)
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
+        raise CheckpointError(
+            f"{path} is not a readable checkpoint: {error}. It was cut short or altered; expected a safetensors file "
+            "written by 'pams train'. Restore it from a copy, or train again."
+        ) from error
+    _check_kind(path, header)
+    state = header.get("state", "")
+    if content_digest(tensors, state) != header.get("digest"):
+        raise CheckpointError(
+            f"{path} does not match its checksum: it was altered after it was written. "
+            "Restore it from a copy, or train again."
+        )
+    return Checkpoint(tensors, _parsed(path, state))
+
+
+def content_digest(tensors: Mapping[str, Tensor], state: str) -> str:
+    """BLAKE2b over names, types, shapes, values and state."""
+    hasher = hashlib.blake2b(state.encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        hasher.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        hasher.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
+
+
+def _check_header(path: Path) -> None:
+    """Look at the first bytes before a library does, so that nothing is allocated on a file's word."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(16)
+    except OSError as error:
+        raise CheckpointError(f"There is no readable checkpoint {path}: {error.strerror or error}.") from error
+    length = int.from_bytes(start[:8], "little")
+    if len(start) == 16 and length <= min(MOST_HEADER, size - 8) and start[8:9] == b"{":
+        return
+    if start[:2] == b"PK" or start[:1] == b"\x80":
+        raise CheckpointError(
+            f"{path} is a pickle or torch archive, which can run code when it is loaded, and is refused. "
+            "Expected a safetensors file written by 'pams train'."
+        )
+    raise CheckpointError(
+        f"{path} is not a checkpoint, or was cut short: {size:,} bytes that do not start like a safetensors file. "
+        "Restore it from a copy, or train again."
+    )
+
+
+def _check_kind(path: Path, header: Mapping[str, str]) -> None:
+    if header.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} is a safetensors file, but not a checkpoint of PAMS (format {header.get('format')!r}). "
+            "Weights of other tools are loaded with pams_mil.models.load_published."
+        )
+    version = header.get("version", "")
+    if not version.isdecimal() or int(version) > VERSION:
+        raise CheckpointError(
+            f"{path} has format version {version!r}; this PAMS reads up to {VERSION}. Install a newer pams-mil."
+        )
+
+
+def _parsed(path: Path, state: str) -> dict[str, Any]:
+    try:
+        content = json.loads(state)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} holds a state that is not JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a state that is a {type(content).__name__}; expected an object.")
+    return content
+
+
+def _verify(part: Path, digest: str) -> None:
+    written = load(part)
+    state = json.dumps(dict(written.state), allow_nan=False, sort_keys=True)
+    if content_digest(written.tensors, state) != digest:
+        raise OSError(None, "what was read back differs from what was written")
