@@ -45,7 +45,7 @@ class Digits:
     largest: int = 40
     findings: int = 3
     mixed: float = 0.6
-    noise: float = 0.2
+    noise: float = 0.18
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -72,10 +72,9 @@ def _unit(bag: Bag) -> str:
     return "um" if bag.coords_um is not None else "none"
 
 
-def is_marked(file: h5py.File) -> bool:
+def is_marked(file: h5py.File, features: h5py.Dataset) -> bool:
     """Whether a file says, in either place, that PAMS wrote it."""
-    features = file.get("features")
-    return FILE_MARK in file.attrs or (features is not None and DATASET_MARK in features.attrs)
+    return FILE_MARK in file.attrs or DATASET_MARK in features.attrs
 
 
 def read_marked(file: h5py.File, path: Path, *, verify: bool = True) -> Bag:

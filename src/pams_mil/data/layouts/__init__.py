@@ -12,10 +12,11 @@ from pathlib import Path
 
 from pams_mil.data.bag import Bag, BagInfo, check_finite
 from pams_mil.data.layouts.hdf5 import read_hdf5
+from pams_mil.data.layouts.reading import Reading
 from pams_mil.data.layouts.tensors import read_npy, read_safetensors, read_torch
 from pams_mil.errors import BagError, listing
 
-READERS: dict[str, Callable[[Path, bool], Bag]] = {
+READERS: dict[str, Callable[[Path, Reading], Bag]] = {
     ".h5": read_hdf5,
     ".hdf5": read_hdf5,
     ".pt": read_torch,
@@ -25,7 +26,7 @@ READERS: dict[str, Callable[[Path, bool], Bag]] = {
 }
 
 
-def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool = True) -> Bag:
+def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool = True, mapped: bool = False) -> Bag:
     """The bag in a feature file of any known layout.
 
     Args:
@@ -33,11 +34,13 @@ def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool 
         level0_mpp: The slide's true microns per pixel at level 0, where known: coordinates stored in microns
             become level-0 pixels, and nominal magnifications become a true `mpp`.
         verify: Check digests and finite values. Switch off only for files already checked in this process.
+        mapped: Let the arrays be the file's own pages where it is stored plainly: nothing is copied, but the file
+            must not be cut short while they are in use.
     """
     path = Path(path)
     _refuse_unreadable(path)
     try:
-        bag = READERS[path.suffix.lower()](path, verify)
+        bag = READERS[path.suffix.lower()](path, Reading(verify=verify, mapped=mapped))
     except BagError as error:
         message = str(error)
         raise error if str(path) in message else BagError(f"{path} cannot be used: {message}") from error.__cause__

@@ -18,16 +18,28 @@ from pams_mil.data.bag import Array
 _FEWEST_CHUNKS = 8
 
 
-def read_dataset(dataset: h5py.Dataset, path: Path) -> Array:
-    """All values of a dataset, in native byte order and their stored precision."""
+def read_dataset(dataset: h5py.Dataset, path: Path, *, mapped: bool = False) -> Array:
+    """All values of a dataset, in native byte order and their stored precision.
+
+    With `mapped`, a dataset that lies in one piece is not copied: the array is the file's pages, privately mapped.
+    """
     runs = _plain_runs(dataset)
-    values: Array = dataset[()] if runs is None else _read_runs(dataset, path, runs)
+    values: Array
+    if runs is None:
+        values = dataset[()]
+    elif mapped and len(runs) == 1:
+        values = np.memmap(path, dataset.dtype, "c", runs[0][2], dataset.shape).view(np.ndarray)
+    else:
+        values = _read_runs(dataset, path, runs)
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
 def _plain_runs(dataset: h5py.Dataset) -> list[tuple[int, int, int]] | None:
     """(first row, rows, byte offset) of stretches that lie together in the file, or None if not plain."""
     chunks, shape = dataset.chunks, dataset.shape
+    whole = dataset.id.get_offset()
+    if whole is not None and len(shape) == 2 and dataset.dtype.kind in "fiu" and dataset.file.userblock_size == 0:
+        return [(0, shape[0], whole)]
     plain = (
         chunks is not None
         and len(shape) == 2
@@ -36,6 +48,7 @@ def _plain_runs(dataset: h5py.Dataset) -> list[tuple[int, int, int]] | None:
         and dataset.dtype.kind in "fiu"
         and shape[0] >= _FEWEST_CHUNKS * chunks[0]
         and hasattr(dataset.id, "chunk_iter")
+        and dataset.file.userblock_size == 0  # HDF5 versions differ in whether offsets count it
     )
     if not plain:
         return None
@@ -66,11 +79,10 @@ def _read_runs(dataset: h5py.Dataset, path: Path, runs: list[tuple[int, int, int
     values = np.empty(dataset.shape, dataset.dtype)
     memory = values.reshape(-1).view(np.uint8).data
     row_bytes = values.itemsize * values.shape[1]
-    start = dataset.file.userblock_size
     with path.open("rb", buffering=0) as raw:
         for row, count, offset in runs:
             target = memory[row * row_bytes : (row + count) * row_bytes]
-            raw.seek(start + offset)
+            raw.seek(offset)
             done = 0
             while done < len(target):
                 got = raw.readinto(target[done:])

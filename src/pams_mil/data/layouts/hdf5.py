@@ -16,18 +16,22 @@ import numpy as np
 from pams_mil.data.bag import Array, Bag, BagInfo
 from pams_mil.data.bagfile import is_marked, read_marked
 from pams_mil.data.layouts.chunks import read_dataset
+from pams_mil.data.layouts.reading import Reading
 from pams_mil.errors import BagError, listing
 
 FEATURE_KEYS = ("features", "feats", "patch_embeddings")
 
 
-def read_hdf5(path: Path, verify: bool) -> Bag:
+def read_hdf5(path: Path, reading: Reading) -> Bag:
     """The bag in an HDF5 file."""
     with open_hdf5(path) as file:
         try:
-            if is_marked(file):
-                return read_marked(file, path, verify=verify)
-            return _read_foreign(file, path)
+            names = set(file)
+            key = _feature_key(names, path)
+            features = file[key]
+            if is_marked(file, features):
+                return read_marked(file, path, verify=reading.verify)
+            return _read_foreign(file, features, names, path, reading)
         except BagError:
             raise
         except Exception as error:  # damaged HDF5 raises OSError, KeyError, RuntimeError, ValueError and more
@@ -45,14 +49,13 @@ def open_hdf5(path: Path) -> h5py.File:
         ) from error
 
 
-def feature_key(file: h5py.File, path: Path) -> str:
-    """The name of the features in a file."""
+def _feature_key(names: set[str], path: Path) -> str:
     for key in FEATURE_KEYS:
-        if isinstance(file.get(key), h5py.Dataset):
+        if key in names:
             return key
     raise BagError(
         f"{path} holds no features: expected a dataset called {listing(FEATURE_KEYS)}, "
-        f"found {listing(file) or 'nothing'}. Is it a coordinates file?"
+        f"found {listing(sorted(names)) or 'nothing'}. Is it a coordinates file?"
     )
 
 
@@ -63,39 +66,31 @@ def as_rows(features: Array) -> Array:
     return features[0] if features.ndim == 3 and features.shape[0] == 1 else features
 
 
-def _read_foreign(file: h5py.File, path: Path) -> Bag:
-    key = feature_key(file, path)
-    features = as_rows(read_dataset(file[key], path))
-    coords = read_dataset(file["coords"], path) if isinstance(file.get("coords"), h5py.Dataset) else None
-    attributes = _attributes(file, key)
+def _read_foreign(file: h5py.File, features: h5py.Dataset, names: set[str], path: Path, reading: Reading) -> Bag:
+    placed = file["coords"] if "coords" in names else None
+    # What is nearer to the features wins.
+    attributes = dict(file.attrs.items())
+    attributes.update(() if placed is None else placed.attrs.items())
+    attributes.update(features.attrs.items())
+    attributes = {name: value.decode() if isinstance(value, bytes) else value for name, value in attributes.items()}
+    coords = None if placed is None else read_dataset(placed, path, mapped=reading.mapped)
     in_microns = attributes.get("unit") == "um"
-    if coords is not None and in_microns:
-        coords = np.asarray(coords)
     return Bag(
-        features=features,
+        features=as_rows(read_dataset(features, path, mapped=reading.mapped)),
         coords_px0=None if in_microns else coords,
         coords_um=coords if in_microns else None,
-        info=_info(attributes, layout=_layout(file, key, attributes)),
+        info=_info(attributes, layout=_layout(names, attributes)),
     )
 
 
-def _attributes(file: h5py.File, key: str) -> dict[str, Any]:
-    """All attributes of file, coordinates and features; what is nearer to the features wins."""
-    found: dict[str, Any] = {}
-    for owner in (file, file.get("coords"), file[key]):
-        if owner is not None:
-            found.update(owner.attrs.items())
-    return {name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()}
-
-
-def _layout(file: h5py.File, key: str, attributes: dict[str, Any]) -> str:
-    if "stamp_version" in attributes or key == "feats" or attributes.get("unit") == "um":
+def _layout(names: set[str], attributes: dict[str, Any]) -> str:
+    if "stamp_version" in attributes or "feats" in names or attributes.get("unit") == "um":
         return "stamp"
     if "patch_size_level0" in attributes or ("encoder" in attributes and "savetodir" in attributes):
         return "trident"
-    if "labels" in file or "inst_labels" in file or "patch_labels" in file:
+    if names & {"labels", "inst_labels", "patch_labels"}:
         return "torchmil"
-    return "clam" if key == "features" and "coords" in file else "h5"
+    return "clam" if {"features", "coords"} <= names else "h5"
 
 
 def _info(attributes: dict[str, Any], *, layout: str) -> BagInfo:

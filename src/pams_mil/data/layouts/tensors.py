@@ -15,15 +15,16 @@ import numpy as np
 
 from pams_mil.data.bag import Array, Bag, BagInfo
 from pams_mil.data.layouts.hdf5 import FEATURE_KEYS, as_rows
+from pams_mil.data.layouts.reading import Reading
 from pams_mil.errors import BagError, listing
 
 if TYPE_CHECKING:
     import torch
 
 
-def read_npy(path: Path, verify: bool) -> Bag:
+def read_npy(path: Path, reading: Reading) -> Bag:
     """The bag in a `.npy` file, as torchmil writes it, with the coordinates of the sibling folder."""
-    del verify  # plain arrays carry nothing to verify
+    del reading  # plain arrays carry nothing to verify
     try:
         features = np.load(path)
     except (ValueError, EOFError) as error:
@@ -33,9 +34,9 @@ def read_npy(path: Path, verify: bool) -> Bag:
     return Bag(as_rows(features), coords, BagInfo(layout="torchmil" if coords is not None else "npy"))
 
 
-def read_safetensors(path: Path, verify: bool) -> Bag:
+def read_safetensors(path: Path, reading: Reading) -> Bag:
     """The bag in a safetensors file with a tensor `features` and, optionally, `coords`."""
-    del verify
+    del reading
     from safetensors import SafetensorError, safe_open  # noqa: PLC0415  not needed for HDF5 cohorts
 
     try:
@@ -53,9 +54,9 @@ def read_safetensors(path: Path, verify: bool) -> Bag:
     return Bag(as_rows(features), coords, info)
 
 
-def read_torch(path: Path, verify: bool) -> Bag:
+def read_torch(path: Path, reading: Reading) -> Bag:
     """The bag in a `.pt` file: a tensor or array [n, d], or a dictionary with features and coordinates."""
-    del verify
+    del reading
     content = _load_torch(path)
     if isinstance(content, dict):
         key = _feature_key([str(name) for name in content], path)
