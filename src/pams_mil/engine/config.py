@@ -39,7 +39,7 @@ class DataConfig(_Strict):
     manifest: Path
     features: Path | None = None
     """Folder of feature files, or a pack; the manifest's folder when null."""
-    fold: int | None = Field(None, ge=0)
+    fold: int | None = Field(default=None, ge=0)
     splits: Path | None = None
     clini: Path | None = None
     columns: dict[str, str] = Field(default_factory=dict)
@@ -82,28 +82,28 @@ def _check_name(package: str, name: str) -> None:
 class TrainingConfig(_Strict):
     """Optimization and model selection; one bag per step."""
 
-    epochs: int = Field(50, ge=1)
-    patience: int | None = Field(10, ge=1)
+    epochs: int = Field(default=50, ge=1)
+    patience: int | None = Field(default=10, ge=1)
     """Stop after this many epochs without a better validation score; null: never."""
     optimizer: Literal["adam", "adamw", "radam"] = "adam"
-    lr: float = Field(1e-4, gt=0)
+    lr: float = Field(default=1e-4, gt=0)
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
-    weight_decay: float = Field(1e-4, ge=0)
-    accumulate: int = Field(1, ge=1)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    accumulate: int = Field(default=1, ge=1)
     """Bags per optimizer step; their gradients are averaged."""
-    clip_norm: float | None = Field(None, ge=0)
+    clip_norm: float | None = Field(default=None, ge=0)
     """Largest gradient norm, 0: not clipped; null: the model's recipe."""
     clip_each_part: bool | None = None
     """Clip every part of a model on its own; null: the model's recipe."""
     schedule: Schedule | None = None
     """constant; step: times `step_factor` at half time; cosine to 0. null: the model's recipe."""
-    step_factor: float = Field(0.2, gt=0, le=1)
-    warmup_epochs: int = Field(0, ge=0)
+    step_factor: float = Field(default=0.2, gt=0, le=1)
+    warmup_epochs: int = Field(default=0, ge=0)
     select: Selection = "ascc"
     """The validation metric that chooses the checkpoint, at the finest level."""
-    max_instances: int | None = Field(None, ge=1)
+    max_instances: int | None = Field(default=None, ge=1)
     """Most instances of a training bag, another random choice every epoch; null: all."""
-    checkpoint_minutes: float | None = Field(15.0, gt=0)
+    checkpoint_minutes: float | None = Field(default=15.0, gt=0)
     """Also save within an epoch after this long; null: only after every epoch."""
 
 
@@ -112,12 +112,12 @@ class ComputeConfig(_Strict):
 
     accelerator: str = "auto"
     devices: int | str = 1
-    nodes: int = Field(1, ge=1)
+    nodes: int = Field(default=1, ge=1)
     strategy: str = "auto"
     precision: str = "32-true"
-    threads: int | None = Field(None, ge=1)
-    workers: int = Field(0, ge=0)
-    cache_mb: int = Field(1024, ge=0)
+    threads: int | None = Field(default=None, ge=1)
+    workers: int = Field(default=0, ge=0)
+    cache_mb: int = Field(default=1024, ge=0)
     loggers: tuple[Literal["csv", "tensorboard", "mlflow", "wandb"], ...] = ("csv",)
 
 

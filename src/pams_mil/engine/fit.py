@@ -28,7 +28,7 @@ from pams_mil.errors import RunError
 from pams_mil.models.limits import explain_out_of_memory
 
 
-class RunInterrupted(RunError):
+class RunInterruptedError(RunError):
     """The run was asked to stop; everything is saved."""
 
 
@@ -70,7 +70,7 @@ def fit(fabric: Fabric, learner: Learner, train: TrainingBags, val: BagDataset, 
             around.loggers.log(progress.history[-1])
         watch.epoch_finished(progress.history[-1])
         if _asked_to_stop(fabric, around.stop) and not progress.is_over(training.epochs, training.patience):
-            raise RunInterrupted(f"Stopped after epoch {progress.epoch}; everything is saved.")
+            raise RunInterruptedError(f"Stopped after epoch {progress.epoch}; everything is saved.")
     return progress
 
 
@@ -107,7 +107,9 @@ def _train_epoch(
                 around.keeper.save_last(learner, optimizer, progress)
                 saved_at = time.monotonic()
             if around.stop.requested:
-                raise RunInterrupted(f"Stopped in epoch {progress.epoch + 1} after {progress.step} bags; all is saved.")
+                raise RunInterruptedError(
+                    f"Stopped in epoch {progress.epoch + 1} after {progress.step} bags; all is saved."
+                )
 
 
 def forward(module: Any, bag: TrainingBag, device: torch.device) -> dict[str, torch.Tensor]:

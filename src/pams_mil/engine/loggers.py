@@ -42,7 +42,7 @@ def _tensorboard(folder: Path, epoch: int) -> tuple[Log, Callable[[], None]]:
     except ImportError as error:
         raise MissingExtraError("The TensorBoard log", package="tensorboard", extra="tensorboard") from error
     # Epochs after the one that a resumed run starts from are replaced, not shown twice.
-    writer: Any = SummaryWriter(folder / "tensorboard", purge_step=epoch + 1)  # type: ignore[no-untyped-call]
+    writer: Any = SummaryWriter(folder / "tensorboard", purge_step=epoch + 1)
 
     def log(numbers: Mapping[str, float], step: int) -> None:
         for name, value in numbers.items():

@@ -161,7 +161,7 @@ class _Keys(Sampler[StepKey]):
         return len(self.keys)
 
 
-def _as_is(bag: TrainingBag) -> TrainingBag:
+def _as_is(bag: Any) -> Any:
     return bag
 
 

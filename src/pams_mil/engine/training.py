@@ -15,7 +15,7 @@ from pams_mil import seeding
 from pams_mil.engine.blueprint import Blueprint, complete, make_method, refuse_unknown
 from pams_mil.engine.cohort import Cohort, open_cohort
 from pams_mil.engine.config import Choice, RunConfig
-from pams_mil.engine.fit import RunInterrupted, Surroundings, fit
+from pams_mil.engine.fit import RunInterruptedError, Surroundings, fit
 from pams_mil.engine.keeper import Keeper
 from pams_mil.engine.lock import locked
 from pams_mil.engine.loggers import Loggers
@@ -49,7 +49,8 @@ def train(
     folder = RunFolder(Path(out))
     with _threads(config.compute.threads):
         fabric = _fabric(config)
-        fabric.launch(_train_in_process, config, folder, resume, watch or Silent(), owner)
+        launch: Any = fabric.launch
+        launch(_train_in_process, config, folder, resume, watch or Silent(), owner)
     return folder
 
 
@@ -152,7 +153,7 @@ def _status(fabric: Fabric, folder: RunFolder) -> Iterator[None]:
     """Say in `status.json` how the run ended, whatever happens."""
     try:
         yield
-    except (RunInterrupted, KeyboardInterrupt):
+    except (RunInterruptedError, KeyboardInterrupt):
         if fabric.is_global_zero:
             folder.set_status("interrupted")
         raise
