@@ -87,7 +87,10 @@ def lca_cost(hierarchy: ClassHierarchy, level: int = -1) -> Matrix:
 
 def check_cost(cost: npt.ArrayLike, num_classes: int, *, zero_diagonal: bool) -> Matrix:
     """A user's cost matrix `[true, predicted]`, or an error that says what is wrong with it."""
-    matrix = np.asarray(cost, dtype=np.float64)
+    try:
+        matrix = np.asarray(cost, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"cost must be a matrix [true, predicted] of numbers: {error}.") from error
     if matrix.shape != (num_classes, num_classes):
         raise ParameterError(
             f"cost must be a {num_classes} x {num_classes} matrix [true, predicted], found shape {matrix.shape}."

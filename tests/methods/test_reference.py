@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.methods.strategies import samples, trees
+from tests.reference import losses as reference
 
 from pams_mil import methods
 from pams_mil.methods.alignment import alignment_loss, child_counts
@@ -24,8 +26,6 @@ from pams_mil.methods.soft_labels import soft_labels_loss, soft_target
 from pams_mil.methods.sord import sord_loss
 from pams_mil.methods.weighted_ce import WeightedCrossEntropy, weighted_ce_loss
 from pams_mil.severity import loss_weight
-from tests.methods.strategies import samples, trees
-from tests.reference import losses as reference
 
 
 def ours_and_loops(name, tree, level, logits):
@@ -126,9 +126,7 @@ def test_geometry_equals_loops():
     coarse = torch.randn(3, 5, generator=generator, dtype=torch.float64)
     fine = torch.randn(7, 5, generator=generator, dtype=torch.float64)
     ours = geometry_loss(coarse, fine, (3, 2, 2)).item()
-    assert ours == pytest.approx(
-        reference.geometry(coarse.tolist(), fine.tolist(), [0, 0, 0, 1, 1, 2, 2]), abs=1e-12
-    )
+    assert ours == pytest.approx(reference.geometry(coarse.tolist(), fine.tolist(), [0, 0, 0, 1, 1, 2, 2]), abs=1e-12)
 
 
 def test_every_public_loss_is_compared():

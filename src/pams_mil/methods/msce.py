@@ -71,7 +71,8 @@ class Msce:
         require_choice("distance", self.distance, ("product", "power"))
         require_choice("orientation", self.orientation, ("intended", "literal"))
         if self.cost is not None:
-            check_cost(self.cost, len(self.cost), zero_diagonal=False)
+            size = len(self.cost) if hasattr(self.cost, "__len__") else 0
+            check_cost(self.cost, size, zero_diagonal=False)
 
     def severity(self, tree: ClassHierarchy, level: int = -1) -> Matrix:
         """M at a level."""

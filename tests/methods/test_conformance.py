@@ -1,0 +1,159 @@
+"""The conformance checks over everything discovered, and over saboteurs that must fail them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+import torch
+from tests.methods.conformance import (
+    CHECKS,
+    TREES,
+    check_extremes,
+    check_is_a_frozen_value,
+    check_probabilities,
+    check_reads_targets,
+    check_terms,
+    check_tier1,
+    check_weights,
+)
+
+from pams_mil import discover
+from pams_mil.methods.base import FinestMethod, Method
+from pams_mil.methods.ce import ce_loss
+from pams_mil.methods.objective import LevelLoss, Objective
+
+NAMES = discover.available("methods")
+EXPECTED = {
+    "cdw_ce", "ce", "chang", "co2", "corn", "emd", "haf", "hong", "hxe", "pams", "soft_labels", "sord", "weighted_ce",
+}  # fmt: skip
+
+
+def test_all_methods_are_discovered():
+    assert set(NAMES) >= EXPECTED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_a_frozen_value(name):
+    check_is_a_frozen_value(discover.load("methods", name)())
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_conforms(check, name, tree):
+    check(discover.load("methods", name)(), TREES[tree])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("towers", ["finest", "shared", "per_level"])
+def test_conforms_with_other_towers(name, towers):
+    method = discover.load("methods", name)
+    if towers in method.allowed_towers:
+        check_terms(method(towers=towers), TREES["bracs"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sabotaged(FinestMethod):
+    """Cross-entropy with a function of one's own."""
+
+    term: ClassVar[str] = "loss"
+
+    @staticmethod
+    def function(logits, target):
+        return ce_loss(logits, target)
+
+    def level_loss(self, tree, level=-1):
+        return LevelLoss(type(self).function, num_classes=tree.num_classes(level))
+
+
+class _IgnoresTarget(_Sabotaged):
+    @staticmethod
+    def function(logits, target):
+        return ce_loss(logits, torch.zeros_like(target))
+
+
+class _Detached(_Sabotaged):
+    @staticmethod
+    def function(logits, target):
+        return ce_loss(logits.detach(), target).requires_grad_()
+
+
+class _Overflows(_Sabotaged):
+    @staticmethod
+    def function(logits, target):
+        return -(logits.exp() / logits.exp().sum(-1, keepdim=True)).gather(1, target[:, None])[:, 0].log()
+
+
+class _NotADistribution(_Sabotaged):
+    def probabilities(self, logits):
+        return logits.sigmoid()
+
+
+class _ForgottenTerm(_Sabotaged):
+    """A term is computed and added to the total's value, but not to its gradient."""
+
+    def objective(self, tree):
+        class Forgetful(Objective):
+            def forward(self, outputs, targets, weights=None):
+                terms = super().forward(outputs, targets, weights)
+                return {**terms, "extra": terms["loss"].detach().clone().requires_grad_()}
+
+        plain = super().objective(tree)
+        return Forgetful({"loss": (1.0, plain.terms["loss"])}, num_outputs=plain.num_outputs)
+
+
+class _IgnoresWeights(_Sabotaged):
+    def objective(self, tree):
+        class Weightless(Objective):
+            def forward(self, outputs, targets, weights=None):
+                return super().forward(outputs, targets)
+
+        plain = super().objective(tree)
+        return Weightless({"loss": (1.0, plain.terms["loss"])}, num_outputs=plain.num_outputs)
+
+
+class _IgnoresPseudoBags(_Sabotaged):
+    def objective(self, tree):
+        class OneTier(torch.nn.Module):
+            def forward(self, outputs, targets):
+                return ce_loss(outputs[0].logits, targets[0])
+
+        return Objective({"loss": (1.0, OneTier())}, num_outputs=1)
+
+
+@pytest.mark.parametrize(
+    ("saboteur", "check"),
+    [
+        (_IgnoresTarget, check_reads_targets),
+        (_Detached, check_terms),
+        (_Overflows, check_extremes),
+        (_NotADistribution, check_probabilities),
+        (_ForgottenTerm, check_terms),
+        (_IgnoresWeights, check_weights),
+        (_IgnoresPseudoBags, check_tier1),
+    ],
+)
+def test_saboteurs_are_caught(saboteur, check):
+    check(_Sabotaged(), TREES["bracs"])
+    with pytest.raises(AssertionError):
+        check(saboteur(), TREES["bracs"])
+
+
+def test_a_mutable_method_is_caught():
+    @dataclass
+    class Mutable:
+        towers: str = "finest"
+        remix: str | None = None
+        remix_options: dict = field(default_factory=dict)
+        allowed_towers: ClassVar = ("finest", "shared")
+        heads: ClassVar = "linear"
+
+    with pytest.raises(pytest.fail.Exception):
+        check_is_a_frozen_value(Mutable())
+
+
+def test_methods_are_abstract():
+    with pytest.raises(TypeError):
+        Method()
