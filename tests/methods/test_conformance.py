@@ -117,7 +117,7 @@ class _IgnoresWeights(_Sabotaged):
 class _IgnoresPseudoBags(_Sabotaged):
     def objective(self, tree):
         class OneTier(torch.nn.Module):
-            def forward(self, outputs, targets):
+            def forward(self, outputs, targets, weights):
                 return ce_loss(outputs[0].logits, targets[0])
 
         return Objective({"loss": (1.0, OneTier())}, num_outputs=1)

@@ -76,7 +76,9 @@ class AlignmentTerm(nn.Module):
         self.detach: Detach = detach
         self.tier1 = tier1
 
-    def forward(self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor]) -> Tensor:
+    def forward(
+        self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor], weights: Tensor | None = None
+    ) -> Tensor:
         """[b], one value per bag; the targets are not used."""
         pairs = zip(outputs[:-1], outputs[1:], self.sizes, strict=True)
         return torch.stack([self._pair(coarse, fine, sizes) for coarse, fine, sizes in pairs]).sum(0)

@@ -59,7 +59,9 @@ class GeometryTerm(nn.Module):
         super().__init__()
         self.sizes = [child_counts(tree, level) for level in range(tree.num_levels - 1)]
 
-    def forward(self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor]) -> Tensor:
+    def forward(
+        self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor], weights: Tensor | None = None
+    ) -> Tensor:
         """[b]; the targets are not used."""
         rows = [output.weight for output in outputs if output.weight is not None]
         if len(rows) != len(outputs):

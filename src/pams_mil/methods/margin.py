@@ -52,18 +52,20 @@ class LevelMargin(nn.Module):
         self.register_buffer("memory_log_p", torch.zeros(memory, num_classes))
         self.register_buffer("memory_target", torch.full((memory,), _EMPTY))
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """[b], one value per bag."""
+    def forward(self, logits: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """[b], one value per bag; only bags whose label weighs more than half are remembered."""
         logits, target = checked(logits, target)
         log_p = logits.log_softmax(-1)
-        row_log_p = torch.cat([log_p, self.memory_log_p.to(log_p.dtype)])
-        row_target = torch.cat([target, self.memory_target])
-        batch, memory = len(target), len(self.memory_target)
+        remembered_log_p, remembered_target = self.memory_log_p.to(log_p.dtype), self.memory_target
+        row_log_p, row_target = torch.cat([log_p, remembered_log_p]), torch.cat([target, remembered_target])
+        batch, memory = len(target), len(remembered_target)
         step = torch.arange(1, max(1, memory // batch) + 1, device=target.device)
         partner = (torch.arange(batch, device=target.device)[:, None] + step) % len(row_target)
         if self.training:
-            self.memory_log_p = row_log_p[:memory].detach().to(self.memory_log_p.dtype)
-            self.memory_target = row_target[:memory]
+            known = torch.ones_like(target, dtype=torch.bool) if weights is None else weights > 0.5
+            kept = torch.cat([log_p.detach()[known], remembered_log_p])[:memory]
+            self.memory_log_p = kept.to(self.memory_log_p.dtype)
+            self.memory_target = torch.cat([target[known], remembered_target])[:memory]
         return margin_values(log_p, target, row_log_p[partner], row_target[partner], margin=self.margin)
 
 
@@ -76,7 +78,9 @@ class MarginTerm(nn.Module):
             LevelMargin(tree.num_classes(level), margin=margin, memory=memory) for level in range(tree.num_levels - 1)
         )
 
-    def forward(self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor]) -> Tensor:
-        """[b], one value per bag."""
+    def forward(
+        self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor], weights: Tensor | None = None
+    ) -> Tensor:
+        """[b], one value per bag; a bag with several labels is remembered by the one that weighs more than half."""
         pairs = zip(self.levels, outputs[:-1], targets[:-1], strict=True)
-        return torch.stack([level(output.logits, target) for level, output, target in pairs]).sum(0)
+        return torch.stack([level(output.logits, target, weights) for level, output, target in pairs]).sum(0)

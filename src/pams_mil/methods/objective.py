@@ -1,6 +1,6 @@
 """Objectives: from the outputs of all trained levels to named, weighted terms.
 
-A term gives one value per bag; an objective averages each term over the bags, scales it by its factor, and
+A term is a module `(outputs, targets, weights) -> [b]`, one value per bag. An objective averages each term over the bags, scales it by its factor, and
 returns it under its name. The total is the sum of exactly these, so none can be computed and forgotten.
 """
 
@@ -74,8 +74,10 @@ class LevelTerm(nn.Module):
         super().__init__()
         self.losses = nn.ModuleDict({str(position): loss for position, loss in losses.items()})
 
-    def forward(self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor]) -> Tensor:
-        """[b], one value per bag."""
+    def forward(
+        self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor], weights: Tensor | None = None
+    ) -> Tensor:
+        """[b], one value per bag, not yet weighted."""
         values = [
             _with_tier1(loss, outputs[int(position)], targets[int(position)]) for position, loss in self.losses.items()
         ]
@@ -86,7 +88,7 @@ class Objective(nn.Module):
     """What is minimized: named terms, each with its factor; terms with factor 0 are left out.
 
     Args:
-        terms: name -> (factor, module that maps outputs and targets to one value per bag).
+        terms: name -> (factor, term).
         num_outputs: how many level outputs the terms expect.
         probabilities: logits [b, c] -> class probabilities [b, c]; softmax unless the loss has its own link.
     """
@@ -125,7 +127,7 @@ class Objective(nn.Module):
                 f"The objective needs outputs and targets of {self.num_outputs} level(s), "
                 f"found {len(outputs)} and {len(targets)}."
             )
-        values = {name: term(outputs, targets) for name, term in self.terms.items()}
+        values = {name: term(outputs, targets, weights) for name, term in self.terms.items()}
         if weights is not None:
             values = {name: value * weights.to(value) for name, value in values.items()}
         return {name: self.factors[name] * value.mean() for name, value in values.items()}
