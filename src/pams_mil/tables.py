@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -23,6 +24,7 @@ Progress = Callable[[float], None]
 
 CHUNK_ROWS = 1 << 16
 _DELIMITERS = (",", ";", "\t")
+_QUOTED = re.compile(r'"(?:[^"]|"")*"?')
 
 
 def read_chunks(path: Path | str, *, rows: int = CHUNK_ROWS, progress: Progress | None = None) -> Iterator[Columns]:
@@ -114,7 +116,7 @@ def _lines(first: str, rest: Iterable[str], path: Path) -> Iterator[str]:
 
 def _delimiter(header: str) -> str:
     """The separator that splits the header into most columns; a comma when in doubt."""
-    return max(_DELIMITERS, key=lambda delimiter: len(next(csv.reader([header], delimiter=delimiter), [])))
+    return max(_DELIMITERS, key=_QUOTED.sub("", header).count)
 
 
 def _parquet_rows(path: Path, progress: Progress) -> Iterator[list[str]]:
