@@ -1,0 +1,94 @@
+"""One row of Nystrom attention, for the class token: p_j = sum_i u_i softmax_j(q_i . k_j + b_j).
+
+u [h, m] is the class token's row A1 Z over the landmarks, q [h, m, d] the (scaled) landmark queries, k the
+keys of all n tokens. The wide softmax [h, m, n] is walked in blocks of tokens that stay in cache; it is kept
+for the backward pass while small, and computed again when large, so memory stays linear in n with a small constant.
+
+    backward: with g = dL/dp,  du_i = sum_j A_ij g_j,  dS_ij = u_i A_ij (g_j - du_i)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+BLOCK_TOKENS = 1024
+# Softmax entries kept for the backward pass: 64 MiB in float32.
+KEEP_ENTRIES = 2**24
+
+
+def class_row(u: Tensor, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+    """The row p, [h, n].
+
+    >>> class_row(torch.ones(1, 2), torch.zeros(1, 2, 3), torch.zeros(4, 1, 3), None).tolist()
+    [[0.5, 0.5, 0.5, 0.5]]
+
+    Args:
+        u: [h, m]
+        queries: [h, m, d]
+        keys: [n, h, d]
+        bias: [n] added to every row's logits, or None; has no gradient.
+    """
+    row: Tensor = _ClassRow.apply(u, queries, keys, bias)  # type: ignore[no-untyped-call]
+    return row
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    for start in range(0, count, BLOCK_TOKENS):
+        yield slice(start, min(start + BLOCK_TOKENS, count))
+
+
+def _logits(queries: Tensor, keys: Tensor, bias: Tensor | None, block: slice) -> Tensor:
+    logits = torch.bmm(queries, keys[block].permute(1, 2, 0))
+    # Only the zero token at the front carries a bias other than zero.
+    if bias is not None and block.start == 0:
+        logits += bias[block]
+    return logits
+
+
+class _ClassRow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+        heads, landmarks = u.shape
+        keep = heads * landmarks * len(keys) <= KEEP_ENTRIES
+        kept, tops = [], []
+        for block in _blocks(len(keys)):
+            logits = _logits(queries, keys, bias, block)
+            tops.append(logits.logsumexp(-1, keepdim=True))
+            if keep:
+                kept.append(logits)
+        log_total = torch.stack(tops).logsumexp(0)
+        row = u.new_empty(heads, len(keys))
+        for index, block in enumerate(_blocks(len(keys))):
+            logits = kept[index] if keep else _logits(queries, keys, bias, block)
+            weights = logits.sub_(log_total).exp_()
+            torch.bmm(u[:, None], weights, out=row[:, None, block])
+        ctx.save_for_backward(u, queries, keys, bias, log_total, *kept)
+        return row
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        u, queries, keys, bias, log_total, *kept = ctx.saved_tensors
+
+        def weights_of(index: int, block: slice) -> Tensor:
+            if kept:
+                weights: Tensor = kept[index]
+                return weights
+            return _logits(queries, keys, bias, block).sub_(log_total).exp_()
+
+        blocks = list(enumerate(_blocks(len(keys))))
+        grad_u = torch.zeros_like(u)[..., None]
+        for index, block in blocks:
+            grad_u.baddbmm_(weights_of(index, block), grad[:, block, None])
+        scaled = u[..., None] * queries
+        grad_q, grad_k = torch.zeros_like(queries), torch.empty_like(keys)
+        for index, block in blocks:
+            slope = (grad[:, None, block] - grad_u).mul_(weights_of(index, block))
+            grad_q.baddbmm_(slope, keys[block].transpose(0, 1))
+            grad_k[block] = torch.bmm(slope.mT, scaled).transpose(0, 1)
+        return grad_u.squeeze(-1), grad_q * u[..., None], grad_k, None

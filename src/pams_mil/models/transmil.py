@@ -1,0 +1,127 @@
+"""TransMIL, transformer-based correlated multiple-instance learning (Shao et al., NeurIPS 2021).
+
+    h = ReLU(W x + b), the first s^2 - n rows repeated until a square map of side s = ceil(sqrt(n)) is full
+    t = [class token, h];  t <- t + Nystrom(LN(t));  t <- PPEG(t);  t <- t + Nystrom(LN(t));  z = LN(t)[0]
+    logits = C z + c
+
+Only the class token of the second layer is used, so only its row is computed. Not invariant to the order of
+instances: position encoding, landmarks and the repeated rows follow it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pams_mil.errors import ParameterError
+from pams_mil.models.bags import BagBatch
+from pams_mil.models.base import Embedded, MILModel, require_positive
+from pams_mil.models.heads import Head
+from pams_mil.models.nystrom import NystromAttention
+from pams_mil.models.ppeg import PPEG
+from pams_mil.models.projection import Projection
+
+DISCOVER = "TransMIL"
+
+
+class AttentionLayer(nn.Module):
+    """Pre-norm attention without a feed-forward block: t + Dropout(Nystrom(LN(t)))."""
+
+    def __init__(self, features: int, *, attention: NystromAttention, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(features)
+        self.attention = attention
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """All tokens, [n, e]."""
+        update: Tensor = self.dropout(self.attention(self.norm(tokens)))
+        return tokens + update
+
+    def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The first token only, [1, e], and its attention [h, n]."""
+        update, row = self.attention.class_token(self.norm(tokens))
+        return tokens[:1] + self.dropout(update), row
+
+
+class TransMIL(MILModel):
+    """Two Nystrom attention layers around a pyramid position encoding.
+
+    Args:
+        in_features: feature width d.
+        num_classes: c.
+        embedding_features: e, 512.
+        heads: 8.
+        landmarks: m, 256.
+        pinv_steps: steps of the iterative pseudo-inverse, 6.
+        kernel: taps of the value convolution, 33.
+        dropout: on the attention output, 0.1.
+        masked: leave zero padding out of softmaxes and landmark means; the published model counts it.
+        head: "linear" or "normalized".
+    """
+
+    def __init__(
+        self,
+        *,
+        in_features: int,
+        num_classes: int,
+        embedding_features: int = 512,
+        heads: int = 8,
+        landmarks: int = 256,
+        pinv_steps: int = 6,
+        kernel: int = 33,
+        dropout: float = 0.1,
+        masked: bool = False,
+        head: str = "linear",
+    ) -> None:
+        super().__init__(
+            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
+        )
+        require_positive(heads=heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel)
+        if not 0 <= dropout < 1:
+            raise ParameterError(f"dropout must be in [0, 1), found {dropout!r}.")
+        if kernel % 2 == 0:
+            raise ParameterError(f"kernel must be odd, so that it has a middle, found {kernel}.")
+
+        def layer() -> AttentionLayer:
+            attention = NystromAttention(
+                embedding_features, heads=heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel,
+                masked=masked,
+            )  # fmt: skip
+            return AttentionLayer(embedding_features, attention=attention, dropout=dropout)
+
+        self.projection = Projection(in_features, embedding_features)
+        self.class_token = nn.Parameter(torch.randn(1, embedding_features))
+        self.layer1, self.position, self.layer2 = layer(), PPEG(embedding_features), layer()
+        self.norm = nn.LayerNorm(embedding_features)
+
+    def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
+        """Class tokens [b, e]."""
+        results = [self._embed_bag(bag) for bag in batch.bags()]
+        maps = [_instance_attention(row, n) for (_, row), n in zip(results, batch.sizes, strict=True)]
+        return Embedded(torch.cat([vector for vector, _ in results]), torch.cat(maps) if attention else None)
+
+    def _embed_bag(self, bag: Tensor) -> tuple[Tensor, Tensor]:
+        n = len(bag)
+        side = math.isqrt(n - 1) + 1
+        instances = self.projection(bag)
+        tokens = torch.cat([self.class_token.to(instances.dtype), instances, instances[: side * side - n]])
+        tokens = self.layer1(tokens)
+        tokens = torch.cat([tokens[:1], self.position(tokens[1:])])
+        token, row = self.layer2.class_token(tokens)
+        return self.norm(token), row
+
+
+@torch.no_grad()
+def _instance_attention(row: Tensor, n: int) -> Tensor:
+    """The class token's row [h, 1 + s^2] as a map over instances, [n]: mean over heads, sums to 1.
+
+    Nystrom rows can hold small negative entries; these are evidence of approximation, not of absence, and count 0.
+    """
+    mean = row.mean(0).float()[1:].clamp(min=0)
+    attention = mean[:n].clone()
+    attention[: len(mean) - n] += mean[n:]
+    total = attention.sum()
+    return torch.where(total > 0, attention / total.clamp(min=torch.finfo(total.dtype).tiny), 1 / n)
