@@ -257,10 +257,10 @@ def _is_as_planned(path: Path, sources: Sequence[Source]) -> bool:
 
 
 def _finish(out: Path, names: Sequence[str], dtype: str) -> int:
-    segments = []
+    segments: list[tuple[str, int, int]] = []
     for name in names:
         _, checksum = read_footer(out / name)
-        segments.append([name, (out / name).stat().st_size, checksum])
+        segments.append((name, (out / name).stat().st_size, checksum))
     content = {"format": "pams-pack", "version": VERSION, "dtype": dtype, "segments": segments}
     atomic.write_text(out / INDEX, encode_index(content))
     if not is_pack(out) or len(Pack(out)) == 0:

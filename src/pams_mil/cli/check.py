@@ -1,0 +1,133 @@
+"""`pams check`: everything wrong with a cohort, said in one pass."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pams_mil.cli.console import output, progress_bar
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pams_mil.data.doctor import Diagnosis
+    from pams_mil.data.manifest import Manifest
+
+MOST_PROBLEMS = 40
+
+
+def check(
+    manifest: Path = typer.Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
+    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
+    no_features: bool = typer.Option(False, "--no-features", help="Examine the table only."),
+    json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
+    small_bag: int = typer.Option(8, "--small-bag", min=1, help="Warn about bags with fewer instances."),
+    workers: int = typer.Option(2, "--workers", min=1, help="Files read at the same time."),
+    patients_are_slides: bool = typer.Option(
+        False, "--patients-are-slides", help="The table names no patients: take every slide for one."
+    ),
+    slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
+    patient_column: str | None = typer.Option(None, "--patient-column", help="Column of the patient."),
+    label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
+    fold: int | None = typer.Option(None, "--fold", help="Take the splits from the column fold_<k>."),
+    splits: Path | None = typer.Option(None, "--splits", help="CLAM's splits_<k>.csv."),
+    clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
+) -> None:
+    """Find everything wrong with a cohort before training.
+
+    Exit code: 0 usable (there may be warnings), 1 problems found, 2 the table itself cannot be read.
+
+    Example: pams check labels.csv --classes bracs --features FEATURES
+    """
+    from pams_mil.atomic import strict_json
+    from pams_mil.data.doctor import diagnose
+    from pams_mil.errors import ConfigError
+    from pams_mil.hierarchy import ClassHierarchy
+
+    if features is None and not no_features:
+        raise ConfigError("Give the folder of feature files with --features, or examine the table only: --no-features.")
+    tree = ClassHierarchy.load(classes)
+    columns = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
+    table = read_table(manifest, columns, patients_are_slides, fold, splits, clini)
+    with progress_bar() as bar:
+        advance = partial(bar, "Reading bags")
+        found = diagnose(
+            table, tree, features=None if no_features else features, workers=workers, small_bag=small_bag,
+            progress=lambda done, total: advance(done / total),
+        )  # fmt: skip
+    if json:
+        print(strict_json(found.to_json()))
+    else:
+        show(found)
+    raise typer.Exit(1 if found.errors else 0)
+
+
+def read_table(
+    path: Path,
+    columns: dict[str, str | None],
+    patients_are_slides: bool,
+    fold: int | None = None,
+    splits: Path | None = None,
+    clini: Path | None = None,
+) -> Manifest:
+    """The manifest as the options of the data verbs describe it."""
+    from pams_mil.data.manifest import Manifest
+
+    given = {role: name for role, name in columns.items() if name is not None}
+    return Manifest.read(
+        path, columns=given, patients_are_slides=patients_are_slides, fold=fold, splits=splits, clini=clini
+    )
+
+
+def show(found: Diagnosis) -> None:
+    """Print the diagnosis for people."""
+    manifest = found.manifest
+    _say(f"{len(manifest):,} slides of {len(manifest.patients):,} patients in {manifest.where}.")
+    for note in manifest.notes:
+        _say(f"Note: {note}")
+    output.print(counts_table(found.tree.names(), found.counts))
+    if found.read_features:
+        _say(_features(found.bag_summary()))
+    ordered = sorted(found.problems, key=lambda problem: not problem.error)
+    for problem in ordered[:MOST_PROBLEMS]:
+        _say(f"{'ERROR' if problem.error else 'warning'}  {problem.kind}: {problem.message}")
+    if len(ordered) > MOST_PROBLEMS:
+        _say(f"and {len(ordered) - MOST_PROBLEMS} more; --json lists them all.")
+    warnings = len(found.problems) - len(found.errors)
+    verdict = f"{len(found.errors)} problems" if found.errors else "Usable"
+    _say(f"{verdict}, {warnings} warning{'' if warnings == 1 else 's'}.")
+
+
+def counts_table(names: tuple[str, ...], counts: dict[str, dict[str, int]]) -> Table:
+    """Slides per class (down) and split (across)."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, header_style="bold")
+    table.add_column("class")
+    for split in counts:
+        table.add_column(split or "no split", justify="right")
+    for name in names:
+        table.add_row(Text(name), *(f"{counts[split][name]:,}" for split in counts))
+    table.add_row("all", *(f"{sum(counts[split].values()):,}" for split in counts), style="bold")
+    return table
+
+
+def _features(summary: dict[str, Any]) -> str:
+    layouts = ", ".join(f"{name} ({count:,})" for name, count in summary["layouts"].items()) or "none"
+    widths = ", ".join(summary["widths"]) or "none"
+    return (
+        f"{summary['readable']:,} bags read; layout: {layouts}; width: {widths}; precision: "
+        f"{', '.join(summary['precisions']) or 'none'}; encoder: {', '.join(summary['encoders']) or 'none'}; "
+        f"instances: {summary['instances']:,}, per bag {summary['smallest']:,} to {summary['largest']:,}, "
+        f"median {summary['median']:,}."
+    )
+
+
+def _say(text: str) -> None:
+    output.print(text, highlight=False, markup=False, soft_wrap=True)

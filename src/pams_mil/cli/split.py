@@ -1,0 +1,64 @@
+"""`pams split`: patient-disjoint, stratified splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from pams_mil.cli.check import counts_table, read_table
+from pams_mil.cli.console import output
+
+
+def split(
+    manifest: Path = typer.Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
+    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    out: Path = typer.Option(..., "--out", help="Folder for manifest.csv and splits_<k>.csv."),
+    folds: int | None = typer.Option(None, "--folds", min=3, help="Cross-validation with this many folds."),
+    fractions: str = typer.Option("0.7,0.1,0.2", "--fractions", help="Shares of train, val, test without --folds."),
+    seed: int = typer.Option(0, "--seed", help="Same seed, same files."),
+    hold_out_tag: str | None = typer.Option(
+        None, "--hold-out-tag", help="Slides with this tag, e.g. mixed or findings=mixed, are for testing only."
+    ),
+    patients_are_slides: bool = typer.Option(
+        False, "--patients-are-slides", help="The table names no patients: take every slide for one."
+    ),
+    slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
+    patient_column: str | None = typer.Option(None, "--patient-column", help="Column of the patient."),
+    label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
+    clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
+) -> None:
+    """Split a cohort by patient, balanced over the finest classes.
+
+    Writes manifest.csv (with a column split, or fold_0, fold_1, ...) and CLAM's splits_<k>.csv.
+
+    Example: pams split labels.csv --classes bracs --folds 5 --out splits
+    """
+    from pams_mil.data.examine import examine_manifest
+    from pams_mil.data.problems import refuse_errors
+    from pams_mil.data.split_writer import write_split
+    from pams_mil.data.splits import split_folds, split_once
+    from pams_mil.hierarchy import ClassHierarchy
+
+    tree = ClassHierarchy.load(classes)
+    columns = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
+    table = read_table(manifest, columns, patients_are_slides, clini=clini)
+    table = table.with_splits([""] * len(table))  # the splits to be made replace any that the table has
+    refuse_errors(examine_manifest(table, tree), table.where)
+    if folds is None:
+        made = split_once(table, tree, fractions=_numbers(fractions), seed=seed, hold_out_tag=hold_out_tag)
+    else:
+        made = split_folds(table, tree, folds=folds, seed=seed, hold_out_tag=hold_out_tag)
+    written = write_split(out, table, tree, made, is_folds=folds is not None)
+    for line in written.lines:
+        output.print(line, highlight=False, markup=False, soft_wrap=True)
+    output.print(counts_table(tree.names(), written.counts))
+
+
+def _numbers(text: str) -> list[float]:
+    from pams_mil.errors import ConfigError
+
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--fractions must be numbers like 0.7,0.1,0.2; found {text!r}.") from None

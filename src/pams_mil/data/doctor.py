@@ -1,0 +1,184 @@
+"""The bag doctor: one pass over a cohort that finds everything wrong with it, and a summary per class and split."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pams_mil.data.bag import BagInfo
+from pams_mil.data.examine import examine_manifest
+from pams_mil.data.manifest import SPLITS, Manifest, SlideRecord
+from pams_mil.data.problems import Problem
+from pams_mil.data.store import BagStore, open_store
+from pams_mil.errors import BagError, LabelError, listing
+from pams_mil.hierarchy import ClassHierarchy
+
+SMALL_BAG = 8
+_ROUND_MPP = 2
+
+
+@dataclass(frozen=True)
+class BagFacts:
+    """What the doctor keeps of a bag after reading it."""
+
+    record: SlideRecord
+    rows: int
+    width: int
+    dtype: str
+    info: BagInfo
+    digest: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything found: the problems, counts per class and split, and what the bags are like."""
+
+    manifest: Manifest
+    tree: ClassHierarchy
+    problems: tuple[Problem, ...]
+    bags: tuple[BagFacts, ...]
+    read_features: bool
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """Problems that make the cohort unusable."""
+        return tuple(problem for problem in self.problems if problem.error)
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Slides per split and class, in the order of the hierarchy; slides in no split count under ''."""
+        names = self.tree.names()
+        splits = [split for split in (*SPLITS, "") if any(record.split == split for record in self.manifest)]
+        table = {split: dict.fromkeys(names, 0) for split in splits}
+        for record in self.manifest:
+            try:
+                table[record.split][names[self.tree.index(record.label)]] += 1
+            except (LabelError, KeyError):
+                continue
+        return table
+
+    def to_json(self) -> dict[str, Any]:
+        """The diagnosis as plain values."""
+        return {
+            "manifest": str(self.manifest.source),
+            "classes": {"name": self.tree.name, "digest": self.tree.digest, "order": list(self.tree.names())},
+            "slides": len(self.manifest),
+            "patients": len(self.manifest.patients),
+            "patients_are_slides": self.manifest.patients_are_slides,
+            "notes": list(self.manifest.notes),
+            "counts": self.counts,
+            "features_read": self.read_features,
+            "bags": self.bag_summary(),
+            "problems": [problem.to_json() for problem in self.problems],
+            "usable": not self.errors,
+        }
+
+    def bag_summary(self) -> dict[str, Any]:
+        """Layouts, widths and sizes of the bags that could be read."""
+        sizes = sorted(facts.rows for facts in self.bags)
+        return {
+            "readable": len(self.bags),
+            "layouts": dict(Counter(facts.info.layout for facts in self.bags)),
+            "widths": {str(width): count for width, count in Counter(facts.width for facts in self.bags).items()},
+            "precisions": dict(Counter(facts.dtype for facts in self.bags)),
+            "encoders": dict(Counter(facts.info.encoder or "not stated" for facts in self.bags)),
+            "instances": sum(sizes),
+            "smallest": sizes[0] if sizes else 0,
+            "median": sizes[len(sizes) // 2] if sizes else 0,
+            "largest": sizes[-1] if sizes else 0,
+        }
+
+
+def diagnose(
+    manifest: Manifest,
+    tree: ClassHierarchy,
+    *,
+    features: Path | str | None,
+    workers: int = 4,
+    small_bag: int = SMALL_BAG,
+    progress: Callable[[int, int], None] | None = None,
+) -> Diagnosis:
+    """Examine the table and, unless `features` is None, every feature file."""
+    problems = examine_manifest(manifest, tree)
+    bags: list[BagFacts] = []
+    if features is not None:
+        unreadable = []
+        for found in _read_all(manifest, open_store(features, manifest), workers, progress):
+            if isinstance(found, Problem):
+                unreadable.append(found)
+            else:
+                bags.append(found)
+        problems += [*unreadable, *_mixtures(bags), *_duplicates(bags), *_small(bags, small_bag)]
+    return Diagnosis(manifest, tree, tuple(problems), tuple(bags), features is not None)
+
+
+def _read_all(
+    manifest: Manifest, store: BagStore, workers: int, progress: Callable[[int, int], None] | None
+) -> Iterator[BagFacts | Problem]:
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for done, found in enumerate(pool.map(lambda record: _facts(record, store), manifest), 1):
+            if progress is not None:
+                progress(done, len(manifest))
+            yield found
+
+
+def _facts(record: SlideRecord, store: BagStore) -> BagFacts | Problem:
+    try:
+        bag = store.read(record)
+    except BagError as error:
+        kind = "missing bag" if "has no feature file" in str(error) else "unusable bag"
+        return Problem(kind, str(error), (record.slide_id,))
+    digest = bag.feature_digest
+    return BagFacts(record, bag.num_instances, bag.width, bag.features.dtype.name, bag.info, digest)
+
+
+def _mixtures(bags: Iterable[BagFacts]) -> Iterator[Problem]:
+    """Bags of different encoders, widths, tile sizes or resolutions cannot be trained on together."""
+    bags = list(bags)
+    questions: dict[str, Callable[[BagFacts], Any]] = {
+        "feature widths": lambda facts: facts.width,
+        "encoders": lambda facts: facts.info.encoder,
+        "tile sizes (px)": lambda facts: facts.info.tile_px,
+        "resolutions (mpp)": lambda facts: None if facts.info.mpp is None else round(facts.info.mpp, _ROUND_MPP),
+        "nominal magnifications": lambda facts: facts.info.magnification,
+    }
+    for what, question in questions.items():
+        groups: dict[Any, list[str]] = {}
+        for facts in bags:
+            answer = question(facts)
+            if answer is not None:
+                groups.setdefault(answer, []).append(facts.record.slide_id)
+        if len(groups) > 1:
+            ordered = sorted(groups.items(), key=lambda group: len(group[1]))
+            shown = "; ".join(
+                f"{answer}: {len(slides)} slides ({listing(slides, most=3)})" for answer, slides in ordered
+            )
+            odd = tuple(slide for _, slides in ordered[:-1] for slide in slides)
+            yield Problem("mixed features", f"The bags have {len(groups)} different {what}. {shown}.", odd)
+
+
+def _duplicates(bags: Iterable[BagFacts]) -> Iterator[Problem]:
+    """Equal features under two ids; across splits this is a leak."""
+    same: dict[str, list[SlideRecord]] = {}
+    for facts in bags:
+        same.setdefault(facts.digest, []).append(facts.record)
+    for records in same.values():
+        if len(records) < 2:
+            continue
+        ids = tuple(record.slide_id for record in records)
+        leak = len({record.split for record in records}) > 1
+        patients = {record.patient_id for record in records}
+        where = " in different splits" if leak else ""
+        message = f"{len(ids)} slides of {len(patients)} patients have equal features{where}: {listing(ids)}."
+        yield Problem("duplicate features", message, ids, error=leak or len(patients) > 1)
+
+
+def _small(bags: Iterable[BagFacts], fewest: int) -> Iterator[Problem]:
+    small = tuple(facts.record.slide_id for facts in bags if facts.rows < fewest)
+    if small:
+        message = f"{len(small)} bags have fewer than {fewest} instances: {listing(small)}. Was the tissue found?"
+        yield Problem("tiny bag", message, small, error=False)
