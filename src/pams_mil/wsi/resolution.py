@@ -12,6 +12,12 @@ _SQUARE = 0.01  # how far the two axes of one slide may differ
 _AGREES = 0.02  # how far an option may differ from what the slide states
 
 
+class ScaleError(SlideError):
+    """A slide whose physical scale is unknown, implausible or disputed."""
+
+    reason = "scale unknown"
+
+
 @dataclass(frozen=True)
 class Resolution:
     """Microns per level-0 pixel and where that number comes from: `metadata`, `option` or `table`."""
@@ -53,14 +59,14 @@ def resolve(stated: tuple[float | None, float | None], option: float | None, *, 
     if x is None or y is None:
         if option is not None:
             return Resolution(option, "option")
-        raise SlideError(
+        raise ScaleError(
             "the file does not state its resolution in microns per pixel, and it is never guessed. "
             "Give it with --mpp-of-slide (for example --mpp-of-slide 0.25 for a 40x scan) or --mpp-table"
         )
     if not _plausible(x) or not _plausible(y):
         if option is not None:
             return Resolution(option, "option")
-        raise SlideError(
+        raise ScaleError(
             f"the file states {x:g} x {y:g} microns per pixel; expected {LOWEST_MPP:g} to {HIGHEST_MPP:g}. "
             "Give the true value with --mpp-of-slide or --mpp-table"
         )
@@ -69,13 +75,13 @@ def resolve(stated: tuple[float | None, float | None], option: float | None, *, 
 
 def _agreed(x: float, y: float, option: float | None) -> Resolution:
     if abs(x - y) > _SQUARE * max(x, y):
-        raise SlideError(
+        raise ScaleError(
             f"the file states {x:g} microns per pixel across and {y:g} down; pixels must be square within "
             f"{_SQUARE:.0%}. Give the true value for this slide with --mpp-table"
         )
     mpp = (x + y) / 2
     if option is not None and abs(option - mpp) > _AGREES * mpp:
-        raise SlideError(
+        raise ScaleError(
             f"the file states {mpp:g} microns per pixel but --mpp-of-slide says {option:g}. Leave the option out "
             "for this slide, or, if the file is wrong, give the value for this very slide with --mpp-table"
         )

@@ -53,7 +53,9 @@ class Patch:
         return np.asarray(image)
 
 
-def read_patch(slide: Slide, left_px0: float, top_px0: float, right_px0: float, bottom_px0: float, scale: float) -> Patch:
+def read_patch(
+    slide: Slide, left_px0: float, top_px0: float, right_px0: float, bottom_px0: float, scale: float
+) -> Patch:
     """The pixels of the best level for `scale` that cover a level-0 rectangle, with a margin for the filter."""
     index = best_level(slide.levels, scale)
     downsample = slide.levels[index].downsample

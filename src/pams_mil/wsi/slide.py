@@ -15,9 +15,9 @@ from typing import cast
 
 import numpy as np
 
-from pams_mil.errors import ConfigError, MissingExtraError, PamsError, SlideError
+from pams_mil.errors import ConfigError, MissingExtraError, ParameterError, SlideError
 from pams_mil.wsi.readers.base import Level, Pixels, Reader
-from pams_mil.wsi.resolution import Resolution, resolve
+from pams_mil.wsi.resolution import Resolution, ScaleError, resolve
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
 READERS = ("openslide", "tiffslide", "image")
@@ -40,13 +40,14 @@ class Slide:
         _check_file(self.path)
         self.reader_name, first = _open_any(self.path, reader)
         self.levels: tuple[Level, ...] = first.levels
-        self._handles: dict[int, Reader] = {threading.get_ident(): first}
+        self._is_shared = first.is_shared
+        self._handles: dict[int, Reader] = {self._owner(): first}
         self._guard = threading.Lock()
         try:
             self.resolution: Resolution = resolve(first.stated_mpp, mpp_of_slide, certain=mpp_is_certain)
-        except PamsError as error:
+        except (ScaleError, ParameterError) as error:
             self.close()
-            raise SlideError(f"{self.path.name}: {error}.") from error
+            raise ScaleError(f"{self.path.name}: {error}.") from error
 
     @property
     def mpp(self) -> float:
@@ -92,7 +93,7 @@ class Slide:
         self.close()
 
     def _read_inside(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
-        thread = threading.get_ident()
+        thread = self._owner()
         try:
             handle = self._handles.get(thread) or self._open_again(thread)
             return handle.read(level, x, y, width, height)
@@ -106,6 +107,9 @@ class Slide:
                 f"{self.path.name}: the region at ({round(x * downsample)}, {round(y * downsample)}) in level-0 pixels "
                 f"cannot be read from level {level}: {error}"
             ) from error
+
+    def _owner(self) -> int:
+        return 0 if self._is_shared else threading.get_ident()
 
     def _open_again(self, thread: int) -> Reader:
         handle = _reader_class(self.reader_name)(self.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from pams_mil.errors import ParameterError, SlideError
 from pams_mil.wsi.tissue import Tissue
 
 Cells = npt.NDArray[np.int64]
+Shares = npt.NDArray[np.float64]
 
 MOST_UPSAMPLING = 1.25
 """Tiles may be this much finer than the finest level; beyond it detail would be invented."""
@@ -66,7 +68,8 @@ class Grid:
         >>> Grid(256, 1.0, 513.03, 4, 4).corners(np.array([[0, 0], [1, 3]])).tolist()
         [[0, 0], [513, 1539]]
         """
-        return np.rint(cells * self.tile_px0).astype(np.int64)
+        corners: Cells = np.rint(cells * self.tile_px0).astype(np.int64)
+        return corners
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class TilePlan:
 
     grid: Grid
     cells: Cells
-    tissue_fraction: npt.NDArray[np.float64]
+    tissue_fraction: Shares
 
     @property
     def coords_px0(self) -> Cells:
@@ -92,7 +95,7 @@ def plan_tiles(grid: Grid, tissue: Tissue, *, min_tissue: float) -> TilePlan:
     return TilePlan(grid, np.stack([columns, rows], 1).astype(np.int64), fraction[rows, columns])
 
 
-def tissue_per_cell(grid: Grid, tissue: Tissue) -> npt.NDArray[np.float64]:
+def tissue_per_cell(grid: Grid, tissue: Tissue) -> Shares:
     """The share of tissue in every cell [rows, columns].
 
     With S(x, y) the area of tissue above and left of (x, y), exact between mask pixels by linear interpolation:
@@ -105,11 +108,13 @@ def tissue_per_cell(grid: Grid, tissue: Tissue) -> npt.NDArray[np.float64]:
     side = grid.tile_px0 / tissue.scale
     along_y = _interpolated(area, np.arange(grid.rows + 1) * side)
     along_both = _interpolated(along_y.T, np.arange(grid.columns + 1) * side).T
-    return np.diff(np.diff(along_both, axis=0), axis=1) / side**2
+    shares: Shares = np.diff(np.diff(along_both, axis=0), axis=1) / side**2
+    return shares
 
 
-def _interpolated(table: npt.NDArray[np.float64], positions: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _interpolated(table: Shares, positions: npt.NDArray[Any]) -> Shares:
     inside = np.clip(positions, 0, table.shape[0] - 1)
     low = np.minimum(np.floor(inside).astype(np.int64), table.shape[0] - 2)
     share = (inside - low)[:, None]
-    return table[low] * (1 - share) + table[low + 1] * share
+    values: Shares = table[low] * (1 - share) + table[low + 1] * share
+    return values

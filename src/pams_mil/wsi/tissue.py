@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,24 +43,19 @@ class Tissue:
 def find_tissue(overview: Overview, mpp_of_slide: float) -> Tissue:
     """Tissue on an overview of a slide whose level 0 has `mpp_of_slide` microns per pixel."""
     try:
-        from skimage.filters import threshold_otsu  # noqa: PLC0415  an optional dependency
-        from skimage.morphology import (  # noqa: PLC0415
-            closing,
-            disk,
-            remove_small_holes,
-            remove_small_objects,
-        )
+        filters: Any = importlib.import_module("skimage.filters")
+        morphology: Any = importlib.import_module("skimage.morphology")
     except ImportError as error:
         raise MissingExtraError("Finding tissue", package="scikit-image", extra="wsi") from error
     saturation, value = saturation_and_value(overview.pixels)
     bright = value > _DARK
-    found = float(threshold_otsu(saturation[bright])) if bright.any() else 1.0
+    found = float(filters.threshold_otsu(saturation[bright])) if bright.any() else 1.0
     threshold = float(np.clip(found, LOWEST_THRESHOLD, HIGHEST_THRESHOLD))
     mask: Mask = (saturation > threshold) & bright
     mpp = overview.scale * mpp_of_slide
-    mask = closing(mask, disk(max(1, round(_SMOOTH_UM / mpp))))
-    mask = remove_small_objects(mask, max_size=int(_SPECK_UM2 / mpp**2))
-    mask = remove_small_holes(mask, max_size=int(_HOLE_UM2 / mpp**2))
+    mask = morphology.closing(mask, morphology.disk(max(1, round(_SMOOTH_UM / mpp))))
+    mask = morphology.remove_small_objects(mask, max_size=int(_SPECK_UM2 / mpp**2))
+    mask = morphology.remove_small_holes(mask, max_size=int(_HOLE_UM2 / mpp**2))
     return Tissue(mask, overview.scale, threshold)
 
 

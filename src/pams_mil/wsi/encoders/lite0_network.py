@@ -46,7 +46,9 @@ STAGES = (
 class SameConv(nn.Module):
     """A convolution with bias and "same" padding, optionally followed by ReLU6."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1, active: bool) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1, active: bool
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(outputs, inputs // groups, kernel, kernel))
         self.bias = nn.Parameter(torch.zeros(outputs))

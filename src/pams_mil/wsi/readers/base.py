@@ -22,8 +22,9 @@ class Level:
 
 
 class Reader(Protocol):
-    """An open slide. A reader belongs to one thread and is dropped after an error."""
+    """An open slide; unless `is_shared`, a reader belongs to one thread. It is dropped after an error."""
 
+    is_shared: bool
     levels: tuple[Level, ...]
     stated_mpp: tuple[float | None, float | None]
 

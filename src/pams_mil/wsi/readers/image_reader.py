@@ -17,6 +17,8 @@ MOST_PIXELS = 400_000_000
 class ImageReader:
     """A plain image in memory. The dots per inch of such files describe print, not tissue, so no mpp is read."""
 
+    is_shared = True
+
     def __init__(self, path: Path) -> None:
         with Image.open(path) as image:
             width, height = image.size

@@ -16,6 +16,8 @@ _CACHE_BYTES = 64 << 20  # decoded tiles kept per handle: neighboring regions sh
 class OpenSlideReader:
     """An OpenSlide handle; areas that were never scanned are white."""
 
+    is_shared = False
+
     def __init__(self, path: Path) -> None:
         self._slide = openslide.OpenSlide(str(path))
         self._slide.set_cache(openslide.OpenSlideCache(_CACHE_BYTES))
@@ -32,10 +34,11 @@ class OpenSlideReader:
         downsample = self.levels[level].downsample
         corner = (round(x * downsample), round(y * downsample))
         region = self._slide.read_region(corner, level, (width, height))
-        if region.getextrema()[3][0] == 255:
+        alpha = region.getchannel("A")
+        if np.asarray(alpha).min() == 255:
             return np.asarray(region.convert("RGB"))
         opaque = Image.new("RGB", region.size, (255, 255, 255))
-        opaque.paste(region, mask=region.getchannel("A"))
+        opaque.paste(region, mask=alpha)
         return np.asarray(opaque)
 
     def close(self) -> None:

@@ -15,14 +15,16 @@ from pams_mil.wsi.readers.base import Level, Pixels, number
 class TiffSlideReader:
     """A tiffslide handle."""
 
+    is_shared = False
+
     def __init__(self, path: Path) -> None:
         self._slide = tiffslide.TiffSlide(path)
         sizes = zip(self._slide.level_downsamples, self._slide.level_dimensions, strict=True)
         self.levels = tuple(Level(float(downsample), *map(int, size)) for downsample, size in sizes)
         properties = self._slide.properties
         self.stated_mpp = (
-            number(properties, tiffslide.PROPERTY_NAME_MPP_X),
-            number(properties, tiffslide.PROPERTY_NAME_MPP_Y),
+            number(properties, "tiffslide.mpp-x"),
+            number(properties, "tiffslide.mpp-y"),
         )
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:

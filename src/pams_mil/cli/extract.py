@@ -1,0 +1,142 @@
+"""`pams extract`: slides in, bags of features out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pams_mil.cli.console import errors, output
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from pams_mil.wsi.extract import Outcome, Watcher
+    from pams_mil.wsi.sources import SlideSource
+
+
+def extract(
+    slides: list[Path] = typer.Argument(..., help="Slide files, or folders to search for slides."),
+    out: Path = typer.Option(..., "--out", help="Folder for h5_files/, failures.csv and previews/."),
+    encoder: str = typer.Option(
+        "efficientnet-lite0",
+        "--encoder",
+        help="efficientnet-lite0, lunit-vits16, timm:MODEL, onnx:FILE, or your_module:YourClass.",
+    ),
+    mpp: float = typer.Option(1.0, "--mpp", help="Microns per pixel of the tiles."),
+    tile_px: int = typer.Option(256, "--tile-px", help="Side of a tile in pixels."),
+    min_tissue: float = typer.Option(0.25, "--min-tissue", help="Least share of tissue in a tile."),
+    mpp_of_slide: float | None = typer.Option(
+        None, "--mpp-of-slide", help="Microns per pixel of slides that do not state it; never guessed."
+    ),
+    mpp_table: Path | None = typer.Option(None, "--mpp-table", help="Table with columns slide and mpp; always wins."),
+    reader: str = typer.Option("auto", "--reader", help="auto, openslide, tiffslide or image."),
+    on_bad_tile: str = typer.Option("fail", "--on-bad-tile", help="fail: give the slide up; skip: count and go on."),
+    weights: Path | None = typer.Option(None, "--weights", help="Weight file of the encoder, for use offline."),
+    device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1 ..."),
+    precision: str = typer.Option("auto", "--precision", help="auto, float32, bfloat16 or float16."),
+    feature_dtype: str = typer.Option("float32", "--feature-dtype", help="float32 or float16, as stored."),
+    batch: int = typer.Option(32, "--batch", help="Tiles encoded at once."),
+    workers: int | None = typer.Option(None, "--workers", help="Threads that read tiles; default: up to 4."),
+    engine: str = typer.Option("local", "--engine", help="local, or ray to spread slides over a cluster."),
+    preview: bool = typer.Option(False, "--preview", help="Also draw tissue and tiles over each slide."),
+) -> None:
+    """Cut slides into tiles of an exact physical size and encode them.
+
+    Run it again at any time, also in several processes on one folder: it does only what is missing.
+
+    Example: pams extract slides/ --out features --preview
+    """
+    from pams_mil.errors import ConfigError
+    from pams_mil.wsi.encoders import create_encoder
+    from pams_mil.wsi.encoders.base import EncoderOptions
+    from pams_mil.wsi.extract import extract as run
+    from pams_mil.wsi.settings import TileSettings, WorkSettings
+    from pams_mil.wsi.sources import find_slides, read_mpp_table
+
+    if engine not in ("local", "ray"):
+        raise ConfigError(f"There is no engine {engine!r}; choose local or ray.")
+    settings = TileSettings(mpp, tile_px, min_tissue, on_bad_tile, reader, feature_dtype)
+    work = WorkSettings(batch=batch, preview=preview, **({} if workers is None else {"workers": workers}))
+    table = read_mpp_table(mpp_table) if mpp_table else None
+    sources = find_slides(slides, mpp_of_slide=mpp_of_slide, mpp_table=table)
+    options = EncoderOptions(device, precision, weights)
+    with _progress(sources) as watcher:
+        if engine == "ray":
+            from pams_mil.wsi.ray_engine import extract_on_cluster
+
+            outcome = extract_on_cluster(sources, out, encoder, options, settings, work, watcher, _notice)
+        else:
+            outcome = run(sources, out, create_encoder(encoder, options, announce=_notice), settings, work, watcher)
+    _show(outcome, out)
+    if not outcome.is_complete:
+        raise typer.Exit(1)
+
+
+def _notice(text: str) -> None:
+    errors.print(f"Notice: {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress(sources: tuple[SlideSource, ...]) -> Iterator[Watcher]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("slides, {task.fields[speed]}, left:"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=errors, transient=True) as bar:
+        yield Bar(bar, len(sources))
+
+
+class Bar:
+    """A progress bar that counts slides, moves with tiles, and shows tiles per second."""
+
+    def __init__(self, bar: Progress, total: int) -> None:
+        from time import monotonic
+
+        self._clock, self._bar = monotonic, bar
+        self._task = bar.add_task("Extracting", total=total, speed="0 tiles/s")
+        self._started: float | None = None
+        self._tiles = self._slide_tiles = self._slide_done = self._slides = 0
+
+    def planned(self, slide_id: str, tiles: int) -> None:
+        """Start on a slide."""
+        self._slide_tiles, self._slide_done = tiles, 0
+        self._started = self._started if self._started is not None else self._clock()
+        self._bar.update(self._task, description=f"Extracting {slide_id}")
+
+    def encoded(self, tiles: int) -> None:
+        """Move on within a slide."""
+        self._tiles += tiles
+        self._slide_done += tiles
+        seconds = max(1e-9, self._clock() - (self._started or self._clock()))
+        share = self._slide_done / max(1, self._slide_tiles)
+        self._bar.update(
+            self._task, completed=self._slides + min(share, 1.0), speed=f"{self._tiles / seconds:.0f} tiles/s"
+        )
+
+    def finished(self, slide_id: str, problem: str) -> None:
+        """End a slide."""
+        self._slides += 1
+        self._slide_done = 0
+        self._bar.update(self._task, completed=self._slides)
+        if problem:
+            self._bar.console.print(problem, highlight=False, markup=False, soft_wrap=True)
+
+    def waiting(self, slides: int) -> None:
+        """Wait for others."""
+        self._bar.update(self._task, description=f"Waiting for {slides} slides in work elsewhere")
+
+
+def _show(outcome: Outcome, out: Path) -> None:
+    text = f"{len(outcome.made)} slides extracted ({outcome.tiles:,} tiles), {len(outcome.kept)} were there already"
+    if outcome.failed:
+        text += f", {len(outcome.failed)} failed; see {out / 'failures.csv'}"
+    output.print(f"{text}.", highlight=False, markup=False, soft_wrap=True)

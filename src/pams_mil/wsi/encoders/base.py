@@ -1,0 +1,104 @@
+"""What an encoder is, and how a name becomes one.
+
+`efficientnet-lite0` is the file `efficientnet_lite0.py`, found by its `DISCOVER` line; `onnx:FILE` and `timm:MODEL`
+carry an argument; anything else with a colon is `module:Class`, a class of your own that takes no arguments.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import ConfigError, listing, nearest
+
+_MARK = re.compile(r"^DISCOVER = ", re.MULTILINE)
+_WITH_ARGUMENT = {"onnx": "onnx_file", "timm": "timm_model"}
+DEFAULT = "efficientnet-lite0"
+
+
+class Encoder(Protocol):
+    """Eight-bit RGB tiles [b, t, t, 3] in, features [b, d] out; `name` is stored in every bag."""
+
+    name: str
+
+    def __call__(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating[Any]]:
+        """Encode one batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """Where and how precisely to compute, and where weights are if not in a package or hub."""
+
+    device: str = "auto"
+    precision: str = "auto"
+    weights: Path | None = None
+
+
+def encoder_names() -> tuple[str, ...]:
+    """The built-in names, read from files without importing them.
+
+    >>> encoder_names()
+    ('efficientnet-lite0', 'lunit-vits16')
+    """
+    files = Path(__file__).parent.glob("*.py")
+    return tuple(sorted(file.stem.replace("_", "-") for file in files if _MARK.search(file.read_text("utf-8"))))
+
+
+def create_encoder(
+    name: str = DEFAULT,
+    options: EncoderOptions | None = None,
+    *,
+    announce: Callable[[str], None] | None = None,
+) -> Encoder:
+    """The encoder of that name, ready to use.
+
+    `announce` receives the terms of the weights, where they have any, before the weights are fetched or opened.
+    """
+    options = options or EncoderOptions()
+    kind, _, argument = name.partition(":")
+    if argument and kind not in _WITH_ARGUMENT:
+        return _foreign(kind, argument)
+    known = encoder_names()
+    if not argument and name not in known:
+        raise ConfigError(
+            f"There is no encoder called {name!r}.{nearest(name, known)} Available: {listing(known)}, "
+            "'timm:MODEL', 'onnx:FILE', or 'your_module:YourClass' for your own."
+        )
+    module = importlib.import_module(f"{__package__}.{_WITH_ARGUMENT.get(kind) or name.replace('-', '_')}")
+    notice = getattr(module, "NOTICE", "")
+    if notice and announce is not None:
+        announce(notice)
+    arguments = (argument, options) if argument else (options,)
+    return cast(Encoder, module.create(*arguments))
+
+
+def weights_digest(encoder: Encoder) -> str:
+    """The digest of an encoder's weights, empty where the encoder does not give one."""
+    return str(getattr(encoder, "digest", ""))
+
+
+def _foreign(module_name: str, attribute: str) -> Encoder:
+    full_name = f"{module_name}:{attribute}"
+    try:
+        made = getattr(importlib.import_module(module_name), attribute)()
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"Could not load the encoder {full_name!r}: {error}. Expected a class without required arguments, "
+            "importable from here; is its module on PYTHONPATH?"
+        ) from error
+    if not callable(made):
+        raise ConfigError(f"The encoder {full_name!r} cannot be called on tiles [b, t, t, 3] to give features [b, d].")
+    if not isinstance(getattr(made, "name", None), str):
+        try:
+            made.name = full_name
+        except AttributeError as error:
+            raise ConfigError(f"The encoder {full_name!r} needs an attribute 'name', stored in every bag.") from error
+    return cast(Encoder, made)

@@ -1,0 +1,211 @@
+"""Slides in, bags out: one slide after the other, the next one prepared while this one is encoded.
+
+A bag under its final name is complete. So a run can be killed at any time and started again, by any number of
+processes on one folder: each slide is done once, by whoever holds its claim, and only missing ones are done at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from filelock import FileLock
+
+from pams_mil.errors import BagError, SlideError
+from pams_mil.wsi.claims import Claims
+from pams_mil.wsi.encoders.base import Encoder
+from pams_mil.wsi.one_slide import PreparedSlide, finish, prepare
+from pams_mil.wsi.record import read_record
+from pams_mil.wsi.settings import TileSettings, WorkSettings, hold_to
+from pams_mil.wsi.sources import SlideSource, file_fingerprint
+
+BAG_FOLDER = "h5_files"
+_POLL_S = 0.2
+
+
+class Watcher(Protocol):
+    """Hears what happens during an extraction."""
+
+    def planned(self, slide_id: str, tiles: int) -> None:
+        """A slide's tiles are known."""
+        ...
+
+    def encoded(self, tiles: int) -> None:
+        """More tiles are done."""
+        ...
+
+    def finished(self, slide_id: str, problem: str) -> None:
+        """A slide is done, or given up because of a problem."""
+        ...
+
+    def waiting(self, slides: int) -> None:
+        """Nothing is left but slides that other processes work on."""
+        ...
+
+
+class Silent:
+    """A watcher that looks away."""
+
+    def planned(self, slide_id: str, tiles: int) -> None:
+        """Ignore it."""
+
+    def encoded(self, tiles: int) -> None:
+        """Ignore it."""
+
+    def finished(self, slide_id: str, problem: str) -> None:
+        """Ignore it."""
+
+    def waiting(self, slides: int) -> None:
+        """Ignore it."""
+
+
+@dataclass
+class Outcome:
+    """Ids of slides made in this run, made before or elsewhere, and problems by id (path, reason, message)."""
+
+    made: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    failed: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    tiles: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every slide has its bag."""
+        return not self.failed
+
+
+def bag_path(out: Path, slide_id: str) -> Path:
+    """Where a slide's bag lies: in CLAM's folder for features."""
+    return out / BAG_FOLDER / f"{slide_id}.h5"
+
+
+def extract(
+    sources: Sequence[SlideSource],
+    out: Path,
+    encoder: Encoder,
+    settings: TileSettings | None = None,
+    work: WorkSettings | None = None,
+    watcher: Watcher | None = None,
+) -> Outcome:
+    """Extract every slide whose bag is missing; failures are collected and written to failures.csv."""
+    settings, work = settings or TileSettings(), work or WorkSettings()
+    (out / BAG_FOLDER).mkdir(parents=True, exist_ok=True)
+    hold_to(out, settings, encoder)
+    run = _Run(out, encoder, settings, work, watcher or Silent())
+    try:
+        run.over(sources)
+    finally:
+        run.close()
+    return run.outcome
+
+
+@dataclass
+class _Claimed:
+    source: SlideSource
+    lock: FileLock
+    ready: Future[PreparedSlide]
+
+
+class _Run:
+    def __init__(
+        self, out: Path, encoder: Encoder, settings: TileSettings, work: WorkSettings, watcher: Watcher
+    ) -> None:
+        self.out, self.encoder, self.settings, self.work, self.watcher = out, encoder, settings, work, watcher
+        self.outcome = Outcome()
+        self.claims = Claims(out)
+        self.pool = ThreadPoolExecutor(work.workers, thread_name_prefix="tiles")
+        self.elsewhere: list[SlideSource] = []
+        self._held: list[_Claimed] = []
+
+    def over(self, sources: Sequence[SlideSource]) -> None:
+        self._work_through(deque(sources))
+        while self.elsewhere:
+            waiting, self.elsewhere = self.elsewhere, []
+            self.watcher.waiting(len(waiting))
+            self._work_through(deque(waiting))
+            if self.elsewhere:
+                time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        for claimed in self._held:
+            claimed.ready.cancel()
+            if not claimed.ready.cancelled() and claimed.ready.exception() is None:
+                claimed.ready.result().close()
+            claimed.lock.release()
+        self.pool.shutdown(wait=True, cancel_futures=True)
+        self.claims.record(self.outcome.failed, {*self.outcome.made, *self.outcome.kept})
+
+    def _work_through(self, queue: deque[SlideSource]) -> None:
+        current = self._next(queue)
+        while current is not None:
+            following = self._next(queue)  # prepared by the reader threads while the current one is encoded
+            self._finish(current)
+            current = following
+
+    def _next(self, queue: deque[SlideSource]) -> _Claimed | None:
+        """Claim the next slide that needs work and start preparing it."""
+        while queue:
+            source = queue.popleft()
+            if self._is_settled(source):
+                continue
+            lock = self.claims.take(source.slide_id)
+            if lock is None:
+                self.elsewhere.append(source)
+                continue
+            if self._is_settled(source):  # its former holder may have finished in between
+                self.claims.settle(source.slide_id, lock)
+                continue
+            claimed = _Claimed(source, lock, self.pool.submit(prepare, source, self.settings, self.work, self.pool))
+            self._held.append(claimed)
+            return claimed
+        return None
+
+    def _is_settled(self, source: SlideSource) -> bool:
+        path = bag_path(self.out, source.slide_id)
+        try:
+            if not path.exists():
+                return False
+            record = read_record(path)
+        except BagError:
+            return False  # damaged: make it again
+        try:
+            if record is None or record.slide_fingerprint != file_fingerprint(source.path):
+                raise SlideError(
+                    f"{path} exists but was not made from {source.path}. Remove it, or use another --out folder."
+                )
+            self.outcome.kept.append(source.slide_id)
+            self.watcher.finished(source.slide_id, "")
+        except SlideError as error:
+            self._fail(source, error)
+        return True
+
+    def _finish(self, claimed: _Claimed) -> None:
+        source = claimed.source
+        try:
+            with claimed.ready.result() as slide:
+                self.watcher.planned(source.slide_id, len(slide.plan.cells))
+                preview = self.out / "previews" / f"{source.slide_id}.png" if self.work.preview else None
+                path = bag_path(self.out, source.slide_id)
+                tiles = finish(slide, path, self.encoder, self.settings, self.work, self.watcher.encoded, preview)
+            self.outcome.made.append(source.slide_id)
+            self.outcome.tiles += tiles
+            self.watcher.finished(source.slide_id, "")
+        except (SlideError, BagError) as error:
+            self._fail(source, error)
+        finally:
+            self._held.remove(claimed)
+            if source.slide_id in self.outcome.made:
+                self.claims.settle(source.slide_id, claimed.lock)
+            else:
+                claimed.lock.release()
+
+    def _fail(self, source: SlideSource, error: SlideError | BagError) -> None:
+        message = str(error)
+        reason = getattr(error, "reason", "unreadable")
+        self.outcome.failed[source.slide_id] = (str(source.path), reason, message)
+        self.watcher.finished(source.slide_id, message)

@@ -1,0 +1,115 @@
+"""Which slides to work on: files and folders in, one source per slide out, each with an id of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pams_mil.errors import ParameterError, SlideError, TableError, listing
+from pams_mil.tables import read_table
+from pams_mil.wsi.resolution import check_mpp
+
+SLIDE_SUFFIXES = (
+    ".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".czi", ".svslide",
+    ".png", ".jpg", ".jpeg",
+)  # fmt: skip
+"""What is taken for a slide when a folder is searched; any file can be given by its own name."""
+
+_SAMPLE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class SlideSource:
+    """A slide to extract. The id is the file's name without its suffix and names the bag."""
+
+    slide_id: str
+    path: Path
+    mpp: float | None = None
+    mpp_is_certain: bool = False
+
+
+def find_slides(
+    paths: Iterable[Path], *, mpp_of_slide: float | None = None, mpp_table: Mapping[str, float] | None = None
+) -> tuple[SlideSource, ...]:
+    """Sources for files as given and for the slides below folders, in order of id.
+
+    Two slides that would write the same bag are refused before any work.
+    """
+    if mpp_of_slide is not None:
+        check_mpp(mpp_of_slide, "--mpp-of-slide")
+    known = dict(mpp_table or {})
+    sources = []
+    for path in dict.fromkeys(_expanded(paths)):
+        certain = known.pop(path.name, None) or known.pop(path.stem, None)
+        sources.append(SlideSource(path.stem, path, certain or mpp_of_slide, certain is not None))
+    if known:
+        raise ParameterError(f"The table of resolutions names slides that were not given: {listing(known)}.")
+    _check_ids(sources)
+    return tuple(sorted(sources, key=lambda source: source.slide_id))
+
+
+def read_mpp_table(path: Path) -> dict[str, float]:
+    """Resolutions by slide from a table with columns `slide` (or `wsi`) and `mpp`."""
+    columns = read_table(path)
+    names = columns.get("slide") or columns.get("wsi") or columns.get("slide_id")
+    if names is None or "mpp" not in columns:
+        raise TableError(f"{path} has the columns {listing(columns)}; expected 'slide' and 'mpp'.")
+    found: dict[str, float] = {}
+    for name, text in zip(names, columns["mpp"], strict=True):
+        try:
+            found[str(name)] = check_mpp(float(text), f"the mpp of {name!r} in {path}")
+        except ValueError as error:
+            if isinstance(error, ParameterError):
+                raise
+            raise TableError(f"{path} gives {text!r} as the mpp of {name!r}; expected a number.") from error
+    return found
+
+
+def file_fingerprint(path: Path) -> str:
+    """32 hex digits of a file's size, first and last 64 KiB: tells files apart without reading gigabytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            digest.update(str(size).encode() + b":" + file.read(_SAMPLE_BYTES))
+            file.seek(max(0, size - _SAMPLE_BYTES))
+            digest.update(file.read(_SAMPLE_BYTES))
+    except OSError as error:
+        raise SlideError(f"{path} cannot be read: {error.strerror}.") from error
+    return digest.hexdigest()
+
+
+def _expanded(paths: Iterable[Path]) -> Iterable[Path]:
+    for path in paths:
+        if not path.is_dir() or path.suffix.lower() in SLIDE_SUFFIXES:
+            yield path
+            continue
+        inside = sorted(entry for entry in path.rglob("*") if _looks_like_slide(entry))
+        if not inside:
+            raise SlideError(
+                f"There are no slides in {path}; expected files ending in {listing(SLIDE_SUFFIXES, most=20)}."
+            )
+        yield from inside
+
+
+def _looks_like_slide(path: Path) -> bool:
+    return path.suffix.lower() in SLIDE_SUFFIXES and not path.name.startswith(".")
+
+
+def _check_ids(sources: list[SlideSource]) -> None:
+    groups: dict[str, list[str]] = defaultdict(list)
+    for source in sources:
+        if not source.slide_id.strip(". "):
+            raise SlideError(f"{source.path} has no name that could identify the slide; rename the file.")
+        # some file systems take these for one another, and a cohort may be moved to one
+        groups[unicodedata.normalize("NFKC", source.slide_id).casefold()].append(str(source.path))
+    doubles = [paths for paths in groups.values() if len(paths) > 1]
+    if doubles:
+        raise SlideError(
+            f"{len(doubles)} slide ids are not unique, so bags would overwrite each other: {listing(doubles[0])}. "
+            "Rename the files or extract them into different folders."
+        )
