@@ -40,6 +40,14 @@ def test_memory_is_first_in_first_out_and_has_a_limit():
     assert not margin.memory_log_p.requires_grad
 
 
+def test_a_bag_with_two_labels_is_remembered_by_the_heavier_one():
+    margin = LevelMargin(3, margin=3.0, memory=4)
+    share = torch.tensor([0.3, 0.5, 1.0])
+    margin(sure(0, 0, 0), torch.tensor([0, 0, 0]), share)
+    margin(sure(0, 0, 0), torch.tensor([2, 2, 2]), 1 - share)
+    assert margin.memory_target.tolist() == [2, 0, -1, -1]
+
+
 def test_evaluation_does_not_remember():
     margin = LevelMargin(3, margin=3.0, memory=4).eval()
     margin(sure(0), torch.tensor([0]))

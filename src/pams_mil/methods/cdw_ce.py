@@ -7,7 +7,7 @@ Probability is punished where it should not be, more so the farther from the tru
 Paper's setting: α is not stated; 2 is the authors' default, 1 and 1.5 are worth trying. With seven or more classes
 large values let the farthest class dominate.
 Deviations: log(1 − p) is taken in log space, so no clamp silences a confident mistake.
-License: written from the equation; the authors' code is under the MIT license.
+License: written from the equation; the authors' code (MIT license) was not used.
 """
 
 from __future__ import annotations

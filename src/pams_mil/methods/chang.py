@@ -7,7 +7,7 @@ behind a stop-gradient sg, the slices of all finer levels; the finest head sees 
 
 Paper's setting: equal weights for all levels. With one level there is one slice, and this is cross-entropy.
 Deviations: the feature goes through Linear, LayerNorm and ELU; the original's BatchNorm cannot work with one bag.
-License: written from the equations; the authors' code is under the MIT license.
+License: written from the equations; the authors' code (MIT license) was not used.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Paper's setting: not in the PAMS paper.
 Deviations: C − 1 questions need C − 1 logits; a head with C fits and its last logit is unused. Averaged over bags,
 where the original divides by the number of questions reached. The original's label, the median of p, is the decision
 of least expected distance; the most probable class is the default here as for every method.
-License: written from the equations; the authors' code is under the MIT license.
+License: written from the equations; the authors' code (MIT license) was not used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Objectives: from the outputs of all trained levels to named, weighted terms.
 
-A term is a module `(outputs, targets, weights) -> [b]`, one value per bag. An objective averages each term over the bags, scales it by its factor, and
-returns it under its name. The total is the sum of exactly these, so none can be computed and forgotten.
+A term is a module `(outputs, targets, weights) -> [b]`, one value per bag. An objective averages each term over the
+bags, scales it by its factor, and returns it under its name. The total is the sum of exactly these, so none can be
+computed and forgotten.
 """
 
 from __future__ import annotations
