@@ -95,7 +95,7 @@ def complete(config: RunConfig) -> RunConfig:
     method = make_method(config.method)
     options = {item.name: _plain(getattr(method, item.name)) for item in dataclasses.fields(method) if item.init}
     defaults = option_defaults(
-        discover.load("models", config.model.name), without=("in_features", "num_classes", "head")
+        discover.load("models", config.model.name), without=("in_features", "num_classes", "head", "heads")
     )
     refuse_unknown("model", config.model, defaults)
     return config.model_copy(

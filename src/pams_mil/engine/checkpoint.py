@@ -47,9 +47,10 @@ class Checkpoint:
 def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically, read back and compared before it gets its name."""
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
-    state = json.dumps(dict(checkpoint.state), allow_nan=False, sort_keys=True)
+    state = json.dumps(dict(checkpoint.state), allow_nan=False)
     digest = content_digest(tensors, state)
-    header = {"format": FORMAT, "version": str(VERSION), "state": state, "digest": digest}
+    # One entry, because safetensors writes several in random order and equal runs should give equal bytes.
+    header = {FORMAT: json.dumps({"version": VERSION, "digest": digest, "state": state})}
     with atomic.replacing(path, verify=lambda part: _verify(part, digest)) as part:
         try:
             save_file(tensors, part, metadata=header)
@@ -62,15 +63,15 @@ def load(path: Path) -> Checkpoint:
     _check_header(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            header = file.metadata() or {}
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
         raise CheckpointError(
             f"{path} is not a readable checkpoint: {error}. It was cut short or altered; expected a safetensors file "
             "written by 'pams train'. Restore it from a copy, or train again."
         ) from error
-    _check_kind(path, header)
-    state = header.get("state", "")
+    header = _check_kind(path, metadata)
+    state = str(header.get("state", ""))
     if content_digest(tensors, state) != header.get("digest"):
         raise CheckpointError(
             f"{path} does not match its checksum: it was altered after it was written. "
@@ -111,17 +112,19 @@ def _check_header(path: Path) -> None:
     )
 
 
-def _check_kind(path: Path, header: Mapping[str, str]) -> None:
-    if header.get("format") != FORMAT:
+def _check_kind(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    if FORMAT not in metadata:
         raise CheckpointError(
-            f"{path} is a safetensors file, but not a checkpoint of PAMS (format {header.get('format')!r}). "
+            f"{path} is a safetensors file, but not a checkpoint of PAMS: its header has no {FORMAT!r}. "
             "Weights of other tools are loaded with pams_mil.models.load_published."
         )
-    version = header.get("version", "")
-    if not version.isdecimal() or int(version) > VERSION:
+    header = _parsed(path, metadata[FORMAT])
+    version = header.get("version")
+    if not isinstance(version, int) or version > VERSION:
         raise CheckpointError(
             f"{path} has format version {version!r}; this PAMS reads up to {VERSION}. Install a newer pams-mil."
         )
+    return header
 
 
 def _parsed(path: Path, state: str) -> dict[str, Any]:
@@ -136,6 +139,6 @@ def _parsed(path: Path, state: str) -> dict[str, Any]:
 
 def _verify(part: Path, digest: str) -> None:
     written = load(part)
-    state = json.dumps(dict(written.state), allow_nan=False, sort_keys=True)
+    state = json.dumps(dict(written.state), allow_nan=False)
     if content_digest(written.tensors, state) != digest:
         raise OSError(None, "what was read back differs from what was written")

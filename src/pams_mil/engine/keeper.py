@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,12 +71,14 @@ class Keeper:
         atomic.write_csv(self.folder.metrics_file, columns, rows)
 
     def _identity(self) -> dict[str, Any]:
-        return {
+        content = {
             "blueprint": self.blueprint.to_json(),
             "fingerprint": dict(self.fingerprint),
             "cohort": self.cohort,
             "hierarchy_digest": self.blueprint.tree.digest,
         }
+        plain: dict[str, Any] = json.loads(json.dumps(content))  # as it will be read back: tuples are lists
+        return plain
 
     def _refuse_another(self, saved: Mapping[str, Any]) -> None:
         mine = self._identity()

@@ -1,0 +1,126 @@
+"""A run killed at any moment and resumed ends with the weights of a run that was never interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from pams_mil.engine import checkpoint, fit
+from pams_mil.engine.keeper import Keeper
+from tests.engine.cohort import in_child, run, same_weights, settings
+
+MODELS = ("abmil", "dtfd", "transmil")
+STEPS = 12
+
+# (what is patched, name, at which call, whether the call is still made first)
+MOMENTS = {
+    "first step": (fit, "forward", 1, False),
+    "mid-epoch": (fit, "forward", STEPS + 5, False),
+    "before validation": (fit, "validate", 2, False),
+    "after validation": (fit, "validate", 2, True),
+    "before the best checkpoint": (Keeper, "save_best", 1, False),
+    "between best and last": (Keeper, "save_last", 1, False),
+    "checkpoint part written": (checkpoint, "_verify", 2, False),
+    "before the rename": (os, "replace", 6, False),
+    "after the rename": (os, "replace", 6, True),
+    "after the checkpoint": (Keeper, "save_last", 2, True),
+}
+
+
+def killing(owner, name, at, after):
+    """Replace a function by one that kills the process at its n-th call."""
+    original, calls = getattr(owner, name), []
+
+    def patched(*args, **kwargs):
+        calls.append(None)
+        if len(calls) < at:
+            return original(*args, **kwargs)
+        if after:
+            original(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, patched)
+
+
+def killed_run(config, out, moment):
+    def victim():
+        killing(*moment)
+        run(config, out)
+
+    status = in_child(victim)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(cohort, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return {model: run(settings(cohort, model=model), folder / model) for model in MODELS}
+
+
+CASES = [("abmil", moment) for moment in MOMENTS] + [
+    (model, moment)
+    for model in ("dtfd", "transmil")
+    for moment in ("first step", "mid-epoch", "after validation", "checkpoint part written")
+]
+
+
+@pytest.mark.parametrize(("model", "moment"), CASES)
+def test_resumed_run_is_bit_identical(cohort, uninterrupted, tmp_path, model, moment):
+    config = settings(cohort, model=model)
+    killed_run(config, tmp_path / "run", MOMENTS[moment])
+    run(config, tmp_path / "run", resume=True)
+    for name in ("last.safetensors", "best.safetensors"):
+        assert same_weights(tmp_path / "run" / name, uninterrupted[model] / name)
+        assert (tmp_path / "run" / name).read_bytes() == (uninterrupted[model] / name).read_bytes()
+    assert (tmp_path / "run/metrics.csv").read_text() == (uninterrupted[model] / "metrics.csv").read_text()
+    assert not list((tmp_path / "run").glob(".*.part"))
+
+
+def test_killed_twice(cohort, uninterrupted, tmp_path):
+    config = settings(cohort)
+    killed_run(config, tmp_path / "run", MOMENTS["mid-epoch"])
+
+    def victim():
+        killing(fit, "forward", 7, True)
+        run(config, tmp_path / "run", resume=True)
+
+    assert os.WIFSIGNALED(in_child(victim))
+    run(config, tmp_path / "run", resume=True)
+    assert same_weights(tmp_path / "run/last.safetensors", uninterrupted["abmil"] / "last.safetensors")
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("workers", [1, 3])
+def test_number_of_workers_changes_nothing(cohort, uninterrupted, tmp_path, workers):
+    config = settings(cohort, compute={"workers": workers})
+    killed_run(config, tmp_path / "run", MOMENTS["mid-epoch"])
+    run(config, tmp_path / "run", resume=True)
+    assert same_weights(tmp_path / "run/last.safetensors", uninterrupted["abmil"] / "last.safetensors")
+
+
+def test_another_seed_is_another_run(cohort, uninterrupted, tmp_path):
+    """Otherwise everything above could pass with a loop that trains nothing."""
+    other = run(settings(cohort, seed=1), tmp_path / "run")
+    assert not same_weights(other / "last.safetensors", uninterrupted["abmil"] / "last.safetensors")
+
+
+@pytest.mark.parametrize("method", ["haf", "chang", "corn", "hong"])
+def test_state_of_other_methods_survives(cohort, tmp_path, method):
+    """HAF remembers past bags; its memory must come back too."""
+    config = settings(cohort, method=method)
+    whole = run(config, tmp_path / "whole")
+    killed_run(config, tmp_path / "run", MOMENTS["mid-epoch"])
+    run(config, tmp_path / "run", resume=True)
+    assert same_weights(tmp_path / "run/last.safetensors", whole / "last.safetensors")
+
+
+@pytest.mark.parametrize("changes", [{"accumulate": 5}, {"pairing": {"mode": "add"}}, {"max_instances": 3},
+                                     {"schedule": "cosine", "clip_norm": 0.5}, {"checkpoint_minutes": 1e-9}])  # fmt: skip
+def test_settings_that_touch_the_steps(cohort, tmp_path, changes):
+    config = settings(cohort, **changes)
+    whole = run(config, tmp_path / "whole")
+    killed_run(config, tmp_path / "run", (fit, "forward", 20, True))
+    run(config, tmp_path / "run", resume=True)
+    assert same_weights(tmp_path / "run/last.safetensors", whole / "last.safetensors")
