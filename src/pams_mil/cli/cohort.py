@@ -1,0 +1,98 @@
+"""`pams cohort make`: cohorts that need no download, in CLAM's layout, with the truth of every instance."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pams_mil.cli.console import output, progress_bar
+
+if TYPE_CHECKING:
+    from pams_mil.cohorts.cifar10 import Cifar10
+    from pams_mil.cohorts.digits import Digits
+    from pams_mil.cohorts.synthetic import Synthetic
+
+app = typer.Typer(help="Make cohorts for trying things out, without any download.", no_args_is_help=True)
+KINDS = ("digits", "synthetic", "cifar10")
+CLASSES = {"digits": "digits", "cifar10": "cifar10"}
+
+
+@app.callback()
+def _cohort() -> None:
+    """Keeps `make` a named command although it is the only one."""
+
+
+@app.command("make")
+def make(
+    kind: str = typer.Argument(..., help="digits, synthetic or cifar10."),
+    out: Path = typer.Argument(..., help="A new folder."),
+    seed: int = typer.Option(0, "--seed", help="Same seed, same cohort."),
+    option: list[str] = typer.Option(
+        [], "--set", help="NAME=VALUE, e.g. train=100, noise=0.3, mixed=0.5, classes=colon; may be repeated."
+    ),
+    source: Path | None = typer.Option(None, "--source", help="cifar10: the local copy to read."),
+) -> None:
+    """Write features, manifest.csv and instance_labels.csv of a made cohort.
+
+    Example: pams cohort make digits DIGITS
+    """
+    from pams_mil.cohorts.base import write_cohort
+
+    maker = build(kind, option, seed, source)
+    total = len(maker)
+    with progress_bar() as bar:
+        advance = partial(bar, f"Making {kind}")
+        manifest = write_cohort(out, maker.slides(), total=total, progress=lambda done: advance(done / total))
+    mixed = sum("mixed" in record.tags for record in manifest)
+    lines = (
+        f"{len(manifest):,} slides of {len(manifest.patients):,} patients, {mixed:,} of them mixed, written to {out}.",
+        f"Next: pams check {out / 'manifest.csv'} --features {out / 'h5_files'} "
+        f"--classes {CLASSES.get(kind) or getattr(maker, 'classes', kind)}",
+    )
+    for line in lines:
+        output.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def build(kind: str, options: list[str], seed: int, source: Path | None) -> Digits | Synthetic | Cifar10:
+    """The cohort that the options describe."""
+    from pams_mil.cohorts.cifar10 import Cifar10
+    from pams_mil.cohorts.digits import Digits
+    from pams_mil.cohorts.synthetic import Synthetic
+    from pams_mil.errors import ConfigError, listing, nearest
+
+    makers: dict[str, Any] = {"digits": Digits, "synthetic": Synthetic, "cifar10": Cifar10}
+    if kind not in makers:
+        raise ConfigError(f"There is no cohort {kind!r}.{nearest(kind, KINDS)} Choose one of {listing(KINDS)}.")
+    given: dict[str, Any] = {**_options(makers[kind], options), "seed": seed}
+    if kind == "cifar10":
+        if source is None:
+            raise ConfigError("cifar10 needs --source, the folder of a local copy such as cifar-10-batches-py.")
+        given["source"] = source
+    made: Digits | Synthetic | Cifar10 = makers[kind](**given)
+    return made
+
+
+def _options(maker: Any, options: list[str]) -> dict[str, Any]:
+    """NAME=VALUE pairs as the types of the cohort's settings."""
+    import dataclasses
+
+    from pams_mil.errors import ConfigError, listing, nearest
+
+    kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
+    known = {item.name: item.type for item in dataclasses.fields(maker) if item.name not in ("seed", "source")}
+    found: dict[str, Any] = {}
+    for option in options:
+        name, sign, text = option.partition("=")
+        if not sign or name not in known:
+            raise ConfigError(
+                f"--set {option!r} is not NAME=VALUE with a known name.{nearest(name, known)} "
+                f"Known: {listing(known, most=20)}."
+            )
+        try:
+            found[name] = kinds[str(known[name])](text)
+        except ValueError:
+            raise ConfigError(f"--set {name} must be a number ({known[name]}), found {text!r}.") from None
+    return found
