@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.engine.cohort import make_cohort
 
 

@@ -6,10 +6,10 @@ import os
 import signal
 
 import pytest
+from tests.engine.cohort import in_child, run, same_weights, settings
 
 from pams_mil.engine import checkpoint, fit
 from pams_mil.engine.keeper import Keeper
-from tests.engine.cohort import in_child, run, same_weights, settings
 
 MODELS = ("abmil", "dtfd", "transmil")
 STEPS = 12
@@ -50,7 +50,8 @@ def killed_run(config, out, moment):
         run(config, out)
 
     status = in_child(victim)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +117,16 @@ def test_state_of_other_methods_survives(cohort, tmp_path, method):
     assert same_weights(tmp_path / "run/last.safetensors", whole / "last.safetensors")
 
 
-@pytest.mark.parametrize("changes", [{"accumulate": 5}, {"pairing": {"mode": "add"}}, {"max_instances": 3},
-                                     {"schedule": "cosine", "clip_norm": 0.5}, {"checkpoint_minutes": 1e-9}])  # fmt: skip
+CHANGES = (
+    {"accumulate": 5},
+    {"pairing": {"mode": "add"}},
+    {"max_instances": 3},
+    {"schedule": "cosine", "clip_norm": 0.5},
+    {"checkpoint_minutes": 1e-9},
+)
+
+
+@pytest.mark.parametrize("changes", CHANGES)
 def test_settings_that_touch_the_steps(cohort, tmp_path, changes):
     config = settings(cohort, **changes)
     whole = run(config, tmp_path / "whole")

@@ -1,0 +1,83 @@
+"""`pams evaluate`: predict a split with trained runs and audit the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pams_mil.cli.console import errors, progress_bar
+
+if TYPE_CHECKING:
+    from pams_mil.engine.outcome import SlidePredictions
+
+
+def evaluate(
+    runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Run folders; the first is the reference."),
+    split: str = typer.Option("test", "--split", help="Which split of the runs' manifest."),
+    manifest: Path | None = typer.Option(None, "--manifest", help="Another cohort table, e.g. of another hospital."),
+    features: Path | None = typer.Option(None, "--features", help="Feature files of that table."),
+    classes: str | None = typer.Option(None, "--classes", help="Refuse runs that were trained with other classes."),
+    out: Path | None = typer.Option(None, "--out", help="Folder for the report; default: <first run>/report."),
+    json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of a table."),
+    tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE: score this subset beside the whole."),
+    resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
+    trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
+) -> None:
+    """Score trained runs on the test split by how grave their mistakes are, and compare them.
+
+    Example: pams evaluate runs/ce-abmil-seed0 runs/pams-abmil-seed0
+    """
+    from pams_mil.atomic import strict_json
+    from pams_mil.cli.audit import show, write
+    from pams_mil.cli.predict import refuse_other_classes
+    from pams_mil.errors import ConfigError
+    from pams_mil.evaluate.audit import audit
+
+    pair = tuple(tag.partition("=")[::2]) if tag else None
+    if pair is not None and not all(pair):
+        raise ConfigError(f"--tag must be COLUMN=VALUE, e.g. --tag tags=mixed; found {tag!r}.")
+    with progress_bar() as progress:
+        models = []
+        for run, name in zip(runs, _names(runs), strict=True):
+            found = predict_run(
+                run, split=split, manifest=manifest, features=features, trusted=trust_code,
+                progress=lambda fraction, name=name: progress(f"Predicting {name}", fraction),
+            )  # fmt: skip
+            if classes is not None:
+                refuse_other_classes([found.tree.digest], [run], classes)
+            if manifest is None and run.is_dir():
+                found.write(run, name="predictions" if split == "test" else f"predictions_of_{split}")
+            models.append(found.labeled(name))
+        result = audit(models, tag=pair, resamples=resamples, progress=progress)  # type: ignore[arg-type]
+    folder = out or runs[0] / "report"
+    write(result, folder)
+    if json:
+        print(strict_json(result.to_json()))
+    else:
+        show(result)
+    errors.print(f"Report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+
+
+def predict_run(
+    run: Path, *, split: str | None, manifest: Path | None = None, features: Path | None = None, **options: Any
+) -> SlidePredictions:
+    """Predict with a run, by default on its own manifest, read as it was for training."""
+    from pams_mil.engine.cohort import features_path
+    from pams_mil.engine.prediction import predict
+    from pams_mil.engine.rundir import open_run
+
+    if manifest is not None:
+        return predict([run], manifest, split=split, features=features, **options)
+    data = open_run(run).config().data
+    return predict(
+        [run], data.manifest, split=split, features=features or features_path(data), columns=data.columns or None,
+        fold=data.fold, splits=data.splits, clini=data.clini, patients_are_slides=data.patients_are_slides,
+        merge_cases=data.merge_cases, **options,
+    )  # fmt: skip
+
+
+def _names(runs: list[Path]) -> list[str]:
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]

@@ -1,0 +1,79 @@
+"""`pams init`: a commented config to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from pams_mil.cli.console import output
+
+TEMPLATE = """\
+# Settings of one training run. Check and train with: pams train {file}
+# Any setting can be changed on the command line: pams train {file} method=ce training.epochs=20
+
+data:
+  manifest: cohort/manifest.csv   # slide_id, patient_id, label, split (train, val or test); 'pams split' makes splits
+  features: cohort/h5_files       # folder of feature files (CLAM, TRIDENT, STAMP, ...) or a pack made by 'pams pack'
+  # fold: 0                       # take the splits from the column fold_0 instead
+  # patients_are_slides: true     # the table names no patients: every slide is one
+  # merge_cases: true             # one bag per case instead of one per slide
+
+classes: bracs                    # a preset ('pams classes' lists them) or your own class file
+
+method: pams                      # {methods}
+# method: {{name: pams, alpha: 1.6, remix: sfr}}     # with options; docs/methods.md lists them
+
+model: abmil                      # {models}
+# model: {{name: dtfd, pseudo_bags: 4}}
+
+# pairing:                        # how often training bags are remixed, when the method remixes
+#   probability: 0.5
+#   mode: replace                 # or add
+
+training:
+  epochs: 50
+  patience: 10                    # stop after this many epochs without a better score; null: never
+  lr: 1e-4
+  weight_decay: 1e-4
+  accumulate: 1                   # bags per optimizer step
+  # clip_norm: 1.0                # 0: none. Left out: the model's recipe (DTFD: 5 for every part)
+  # schedule: cosine              # constant, step or cosine. Left out: the model's recipe (DTFD: step)
+  select: ascc                    # the validation metric that chooses the checkpoint
+  # max_instances: 20000          # of a training bag, chosen anew every epoch
+
+compute:
+  accelerator: auto               # cpu, cuda, ...
+  devices: 1
+  precision: 32-true              # bf16-mixed on recent GPUs
+  workers: 0                      # processes that read bags ahead; the result is the same with any number
+  cache_mb: 1024                  # memory for bags that were read already
+  loggers: [csv]                  # also tensorboard, mlflow, wandb
+
+seed: 0
+"""
+
+
+def init(
+    file: Path = typer.Argument(Path("pams.yaml"), help="Where to write the config."),
+    force: bool = typer.Option(False, "--force", help="Replace an existing file."),
+) -> None:
+    """Write a commented training config to fill in.
+
+    Example: pams init my-run.yaml
+    """
+    from pams_mil import atomic
+    from pams_mil.errors import OutputError
+
+    if file.exists() and not force:
+        raise OutputError(f"{file} exists already; choose another name or replace it with --force.")
+    atomic.write_text(file, template(str(file)))
+    output.print(f"Wrote {file}. Edit it, then: pams train {file}", highlight=False, markup=False)
+
+
+def template(file: str) -> str:
+    """The commented config, with the methods and models that exist."""
+    from pams_mil.discover import available
+
+    methods, models = ", ".join(available("methods")), ", ".join(available("models"))
+    return TEMPLATE.format(file=file, methods=methods, models=models)

@@ -1,0 +1,83 @@
+"""The bar of `pams train`: loss terms while it goes, validation scores after every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pams_mil.cli.console import errors
+
+_SHOWN = (("acc", "acc"), ("auc", "AUC"), ("ascc", "AsCC"), ("asmc", "AsMC"), ("under_call_rate", "missed"))
+
+
+class TrainBar:
+    """A `Watch` that draws on stderr; use it as a context."""
+
+    def __init__(self, select: str, *, console: Console = errors) -> None:
+        columns = (
+            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[terms]}", style="dim"),
+        )  # fmt: skip
+        self._bar = Progress(*columns, console=console, transient=True)
+        self._console = console
+        self._select = select
+        self._task = self._bar.add_task("Reading", total=None, terms="")
+        self._sums: dict[str, float] = {}
+        self._bags = 0
+        self._best: float | None = None
+
+    def __enter__(self) -> TrainBar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def epoch_started(self, epoch: int, epochs: int, steps: int, done: int) -> None:
+        """A new bar."""
+        self._sums, self._bags = {}, 0
+        self._bar.reset(self._task, description=f"Epoch {epoch + 1}/{epochs}", total=steps, completed=done, terms="")
+
+    def stepped(self, terms: Mapping[str, float]) -> None:
+        """One bag more, with the mean of every term so far."""
+        self._bags += 1
+        for name, value in terms.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        shown = ""
+        if self._bags % 16 == 1:  # text is costly to draw, a bag may take less than a millisecond
+            shown = "  ".join(f"{name} {total / self._bags:.3f}" for name, total in self._sums.items())
+        self._bar.update(self._task, advance=1, **({"terms": shown} if shown else {}))
+
+    def validated(self, fraction: float) -> None:
+        """The bar stays; validation is short."""
+
+    def epoch_finished(self, row: Mapping[str, Any]) -> None:
+        """One line per epoch."""
+        scores = "  ".join(f"{label} {_shown(row.get(f'val_{key}'))}" for key, label in _SHOWN)
+        score = row.get(f"val_{self._select}")
+        better = score is not None and (self._best is None or self._improves(score))
+        self._best = score if better else self._best
+        mark = " [bold green]best[/]" if better else ""
+        self._bar.console.print(
+            f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  val: {scores}{mark}", highlight=False, soft_wrap=True
+        )
+
+    def noted(self, text: str) -> None:
+        """A line above the bar."""
+        self._bar.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+    def _improves(self, score: float) -> bool:
+        from pams_mil.metrics.table import FACTS
+
+        higher = self._select in FACTS and FACTS[self._select].higher_is_better
+        return self._best is None or (score > self._best if higher else score < self._best)
+
+
+def _shown(value: float | None) -> str:
+    return "  n/a" if value is None else f"{value:.3f}"
