@@ -28,7 +28,7 @@ def extract(
     ),
     mpp: float = typer.Option(1.0, "--mpp", help="Microns per pixel of the tiles."),
     tile_px: int = typer.Option(256, "--tile-px", help="Side of a tile in pixels."),
-    min_tissue: float = typer.Option(0.25, "--min-tissue", help="Least share of tissue in a tile."),
+    min_tissue: float = typer.Option(0.10, "--min-tissue", help="Least share of tissue in a tile."),
     mpp_of_slide: float | None = typer.Option(
         None, "--mpp-of-slide", help="Microns per pixel of slides that do not state it; never guessed."
     ),

@@ -104,6 +104,11 @@ def extract(
     return run.outcome
 
 
+def settle_failures(out: Path, outcome: Outcome) -> None:
+    """Bring failures.csv up to date with an outcome."""
+    Claims(out).record(outcome.failed, {*outcome.made, *outcome.kept})
+
+
 @dataclass
 class _Claimed:
     source: SlideSource
@@ -138,7 +143,7 @@ class _Run:
                 claimed.ready.result().close()
             claimed.lock.release()
         self.pool.shutdown(wait=True, cancel_futures=True)
-        self.claims.record(self.outcome.failed, {*self.outcome.made, *self.outcome.kept})
+        settle_failures(self.out, self.outcome)
 
     def _work_through(self, queue: deque[SlideSource]) -> None:
         current = self._next(queue)

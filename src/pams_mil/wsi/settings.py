@@ -25,7 +25,7 @@ class TileSettings:
 
     mpp: float = 1.0
     tile_px: int = 256
-    min_tissue: float = 0.25
+    min_tissue: float = 0.10
     on_bad_tile: str = "fail"
     reader: str = "auto"
     feature_dtype: str = "float32"
