@@ -46,6 +46,20 @@ def test_group_logsumexp_equals_sums(z, data):
     torch.testing.assert_close(ops.group_logsumexp(log_p, [cut, len(z) - cut]).exp(), expected)
 
 
+@given(logits, st.data(), st.sampled_from([0.0, 1e4, -1e4]))
+def test_group_log_softmax_equals_two_steps(z, data, offset):
+    cut = data.draw(st.integers(1, len(z) - 1))
+    sizes = [cut, len(z) - cut]
+    exact = ops.group_logsumexp(torch.tensor(z, dtype=torch.float64).log_softmax(-1), sizes)
+    torch.testing.assert_close(
+        ops.group_log_softmax(torch.tensor(z, dtype=torch.float64) + offset, sizes), exact, rtol=1e-9, atol=1e-9
+    )
+    rounded = torch.tensor(z).round()  # whole numbers survive the offset in float32
+    single = ops.group_log_softmax(rounded + offset, sizes)
+    double = ops.group_logsumexp(rounded.double().log_softmax(-1), sizes)
+    torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-5)
+
+
 @given(logits, st.data())
 def test_js_is_symmetric_and_bounded(z, data):
     other = data.draw(st.lists(st.floats(-50, 50), min_size=len(z), max_size=len(z)))

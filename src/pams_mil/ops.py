@@ -54,6 +54,19 @@ def group_logsumexp(log_p: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.stack([part.logsumexp(-1) for part in torch.split(log_p, list(sizes), dim=-1)], dim=-1)
 
 
+def group_log_softmax(logits: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Log-probabilities of groups of neighboring classes: log Σ_{c in g} softmax(z)_c.
+
+    Shapes: [.., sum(sizes)] -> [.., len(sizes)]
+
+    >>> group_log_softmax(torch.tensor([0.1, 0.2, 0.7]).log(), [2, 1]).exp()
+    tensor([0.3000, 0.7000])
+    """
+    # The largest logit is taken off first: float32 has no digits left for log-sums near 1e4.
+    shifted = logits - logits.detach().amax(-1, keepdim=True)
+    return group_logsumexp(shifted, sizes).log_softmax(-1)
+
+
 def divergences_to_mean(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
     """KL(p ‖ m) and KL(q ‖ m) with m = ½(p + q), natural log, each between 0 and ln 2.
 

@@ -50,7 +50,7 @@ def alignment_loss(
             f"sizes must name {coarse_logits.shape[-1]} groups of {fine_logits.shape[-1]} classes, found {list(sizes)}."
         )
     coarse = ops.at_least_float32(coarse_logits).log_softmax(-1)
-    fine = ops.group_logsumexp(ops.at_least_float32(fine_logits).log_softmax(-1), sizes)
+    fine = ops.group_log_softmax(ops.at_least_float32(fine_logits), sizes)
     if detach == "coarse":
         coarse = coarse.detach()
     elif detach == "fine":
