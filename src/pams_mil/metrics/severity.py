@@ -78,12 +78,14 @@ def severe_errors(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, lev
 
 def under_call_rate(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
     """Share of all samples that were called less urgent than they are."""
-    return severe_errors(y_true, y_pred, hierarchy, level) / len(y_true)
+    counts = confusion_matrix(y_true, y_pred, hierarchy, level)
+    return float(reduce.divide(reduce.count_where(counts, hierarchy.outranks(level)), reduce.total(counts)))
 
 
 def over_call_rate(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
     """Share of all samples that were called more urgent than they are."""
-    return severe_errors(y_pred, y_true, hierarchy, level) / len(y_true)
+    counts = confusion_matrix(y_true, y_pred, hierarchy, level)
+    return float(reduce.divide(reduce.count_where(counts, hierarchy.outranks(level).T), reduce.total(counts)))
 
 
 def under_call_magnitude(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
@@ -94,4 +96,5 @@ def under_call_magnitude(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarc
 
 def over_call_magnitude(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
     """Mean class distance of the over-calls; NaN when there are none."""
-    return under_call_magnitude(y_pred, y_true, hierarchy, level)
+    counts = confusion_matrix(y_true, y_pred, hierarchy, level)
+    return float(reduce.mean_where(counts, hierarchy.distance(level).astype(float), hierarchy.outranks(level).T))

@@ -1,0 +1,96 @@
+"""Metrics of probabilities: AUC, calibration, expected class and cost, against loops and other libraries."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import sklearn.metrics
+from hypothesis import given
+from tests.reference import metrics as reference
+from tests.strategies import predictions
+
+from pams_mil.errors import ParameterError
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.metrics import calibration_error, expected_class_of_errors, expected_cost, macro_auc
+from pams_mil.metrics.probability import class_aucs
+
+
+@given(predictions(most_rows=25))
+def test_auc_counts_won_pairs(model: Predictions):
+    true, scores = model.target, model.probabilities
+    expected = [reference.auc(true.tolist(), scores.tolist(), c) for c in range(scores.shape[1])]
+    assert class_aucs(true, scores) == pytest.approx(expected, nan_ok=True)
+    assert macro_auc(true, scores) == pytest.approx(reference.macro_auc(true.tolist(), scores.tolist()), nan_ok=True)
+
+
+@given(predictions())
+def test_auc_agrees_with_scikit_learn_on_the_present_classes(model: Predictions):
+    true, scores = model.target, model.probabilities
+    for c, value in enumerate(class_aucs(true, scores)):
+        if 0 < np.sum(true == c) < len(true):
+            assert value == pytest.approx(sklearn.metrics.roc_auc_score(true == c, scores[:, c]))
+        else:
+            assert math.isnan(value)
+
+
+def test_macro_auc_is_scikit_learns_when_all_classes_are_present():
+    rng = np.random.default_rng(0)
+    true, scores = rng.permutation(np.arange(200) % 5), rng.dirichlet(np.ones(5), 200).round(2)
+    scores /= scores.sum(1, keepdims=True)
+    expected = sklearn.metrics.roc_auc_score(true, scores, multi_class="ovr", average="macro")
+    assert macro_auc(true, scores) == pytest.approx(expected)
+
+
+def test_auc_of_one_class_only_is_undefined():
+    assert math.isnan(macro_auc(np.array([1, 1]), np.array([[0.5, 0.5], [0.1, 0.9]])))
+
+
+@given(predictions())
+def test_expected_class_of_errors(model: Predictions):
+    arguments = model.target.tolist(), model.predicted.tolist(), model.probabilities.tolist()
+    expected = [reference.expected_class_of_errors(*arguments, c) for c in range(model.hierarchy.num_classes())]
+    found = expected_class_of_errors(model.target, model.predicted, model.probabilities)
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+@given(predictions())
+def test_expected_cost(model: Predictions):
+    cost = np.random.default_rng(1).random((model.hierarchy.num_classes(),) * 2)
+    expected = reference.expected_cost(model.target.tolist(), model.probabilities.tolist(), cost.tolist())
+    assert expected_cost(model.target, model.probabilities, cost) == pytest.approx(expected)
+
+
+def test_calibration_error_agrees_with_torchmetrics():
+    import torch
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        true, scores = rng.integers(0, 4, 300), rng.dirichlet(np.ones(4), 300)
+        expected = multiclass_calibration_error(torch.tensor(scores), torch.tensor(true), num_classes=4, n_bins=15)
+        assert calibration_error(true, scores) == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_calibration_error_by_hand():
+    scores = np.array([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [1.0, 0.0]])
+    true = np.array([0, 1, 1, 0])
+    assert calibration_error(true, scores, bins=10) == pytest.approx((2 * 0.4 + 0.4 + 0) / 4)
+
+
+@pytest.mark.parametrize(
+    ("true", "scores", "message"),
+    [
+        (np.array([0]), np.array([[0.5, 0.5], [1, 0]]), r"found \(1,\) and \(2, 2\)"),
+        (np.array([], dtype=int), np.empty((0, 2)), "n of at least 1"),
+        (np.array([0]), np.array([0.5]), r"found \(1,\) and \(1,\)"),
+        (np.array([2]), np.array([[0.5, 0.5]]), "from 0 to 1, found 2"),
+    ],
+)
+def test_shapes_are_checked(true: np.ndarray, scores: np.ndarray, message: str):
+    for function in (macro_auc, calibration_error):
+        with pytest.raises(ParameterError, match=message):
+            function(true, scores)
+    with pytest.raises(ParameterError, match="cost must be 2 x 2"):
+        expected_cost(np.array([0]), np.array([[0.5, 0.5]]), np.ones((3, 3)))
