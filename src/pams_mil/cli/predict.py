@@ -10,6 +10,9 @@ import typer
 from pams_mil.cli.console import output, progress_bar
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pams_mil.data.dataset import BagSample
     from pams_mil.engine.outcome import SlidePredictions
     from pams_mil.engine.prediction import Attend
 
@@ -74,7 +77,7 @@ def attention_writer(folder: Path) -> Attend:
     from pams_mil import atomic
     from pams_mil.data.filenames import file_names
 
-    def write(sample, attention):  # type: ignore[no-untyped-def]
+    def write(sample: BagSample, attention: list[Tensor]) -> None:
         name = file_names([sample.slide_id])[sample.slide_id]
         with atomic.replacing(folder / "attention" / f"{name}.h5") as part, h5py.File(part, "w") as file:
             file.attrs["slide_id"] = sample.slide_id

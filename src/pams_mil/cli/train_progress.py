@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -34,9 +33,7 @@ class TrainBar:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def epoch_started(self, epoch: int, epochs: int, steps: int, done: int) -> None:
@@ -49,10 +46,10 @@ class TrainBar:
         self._bags += 1
         for name, value in terms.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
-        shown = ""
         if self._bags % 16 == 1:  # text is costly to draw, a bag may take less than a millisecond
             shown = "  ".join(f"{name} {total / self._bags:.3f}" for name, total in self._sums.items())
-        self._bar.update(self._task, advance=1, **({"terms": shown} if shown else {}))
+            self._bar.update(self._task, terms=shown)
+        self._bar.advance(self._task)
 
     def validated(self, fraction: float) -> None:
         """The bar stays; validation is short."""

@@ -1,0 +1,26 @@
+"""`pams export`: a trained model to hand on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from pams_mil.cli.console import output
+
+
+def export(
+    run: Path = typer.Argument(..., metavar="RUN", help="A run folder."),
+    out: Path | None = typer.Option(None, "--out", help="Where to write; default: <run>/export."),
+    onnx: bool = typer.Option(True, "--onnx/--no-onnx", help="Also write an ONNX graph where the model allows it."),
+    trust_code: bool = typer.Option(False, "--trust-code", help="Allow a run that names your own method or model."),
+) -> None:
+    """Write weights (safetensors), a description (JSON), a model card, and an ONNX graph checked against the model.
+
+    Example: pams export runs/pams-abmil-seed0 --out exported
+    """
+    from pams_mil.engine.export import export as run_export
+
+    folder = out or run / "export"
+    for file, what in run_export(run, folder, onnx=onnx, trusted=trust_code).items():
+        output.print(f"{folder / file}: {what}", highlight=False, markup=False, soft_wrap=True)
