@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.data.writers import numbers
 
 from pams_mil.data import Bag, BagInfo, read_bag, write_bag
 from pams_mil.errors import BagError
-from tests.data.writers import numbers
 
 
 def infos() -> st.SearchStrategy[BagInfo]:

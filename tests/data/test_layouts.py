@@ -9,10 +9,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from tests.data import writers
 
 from pams_mil.data import read_bag
 from pams_mil.errors import BagError
-from tests.data import writers
 
 
 @pytest.mark.parametrize("rows", [1, 31, 32, 33, 300])

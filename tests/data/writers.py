@@ -60,8 +60,8 @@ def stamp(path: Path, features: np.ndarray, coords_um: np.ndarray) -> Path:
         file["coords"] = coords_um
         file["feats"] = features
         file.attrs.update(
-            {"stamp_version": "2.3.0", "extractor": "ctranspath", "unit": "um", "tile_size_um": 256.0, "tile_size_px": 224,
-             "code_hash": "abc", "feat_type": "tile"}
+            {"stamp_version": "2.3.0", "extractor": "ctranspath", "unit": "um", "tile_size_um": 256.0,
+             "tile_size_px": 224, "code_hash": "abc", "feat_type": "tile"}
         )  # fmt: skip
     return path
 
