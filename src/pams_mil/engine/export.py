@@ -124,7 +124,8 @@ def _write_onnx(graph: Graph, example: Tensor, path: Path) -> Callable[[Tensor],
 
     names = [f"probabilities_{number}" for number in range(len(graph(example)))]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with torch.no_grad():
+    # With gradients on, models take a bag as a whole; without, large bags go in blocks, which a graph cannot count.
+    with torch.enable_grad():
         # The tracing exporter: bags have any number of rows, which the newer exporter would fix at the example's.
         torch.onnx.export(
             graph, (example,), str(path), dynamo=False, input_names=["features"], output_names=names,
