@@ -60,43 +60,50 @@ class _InverseFactor(torch.autograd.Function):
         r = s
         for _ in range(steps - 1):
             p, q = r @ y, r @ r
-            saved += [r, q, y, p]
-            y = torch.baddbmm(13 * y - 15 * p, q, 7 * y - p, beta=0.25, alpha=0.25)
-            r = torch.baddbmm(13 * r - 15 * q, q, 7 * r - q, beta=0.25, alpha=0.25)
+            t = torch.add(p, y, alpha=-7)
+            saved += [r, q, y, t]
+            y = torch.baddbmm(torch.add(y, p, alpha=-15 / 13), q, t, beta=13 / 4, alpha=-1 / 4)
+            r = torch.baddbmm(torch.add(r, q, alpha=-15 / 13), q, torch.add(q, r, alpha=-7), beta=13 / 4, alpha=-1 / 4)
         # The last power is needed only times Y, which is narrow.
         p = r @ y
         rp = r @ p
         ctx.save_for_backward(*saved, r, y, p, rp)
-        return torch.baddbmm(13 * y - 15 * p + 7 * rp, r, rp, beta=0.25, alpha=-0.25)
+        return torch.baddbmm(13 * y - 15 * p + 7 * rp, r, rp, beta=1 / 4, alpha=-1 / 4)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         *saved, r, y, p, rp = ctx.saved_tensors
+        # 4 Y' = 13 Y - 15 RY + 7 R(RY) - R(R(RY))
         grad = grad / 4
-        # Y' = 13 Y - 15 RY + 7 R(RY) - R(R(RY)), all over 4
         grad_rp = 7 * grad - r @ grad
         grad_p = r @ grad_rp - 15 * grad
-        grad_r = grad_p @ y.mT + grad_rp @ p.mT - grad @ rp.mT
-        grad_y = 13 * grad + r @ grad_p
-        grad_r = _symmetric(grad_r)
+        half = torch.cat([grad_p, grad_rp, -grad], -1) @ torch.cat([y, p, rp], -1).mT
+        grad_y = torch.baddbmm(grad, r, grad_p, beta=13)
         for start in range(len(saved) - 4, -1, -4):
-            r, q, y, p = saved[start : start + 4]
-            grad_r, grad_y = _step_backward(r, q, y, p, grad_r / 4, grad_y / 4)
-        return grad_r, grad_y, None
+            r, q, y, t = saved[start : start + 4]
+            half, grad_y = _step_backward(r, q, y, t, (half + half.mT) / 8, grad_y / 4)
+        return (half + half.mT) / 2, grad_y, None
 
 
-def _step_backward(r: Tensor, q: Tensor, y: Tensor, p: Tensor, grad_r: Tensor, grad_y: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of (R, Y) from those of 4 (R', Y'); `grad_r` is symmetric, which halves the products."""
-    narrow = q @ grad_y
-    grad_p = -15 * grad_y - narrow
-    wide = q @ grad_r
-    grad_q = torch.baddbmm(-15 * grad_r - wide, grad_r, 7 * r - q)
-    grad_q.baddbmm_(grad_y, (7 * y - p).mT)
-    from_q = torch.bmm(r, _symmetric(grad_q))
-    mixed = torch.baddbmm(7 * wide + 2 * from_q, grad_p, y.mT)
-    return _symmetric(mixed) + 13 * grad_r, torch.baddbmm(13 * grad_y + 7 * narrow, r, grad_p)
+def _step_backward(r: Tensor, q: Tensor, y: Tensor, t: Tensor, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """From X, the symmetric gradient of 4 R', and G, that of 4 Y', to a matrix K and the gradient of Y.
 
+    The gradient of R is (K + K^T) / 2. For 4 R' = 13 R - 15 R^2 + 7 R^3 - R^4 it takes two products,
 
-def _symmetric(matrix: Tensor) -> Tensor:
-    return (matrix + matrix.mT) / 2
+        K/2 = 13/2 X - 11/4 XR + N (7/2 R - Q),  N = XR + (XR)^T - 7/2 X,
+
+    since (XR, RXR, XR^2, RXR^2, XR^3) then get their factors (-15, 7/2, 7, -1, -1), up to transposition. From
+    4 Y' = 13 Y - 15 RY - Q t, with t = RY - 7 Y, come only outer products of narrow matrices.
+    """
+    width = g.shape[-1]
+    xr = torch.bmm(x, r)
+    n = torch.add(xr + xr.mT, x, alpha=-3.5)
+    k = torch.add(13 * x, xr, alpha=-5.5).baddbmm_(n, torch.add(q, r, alpha=-3.5), alpha=-2)
+    rg_rt = torch.bmm(r, torch.cat([g, t], -1))
+    rg, rt = rg_rt[..., :width], rg_rt[..., width:]
+    qg = torch.bmm(q, g)
+    k.baddbmm_(torch.cat([rg, g, torch.add(qg, g, alpha=15)], -1), torch.cat([t, rt, y], -1).mT, alpha=-1)
+    # G (13 - 15 R + 7 Q - RQ), in factors that are at hand
+    grad_y = torch.baddbmm(torch.add(13 * g - 15 * rg, qg, alpha=7), r, qg, alpha=-1)
+    return k, grad_y

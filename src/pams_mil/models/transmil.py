@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pams_mil.errors import ParameterError
 from pams_mil.models.bags import BagBatch
 from pams_mil.models.base import Embedded, MILModel, require_positive
+from pams_mil.models.fast_dropout import FastDropout
 from pams_mil.models.heads import Head
 from pams_mil.models.nystrom import NystromAttention
 from pams_mil.models.ppeg import PPEG
@@ -33,7 +34,7 @@ class AttentionLayer(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(features)
         self.attention = attention
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FastDropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """All tokens, [n, e]."""
