@@ -10,7 +10,8 @@ never closes, so it is μ − JS.
 Paper's setting: all weights 1. With one level only the cross-entropy remains.
 Deviations: pairs need several bags, but a step may see one. So the last 256 bags' coarse predictions are remembered
 without gradient, as part of the objective's state, and each bag is compared with its successors in the row of batch
-mates and memories, about 256 comparisons per step; pairs of the same class are skipped.
+mates and memories, about 256 comparisons per step; pairs of the same class are skipped. On DTFD-MIL the alignment also
+covers pseudo-bags; nothing else would train their coarse heads.
 License: written from the equations; the authors' code has no license and was not used.
 """
 
@@ -105,7 +106,7 @@ class Haf(Method):
         finest, several = tree.num_levels - 1, float(tree.num_levels > 1)
         terms: dict[str, tuple[float, nn.Module]] = {
             "ce": (1.0, LevelTerm({finest: CrossEntropy().level_loss(tree, finest)})),
-            "alignment": (several * self.lambda_align, AlignmentTerm(tree)),
+            "alignment": (several * self.lambda_align, AlignmentTerm(tree, tier1=True)),
             "geometry": (several * self.lambda_geometry, GeometryTerm(tree)),
             "margin": (several * self.lambda_margin, MarginTerm(tree, margin=self.margin, memory=self.memory)),
         }
