@@ -1,4 +1,4 @@
-"""Real data, where it is found: PAMS_SHARED_DATA names its folder; tests that need it are skipped elsewhere."""
+"""Real data, where it is found: PAMS_REAL_DATA names its folder; tests that need it are skipped elsewhere."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 
 def _real(name: str) -> Path:
-    given = os.environ.get("PAMS_SHARED_DATA")
+    given = os.environ.get("PAMS_REAL_DATA")
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     folder = (Path(given) if given else beside) / name
     if not folder.is_dir():
-        pytest.skip(f"no {name} data here; set PAMS_SHARED_DATA to the folder that has it")
+        pytest.skip(f"no {name} data here; set PAMS_REAL_DATA to the folder that has it")
     return folder
 
 
