@@ -19,7 +19,8 @@ _HOME = {
     "Pair": "pairing",
     "Pairing": "pairing",
     "Tally": "tally",
-    "score_novelty": "novelty",
+    "EvidenceSettings": "evidence",
+    "score_evidence": "evidence",
 }
 
 __all__ = sorted(_HOME)

@@ -10,7 +10,7 @@ says where it came from. Bags may be plain tensors or, to save work over epochs,
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
@@ -59,14 +59,14 @@ class PreparedBag:
         values: [n, d] the same in the precision of the arithmetic (half precision is widened once).
         inverse_norms: [n] 1 / |z_i|, 0 for a zero row.
         total: [d] the sum of the rows.
-        novelty: [n] how unlike the instances of less urgent slides each row is, or None when not scored.
+        evidence: [n] how much each row speaks for its slide's label (see `evidence`), or None when not scored.
     """
 
     rows: Tensor
     values: Tensor
     inverse_norms: Tensor
     total: Tensor
-    novelty: Tensor | None = None
+    evidence: Tensor | None = None
 
     def __len__(self) -> int:
         return self.rows.shape[0]
@@ -94,7 +94,7 @@ def rows_of(bag: AnyBag) -> Tensor:
     return bag.rows if isinstance(bag, PreparedBag) else bag
 
 
-def prepare(bag: AnyBag, *, novelty: Tensor | None = None) -> PreparedBag:
+def prepare(bag: AnyBag, *, evidence: Tensor | None = None) -> PreparedBag:
     """Compute norms and row sum of a bag; a bag that is prepared already is returned as it is.
 
     >>> bag = prepare(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
@@ -102,8 +102,12 @@ def prepare(bag: AnyBag, *, novelty: Tensor | None = None) -> PreparedBag:
     ([0.20000000298023224, 0.0], [3.0, 4.0])
     """
     if isinstance(bag, PreparedBag):
-        return bag
+        return bag if evidence is None else replace(bag, evidence=evidence)
     check_bag(bag, "the bag")
+    if evidence is not None and evidence.shape != bag.shape[:1]:
+        raise ParameterError(
+            f"evidence must be one number per row, {list(bag.shape[:1])}, found shape {list(evidence.shape)}."
+        )
     rows = bag.detach()
     values = (rows if rows.dtype in (torch.float32, torch.float64) else rows.float()).contiguous()
     norms = torch.linalg.vector_norm(values, dim=1)
@@ -115,7 +119,7 @@ def prepare(bag: AnyBag, *, novelty: Tensor | None = None) -> PreparedBag:
             "Expected finite features; check the feature file with 'pams check'."
         )
     inverse = torch.where(norms > 0, norms.clamp_min(torch.finfo(norms.dtype).tiny).reciprocal(), 0.0)
-    return PreparedBag(rows=rows, values=values, inverse_norms=inverse, total=total, novelty=novelty)
+    return PreparedBag(rows=rows, values=values, inverse_norms=inverse, total=total, evidence=evidence)
 
 
 def check_bag(bag: Tensor, name: str) -> None:

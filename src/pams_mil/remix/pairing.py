@@ -99,8 +99,7 @@ class Pairing:
 
     def _peers(self, slide: int) -> tuple[int, int]:
         """Where slides like this one (of its rank, of its class, or itself alone) lie in the order."""
-        own = {"outranked": self._ranks, "same_class": self.targets}.get(self.rule)
-        key = slide if own is None else own[slide]
+        key = {"outranked": int(self._ranks[slide]), "same_class": self.targets[slide], "any": slide}[self.rule]
         return int(np.searchsorted(self._keys, key)), int(np.searchsorted(self._keys, key, side="right"))
 
     def _count(self, slide: int) -> int:

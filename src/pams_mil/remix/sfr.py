@@ -6,20 +6,28 @@
 
 Ties in the ranking: the larger cluster first, then the lower number. When at most k clusters are occupied, step 3
 copies all of Z_a; that is what the printed bins do on real features, so the default bins are quantiles.
-`selection="novelty"` replaces steps 1 and 2 by a ranking of the rows themselves (see `novelty`).
+
+On real cells with known classes this selection hardly prefers those that carry the label. So two others are offered,
+which replace steps 1 and 2 and choose rows of Z_a one by one:
+    * selection="neighbors": the `share` of rows farthest (in cosine, on average) from their 3 nearest rows of Z_b
+    * selection="evidence": rows whose evidence for the label is at least 1 − `level`, at least one row (`evidence`)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pams_mil.remix.base import AnyBag, Mixed, PartnerRule, check_number, check_pair, prepare, take
+from pams_mil.remix.base import AnyBag, Mixed, PartnerRule, check_number, check_option, check_pair, prepare, take
+from pams_mil.remix.evidence import convincing_rows
+from pams_mil.remix.neighbors import distant_rows
 from pams_mil.remix.prototypes import Clusters, Init, check_clustering, cluster
 
 DISCOVER = "SFR"
+Selection = Literal["clusters", "neighbors", "evidence"]
 
 
 @dataclass(frozen=True)
@@ -40,23 +48,40 @@ class SFR:
     """k, how many clusters are taken."""
     init: Init = "quantile"
     """The first clusters: quantile, range, uniform (as printed) or kmeans."""
+    selection: Selection = "clusters"
+    """How rows of Z_a are chosen: by clusters (the paper), neighbors or evidence."""
+    share: float = 0.5
+    """The share of Z_a that `selection="neighbors"` takes."""
+    level: float = 0.2
+    """The share of known negatives that `selection="evidence"` would let pass."""
 
     def __post_init__(self) -> None:
         check_clustering(clusters=self.clusters, iterations=self.iterations, init=self.init)
         check_number("top_k", self.top_k, 1, self.clusters, whole=True)
+        check_option("selection", self.selection, ("clusters", "neighbors", "evidence"))
+        check_number("share", self.share, 0, 1)
+        check_number("level", self.level, 0, 1)
 
     @property
     def partner(self) -> PartnerRule:
         """Z_a must be strictly more urgent than Z_b."""
         return "outranked"
 
+    @property
+    def needs_evidence(self) -> bool:
+        """Whether bags must come prepared with evidence: `prepare(features, evidence=...)`."""
+        return self.selection == "evidence"
+
     def __call__(self, a: AnyBag, b: AnyBag, generator: torch.Generator) -> Mixed:
         """Z_{a+b}: all rows of b, then the chosen rows of a in their original order."""
         check_pair(a, b)
         a, b = prepare(a), prepare(b)
+        if self.selection == "evidence":
+            return take(a, b, convincing_rows(a, self.level))
+        if self.selection == "neighbors":
+            return take(a, b, distant_rows(a, b, self.share))
         found = cluster((a, b), clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator)
-        chosen = chosen_rows(found, len(a), self.top_k)
-        return take(a, b, chosen, live_clusters=found.live)
+        return take(a, b, chosen_rows(found, len(a), self.top_k), live_clusters=found.live)
 
 
 def shares(found: Clusters, rows_a: int) -> dict[int, tuple[float, int]]:

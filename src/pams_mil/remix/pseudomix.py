@@ -1,0 +1,142 @@
+"""PseudoMix (PseMix; Liu et al., 2024): pseudo-bags of one bag are exchanged for pseudo-bags of another.
+
+    1. cluster each bag into L phenotypes (`prototypes`), then deal the rows of every phenotype evenly and at random
+       to n pseudo-bags
+    2. λ ~ Beta(α, α), c = ⌊λ (n + 1)⌋ in 0 .. n: take c pseudo-bags of Z_a and n − c of Z_b
+    3. with probability p the two are joined, with weight c/n for Y_a and 1 − c/n for Y_b; otherwise the c pseudo-bags
+       of Z_a stand alone. When one part is empty, the other is the bag.
+
+`labels="urgent"` is our variant for priority learning: partners differ in urgency, at least one pseudo-bag is of the
+more urgent Z_a, and the result carries Y_a alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pams_mil.remix.base import (
+    FROM_A,
+    FROM_B,
+    AnyBag,
+    Mixed,
+    PartnerRule,
+    check_number,
+    check_option,
+    check_pair,
+    prepare,
+)
+from pams_mil.remix.prototypes import Init, check_clustering, cluster
+
+DISCOVER = "PseudoMix"
+
+
+@dataclass(frozen=True)
+class PseudoMix:
+    """Some pseudo-bags of Z_a with some of Z_b; soft labels by their numbers.
+
+    >>> mixed = PseudoMix(mix_probability=1.0)(torch.rand(90, 4), torch.rand(60, 4), torch.Generator().manual_seed(0))
+    >>> 0.0 <= mixed.weight_a <= 1.0, len(mixed.features) > 0
+    (True, True)
+    """
+
+    clusters: int = 8
+    """l, the phenotypes at most."""
+    pseudo_bags: int = 30
+    """n, the pseudo-bags."""
+    iterations: int = 8
+    """T, the refinements."""
+    init: Init = "quantile"
+    """The first clusters; the publication's code offers uniform (its default) and quantile."""
+    alpha: float = 1.0
+    """α of the Beta distribution."""
+    mix_probability: float = 0.4
+    """p, how often the two parts are joined."""
+    labels: Literal["soft", "urgent"] = "soft"
+    """Weights for both labels, or the more urgent label alone."""
+
+    def __post_init__(self) -> None:
+        check_clustering(clusters=self.clusters, iterations=self.iterations, init=self.init)
+        check_number("pseudo_bags", self.pseudo_bags, 1, whole=True)
+        check_number("alpha", self.alpha, 1e-3)
+        check_number("mix_probability", self.mix_probability, 0, 1)
+        check_option("labels", self.labels, ("soft", "urgent"))
+
+    @property
+    def partner(self) -> PartnerRule:
+        """Any other bag; with the more urgent label alone, a strictly less urgent one."""
+        return "any" if self.labels == "soft" else "outranked"
+
+    def __call__(self, a: AnyBag, b: AnyBag, generator: torch.Generator) -> Mixed:
+        """The chosen rows of a, then those of b, each in their original order."""
+        check_pair(a, b)
+        count = self._draw_count(generator)
+        joined = _uniform(generator) < self.mix_probability
+        live_a, rows_a = self._rows(a, count, generator)
+        _, rows_b = self._rows(b, self.pseudo_bags - count, generator)
+        if len(rows_a) and len(rows_b) and not joined:
+            rows_b = rows_b[:0]
+        weight = self._weight(count, len(rows_a), len(rows_b))
+        return _gather(prepare(a).rows, prepare(b).rows, rows_a, rows_b, weight, live_a)
+
+    def _draw_count(self, generator: torch.Generator) -> int:
+        share = _beta(self.alpha, generator)
+        count = min(self.pseudo_bags, int(share * (self.pseudo_bags + 1)))
+        return max(1, count) if self.labels == "urgent" else count
+
+    def _rows(self, bag: AnyBag, count: int, generator: torch.Generator) -> tuple[int, Tensor]:
+        """Rows in `count` of the pseudo-bags; at least one row when any pseudo-bag is asked for."""
+        bag = prepare(bag)
+        found = cluster([bag], clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator)
+        if count == 0:
+            return found.live, torch.empty(0, dtype=torch.int64, device=bag.rows.device)
+        dealt = deal(found.labels, self.pseudo_bags, generator)
+        # Small bags leave some pseudo-bags empty; drawing among the others keeps the part from being empty.
+        occupied = torch.bincount(dealt, minlength=self.pseudo_bags).nonzero().squeeze(1)
+        order = torch.randperm(len(occupied), generator=generator, device=generator.device).to(occupied.device)
+        taken = occupied[order[: max(1, round(count * len(occupied) / self.pseudo_bags))]]
+        return found.live, torch.isin(dealt, taken).nonzero().squeeze(1)
+
+    def _weight(self, count: int, rows_a: int, rows_b: int) -> float:
+        if rows_b == 0 or self.labels == "urgent":
+            return 1.0
+        return 0.0 if rows_a == 0 else count / self.pseudo_bags
+
+
+def deal(labels: Tensor, hands: int, generator: torch.Generator) -> Tensor:
+    """Deal the rows of every cluster to `hands` pseudo-bags: random, and even to within one row per cluster.
+
+    >>> dealt = deal(torch.tensor([0, 0, 0, 0, 1, 1]), 2, torch.Generator().manual_seed(0))
+    >>> torch.bincount(dealt[:4]).tolist(), torch.bincount(dealt[4:]).tolist()
+    ([2, 2], [1, 1])
+    """
+    dealt = torch.empty_like(labels)
+    for label in torch.unique(labels).tolist():
+        rows = (labels == label).nonzero().squeeze(1)
+        order = torch.randperm(len(rows), generator=generator, device=generator.device).to(labels.device)
+        names = torch.randperm(hands, generator=generator, device=generator.device).to(labels.device)
+        dealt[rows] = names[order % hands]
+    return dealt
+
+
+def _uniform(generator: torch.Generator) -> float:
+    return float(torch.rand((), generator=generator, device=generator.device, dtype=torch.float64))
+
+
+def _beta(alpha: float, generator: torch.Generator) -> float:
+    """One draw from Beta(α, α) by two gamma draws, which torch can take from a given generator."""
+    if alpha == 1.0:
+        return _uniform(generator)
+    shape = torch.full((2,), alpha, dtype=torch.float64, device=generator.device)
+    first, second = torch._standard_gamma(shape, generator=generator).tolist()
+    return float(first / (first + second)) if first + second > 0 else 0.5
+
+
+def _gather(a: Tensor, b: Tensor, rows_a: Tensor, rows_b: Tensor, weight: float, live: int) -> Mixed:
+    features = torch.cat([a.index_select(0, rows_a), b.index_select(0, rows_b)])
+    origin = torch.full((len(features),), FROM_A, dtype=torch.int8, device=a.device)
+    origin[len(rows_a) :] = FROM_B
+    return Mixed(features, origin, torch.cat([rows_a, rows_b]), weight_a=weight, live_clusters=live)
