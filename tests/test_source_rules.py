@@ -1,0 +1,93 @@
+"""Rules that every source file keeps: nothing unsafe, nothing hidden, nothing too long."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import pams_mil
+
+ROOT = Path(pams_mil.__file__).parent
+PROJECT = Path(__file__).parents[1]
+SOURCES = sorted(ROOT.rglob("*.py"))
+ALL = SOURCES + sorted((PROJECT / "tests").rglob("*.py")) + sorted((PROJECT / "benchmarks").rglob("*.py"))
+IDS = [str(path.relative_to(ROOT)) for path in SOURCES]
+
+MOST_LINES = 400
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+def breaches(source: str, *, cli: bool = False) -> list[str]:
+    """What a source text does that it must not do."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assert):
+            found.append("assert")
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.split(".")[0] in FORBIDDEN_MODULES]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FORBIDDEN_MODULES:
+            found.append(node.module or "")
+        elif isinstance(node, ast.Call):
+            found += _bad_call(node, cli=cli)
+    if re.search(r"#.*\b(TODO|FIXME|XXX)\b", source):
+        found.append("TODO")
+    return found
+
+
+def _bad_call(node: ast.Call, *, cli: bool) -> list[str]:
+    name = ast.unparse(node.func)
+    options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+    if name in FORBIDDEN_CALLS or (name == "print" and not cli) or name.endswith("logging.basicConfig"):
+        return [name]
+    if name.endswith(("torch.load", "_torch.load")) and options.get("weights_only") != "True":
+        return ["torch.load without weights_only=True"]
+    if name.endswith("yaml.load") or name.endswith(("yaml.unsafe_load", "yaml.full_load")):
+        return [name]
+    if options.get("allow_pickle", "False") != "False" or options.get("shell", "False") != "False":
+        return ["allow_pickle or shell"]
+    return []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=IDS)
+def test_nothing_unsafe_and_nothing_unfinished(path: Path):
+    assert breaches(path.read_text("utf-8"), cli="cli" in path.relative_to(ROOT).parts) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert x", "import pickle", "from pickle import loads", "eval('1')", "exec('1')", "print(1)", "yaml.load(f)",
+        "torch.load(f)", "torch.load(f, weights_only=False)", "np.load(f, allow_pickle=True)", "x = 1  # TODO later",
+        "subprocess.run(c, shell=True)", "yaml.unsafe_load(f)", "logging.basicConfig()", "import dill.source",
+    ],
+)  # fmt: skip
+def test_the_rules_can_fail(line: str):
+    assert breaches(line)
+
+
+def test_what_is_allowed():
+    assert breaches("torch.load(f, weights_only=True)\nyaml.safe_load(f)\nmodel.eval()\nre.compile('x')") == []
+    assert breaches("print(1)", cli=True) == []
+
+
+def test_no_file_is_too_long():
+    long = {
+        str(path.relative_to(PROJECT)): lines
+        for path in ALL
+        if (lines := len(path.read_text("utf-8").splitlines())) > MOST_LINES
+    }
+    assert long == {}
+
+
+def test_no_file_has_a_vague_name():
+    assert [str(path) for path in SOURCES if path.stem in VAGUE_NAMES or path.parent.name in VAGUE_NAMES] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=IDS)
+def test_every_module_says_what_it_is_for(path: Path):
+    assert ast.get_docstring(ast.parse(path.read_text("utf-8")))
