@@ -206,6 +206,7 @@ def _evidence(score: Tensor, negatives: Tensor, weights: Tensor) -> Tensor:
 def convincing_rows(bag: PreparedBag, level: float) -> Tensor:
     """Rows with an evidence of at least 1 − level, in their order; the most convincing one when there are none.
 
+    >>> from pams_mil.remix.base import prepare
     >>> bag = prepare(torch.ones(3, 2), evidence=torch.tensor([0.95, 0.3, 0.8]))
     >>> convincing_rows(bag, 0.2).tolist(), convincing_rows(bag, 0.01).tolist()
     ([0, 2], [0])

@@ -20,6 +20,7 @@ NEIGHBORS = 3
 def neighbor_distance(a: PreparedBag, b: PreparedBag, *, neighbors: int = NEIGHBORS) -> Tensor:
     """[n_a] distance of every row of a to its nearest rows of b, in blocks of bounded memory.
 
+    >>> from pams_mil.remix.base import prepare
     >>> a, b = prepare(torch.tensor([[1.0, 0.0], [0.0, 2.0]])), prepare(torch.tensor([[3.0, 0.0]]))
     >>> neighbor_distance(a, b).tolist()
     [0.0, 1.0]
@@ -37,6 +38,7 @@ def neighbor_distance(a: PreparedBag, b: PreparedBag, *, neighbors: int = NEIGHB
 def distant_rows(a: PreparedBag, b: PreparedBag, share: float) -> Tensor:
     """The share of a's rows farthest from b, at least one, in their original order.
 
+    >>> from pams_mil.remix.base import prepare
     >>> a, b = prepare(torch.tensor([[1.0, 0.0], [0.0, 2.0]])), prepare(torch.tensor([[3.0, 0.0]]))
     >>> distant_rows(a, b, 0.5).tolist()
     [1]
