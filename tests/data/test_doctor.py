@@ -1,0 +1,144 @@
+"""The doctor finds every planted defect in one pass, and nothing in a sound cohort."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.data import writers
+from tests.data.cohorts import TREE, feature_folder
+
+from pams_mil.data import Bag, BagInfo, Manifest, SlideRecord, write_bag, write_pack
+from pams_mil.data.doctor import diagnose
+from pams_mil.data.examine import examine_manifest
+from pams_mil.data.problems import refuse_errors
+from pams_mil.errors import ManifestError
+from pams_mil.hierarchy import ClassHierarchy
+
+
+def _kinds(manifest: Manifest, features: Path | None) -> dict[str, tuple[str, ...]]:
+    found = diagnose(manifest, TREE, features=features).problems
+    return {problem.kind: problem.slides for problem in found}
+
+
+def test_a_sound_cohort_has_no_errors(tmp_path: Path) -> None:
+    manifest = feature_folder(tmp_path)
+    for features in (tmp_path / "h5_files", None):
+        found = diagnose(manifest, TREE, features=features)
+        assert found.errors == ()
+        assert {problem.kind for problem in found.problems} == {"absent class"}
+    assert found.counts["train"] == {"N": 1, "PB": 1, "UDH": 0, "FEA": 0, "ADH": 0, "DCIS": 0, "IC": 0}
+
+
+def test_every_defect_of_the_bags_in_one_pass(tmp_path: Path) -> None:
+    manifest = feature_folder(tmp_path, count=12)
+    folder = tmp_path / "h5_files"
+    (folder / "s0.h5").unlink()
+    (folder / "s1.h5").write_bytes((folder / "s1.h5").read_bytes()[:3000])
+    features, coords = writers.numbers(50)
+    features[0, 0] = np.nan
+    writers.clam(folder / "s2.h5", features, coords)
+    (folder / "s3.h5.lock").touch()
+    (folder / "s4.h5").write_bytes((folder / "s6.h5").read_bytes())
+    features, coords = writers.numbers(50, width=9)
+    writers.clam(folder / "s5.h5", features, coords)
+    features, coords = writers.numbers(3)
+    writers.clam(folder / "s7.h5", features, coords)
+    found = diagnose(manifest, TREE, features=folder, workers=3)
+    by_slide = {slide: problem for problem in found.problems for slide in problem.slides}
+    assert by_slide["s0"].kind == "missing bag"
+    assert "complete HDF5" in by_slide["s1"].message or "torn" in by_slide["s1"].message
+    assert "not finite" in by_slide["s2"].message
+    assert "being written" in by_slide["s3"].message
+    assert by_slide["s4"].kind == "duplicate features"
+    assert set(by_slide["s4"].slides) == {"s4", "s6"}
+    assert by_slide["s5"].kind == "mixed features"
+    assert "feature widths" in by_slide["s5"].message
+    assert by_slide["s7"].kind == "tiny bag"
+    assert not by_slide["s7"].error
+    assert set(by_slide) == {f"s{n}" for n in range(8)}
+    assert len(found.bags) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"encoder": "other"}, "encoders"),
+        ({"tile_px": 512}, "tile sizes"),
+        ({"mpp": 1.0}, "resolutions"),
+        ({"magnification": 40.0}, "magnifications"),
+    ],
+)
+def test_mixed_features_name_both_groups(tmp_path: Path, change: dict[str, object], words: str) -> None:
+    usual = BagInfo(encoder="uni", tile_px=256, mpp=0.5, magnification=20.0)
+    records = []
+    for number in range(5):
+        features, coords = writers.numbers(20, seed=number)
+        info = replace(usual, **change) if number == 3 else usual
+        write_bag(tmp_path / "f" / f"s{number}.h5", Bag(features, coords, info))
+        records.append(SlideRecord(f"s{number}", f"p{number}", "N"))
+    manifest = Manifest(tuple(records))
+    problem = next(p for p in diagnose(manifest, TREE, features=tmp_path / "f").problems if p.kind == "mixed features")
+    assert words in problem.message
+    assert problem.slides == ("s3",)
+    assert "4 slides" in problem.message
+    write_pack(tmp_path / "p", manifest, tmp_path / "f")
+    assert any(words in p.message for p in diagnose(manifest, TREE, features=tmp_path / "p").problems)
+
+
+def test_every_defect_of_the_table_in_one_pass() -> None:
+    rows = [
+        ("a", "p1", "N", "train"),
+        ("a", "p2", "PB", "train"),
+        ("b", "p1", "IC", "test"),
+        ("c", "p3", "dcis", "train"),
+        ("d", "p4", "", "train"),
+        ("e", "", "N", "val"),
+        ("", "p5", "N", "val"),
+        ("f", "p6", "N", "holdout"),
+        ("g", "p7", "N ", "train"),
+        ("h", "p8", "N", ""),
+    ]
+    records = [SlideRecord(*row) for row in rows]
+    records.append(SlideRecord("i", "p9", "N", "train", path="x\\y.h5"))
+    records.append(SlideRecord("j", "p9", "N", "train", path="z.h5"))
+    records.append(SlideRecord("k", "p9", "N", "train", path="./z.h5"))
+    problems = examine_manifest(Manifest(tuple(records)), TREE)
+    found = {(problem.kind, problem.error) for problem in problems}
+    assert found == {
+        ("duplicate slide", True), ("no slide id", True), ("unknown label", True), ("no label", True),
+        ("no patient", True), ("patient in two splits", True), ("unknown split", True), ("no split", False),
+        ("backslash in path", True), ("shared feature file", True), ("absent class", False),
+    }  # fmt: skip
+    messages = " ".join(problem.message for problem in problems)
+    assert "Did you mean 'DCIS'" in messages
+    assert "Did you mean 'N'" in messages
+    with pytest.raises(ManifestError, match=r"cannot be used:(.|\n)*and \d+ more(.|\n)*pams check"):
+        refuse_errors(problems, "m.csv")
+
+
+def test_equal_features_are_a_leak_across_splits_only(tmp_path: Path) -> None:
+    manifest = feature_folder(tmp_path)
+    folder = tmp_path / "h5_files"
+    (folder / "s1.h5").write_bytes((folder / "s0.h5").read_bytes())
+    same_patient = next(p for p in diagnose(manifest, TREE, features=folder).problems if p.kind == "duplicate features")
+    assert not same_patient.error
+    (folder / "s2.h5").write_bytes((folder / "s0.h5").read_bytes())
+    leak = next(p for p in diagnose(manifest, TREE, features=folder).problems if p.kind == "duplicate features")
+    assert leak.error
+    assert "in different splits" in leak.message
+
+
+def test_an_empty_table_is_said() -> None:
+    assert _kinds(Manifest(()), None) == {"no slides": ()}
+
+
+def test_cric_is_clean_apart_from_small_bags(cric: Path) -> None:
+    manifest = Manifest.read(cric / "labels.csv")
+    found = diagnose(manifest, ClassHierarchy.load("bethesda"), features=cric / "h5_files")
+    assert found.errors == ()
+    assert [problem.kind for problem in found.problems] == ["tiny bag"]
+    assert found.bag_summary()["instances"] == 11_534
+    assert found.bag_summary()["layouts"] == {"clam": 400}
