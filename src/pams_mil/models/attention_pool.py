@@ -10,7 +10,7 @@ A bag may be cut into groups, each with its own softmax (DTFD's pseudo-bags): th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,20 @@ class AttentionScores(nn.Module):
             hidden = self.dropout(inner.tanh())
         scores: Tensor = self.outer(hidden)
         return scores.squeeze(-1)
+
+
+def merge_gates(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state with separate V and U as the one `inner` matrix, V first.
+
+    >>> sorted(merge_gates({"scores.V.bias": torch.zeros(1), "scores.U.bias": torch.ones(1)}))
+    ['scores.inner.bias']
+    """
+    merged = {key: value for key, value in state.items() if ".V." not in key and ".U." not in key}
+    for key, value in state.items():
+        if ".V." in key:
+            other = state.get(key.replace(".V.", ".U."))
+            merged[key.replace(".V.", ".inner.")] = value if other is None else torch.cat([value, other])
+    return merged
 
 
 def spread_scores(scores: Tensor, groups: Tensor | None, count: int) -> Tensor:

@@ -10,12 +10,15 @@ most attended instances be evidence for the true class. Invariant to the order o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pams_mil.errors import ParameterError
-from pams_mil.models.attention_pool import AttentionScores, stream_pool
+from pams_mil.models.attention_pool import AttentionScores, merge_gates, stream_pool
 from pams_mil.models.bags import BagBatch
 from pams_mil.models.base import Embedded, MILModel, require_positive
 from pams_mil.models.heads import Head
@@ -37,6 +40,17 @@ class ClamSB(MILModel):
         head: "linear" or "normalized".
     """
 
+    published_keys: ClassVar[dict[str, str]] = {
+        r"attention_net\.0\.(weight|bias)": r"projection.\1",
+        r"attention_net\.[23]\.attention_a\.0\.(weight|bias)": r"scores.V.\1",
+        r"attention_net\.[23]\.attention_b\.0\.(weight|bias)": r"scores.U.\1",
+        r"attention_net\.[23]\.attention_c\.(weight|bias)": r"scores.outer.\1",
+        r"classifiers\.(weight|bias)": r"head.\1",
+        r"instance_classifiers\.(\d+)\.(weight|bias)": r"instance_heads.\1.\2",
+        # The SVM instance loss of the original keeps its constants in the checkpoint.
+        r"instance_loss_fn\..*": "",
+    }
+
     def __init__(
         self,
         *,
@@ -57,6 +71,11 @@ class ClamSB(MILModel):
         self.dropout = nn.Dropout(dropout)
         self.scores = AttentionScores(embedding_features, attention_features, dropout=dropout)
         self.instance_heads = nn.ModuleList(nn.Linear(embedding_features, 2) for _ in range(num_classes))
+
+    @staticmethod
+    def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The separate V and U of the original as the one matrix of `AttentionScores`."""
+        return merge_gates(state)
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Attention-pooled vectors [b, e]."""

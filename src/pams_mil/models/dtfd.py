@@ -11,13 +11,14 @@ one class. Not invariant to the order of instances: the random partition follows
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from pams_mil.errors import ParameterError
-from pams_mil.models.attention_pool import AttentionScores, spread_scores, stream_pool
+from pams_mil.models.attention_pool import AttentionScores, merge_gates, spread_scores, stream_pool
 from pams_mil.models.bags import BagBatch
 from pams_mil.models.base import Embedded, MILModel, require_positive
 from pams_mil.models.distill import ranked_rows
@@ -64,6 +65,18 @@ class DTFD(MILModel):
         head: "linear" or "normalized".
     """
 
+    published_keys: ClassVar[dict[str, str]] = {
+        r"dim_reduction\.fc1\.weight": "projection.weight",
+        r"dim_reduction\.resBlocks\.(\d+)\.block\.0\.weight": r"residual.\1.first.weight",
+        r"dim_reduction\.resBlocks\.(\d+)\.block\.2\.weight": r"residual.\1.second.weight",
+        r"attention\.attention_(V|U)\.0\.(weight|bias)": r"tier1_scores.\1.\2",
+        r"attention\.attention_weights\.(weight|bias)": r"tier1_scores.outer.\1",
+        r"classifier\.fc\.(weight|bias)": r"tier1_head.\1",
+        r"att_classifier\.attention\.attention_(V|U)\.0\.(weight|bias)": r"tier2_scores.\1.\2",
+        r"att_classifier\.attention\.attention_weights\.(weight|bias)": r"tier2_scores.outer.\1",
+        r"att_classifier\.classifier\.fc\.(weight|bias)": r"head.\1",
+    }
+
     def __init__(
         self,
         *,
@@ -98,6 +111,11 @@ class DTFD(MILModel):
     def ranks_instances(self) -> bool:
         """Whether instances are ranked by the tier-1 head."""
         return self.distillation != "afs"
+
+    @staticmethod
+    def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The separate V and U of the original as the one matrix of `AttentionScores`."""
+        return merge_gates(state)
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Tier-2 vectors [r * b, e] and tier-1 vectors [g, e] of all pseudo-bags."""

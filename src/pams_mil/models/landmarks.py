@@ -2,8 +2,9 @@
 
 TransMIL pads n tokens on the left with zeros until m landmarks of l = ceil(n / m) consecutive tokens fit. The
 pad tokens have q = k = v = 0, so they are all alike: one zero token of multiplicity `pad` replaces them in
-every softmax, and one zero landmark of multiplicity z = pad // l replaces the z landmarks that hold padding
-only. Same function, shorter sequence, and for small bags far smaller landmark matrices.
+every softmax, and a few zero landmarks, of multiplicity z / copies each, replace the z = pad // l landmarks that
+hold padding only. Same function, shorter sequence, and for small bags far smaller landmark matrices. The number
+of copies makes the matrices a multiple of 8 wide, which matrix products like.
 """
 
 from __future__ import annotations
@@ -60,15 +61,18 @@ class LandmarkPlan:
         """Whether the sequence starts with a zero token."""
         return self.pad > 0 and not self.masked
 
-    @property
-    def has_zero_landmark(self) -> bool:
-        """Whether the landmarks start with a zero landmark."""
-        return self.zero_landmarks > 0 and not self.masked
+    @cached_property
+    def copies(self) -> int:
+        """Zero landmarks that the landmarks start with, standing for all `zero_landmarks`."""
+        if self.masked:
+            return 0
+        real = self.landmarks - self.zero_landmarks
+        return min(self.zero_landmarks, -real % 8 or 8)
 
     @property
     def count(self) -> int:
-        """Distinct landmarks."""
-        return self.landmarks - self.zero_landmarks + self.has_zero_landmark
+        """Landmarks that are computed with."""
+        return self.landmarks - self.zero_landmarks + self.copies
 
     def with_zero_token(self, tokens: Tensor) -> Tensor:
         """[n, e] -> [n + 1, e], or the tokens themselves when there is no padding."""
@@ -78,16 +82,13 @@ class LandmarkPlan:
         """Landmark means of tokens without the zero token: [n, e] -> [count, e]."""
         head = tokens[: self.first].sum(0, keepdim=True) / (self.first if self.masked else self.length)
         rest = tokens[self.first :].reshape(-1, self.length, tokens.shape[1]).mean(1)
-        parts = [head, rest]
-        if self.has_zero_landmark:
-            parts.insert(0, torch.zeros_like(head))
-        return torch.cat(parts)
+        return torch.cat([tokens.new_zeros(self.copies, tokens.shape[1]), head, rest])
 
     def landmark_multiplicity(self, like: Tensor) -> Tensor:
-        """How many of the m landmarks each distinct one stands for, [count]."""
+        """How many of the m landmarks each one stands for, [count]."""
         multiplicity = torch.ones(self.count, dtype=like.dtype, device=like.device)
-        if self.has_zero_landmark:
-            multiplicity[0] = self.zero_landmarks
+        if self.copies:
+            multiplicity[: self.copies] = self.zero_landmarks / self.copies
         return multiplicity
 
     def token_log_multiplicity(self, like: Tensor) -> Tensor | None:

@@ -68,7 +68,7 @@ class NystromAttention(nn.Module):
         start = int(plan.has_zero_token)
         distilled = _attend(core.queries.to(q.dtype), k, v, plan.token_log_multiplicity(q), scale=1.0)
         weighted = self._inverse(core, distilled, transpose=False)
-        bias = core.log_multiplicity if plan.has_zero_landmark else None
+        bias = core.log_multiplicity if plan.copies != plan.zero_landmarks else None
         mixed = _attend(q[:, start:], core.keys.to(q.dtype), weighted.to(q.dtype), bias, scale=self._scale(q))
         mixed = mixed.transpose(0, 1) + value_conv(v.transpose(0, 1)[start:], self.taps)
         attended: Tensor = self.out(mixed.reshape(len(tokens), -1))

@@ -11,6 +11,8 @@ instances: position encoding, landmarks and the repeated rows follow it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +65,20 @@ class TransMIL(MILModel):
         head: "linear" or "normalized".
     """
 
+    published_keys: ClassVar[dict[str, str]] = {
+        r"_fc1\.0\.(weight|bias)": r"projection.\1",
+        r"cls_token": "class_token",
+        r"(layer[12])\.norm\.(weight|bias)": r"\1.norm.\2",
+        r"(layer[12])\.attn\.to_qkv\.weight": r"\1.attention.qkv.weight",
+        r"(layer[12])\.attn\.to_out\.0\.(weight|bias)": r"\1.attention.out.\2",
+        r"(layer[12])\.attn\.res_conv\.weight": r"\1.attention.taps",
+        r"pos_layer\.proj\.(weight|bias)": r"position.conv7.\1",
+        r"pos_layer\.proj1\.(weight|bias)": r"position.conv5.\1",
+        r"pos_layer\.proj2\.(weight|bias)": r"position.conv3.\1",
+        r"norm\.(weight|bias)": r"norm.\1",
+        r"_fc2\.(weight|bias)": r"head.\1",
+    }
+
     def __init__(
         self,
         *,
@@ -97,6 +113,17 @@ class TransMIL(MILModel):
         self.class_token = nn.Parameter(torch.randn(1, embedding_features))
         self.layer1, self.position, self.layer2 = layer(), PPEG(embedding_features), layer()
         self.norm = nn.LayerNorm(embedding_features)
+
+    @staticmethod
+    def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Published shapes, 1 x 1 x e class token and h x 1 x 33 x 1 kernels, without their ones."""
+        merged = dict(state)
+        for key, value in state.items():
+            if key == "class_token":
+                merged[key] = value.reshape(1, -1)
+            elif key.endswith(".taps"):
+                merged[key] = value.reshape(len(value), -1)
+        return merged
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Class tokens [b, e]."""
