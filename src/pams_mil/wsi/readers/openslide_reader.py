@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import openslide
 from PIL import Image
 
 from pams_mil.wsi.readers.base import Level, Pixels, number
@@ -19,14 +20,15 @@ class OpenSlideReader:
     is_shared = False
 
     def __init__(self, path: Path) -> None:
+        openslide: Any = importlib.import_module("openslide")  # an optional dependency
         self._slide = openslide.OpenSlide(str(path))
         self._slide.set_cache(openslide.OpenSlideCache(_CACHE_BYTES))
         sizes = zip(self._slide.level_downsamples, self._slide.level_dimensions, strict=True)
         self.levels = tuple(Level(float(downsample), *size) for downsample, size in sizes)
         properties = self._slide.properties
         self.stated_mpp = (
-            number(properties, openslide.PROPERTY_NAME_MPP_X),
-            number(properties, openslide.PROPERTY_NAME_MPP_Y),
+            number(properties, "openslide.mpp-x"),
+            number(properties, "openslide.mpp-y"),
         )
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import tiffslide
 
 from pams_mil.errors import SlideError
 from pams_mil.wsi.readers.base import Level, Pixels, number
@@ -18,6 +19,7 @@ class TiffSlideReader:
     is_shared = False
 
     def __init__(self, path: Path) -> None:
+        tiffslide: Any = importlib.import_module("tiffslide")  # an optional dependency
         self._slide = tiffslide.TiffSlide(path)
         sizes = zip(self._slide.level_downsamples, self._slide.level_dimensions, strict=True)
         self.levels = tuple(Level(float(downsample), *map(int, size)) for downsample, size in sizes)

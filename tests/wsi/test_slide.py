@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.wsi.scenes import write
+
+from pams_mil.errors import ConfigError, SlideError
+from pams_mil.wsi import slide as slide_module
+from pams_mil.wsi.readers.base import Level
+from pams_mil.wsi.readers.image_reader import ImageReader
+from pams_mil.wsi.slide import Slide
+
+
+class FragileReader:
+    """Behaves like OpenSlide: after one failed read, every further read on the same handle fails."""
+
+    is_shared = False
+    opened = 0
+
+    def __init__(self, path):
+        type(self).opened += 1
+        self.levels = (Level(1.0, 100, 100),)
+        self.stated_mpp = (0.5, 0.5)
+        self.spoiled = False
+
+    def read(self, level, x, y, width, height):
+        if self.spoiled or x <= 50 < x + width:
+            self.spoiled = True
+            raise RuntimeError("decoder gave up")
+        return np.full((height, width, 3), 7, np.uint8)
+
+    def close(self):
+        pass
+
+
+def test_one_bad_region_does_not_spoil_the_others(tmp_path, monkeypatch):
+    path = tmp_path / "a.svs"
+    path.touch()
+    monkeypatch.setattr(FragileReader, "opened", 0)
+    monkeypatch.setattr(slide_module, "_reader_class", lambda name: FragileReader)
+    with Slide(path) as slide:
+        for _ in range(3):
+            with pytest.raises(SlideError, match=r"a\.svs.*\(48, 0\).*decoder gave up"):
+                slide.read(0, 48, 0, 8, 8)
+            assert (slide.read(0, 0, 0, 8, 8) == 7).all()
+    assert FragileReader.opened == 4
+
+
+def test_a_folder_named_like_a_slide_is_refused_in_words(tmp_path):
+    (tmp_path / "a.svs").mkdir()
+    with pytest.raises(SlideError, match="folder, not a slide"):
+        Slide(tmp_path / "a.svs")
+    with pytest.raises(SlideError, match="There is no slide"):
+        Slide(tmp_path / "b.svs")
+
+
+@pytest.mark.parametrize("content", [b"", b"II*\0", b"\0" * 5000, b"not a slide at all"])
+@pytest.mark.parametrize("suffix", [".svs", ".tiff", ".png", ".ndpi"])
+def test_files_that_are_no_slides_are_refused_in_words(tmp_path, content, suffix):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(SlideError, match="cannot be read as a slide"):
+        Slide(path)
+
+
+def test_an_unknown_reader_is_refused(tmp_path):
+    path = tmp_path / "x.svs"
+    path.write_bytes(b"x")
+    with pytest.raises(ConfigError, match="Choose auto"):
+        Slide(path, reader="bioformats")
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "CMYK"])
+def test_plain_images_of_any_kind_become_rgb(tmp_path, mode):
+    path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
+    Image.new("RGB", (40, 30), (10, 200, 30)).convert(mode).save(path)
+    with Slide(path, reader="image", mpp_of_slide=1.0) as slide:
+        assert (slide.width, slide.height) == (40, 30)
+        assert slide.read(0, 3, 4, 5, 6).shape == (6, 5, 3)
+
+
+def test_transparent_pixels_are_white(tmp_path):
+    path = tmp_path / "a.png"
+    Image.new("RGBA", (8, 8), (10, 20, 30, 0)).save(path)
+    with Slide(path, mpp_of_slide=1.0) as slide:
+        assert (slide.read(0, 0, 0, 8, 8) == 255).all()
+
+
+def test_a_huge_plain_image_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (40, 30)).save(path)
+    monkeypatch.setattr("pams_mil.wsi.readers.image_reader.MOST_PIXELS", 1000)
+    with pytest.raises(SlideError, match="pyramidal TIFF"):
+        ImageReader(path)
+
+
+DAMAGE = """
+import sys, warnings, numpy as np
+warnings.simplefilter("ignore")
+from pathlib import Path
+from pams_mil.errors import SlideError
+from pams_mil.wsi.slide import Slide
+from pams_mil.wsi.overview import read_overview
+sound = Path(sys.argv[1]).read_bytes()
+target = Path(sys.argv[2])
+random = np.random.default_rng(0)
+refused = 0
+for trial in range(int(sys.argv[4])):
+    content = bytearray(sound)
+    if trial % 2:
+        content = content[: int(random.integers(1, len(content)))]
+    else:
+        for place in random.integers(0, len(content), 20):
+            content[place] ^= 1 << int(random.integers(8))
+    target.write_bytes(content)
+    try:
+        with Slide(target, reader=sys.argv[3], mpp_of_slide=None) as slide:
+            read_overview(slide, mpp=4.0)
+            slide.read(0, 100, 100, 300, 300)
+    except SlideError:
+        refused += 1
+print(refused)
+"""
+
+
+@pytest.mark.parametrize("reader", ["openslide", "tiffslide"])
+def test_damaged_slides_are_refused_or_read_but_never_anything_else(tmp_path, reader):
+    """Truncated and bit-flipped files, in a process of their own since readers are C code."""
+    pytest.importorskip(reader)
+    sound = write(tmp_path / "sound.tiff", mpp=2.0)
+    arguments = [str(sound), str(tmp_path / "damaged.tiff"), reader, "40"]
+    done = subprocess.run(
+        [sys.executable, "-c", DAMAGE, *arguments], capture_output=True, text=True, env=os.environ, timeout=120
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 20
