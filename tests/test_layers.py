@@ -15,7 +15,8 @@ LAYERS = {
     1: {"models", "remix", "data", "metrics"},
     2: {"methods", "wsi", "evaluate", "cohorts"},
     3: {"engine", "report", "experiments"},
-    4: {"cli", "__main__"},
+    4: {"cli"},
+    5: {"__main__"},
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 MODULES = sorted(ROOT.rglob("*.py"))
