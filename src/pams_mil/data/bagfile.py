@@ -7,6 +7,7 @@ damaged bit, in data or attributes, can pass for a sound file.
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,12 @@ def write_bag(path: Path | str, bag: Bag) -> str:
         with h5py.File(part, "r", locking=False) as file:
             read_marked(file, part)
 
-    with atomic.replacing(path, verify=verify) as part, h5py.File(part, "w", libver="v108") as file:
+    # HDF5 can crash the process when a disk is full, so it writes to memory and plain code writes to disk.
+    memory = io.BytesIO()
+    with h5py.File(memory, "w", libver="v108") as file:
         _fill(file, bag, digest)
+    with atomic.replacing(path, verify=verify) as part, part.open("wb") as out:
+        out.write(memory.getbuffer())
     return digest
 
 

@@ -1,0 +1,45 @@
+"""A bag file on a full disk: an error with path and errno, nothing left behind, and the process lives on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.data import writers
+
+from pams_mil.data import Bag, read_bag, write_bag
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+
+PROGRAM = """
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from pams_mil.data import Bag, write_bag
+from pams_mil.errors import OutputError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+out = Path(sys.argv[1])
+for limit in (1, 900, 4_000, 90_000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        write_bag(out / "s.h5", Bag(np.ones((900, 64), np.float32)))
+    except OutputError as error:
+        sys.stdout.write(f"{'errno' in str(error) and 's.h5' in str(error)}\\n")
+"""
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_full_disk(tmp_path: Path, earlier: bool) -> None:
+    features, coords = writers.numbers(30)
+    if earlier:
+        write_bag(tmp_path / "s.h5", Bag(features, coords))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout.split() == ["True"] * 4
+    assert [path.name for path in tmp_path.iterdir()] == (["s.h5"] if earlier else [])
+    if earlier:
+        np.testing.assert_array_equal(read_bag(tmp_path / "s.h5").features, features)
