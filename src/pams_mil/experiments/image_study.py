@@ -1,0 +1,100 @@
+"""Train one image classifier per loss on the same images, seeds and budget, and predict the test images.
+
+The severity losses need no bags: this is the plain PyTorch loop of anyone's project with another loss in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.seeding import generator
+
+Images = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images [n, 3, h, w] and their classes [n] in the order of the hierarchy."""
+
+    images: Images
+    target: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every loss gets alike: Adam with a cosine schedule, flips and shifted crops as augmentation."""
+
+    epochs: int = 30
+    batch_size: int = 128
+    lr: float = 1e-3
+    weight_decay: float = 5e-4
+
+
+def train_and_predict(
+    name: str,
+    network: Callable[[], nn.Module],
+    loss: nn.Module,
+    train: ImageSet,
+    test: ImageSet,
+    tree: ClassHierarchy,
+    *,
+    budget: Budget,
+    seed: int,
+    device: str = "cpu",
+    progress: Callable[[float], None] | None = None,
+) -> Predictions:
+    """Predictions on the test images after training with one loss; deterministic for a seed on a CPU."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = network().to(device)
+    loss = loss.to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=budget.lr, weight_decay=budget.weight_decay)
+    steps = budget.epochs * -(-len(train.target) // budget.batch_size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    images, target = _normalized(train.images), torch.from_numpy(train.target)
+    for epoch in range(budget.epochs):
+        model.train()
+        draw = generator(seed, epoch, "images")
+        for rows in torch.split(torch.randperm(len(target), generator=draw), budget.batch_size):
+            batch = augment(images[rows], draw).to(device)
+            optimizer.zero_grad(set_to_none=True)
+            loss(model(batch), target[rows].to(device)).backward()
+            optimizer.step()
+            schedule.step()
+        if progress is not None:
+            progress((epoch + 1) / budget.epochs)
+    probabilities = _predict(model, _normalized(test.images), budget.batch_size, device)
+    slides = [f"image-{number:05d}" for number in range(len(test.target))]
+    return Predictions(name, tree, slides, test.target, probabilities.argmax(1), probabilities, layout="image study")
+
+
+def augment(images: Tensor, draw: torch.Generator) -> Tensor:
+    """A random horizontal flip and a random shift by up to an eighth of the width, per image."""
+    n, _, height, width = images.shape
+    flip = torch.rand(n, generator=draw) < 0.5
+    images = torch.where(flip[:, None, None, None], images.flip(-1), images)
+    margin = width // 8
+    padded = nn.functional.pad(images, [margin] * 4)
+    top, left = (torch.randint(0, 2 * margin + 1, (n, 1), generator=draw) for _ in range(2))
+    rows = (top + torch.arange(height))[:, None, :, None]
+    columns = (left + torch.arange(width))[:, None, None, :]
+    return padded[torch.arange(n)[:, None, None, None], torch.arange(3)[None, :, None, None], rows, columns]
+
+
+def _normalized(images: Images) -> Tensor:
+    return (torch.from_numpy(images).float() / 255.0 - 0.5) / 0.25
+
+
+def _predict(model: nn.Module, images: Tensor, batch_size: int, device: str) -> npt.NDArray[np.float64]:
+    model.eval()
+    with torch.inference_mode():
+        logits = [model(batch.to(device)).double().softmax(-1).cpu() for batch in torch.split(images, batch_size)]
+    return torch.cat(logits).numpy()
