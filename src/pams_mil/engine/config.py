@@ -8,6 +8,7 @@ No torch here: the options of methods, models and remixes are checked by the cod
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -29,11 +30,13 @@ RECIPES: dict[str, dict[str, Any]] = {
 """What `training` leaves at null, by model; the empty name is everyone else. DTFD's is its authors'."""
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Settings that cannot be changed and have no unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class DataConfig(_Strict):
+class DataConfig(Strict):
     """The cohort."""
 
     manifest: Path
@@ -60,14 +63,12 @@ class Choice(BaseModel):
         return dict(self.model_extra or {})
 
 
-def _choice(package: str) -> Any:
-    def read(value: Any) -> Any:
-        chosen = {"name": value} if isinstance(value, str) else value
-        if isinstance(chosen, Mapping) and isinstance(chosen.get("name"), str):
-            _check_name(package, chosen["name"])
-        return chosen
-
-    return BeforeValidator(read)
+def read_choice(package: str, value: Any) -> Any:
+    """A bare name as a choice, its name checked; anything else is left for pydantic to refuse."""
+    chosen = {"name": value} if isinstance(value, str) else value
+    if isinstance(chosen, Mapping) and isinstance(chosen.get("name"), str):
+        _check_name(package, chosen["name"])
+    return chosen
 
 
 def _check_name(package: str, name: str) -> None:
@@ -79,7 +80,7 @@ def _check_name(package: str, name: str) -> None:
         )
 
 
-class TrainingConfig(_Strict):
+class TrainingConfig(Strict):
     """Optimization and model selection; one bag per step."""
 
     epochs: int = Field(default=50, ge=1)
@@ -107,7 +108,7 @@ class TrainingConfig(_Strict):
     """Also save within an epoch after this long; null: only after every epoch."""
 
 
-class ComputeConfig(_Strict):
+class ComputeConfig(Strict):
     """Where it runs; none of this changes the result on a CPU, except the number of devices."""
 
     accelerator: str = "auto"
@@ -121,13 +122,13 @@ class ComputeConfig(_Strict):
     loggers: tuple[Literal["csv", "tensorboard", "mlflow", "wandb"], ...] = ("csv",)
 
 
-class RunConfig(_Strict):
+class RunConfig(Strict):
     """Everything that defines a run."""
 
     data: DataConfig
     classes: str
-    method: Annotated[Choice, _choice("methods")] = Choice(name="pams")
-    model: Annotated[Choice, _choice("models")] = Choice(name="abmil")
+    method: Annotated[Choice, BeforeValidator(partial(read_choice, "methods"))] = Choice(name="pams")
+    model: Annotated[Choice, BeforeValidator(partial(read_choice, "models"))] = Choice(name="abmil")
     pairing: dict[str, Any] = Field(default_factory=dict)
     """How often and with whom bags are remixed; see `pams_mil.remix.pairing`."""
     training: TrainingConfig = TrainingConfig()

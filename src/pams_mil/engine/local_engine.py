@@ -1,0 +1,87 @@
+"""Cells in processes of this machine: as many as cores, one torch thread each.
+
+Small models do not gain from a second thread, so two runs side by side beat one run on two threads
+(`benchmarks/engine.py` measures it).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from pams_mil.engine.cells import CellResult, run_cell
+from pams_mil.engine.grid import default_workers
+from pams_mil.engine.grid_config import Cell
+
+MOST_ATTEMPTS = 2
+"""How often a cell may take its process down with it before it counts as failed."""
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """Runs cells in fresh processes.
+
+    Attributes:
+        workers: Processes; None: one per core.
+        threads: Torch threads of each; None: the cores divided among the processes.
+    """
+
+    workers: int | None = None
+    threads: int | None = None
+
+    def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Iterator[CellResult | None]:
+        """All results; a process that dies is replaced, and what it ran is tried once more."""
+        workers = min(self.workers or default_workers(), len(pending))
+        threads = self.threads or max(1, default_workers() // workers)
+        waiting, attempts = list(pending), Counter[str]()
+        while waiting:
+            for cell in waiting:
+                attempts[cell.key] += 1
+            survivors: set[str] = set()
+            with _few_threads(threads), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+                futures = {pool.submit(run_cell, cell, str(out), owner, threads): cell for cell in waiting}
+                for item in _results(futures):
+                    if item is not None:
+                        survivors.add(item.key)
+                    yield item
+            waiting = [cell for cell in waiting if cell.key not in survivors]
+            for cell in [cell for cell in waiting if attempts[cell.key] >= MOST_ATTEMPTS]:
+                waiting.remove(cell)
+                yield CellResult(cell.key, "Its process was killed or crashed twice; is there enough memory?")
+
+
+def _results(futures: dict[Future[CellResult], Cell]) -> Iterator[CellResult | None]:
+    """Results as they come; those of a broken pool are left out."""
+    left = set(futures)
+    while left:
+        done, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
+        if not done:
+            yield None
+        for future in done:
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                continue
+
+
+@contextmanager
+def _few_threads(threads: int) -> Iterator[None]:
+    """Children read these variables when they load their math libraries."""
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
