@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,27 @@ class Level:
     downsample: float
     width: int
     height: int
+
+
+def pyramid(stated: Iterable[float], sizes: Iterable[tuple[int, int]]) -> tuple[Level, ...]:
+    """Levels with their true downsamples.
+
+    Libraries divide rounded sizes: half of 1739 pixels is 869, and 1739 / 869 = 2.001. Scanners halve exactly and drop
+    the rest, so a size that whole-number reduction explains means that whole number.
+
+    >>> [level.downsample for level in pyramid([1.0, 2.0012, 3.4], [(1739, 1739), (869, 869), (511, 511)])]
+    [1.0, 2.0, 3.4]
+    """
+    levels: list[Level] = []
+    for downsample, (width, height) in zip(stated, sizes, strict=True):
+        full = levels[0] if levels else Level(1.0, width, height)
+        whole = max(1, round(downsample))
+        fits = all(
+            -(-before // whole) >= now >= before // whole
+            for before, now in ((full.width, width), (full.height, height))
+        )
+        levels.append(Level(float(whole) if fits else float(downsample), int(width), int(height)))
+    return tuple(levels)
 
 
 class Reader(Protocol):

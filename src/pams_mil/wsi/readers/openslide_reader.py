@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pams_mil.wsi.readers.base import Level, Pixels, number
+from pams_mil.wsi.readers.base import Pixels, number, pyramid
 
 _CACHE_BYTES = 64 << 20  # decoded tiles kept per handle: neighboring regions share the tiles at their border
 
@@ -23,8 +23,8 @@ class OpenSlideReader:
         openslide: Any = importlib.import_module("openslide")  # an optional dependency
         self._slide = openslide.OpenSlide(str(path))
         self._slide.set_cache(openslide.OpenSlideCache(_CACHE_BYTES))
-        sizes = zip(self._slide.level_downsamples, self._slide.level_dimensions, strict=True)
-        self.levels = tuple(Level(float(downsample), *size) for downsample, size in sizes)
+        self._stated = tuple(self._slide.level_downsamples)
+        self.levels = pyramid(self._stated, self._slide.level_dimensions)
         properties = self._slide.properties
         self.stated_mpp = (
             number(properties, "openslide.mpp-x"),
@@ -33,7 +33,7 @@ class OpenSlideReader:
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
         """RGB [height, width, 3] of a region inside a level."""
-        downsample = self.levels[level].downsample
+        downsample = self._stated[level]  # what the library itself will divide by
         corner = (round(x * downsample), round(y * downsample))
         region = self._slide.read_region(corner, level, (width, height))
         alpha = region.getchannel("A")

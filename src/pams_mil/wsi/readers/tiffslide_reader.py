@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil.errors import SlideError
-from pams_mil.wsi.readers.base import Level, Pixels, number
+from pams_mil.wsi.readers.base import Pixels, number, pyramid
 
 
 class TiffSlideReader:
@@ -21,8 +21,8 @@ class TiffSlideReader:
     def __init__(self, path: Path) -> None:
         tiffslide: Any = importlib.import_module("tiffslide")  # an optional dependency
         self._slide = tiffslide.TiffSlide(path)
-        sizes = zip(self._slide.level_downsamples, self._slide.level_dimensions, strict=True)
-        self.levels = tuple(Level(float(downsample), *map(int, size)) for downsample, size in sizes)
+        self._stated = tuple(self._slide.level_downsamples)
+        self.levels = pyramid(self._stated, self._slide.level_dimensions)
         properties = self._slide.properties
         self.stated_mpp = (
             number(properties, "tiffslide.mpp-x"),
@@ -31,7 +31,7 @@ class TiffSlideReader:
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
         """RGB [height, width, 3] of a region inside a level."""
-        downsample = self.levels[level].downsample
+        downsample = self._stated[level]  # what the library itself will divide by
         # tiffslide divides by the downsample and cuts the fraction off: the next whole level-0 pixel comes back to x.
         corner = (math.ceil(x * downsample - 1e-6), math.ceil(y * downsample - 1e-6))
         region = np.asarray(self._slide.read_region(corner, level, (width, height), as_array=True))
