@@ -1,0 +1,1 @@
+"""Cohorts in which the class of every instance is known."""

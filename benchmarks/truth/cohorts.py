@@ -1,0 +1,104 @@
+"""Cohorts in which the class of every instance is known: two made ones, and a folder of real bags if given.
+
+The real folder holds `h5_files/<slide_id>.h5`, `labels.csv` (case_id, slide_id, label) and `instance_labels.csv`
+(slide_id, row, label). Instance labels serve to score what a remix selects, never to select.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from pams_mil.cohorts.digits import Digits
+from pams_mil.cohorts.synthetic import Synthetic
+from pams_mil.hierarchy import ClassHierarchy
+
+
+@dataclass(frozen=True)
+class TruthCohort:
+    """Bags with their label, patient and the truth of every instance."""
+
+    name: str
+    tree: ClassHierarchy
+    slide_ids: list[str]
+    bags: list[Tensor]
+    targets: np.ndarray
+    patients: list[str]
+    carriers: list[np.ndarray]
+    """Per bag, which instances are of the bag's class."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """Urgency of every bag."""
+        return self.tree.ranks()[self.targets].tolist()
+
+    def pairs(self, count: int, seed: int = 0) -> list[tuple[int, int]]:
+        """Random (a, b) with a strictly more urgent."""
+        random = np.random.default_rng(seed)
+        ranks, found = np.asarray(self.ranks), []
+        while len(found) < count:
+            a, b = random.integers(len(ranks), size=2)
+            if ranks[a] > ranks[b]:
+                found.append((int(a), int(b)))
+        return found
+
+
+def _made(name: str, tree: ClassHierarchy, slides) -> TruthCohort:
+    made = [slide for slide in slides if slide.record.split == "train"]
+    labels = [slide.record.label for slide in made]
+    return TruthCohort(
+        name=name,
+        tree=tree,
+        slide_ids=[slide.record.slide_id for slide in made],
+        bags=[torch.from_numpy(np.asarray(slide.bag.features, dtype=np.float32)) for slide in made],
+        targets=np.array([tree.index(label) for label in labels]),
+        patients=[slide.record.patient_id for slide in made],
+        carriers=[
+            np.array([own == label for own in slide.instance_labels]) for slide, label in zip(made, labels, strict=True)
+        ],
+    )
+
+
+def _read_rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+def real(folder: Path, classes: str = "bethesda") -> TruthCohort:
+    """A folder of real bags with instance labels."""
+    tree = ClassHierarchy.load(classes)
+    slides = list(_read_rows(folder / "labels.csv"))
+    truth: dict[str, dict[int, str]] = {}
+    for row in _read_rows(folder / "instance_labels.csv"):
+        truth.setdefault(row["slide_id"], {})[int(row["row"])] = row["label"]
+    bags, carriers = [], []
+    for slide in slides:
+        with h5py.File(folder / "h5_files" / f"{slide['slide_id']}.h5") as file:
+            bags.append(torch.from_numpy(file["features"][:]).float())
+        own = truth[slide["slide_id"]]
+        carriers.append(np.array([own[row] == slide["label"] for row in range(len(bags[-1]))]))
+    return TruthCohort(
+        name=folder.name,
+        tree=tree,
+        slide_ids=[slide["slide_id"] for slide in slides],
+        bags=bags,
+        targets=np.array([tree.index(slide["label"]) for slide in slides]),
+        patients=[slide["case_id"] for slide in slides],
+        carriers=carriers,
+    )
+
+
+def cohorts(folder: Path | None) -> list[TruthCohort]:
+    """The digits, planted lesions, and the real folder if given."""
+    found = [
+        _made("digits", ClassHierarchy.load("digits"), Digits().slides()),
+        _made("planted", ClassHierarchy.load("bracs"), Synthetic(scale=0.5).slides()),
+    ]
+    return found if folder is None else [*found, real(folder)]
