@@ -59,9 +59,14 @@ class _Sample:
 
     rows: Tensor  # [m, q]
     slide: Tensor  # [m] which slide a row is from
-    weight: Tensor  # [m] one over the slide's number of rows
     rank: Tensor  # [m] urgency of the slide
     fold: Tensor  # [m]
+
+    def weights(self, chosen: Tensor) -> Tensor:
+        """Weights of the chosen rows, summing to 1, by which every slide among them counts the same."""
+        slide = self.slide[chosen]
+        share = torch.bincount(slide)[slide].double().reciprocal()
+        return share / share.sum()
 
 
 def score_evidence(
@@ -137,7 +142,6 @@ def _draw_sample(
     sample = _Sample(
         rows=(joined - center) @ basis,
         slide=slide_of,
-        weight=1.0 / counts[slide_of].to(joined.dtype),
         rank=torch.tensor(list(ranks))[slide_of],
         fold=torch.tensor(list(folds))[slide_of],
     )
@@ -165,15 +169,13 @@ def _fit(sample: _Sample, rank: int, fold: int, settings: EvidenceSettings) -> t
         positive = _strongest(sample, candidate, sample.rows @ line, settings.keep)
         line = _discriminant(sample, negative, positive, settings.ridge)
     scores, order = (sample.rows[negative] @ line).sort()
-    weights = sample.weight[negative][order].cumsum(0)
-    return line, scores, weights / weights[-1]
+    return line, scores, sample.weights(negative)[order].cumsum(0).to(scores.dtype)
 
 
 def _discriminant(sample: _Sample, negative: Tensor, positive: Tensor, ridge: float) -> Tensor:
     means, covariance = [], torch.zeros(())
     for chosen in (positive, negative):
-        rows, weight = sample.rows[chosen].double(), sample.weight[chosen].double()
-        weight = weight / weight.sum()
+        rows, weight = sample.rows[chosen].double(), sample.weights(chosen)
         means.append(weight @ rows)
         centered = (rows - means[-1]) * weight.sqrt()[:, None]
         covariance = covariance + centered.T @ centered / 2

@@ -1,0 +1,153 @@
+"""Clustering, SFR and evidence against their equations written as loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.reference import evidence as evidence_reference
+from tests.reference import sfr as reference
+
+from pams_mil.errors import ParameterError
+from pams_mil.remix import create_remix, lloyd, prepare, prototypes
+from pams_mil.remix.evidence import EvidenceSettings, patient_folds, score_evidence
+from pams_mil.remix.neighbors import neighbor_distance
+from pams_mil.remix.prototypes import cluster
+from pams_mil.remix.sfr import ranked_clusters
+
+
+def random_pair(seed, rows_a, rows_b, width, dtype=torch.float64):
+    random = torch.Generator().manual_seed(seed)
+    offset = torch.randn(width, generator=random, dtype=dtype)
+    return [torch.randn(rows, width, generator=random, dtype=dtype) + offset for rows in (rows_a, rows_b)]
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    sizes=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    width=st.integers(2, 8),
+    clusters=st.integers(1, 12),
+    iterations=st.integers(0, 7),
+    init=st.sampled_from(["quantile", "range", "uniform"]),
+)
+@settings(max_examples=60)
+def test_sfr_is_algorithm_1(seed, sizes, width, clusters, iterations, init):
+    a, b = random_pair(seed, *sizes, width)
+    top_k = max(1, clusters // 2)
+    options = {"clusters": clusters, "iterations": iterations, "top_k": top_k, "init": init}
+    rows, labels = reference.sfr(a.tolist(), b.tolist(), **options)
+    mixed = create_remix("sfr", **options)(a, b, torch.Generator())
+    assert mixed.rows_from(0).tolist() == rows
+    assert mixed.live_clusters == len(set(labels))
+    found = cluster((prepare(a), prepare(b)), clusters=clusters, iterations=iterations, init=init)
+    assert found.labels.tolist() == labels
+    assert ranked_clusters(found, len(a)) == reference.ranking(labels, len(a))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("join", [0, 2**30])
+def test_blocks_change_nothing(monkeypatch, dtype, join):
+    a, b = (prepare(bag) for bag in random_pair(3, 700, 900, 24, dtype))
+    whole = cluster((a, b), clusters=11, iterations=6).labels
+    monkeypatch.setattr(lloyd, "BLOCK_VALUES", 24)
+    monkeypatch.setattr(prototypes, "_JOIN_VALUES", join)
+    pieces = cluster((a, b), clusters=11, iterations=6).labels
+    assert (whole != pieces).float().mean() < 0.002  # sums in another order may tip a row that is on the fence
+    if dtype == torch.float64:
+        assert torch.equal(whole, pieces)
+
+
+def test_float32_agrees_with_float64():
+    a, b = random_pair(5, 400, 300, 32)
+    exact = cluster((prepare(a), prepare(b))).labels
+    single = cluster((prepare(a.float()), prepare(b.float()))).labels
+    assert (exact != single).float().mean() < 0.01
+
+
+def test_sums_that_are_corrected_equal_sums_taken_anew(monkeypatch):
+    a, b = (prepare(bag) for bag in random_pair(8, 500, 500, 16))
+    corrected = cluster((a, b), clusters=11, iterations=12).labels
+    monkeypatch.setattr(lloyd, "_FEW", 10**9)
+    assert torch.equal(cluster((a, b), clusters=11, iterations=12).labels, corrected)
+
+
+def test_zero_rows_go_to_the_first_cluster_and_equal_rows_stay_together():
+    bag = torch.cat([torch.zeros(3, 4), torch.randn(20, 4, generator=torch.Generator().manual_seed(0)).abs()])
+    labels = cluster([prepare(bag)], clusters=4, iterations=3).labels
+    assert labels[:3].tolist() == [int(labels.min())] * 3
+    assert cluster([prepare(torch.ones(30, 5))], clusters=11).live == 1
+
+
+def test_printed_bins_leave_at_most_half_of_the_clusters_on_non_negative_features():
+    bags = [prepare(torch.rand(400, 32, generator=torch.Generator().manual_seed(s))) for s in (0, 1)]
+    assert cluster(bags, init="uniform").live <= 6
+    assert cluster(bags, init="quantile").live >= 9
+
+
+def test_kmeans_with_faiss_equals_the_torch_version(monkeypatch):
+    pytest.importorskip("faiss")
+    a, b = (prepare(bag) for bag in random_pair(4, 300, 200, 12, torch.float32))
+    options = {"clusters": 5, "iterations": 6, "init": "kmeans"}
+    with_faiss = cluster((a, b), **options, generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(prototypes, "faiss_installed", lambda: False)
+    without = cluster((a, b), **options, generator=torch.Generator().manual_seed(1))
+    assert with_faiss.live == without.live == 5
+    assert (with_faiss.labels != without.labels).float().mean() < 0.01
+
+
+def test_neighbor_distance_is_one_minus_the_mean_of_the_largest_cosines():
+    a, b = random_pair(6, 9, 7, 5)
+    expected = [1 - np.mean(sorted((reference.cosine(x, y) for y in b.tolist()), reverse=True)[:3]) for x in a.tolist()]
+    assert neighbor_distance(prepare(a), prepare(b)).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@given(seed=st.integers(0, 1000), rounds=st.integers(0, 3), keep=st.sampled_from([0.2, 0.5, 1.0]))
+@settings(max_examples=8)
+def test_evidence_is_its_equation(seed, rounds, keep):
+    random = np.random.default_rng(seed)
+    bags = [random.normal(size=(random.integers(2, 9), 4)) + (i % 3) * 0.5 for i in range(12)]
+    ranks = [i % 3 for i in range(12)]
+    patients = [f"p{i // 2}" for i in range(12)]
+    settings_ = EvidenceSettings(ridge=0.7, rounds=rounds, keep=keep, folds=3, components=4)
+    tensors = [torch.from_numpy(bag).float() for bag in bags]
+    scores = score_evidence(tensors.__getitem__, ranks, patients, seed=seed, settings=settings_)
+    folds = patient_folds(patients, 3, seed)
+    for slide, own in enumerate(scores):
+        if ranks[slide] == 0:
+            assert own is None
+            continue
+        exact = [bag.astype(np.float32).astype(np.float64) for bag in bags]
+        expected = evidence_reference.evidence(slide, exact, ranks, folds, ridge=0.7, rounds=rounds, keep=keep)
+        assert own.numpy() == pytest.approx(expected, abs=0.02)
+
+
+def test_evidence_finds_planted_instances_and_chooses_them():
+    random = torch.Generator().manual_seed(0)
+    bags = [torch.randn(80, 6, generator=random) for _ in range(16)]
+    for bag in bags[8:]:
+        bag[:8, 2] += 5.0
+    scores = score_evidence(bags.__getitem__, [0] * 8 + [1] * 8, [str(i) for i in range(16)])
+    strategy = create_remix("sfr", selection="evidence", level=0.05)
+    mixed = strategy(prepare(bags[9], evidence=scores[9]), bags[0], torch.Generator())
+    chosen = set(mixed.rows_from(0).tolist())
+    assert set(range(8)) <= chosen
+    assert len(chosen) < 20
+    with pytest.raises(ParameterError, match="score_evidence"):
+        strategy(bags[9], bags[0], torch.Generator())
+
+
+def test_evidence_never_uses_slides_of_the_same_patient():
+    random = torch.Generator().manual_seed(0)
+    bags = [torch.randn(30, 5, generator=random) for _ in range(8)]
+    patients = ["p", "p", "q", "q", "r", "r", "s", "s"]
+    ranks = [0, 1] * 4
+    before = score_evidence(bags.__getitem__, ranks, patients, settings=EvidenceSettings(folds=4, components=5))
+    altered = [*bags]
+    altered[0] = bags[0].flip(0)  # same rows, same principal components, other order
+    after = score_evidence(altered.__getitem__, ranks, patients, settings=EvidenceSettings(folds=4, components=5))
+    assert torch.allclose(before[1], after[1], atol=1e-5)
+    assert len(set(patient_folds(patients, 4, 0)[:2])) == 1
+    with pytest.raises(ParameterError, match="rank and a patient per slide"):
+        score_evidence(bags.__getitem__, [0], [])
