@@ -1,0 +1,155 @@
+"""`pams bench`: a fair comparison of methods and models, resumable, on this machine or a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pams_mil.cli.console import errors, output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pams_mil.engine.grid import Engine, GridRun
+    from pams_mil.report.bench import Bench, Entry
+
+_SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate")
+
+
+def bench(
+    grid: Path = typer.Argument(
+        ..., metavar="GRID.yaml", help="Methods, models, seeds and folds; see docs/training.md."
+    ),
+    changes: list[str] | None = typer.Argument(None, metavar="[KEY=VALUE]...", help="Changes to the grid."),
+    out: Path | None = typer.Option(None, "--out", help="Folder for runs and report; default bench/<grid>."),
+    engine: str = typer.Option("local", "--engine", help="local (processes) or ray."),
+    workers: int | None = typer.Option(None, "--workers", min=1, help="Processes; default: one per core."),
+    threads: int | None = typer.Option(None, "--threads", min=1, help="Torch threads of each process."),
+    address: str | None = typer.Option(None, "--address", help="Ray cluster, e.g. auto; default: one of our own."),
+    cpus: float = typer.Option(1.0, "--cpus", help="Cores that a Ray task claims."),
+    gpus: float = typer.Option(0.0, "--gpus", help="GPUs that a Ray task claims; a fraction shares one."),
+    resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
+) -> None:
+    """Run methods x models x seeds x folds and compare them; run it again to continue.
+
+    Example: pams bench grid.yaml --out bench/bracs
+    """
+    from pams_mil.engine.grid import run_grid
+    from pams_mil.engine.grid_config import load_grid, reference_label
+    from pams_mil.report.bench_page import write_bench
+
+    settings = load_grid(grid, changes or [])
+    reference = reference_label(settings)
+    folder = out or Path("bench") / grid.stem
+    runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
+    with grid_bar() as tell:
+        done = run_grid(settings, folder, runner, progress=tell)
+    result = summarize_grid(done, reference, resamples)
+    write_bench(result, folder)
+    show(result)
+    errors.print(f"Report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    if done.failures:
+        errors.print(f"{len(done.failures)} runs failed; see {folder / 'failures.csv'}. Run it again to retry them.")
+        raise typer.Exit(1)
+
+
+def make_engine(
+    name: str, *, workers: int | None, threads: int | None, address: str | None, cpus: float, gpus: float
+) -> Engine:
+    """The engine behind a name."""
+    from pams_mil.errors import ConfigError, nearest
+
+    if name == "local":
+        from pams_mil.engine.local_engine import LocalEngine
+
+        return LocalEngine(workers, threads)
+    if name == "ray":
+        from pams_mil.engine.ray_engine import RayEngine
+
+        return RayEngine(address, cpus, gpus)
+    raise ConfigError(f"There is no engine {name!r}; expected local or ray.{nearest(name, ('local', 'ray'))}")
+
+
+def summarize_grid(done: GridRun, reference: str, resamples: int) -> Bench:
+    """Read the predictions of all finished runs and compare them."""
+    from pams_mil.report.bench import summarize
+
+    with errors.status("Comparing"):
+        return summarize(read_entries(done), reference=reference, resamples=resamples, missing=done.failures)
+
+
+def read_entries(done: GridRun) -> list[Entry]:
+    """The predictions of finished runs, row by row."""
+    from pams_mil.evaluate.layouts import read_predictions
+    from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.report.bench import Entry
+
+    rows: dict[tuple[str, str], Entry] = {}
+    for cell in done.finished:
+        entry = rows.setdefault((cell.model, cell.method), Entry(cell.model, cell.method, {}))
+        tree = ClassHierarchy.load(cell.config.classes)
+        entry.runs[cell.repetition] = read_predictions(done.out / cell.key / "predictions.csv", tree, name=cell.key)
+    order = list(dict.fromkeys((cell.model, cell.method) for cell in done.cells))
+    return [rows[key] for key in order if key in rows]
+
+
+def show(result: Bench) -> None:
+    """Print the table for people."""
+    for level in reversed(range(result.tree.num_levels)):
+        output.print()
+        output.print(_table(result, level))
+    runs = " to ".join(str(count) for count in sorted({len(row.repetitions) for row in result.rows}))
+    output.print(f"Mean ± sd over {runs} runs, in percent; best bold, second underlined.", style="dim", highlight=False)
+    for sentence in result.verdicts:
+        output.print()
+        output.print(sentence, style="bold", highlight=False, markup=False)
+
+
+def _table(result: Bench, level: int) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from pams_mil.metrics.table import FACTS
+    from pams_mil.report.tables import spread_text
+
+    title = Text(f"{result.tree.level_names[level]}: {result.tree.order(level)}")
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    for head in ("model", "method"):
+        table.add_column(head)
+    for key in _SHOWN:
+        table.add_column(
+            f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}", justify="right", no_wrap=True
+        )
+    styles = {1: "bold", 2: "underline"}
+    for row in result.rows:
+        cells = [
+            Text(
+                spread_text(row.spreads[level, key], key, digits=1), style=styles.get(result.place(row, level, key), "")
+            )
+            for key in _SHOWN
+        ]
+        table.add_row(Text(row.model), Text(row.method), *cells)
+    return table
+
+
+@contextmanager
+def grid_bar() -> Iterator[Callable[[float, str], None]]:
+    """A bar over all epochs of all runs, and a line for every run that ends."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("Training"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+               TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task("Training", total=1.0)
+
+        def tell(share: float, text: str) -> None:
+            bar.update(task, completed=share)
+            if text:
+                bar.console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+        yield tell

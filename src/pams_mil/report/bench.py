@@ -1,0 +1,206 @@
+"""A benchmark in numbers: every row's mean and spread over runs, intervals over patients, and paired tests.
+
+Scores are computed run by run and then averaged. Intervals and tests pool the runs of a row and resample
+patients, so a patient who appears in every run counts once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pams_mil.errors import PredictionsError
+from pams_mil.evaluate.compare import Comparison, compare_all, verdict
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.scores import LevelScores, score
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.table import FACTS
+
+TABLE = ("acc", "auc", "ascc", "asmc")
+"""The columns of the paper's table."""
+EXTRA = ("under_call_rate", "over_call_rate", "risk")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The predictions of one method on one model: `runs` by repetition, e.g. "seed 0"."""
+
+    model: str
+    method: str
+    runs: dict[str, Predictions]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation over runs; runs without a finite value are left out and counted."""
+
+    mean: float
+    sd: float
+    n: int
+    missing: int = 0
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarize one metric over runs.
+
+        >>> Spread.of([0.5, 0.7])
+        Spread(mean=0.6, sd=0.1414213562373095, n=2, missing=0)
+        >>> Spread.of([0.5, float("inf")]).missing
+        1
+        """
+        finite = [value for value in values if math.isfinite(value)]
+        mean = sum(finite) / len(finite) if finite else math.nan
+        sd = math.sqrt(sum((v - mean) ** 2 for v in finite) / (len(finite) - 1)) if len(finite) > 1 else math.nan
+        return cls(mean, sd, len(finite), len(values) - len(finite))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on one model."""
+
+    model: str
+    method: str
+    repetitions: tuple[str, ...]
+    spreads: dict[tuple[int, str], Spread]
+    """By level and metric."""
+    pooled: list[LevelScores]
+    comparison: Comparison | None
+    """Against the reference method on the same model; None for the reference itself."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A whole benchmark."""
+
+    tree: ClassHierarchy
+    rows: list[Row]
+    reference: str
+    resamples: int
+    missing: dict[str, str]
+    """Cells that failed, with the reason."""
+
+    @property
+    def models(self) -> list[str]:
+        """Models in order of appearance."""
+        return list(dict.fromkeys(row.model for row in self.rows))
+
+    def of_model(self, model: str) -> list[Row]:
+        """The rows of one model."""
+        return [row for row in self.rows if row.model == model]
+
+    def place(self, row: Row, level: int, metric: str) -> int:
+        """1 for the best mean among the rows of the same model, 2 for the second, and so on; 0 when undefined."""
+        value = row.spreads[level, metric].mean
+        if math.isnan(value):
+            return 0
+        sign = 1 if FACTS[metric].higher_is_better else -1
+        others = [other.spreads[level, metric].mean for other in self.of_model(row.model)]
+        return 1 + sum(sign * other > sign * value for other in others if not math.isnan(other))
+
+    @property
+    def verdicts(self) -> list[str]:
+        """One sentence per comparison with the reference."""
+        return [verdict(row.comparison) for row in self.rows if row.comparison is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        return {
+            "hierarchy": {"name": self.tree.name, "digest": self.tree.digest},
+            "reference": self.reference,
+            "resamples": self.resamples,
+            "failed": self.missing,
+            "rows": [
+                {
+                    "model": row.model,
+                    "method": row.method,
+                    "runs": list(row.repetitions),
+                    "levels": {
+                        self.tree.level_names[level]: {
+                            metric: {
+                                "mean": spread.mean, "sd": spread.sd, "n": spread.n,
+                                "ci": list(row.pooled[level].intervals.get(metric, ())) or None,
+                            }
+                            for (of, metric), spread in row.spreads.items() if of == level
+                        }
+                        for level in range(self.tree.num_levels)
+                    },
+                    "against_reference": None if row.comparison is None else row.comparison.to_json(),
+                }
+                for row in self.rows
+            ],
+            "verdicts": self.verdicts,
+        }  # fmt: skip
+
+
+def summarize(
+    entries: Sequence[Entry],
+    *,
+    reference: str,
+    resamples: int = 2000,
+    seed: int = 0,
+    missing: dict[str, str] | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Bench:
+    """Score all runs, pool them, and compare every method with the reference on the same model."""
+    if not entries:
+        raise PredictionsError("No run of the benchmark is finished, so there is nothing to compare.")
+    tree = next(iter(entries[0].runs.values())).hierarchy
+    rows: list[Row] = []
+    for model in dict.fromkeys(entry.model for entry in entries):
+        rows += _model_rows([entry for entry in entries if entry.model == model], tree, reference, resamples, seed)
+        if progress is not None:
+            progress(len(rows) / len(entries))
+    return Bench(tree, rows, reference, resamples, dict(missing or {}))
+
+
+def _model_rows(entries: Sequence[Entry], tree: ClassHierarchy, reference: str, resamples: int, seed: int) -> list[Row]:
+    pooled = {entry.method: pool(entry.method, entry.runs) for entry in entries}
+    comparisons: dict[str, Comparison] = {}
+    if reference in pooled and len(pooled) > 1:
+        ordered = [pooled[reference], *(p for method, p in pooled.items() if method != reference)]
+        found = compare_all(ordered, seed=seed, resamples=resamples)
+        comparisons = {comparison.candidate: comparison for comparison in found}
+    return [
+        Row(
+            model=entry.model,
+            method=entry.method,
+            repetitions=tuple(entry.runs),
+            spreads=_spreads(entry, tree),
+            pooled=score(pooled[entry.method], seed=seed, resamples=resamples),
+            comparison=comparisons.get(entry.method),
+        )
+        for entry in entries
+    ]
+
+
+def pool(name: str, runs: dict[str, Predictions]) -> Predictions:
+    """All runs of a row as one: every slide once per run, patients as they are."""
+    parts = list(runs.values())
+    scored = all(part.probabilities is not None for part in parts)
+    return Predictions(
+        name=name,
+        hierarchy=parts[0].hierarchy,
+        slide_ids=[f"{slide} ({run})" for run, part in runs.items() for slide in part.slide_ids],
+        target=np.concatenate([part.target for part in parts]),
+        predicted=np.concatenate([part.predicted for part in parts]),
+        probabilities=np.concatenate([part.probabilities for part in parts if part.probabilities is not None])
+        if scored
+        else None,
+        patient_ids=[
+            patient for part in parts for patient in (part.slide_ids if part.patient_ids is None else part.patient_ids)
+        ],
+        layout="PAMS",
+    )
+
+
+def _spreads(entry: Entry, tree: ClassHierarchy) -> dict[tuple[int, str], Spread]:
+    runs = [score(run, resamples=0) for run in entry.runs.values()]
+    return {
+        (level, metric): Spread.of([levels[level].values[metric] for levels in runs])
+        for level in range(tree.num_levels)
+        for metric in (*TABLE, *EXTRA)
+    }
