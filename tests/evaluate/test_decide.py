@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -129,3 +131,8 @@ def test_predictions_are_decided_anew():
     assert after.probabilities is p
     with pytest.raises(PredictionsError, match="has no probabilities"):
         redecide(replace(before, probabilities=None))
+
+
+def test_decisions_need_no_torch():
+    code = "import sys, pams_mil.evaluate.decide; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

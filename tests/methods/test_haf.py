@@ -10,7 +10,8 @@ from tests.methods.conformance import Output
 
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.haf import Haf
+from pams_mil.methods.alignment import alignment_loss
+from pams_mil.methods.haf import Haf, geometry_loss
 from pams_mil.methods.margin import LevelMargin
 
 SURE = 50.0
@@ -118,3 +119,19 @@ def test_the_coarse_heads_receive_no_cross_entropy():
     terms = Haf().objective(tree)(outputs, [torch.tensor([0, 2]), torch.tensor([0, 6])])
     assert torch.autograd.grad(terms["ce"], coarse, allow_unused=True, retain_graph=True)[0] is None
     assert torch.autograd.grad(terms["alignment"], coarse)[0].abs().sum() > 0
+
+
+def test_terms_are_the_pieces_times_their_factors():
+    tree = ClassHierarchy.load("bracs")
+    generator = torch.Generator().manual_seed(5)
+    logits = [torch.randn(2, count, generator=generator) for count in (3, 7)]
+    rows = [torch.randn(count, 8, generator=generator) for count in (3, 7)]
+    outputs = [Output(z, weight=row) for z, row in zip(logits, rows, strict=True)]
+    targets = [torch.tensor([0, 2]), torch.tensor([1, 6])]
+    method = Haf(lambda_align=2.0, lambda_geometry=3.0, lambda_margin=4.0)
+    terms = method.objective(tree)(outputs, targets)
+    margin = LevelMargin(3, margin=3.0, memory=256)(logits[0], targets[0]).mean()
+    torch.testing.assert_close(terms["ce"], torch.nn.functional.cross_entropy(logits[1], targets[1]))
+    torch.testing.assert_close(terms["alignment"], 2 * alignment_loss(*logits, (3, 2, 2)).mean())
+    torch.testing.assert_close(terms["geometry"], 3 * geometry_loss(*rows, (3, 2, 2)))
+    torch.testing.assert_close(terms["margin"], 4 * margin)
