@@ -212,7 +212,8 @@ def test_a_slide_in_work_elsewhere_is_left_alone_and_waited_for(slides, tmp_path
 
 def test_previews_are_drawn(slides, tmp_path):
     extract(find_slides([slides / "s0.tiff"]), tmp_path, ColorEncoder(), SETTINGS, WorkSettings(preview=True))
-    picture = np.asarray(Image.open(tmp_path / "previews" / "s0.png"))
+    with Image.open(tmp_path / "previews" / "s0.png") as opened:
+        picture = np.asarray(opened)
     assert max(picture.shape) == 1600
     assert ((picture == (30, 80, 220)).all(axis=2)).sum() > 1000
 

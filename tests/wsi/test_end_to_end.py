@@ -1,0 +1,95 @@
+"""From slide files to a heatmap that finds the planted lesion, through the command line alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
+
+from pams_mil.data import read_bag
+from pams_mil.wsi.synthetic import Lesion, Piece, Scene
+from pams_mil.wsi.synthetic_file import write_slide
+
+CLASSES = """
+name: lesions
+levels: [group, grade]
+classes:
+  Harmless: [none, mild]
+  Grave: [severe]
+"""
+LABELS = {"none": 0, "mild": 1, "severe": 3}
+SPLITS = ("train", "train", "train", "val", "test")
+
+
+def scene_of(label, number):
+    random = np.random.default_rng([number, LABELS[label]])
+    kind = LABELS[label]
+    x, y = random.uniform(380, 620, 2)
+    lesions = (Lesion(x, y, 150.0, kind),) if kind else ()
+    return Scene(1000.0, 1000.0, (Piece(500.0, 500.0, 400.0, 380.0),), lesions, seed=number)
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory):
+    pytest.importorskip("tifffile")
+    folder = tmp_path_factory.mktemp("cohort")
+    rows = ["slide_id,patient_id,label,split"]
+    for label in LABELS:
+        for number, split in enumerate(SPLITS):
+            name = f"{label}-{number}"
+            write_slide(folder / "slides" / f"{name}.tiff", scene_of(label, number), mpp=2.0, levels=1)
+            rows.append(f"{name},p-{name},{label},{split}")
+    (folder / "manifest.csv").write_text("\n".join(rows) + "\n")
+    (folder / "classes.yaml").write_text(CLASSES)
+    return folder
+
+
+def pams(*arguments):
+    from pams_mil.cli.main import app
+
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_slides_to_features_to_training_to_heatmap(cohort, tmp_path):
+    encoder = "tests.wsi.plain_encoder:ColorEncoder"
+    tiles = ("--mpp", 4, "--tile-px", 16, "--workers", 1)
+    pams("extract", cohort / "slides", "--out", tmp_path / "features", "--encoder", encoder, *tiles)
+    pams(
+        "train", "--manifest", cohort / "manifest.csv", "--features", tmp_path / "features" / "h5_files", "--classes",
+        cohort / "classes.yaml", "--method", "pams", "--model", "abmil", "--out", tmp_path / "run", "--seed", 0,
+        "training.epochs=12", "training.lr=1e-2",
+    )  # fmt: skip
+    slide = cohort / "slides" / "severe-4.tiff"
+    shown = pams("heatmap", tmp_path / "run", slide, "--out", tmp_path / "heat", "--encoder", encoder)
+    check_prediction(cohort, tmp_path, shown)
+    check_lesion(tmp_path)
+    assert len(list((tmp_path / "heat").glob("*.png"))) == 2 + 2 + 3
+
+
+def check_prediction(cohort, tmp_path, shown):
+    """The heatmap's bag and probabilities are those of `pams extract` and `pams predict`."""
+    ours = tmp_path / "heat" / "features" / "h5_files" / "severe-4.h5"
+    assert ours.read_bytes() == (tmp_path / "features" / "h5_files" / "severe-4.h5").read_bytes()
+    features = tmp_path / "features" / "h5_files"
+    pams("predict", tmp_path / "run", cohort / "manifest.csv", "--features", features, "--out", tmp_path / "predicted")
+    lines = (tmp_path / "predicted" / "predictions.csv").read_text().splitlines()
+    header = lines[0].split(",")
+    row = dict(zip(header, next(line for line in lines if line.startswith("severe-4,")).split(","), strict=True))
+    expected = ", ".join(f"{label} {float(row[f'p_{label}']):.3f}" for label in LABELS)
+    assert f"grade: {expected}" in shown
+
+
+def check_lesion(tmp_path):
+    """Attention and the evidence for the true class are highest where the lesion was planted."""
+    bag = read_bag(tmp_path / "features" / "h5_files" / "severe-4.h5")
+    truth = scene_of("severe", 4).lesion_share(bag.coords_px0 * 2.0, 64.0) > 0.5
+    content = json.loads((tmp_path / "heat" / "heatmap.geojson").read_text())
+    measured = [feature["properties"]["measurements"] for feature in content["features"]]
+    assert 3 < truth.sum() < len(truth) / 2
+    for name in ("attention grade", "evidence grade severe"):
+        assert roc_auc_score(truth, [values[name] for values in measured]) > 0.9, name
