@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from pams_mil.models.precision import at_least_float32
 from pams_mil.models.projection import CHUNK_ROWS
 
 
@@ -92,17 +93,17 @@ def stream_pool(
     top = total = pooled = torch.empty(0)
     for start in range(0, len(features), CHUNK_ROWS):
         piece = project(features[start : start + CHUNK_ROWS])
-        piece_scores = score(piece).float()
+        piece_scores = at_least_float32(score(piece))
         scores.append(piece_scores)
         spread = spread_scores(piece_scores, None if groups is None else groups[:, start : start + CHUNK_ROWS], count)
         piece_top = spread.amax(-1, keepdim=True)
         new_top = piece_top if start == 0 else torch.maximum(top, piece_top)
         # A group without a member so far has maximum -inf; its exponentials are zero, not -inf - -inf.
-        safe_top = new_top.clamp(min=torch.finfo(torch.float32).min)
+        safe_top = new_top.clamp(min=torch.finfo(spread.dtype).min)
         weights = (spread - safe_top).exp()
         piece_total, piece_pooled = weights.sum(-1, keepdim=True), weights.to(piece.dtype) @ piece
         if start == 0:
-            total, pooled = piece_total, piece_pooled.float()
+            total, pooled = piece_total, at_least_float32(piece_pooled)
         else:
             shrink = (top - safe_top).exp()
             total, pooled = total * shrink + piece_total, pooled * shrink + piece_pooled

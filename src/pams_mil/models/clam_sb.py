@@ -23,6 +23,7 @@ from pams_mil.models.bags import BagBatch
 from pams_mil.models.base import Embedded, MILModel, require_positive
 from pams_mil.models.heads import Head
 from pams_mil.models.inputs import as_batch
+from pams_mil.models.precision import at_least_float32
 from pams_mil.models.projection import Projection
 
 DISCOVER = "ClamSB"
@@ -90,7 +91,7 @@ class ClamSB(MILModel):
 
     def _attend(self, batch: BagBatch) -> tuple[list[Tensor], list[Tensor]]:
         instances = self.dropout(self.projection(batch.features))
-        scores = batch.split(self.scores(instances).float())
+        scores = batch.split(at_least_float32(self.scores(instances)))
         return batch.split(instances), [part.softmax(-1) for part in scores]
 
     def instance_loss(

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pams_mil.models.precision import without_autocast
+
 BLOCK_TOKENS = 1024
 # Softmax entries kept for the backward pass: 64 MiB in float32.
 KEEP_ENTRIES = 2**24
@@ -52,6 +54,7 @@ def _logits(queries: Tensor, keys: Tensor, bias: Tensor | None, block: slice) ->
 
 class _ClassRow(torch.autograd.Function):
     @staticmethod
+    @without_autocast
     def forward(ctx: Any, u: Tensor, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
         heads, landmarks = u.shape
         keep = heads * landmarks * len(keys) <= KEEP_ENTRIES
@@ -71,6 +74,7 @@ class _ClassRow(torch.autograd.Function):
         return row
 
     @staticmethod
+    @without_autocast
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         u, queries, keys, bias, log_total, *kept = ctx.saved_tensors

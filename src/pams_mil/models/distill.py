@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pams_mil.models.heads import Head
+from pams_mil.models.precision import at_least_float32
 
 
 @torch.no_grad()
@@ -31,7 +32,7 @@ def ranked_rows(
         lowest: also take the q lowest.
     """
     chosen, owners = [], []
-    rows_per_class = functional.linear(instances, head.rows()).float()
+    rows_per_class = at_least_float32(functional.linear(instances, head.rows()))
     for group, log_alpha in enumerate(weights):
         members = torch.isfinite(log_alpha).nonzero().squeeze(-1)
         activation = (log_alpha[members, None].exp() * rows_per_class[members]).softmax(-1)

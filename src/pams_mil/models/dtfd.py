@@ -24,6 +24,7 @@ from pams_mil.models.base import Embedded, MILModel, require_positive
 from pams_mil.models.distill import ranked_rows
 from pams_mil.models.heads import Head, make_head
 from pams_mil.models.partition import batch_groups
+from pams_mil.models.precision import at_least_float32
 from pams_mil.models.projection import Projection
 
 DISCOVER = "DTFD"
@@ -141,7 +142,7 @@ class DTFD(MILModel):
             groups, scores = stream_pool(features, self._project, self.tier1_scores, partitions, count)
             return self._tier2(groups, groups, None, scores, partitions)
         instances = self.residual(self.projection(features))
-        scores = self.tier1_scores(instances).float()
+        scores = at_least_float32(self.tier1_scores(instances))
         log_alpha = spread_scores(scores, partitions, count).log_softmax(-1)
         groups = log_alpha.exp().to(instances.dtype) @ instances
         if self.distillation == "afs":
@@ -158,12 +159,12 @@ class DTFD(MILModel):
     ) -> _BagTiers:
         seen = distilled.detach() if self.tier2_gradient == "detach" else distilled
         # All partitions of a bag have chunks of the same sizes, hence equally many distilled rows.
-        beta = self.tier2_scores(seen).float().reshape(len(partitions), -1).softmax(-1)
+        beta = at_least_float32(self.tier2_scores(seen)).reshape(len(partitions), -1).softmax(-1)
         rows = seen.reshape(len(partitions), -1, seen.shape[-1])
         vectors = (beta[:, None].to(rows.dtype) @ rows).squeeze(1)
         mass = beta.flatten()
         if owners is not None:
-            mass = torch.zeros(len(groups), device=mass.device).index_add(0, owners, mass)
+            mass = mass.new_zeros(len(groups)).index_add(0, owners, mass)
         return _BagTiers(vectors, groups, scores, partitions, mass)
 
     def _ranking(self, tier1_head: Head | None) -> Head:

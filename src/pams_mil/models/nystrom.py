@@ -21,6 +21,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.models.class_row import class_row
 from pams_mil.models.landmarks import LandmarkPlan
 from pams_mil.models.pinv import pseudo_inverse_apply
+from pams_mil.models.precision import at_least_float32
 from pams_mil.models.value_conv import value_conv
 
 
@@ -84,9 +85,9 @@ class NystromAttention(nn.Module):
         query_weight, key_weight, value_weight = self.qkv.weight.chunk(3)
         heads, width = self.heads, tokens.shape[1] // self.heads
         query = functional.linear(tokens[:1], query_weight).reshape(1, heads, width).transpose(0, 1)
-        logits = _wide(query) * self._scale(query) @ core.keys.mT + core.log_multiplicity
+        logits = at_least_float32(query) * self._scale(query) @ core.keys.mT + core.log_multiplicity
         u = self._inverse(core, logits.softmax(-1).mT, transpose=True).squeeze(-1)
-        keys = _wide(functional.linear(plan.with_zero_token(tokens), key_weight)).reshape(-1, heads, width)
+        keys = at_least_float32(functional.linear(plan.with_zero_token(tokens), key_weight)).reshape(-1, heads, width)
         row = class_row(u, core.queries, keys, plan.token_log_multiplicity(keys))[:, int(plan.has_zero_token) :]
         pooled = row.to(tokens.dtype) @ tokens
         mixed = (pooled[:, None] @ value_weight.reshape(heads, width, -1).mT).reshape(1, -1)
@@ -101,8 +102,8 @@ class NystromAttention(nn.Module):
 
     def _core(self, plan: LandmarkPlan, tokens: Tensor) -> _Core:
         with torch.autocast(tokens.device.type, enabled=False):
-            means = plan.means(_wide(tokens))
-            weight = _wide(self.qkv.weight)[: 2 * tokens.shape[1]]
+            means = plan.means(at_least_float32(tokens))
+            weight = at_least_float32(self.qkv.weight)[: 2 * tokens.shape[1]]
             queries, keys = (self._by_head(part) for part in functional.linear(means, weight).chunk(2, dim=-1))
             queries = queries * self._scale(queries)
             mu = plan.landmark_multiplicity(means)
@@ -116,7 +117,7 @@ class NystromAttention(nn.Module):
     def _inverse(self, core: _Core, y: Tensor, *, transpose: bool) -> Tensor:
         """pinv(A2) Y, or pinv(A2)^T Y, with landmarks of multiplicity mu counted mu times."""
         with torch.autocast(y.device.type, enabled=False):
-            y = _wide(y)
+            y = at_least_float32(y)
             before, after = (1 / core.root, core.root) if transpose else (core.root, 1 / core.root)
             applied = pseudo_inverse_apply(core.a2, core.scale, before * y, steps=self.pinv_steps, transpose=transpose)
             return after * applied
@@ -134,8 +135,3 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, 
     return functional.scaled_dot_product_attention(
         queries[None], keys[None], values[None], attn_mask=mask, scale=scale
     )[0]
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """At least float32."""
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

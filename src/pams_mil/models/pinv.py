@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pams_mil.models.precision import without_autocast
+
 
 def inverse_factor(s: Tensor, y: Tensor, *, steps: int = 6) -> Tensor:
     """g(S) Y for symmetric S [b, m, m] and Y [b, m, w].
@@ -55,6 +57,7 @@ def pseudo_inverse_apply(a: Tensor, c: Tensor, y: Tensor, *, steps: int = 6, tra
 
 class _InverseFactor(torch.autograd.Function):
     @staticmethod
+    @without_autocast
     def forward(ctx: Any, s: Tensor, y: Tensor, steps: int) -> Tensor:
         saved: list[Tensor] = []
         r = s
@@ -71,6 +74,7 @@ class _InverseFactor(torch.autograd.Function):
         return torch.baddbmm(13 * y - 15 * p + 7 * rp, r, rp, beta=1 / 4, alpha=-1 / 4)
 
     @staticmethod
+    @without_autocast
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         *saved, r, y, p, rp = ctx.saved_tensors

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from pams_mil.models.precision import without_autocast
+
 BLOCK_TOKENS = 32
 
 
@@ -61,11 +63,13 @@ def _convolve(values: Tensor, weight: Tensor) -> Tensor:
 
 class _ValueConv(torch.autograd.Function):
     @staticmethod
+    @without_autocast
     def forward(ctx: Any, values: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(values, weight)
         return _convolve(values, weight)
 
     @staticmethod
+    @without_autocast
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         values, weight = ctx.saved_tensors

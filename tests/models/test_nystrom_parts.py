@@ -1,0 +1,124 @@
+"""The hand-differentiated pieces of TransMIL against plain versions and numerical derivatives."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch.autograd import gradcheck
+from torch.nn import functional
+
+import pams_mil.models.class_row as class_row_module
+from pams_mil.models.class_row import class_row
+from pams_mil.models.fast_dropout import FastDropout
+from pams_mil.models.landmarks import LandmarkPlan
+from pams_mil.models.pinv import pseudo_inverse_apply
+from pams_mil.models.value_conv import value_conv
+
+
+def plain_inverse(a, c, steps=6):
+    z, one = a.mT / c, torch.eye(a.shape[-1], dtype=a.dtype)
+    for _ in range(steps):
+        az = a @ z
+        z = 0.25 * z @ (13 * one - az @ (15 * one - az @ (7 * one - az)))
+    return z
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("steps", [1, 2, 6])
+@pytest.mark.parametrize("spread", [0.1, 1.0, 5.0])
+def test_pseudo_inverse_equals_the_recurrence(spread, steps, transpose):
+    torch.manual_seed(0)
+    a = (spread * torch.randn(3, 20, 20, dtype=torch.float64)).softmax(-1)
+    y, c = torch.randn(3, 20, 4, dtype=torch.float64), a.sum(-2).max()
+    z = plain_inverse(a, c, steps)
+    expected = (z.mT if transpose else z) @ y
+    assert torch.allclose(pseudo_inverse_apply(a, c, y, steps=steps, transpose=transpose), expected, atol=1e-10)
+    single = pseudo_inverse_apply(a.float(), c.float(), y.float(), steps=steps, transpose=transpose)
+    assert (single - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("steps", [1, 2, 6])
+def test_pseudo_inverse_gradient(steps, transpose):
+    torch.manual_seed(1)
+    a = torch.randn(2, 5, 5, dtype=torch.float64).softmax(-1).requires_grad_()
+    y = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda a, y: pseudo_inverse_apply(a, a.sum(-2).max(), y, steps=steps, transpose=transpose), (a, y))
+
+
+def row_inputs(n=11):
+    torch.manual_seed(2)
+    shapes = [(2, 3), (2, 3, 4), (n, 2, 4)]
+    bias = torch.zeros(n, dtype=torch.float64)
+    bias[0] = 1.7
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes], bias
+
+
+@pytest.mark.parametrize("keep", [0, 10**6])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_class_row_in_blocks_equals_the_whole(monkeypatch, keep, with_bias):
+    monkeypatch.setattr(class_row_module, "BLOCK_TOKENS", 4)
+    monkeypatch.setattr(class_row_module, "KEEP_ENTRIES", keep)
+    (u, queries, keys), bias = row_inputs()
+    bias = bias if with_bias else None
+    logits = queries @ keys.permute(1, 2, 0) + (0 if bias is None else bias)
+    expected = (u[:, None] @ logits.softmax(-1)).squeeze(1)
+    assert torch.allclose(class_row(u, queries, keys, bias), expected, atol=1e-12)
+    assert gradcheck(lambda *tensors: class_row(*tensors, bias), (u, queries, keys))
+
+
+@settings(max_examples=25)
+@given(n=st.integers(1, 80), heads=st.integers(1, 3), taps=st.sampled_from([1, 3, 33]))
+def test_value_conv_equals_conv2d(n, heads, taps):
+    torch.manual_seed(n)
+    values, weight = torch.randn(n, heads, 2).double(), torch.randn(heads, taps).double()
+    expected = functional.conv2d(
+        values.permute(1, 0, 2)[None], weight[:, None, :, None], padding=(taps // 2, 0), groups=heads
+    )[0].permute(1, 0, 2)
+    assert torch.allclose(value_conv(values, weight), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 5, 32, 40])
+def test_value_conv_gradient(n):
+    torch.manual_seed(0)
+    values = torch.randn(n, 2, 2, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(value_conv, (values, weight))
+
+
+def test_value_conv_weight_gradient_is_accurate_in_float32():
+    torch.manual_seed(0)
+    values, grad, weight = torch.randn(2026, 8, 64), torch.randn(2026, 8, 64), torch.randn(8, 33)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        parameter = weight.detach().clone().to(dtype).requires_grad_()
+        value_conv(values.to(dtype), parameter).backward(grad.to(dtype))
+        results.append(parameter.grad.double())
+    assert (results[0] - results[1]).abs().max() < 1e-4 * results[1].abs().max()
+
+
+@given(tokens=st.integers(1, 700), landmarks=st.sampled_from([1, 4, 37, 256]))
+def test_landmarks_are_means_of_the_padded_sequence(tokens, landmarks):
+    plan = LandmarkPlan(tokens, landmarks)
+    x = torch.randn(tokens, 2, dtype=torch.float64)
+    padded = functional.pad(x, (0, 0, plan.pad, 0)).reshape(landmarks, plan.length, 2).mean(1)
+    means = plan.means(x)
+    assert len(means) == plan.count <= landmarks
+    assert torch.allclose(means[plan.copies :], padded[plan.zero_landmarks :])
+    assert not padded[: plan.zero_landmarks].any()
+    assert float(plan.landmark_multiplicity(means).sum()) == pytest.approx(landmarks)
+
+
+def test_fast_dropout_keeps_the_expectation_and_follows_the_global_state():
+    dropout = FastDropout(0.1).train()
+    torch.manual_seed(3)
+    first = dropout(torch.ones(400, 501))
+    assert abs((first == 0).float().mean().item() - 0.1) < 0.003
+    assert abs(first.mean().item() - 1) < 0.003
+    # Neighboring decisions come from one random number and must still be independent.
+    dropped = (first == 0).flatten()[: 400 * 500].reshape(-1, 4).double()
+    assert (torch.corrcoef(dropped.T) - torch.eye(4)).abs().max() < 0.02
+    torch.manual_seed(3)
+    assert torch.equal(first, dropout(torch.ones(400, 501)))

@@ -1,0 +1,93 @@
+"""Mean, max, AB-MIL and CLAM-SB equal their equations and do not care about order."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.reference import pooling as reference
+from torch.nn import functional
+
+from pams_mil.errors import ParameterError
+from pams_mil.models import create_model
+
+INVARIANT = ["mean_pool", "max_pool", "abmil", "clam_sb"]
+
+
+def small(name, **options):
+    torch.manual_seed(0)
+    return create_model(name, in_features=5, num_classes=3, embedding_features=8, **options).double().eval()
+
+
+def numpy_state(model):
+    return {key: value.numpy() for key, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(("name", "gated"), [("abmil", True), ("abmil", False), ("clam_sb", True)])
+@pytest.mark.parametrize("n", [1, 2, 50])
+def test_attention_models_equal_the_equations(name, gated, n):
+    model = small(name, attention_features=4, **({"gated": gated} if name == "abmil" else {}))
+    bag = torch.randn(n, 5, dtype=torch.float64)
+    logits, alpha = reference.attention_pool(bag.numpy(), numpy_state(model), gated=gated)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            output = model(bag, attention=True)
+        assert torch.allclose(output.logits[0], torch.from_numpy(logits), atol=1e-6)
+        assert torch.allclose(output.attention.double(), torch.from_numpy(alpha), atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 7])
+def test_mean_and_max_equal_the_equations(n):
+    bag = torch.randn(n, 5, dtype=torch.float64)
+    for name in ("mean_pool", "max_pool"):
+        model = small(name)
+        rows = reference.relu_project(bag.numpy(), numpy_state(model))
+        z = torch.from_numpy(rows.mean(0) if name == "mean_pool" else rows.max(0))
+        assert torch.allclose(model(bag).logits[0], model.head(z), atol=1e-12)
+
+
+def test_max_attention_counts_coordinates():
+    model = small("max_pool")
+    bag = torch.zeros(3, 5, dtype=torch.float64)
+    model.projection.weight.data.fill_(1)
+    model.projection.bias.data.fill_(1)
+    bag[1] = 1
+    assert model(bag, attention=True).attention.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("name", INVARIANT)
+@pytest.mark.parametrize("grad", [True, False])
+def test_order_of_instances_does_not_matter(name, grad):
+    model = small(name).float()
+    bag = torch.randn(3000, 5)
+    order = torch.randperm(3000)
+    with torch.set_grad_enabled(grad):
+        first, second = model(bag, attention=True), model(bag[order], attention=True)
+    assert torch.allclose(first.logits, second.logits, atol=1e-5)
+    if name != "max_pool":  # ties go to the first of equal instances
+        assert torch.allclose(first.attention[order], second.attention, atol=1e-6)
+
+
+def test_clam_instance_loss_by_hand():
+    model = small("clam_sb", dropout=0.0)
+    bag = torch.randn(5, 5, dtype=torch.float64)
+    attention = model(bag, attention=True).attention
+    rows = model.projection(bag)
+    order = attention.argsort(descending=True)
+    picked = torch.cat([rows[order[:2]], rows[order[-2:]]])
+    truth = functional.cross_entropy(model.instance_heads[1](picked), torch.tensor([1, 1, 0, 0]))
+    found = model.instance_loss(bag, torch.tensor([1]), samples=2)
+    assert torch.allclose(found[0], truth)
+    others = [functional.cross_entropy(model.instance_heads[k](rows[order[:2]]), torch.tensor([0, 0])) for k in (0, 2)]
+    found = model.instance_loss(bag, torch.tensor([1]), samples=2, subtyping=True)
+    assert torch.allclose(found[0], (truth + sum(others)) / 3)
+
+
+def test_clam_instance_loss_of_a_tiny_bag_is_no_error():
+    assert math.isfinite(small("clam_sb").instance_loss(torch.randn(1, 5).double(), torch.tensor([0])).item())
+
+
+def test_bad_dropout():
+    with pytest.raises(ParameterError, match="dropout"):
+        small("clam_sb", dropout=1.5)
