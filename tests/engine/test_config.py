@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from pams_mil.cli.init import template
+from pams_mil.engine.blueprint import complete
+from pams_mil.engine.config import RunConfig, build, configure, load_config, with_overrides
+from pams_mil.engine.grid_config import GridConfig, cells, reference_label
+from pams_mil.engine.yaml_file import parse_yaml, read_yaml
+from pams_mil.errors import ConfigError, ParameterError
+
+GOOD = {"data": "m.csv", "classes": "digits"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({**GOOD, "trainin": {}}, r"there is no setting 'trainin'. Did you mean 'training'\?"),
+        ({**GOOD, "training": {"epoch": 3}}, r"no setting 'training.epoch'. Did you mean 'epochs'\?"),
+        ({**GOOD, "data": {"manifest": "m", "feature": "x"}}, r"'data.feature'. Did you mean 'features'\?"),
+        ({**GOOD, "method": "pam"}, r"no method called 'pam'. Did you mean 'pams'\?"),
+        ({**GOOD, "model": "transmill"}, r"no model called 'transmill'. Did you mean 'transmil'\?"),
+        ({**GOOD, "training": {"lr": -1}}, r"training.lr: input should be greater than 0, found -1"),
+        ({**GOOD, "training": {"lr": float("inf")}}, r"training.lr: .*finite"),
+        ({**GOOD, "training": {"epochs": 0}}, r"training.epochs"),
+        ({**GOOD, "training": {"select": "accuracy"}}, r"training.select"),
+        ({"classes": "digits"}, r"the setting 'data' is missing"),
+        ({"data": "m.csv"}, r"the setting 'classes' is missing"),
+    ],
+)
+def test_bad_settings_are_named(content, message):
+    with pytest.raises(ConfigError, match=message):
+        build(RunConfig, content)
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "message"),
+    [
+        ({"name": "pams", "alhpa": 2}, ConfigError, r"The method 'pams' has no option 'alhpa'. Did you mean 'alpha'\?"),
+        ({"name": "pams", "alpha": 0.5}, ParameterError, "alpha"),
+        ({"name": "haf", "towers": "finest"}, ParameterError, "towers"),
+    ],
+)
+def test_bad_method_options_are_named(method, error, message):
+    with pytest.raises(error, match=message):
+        complete(configure("m.csv", classes="digits", method=method))
+
+
+def test_bad_model_option_is_named():
+    with pytest.raises(ConfigError, match=r"The model 'abmil' has no option 'gate'. Did you mean 'gated'\?"):
+        complete(configure("m.csv", classes="digits", model={"name": "abmil", "gate": True}))
+
+
+def test_complete_writes_every_option_and_round_trips(tmp_path):
+    config = complete(configure("m.csv", classes="digits", method={"name": "pams", "alpha": 2.0}).resolved())
+    content = config.to_json()
+    assert content["method"]["alpha"] == 2.0
+    assert content["method"]["remix_options"]["clusters"] == 11
+    assert content["model"]["gated"] is True
+    again = build(RunConfig, yaml.safe_load(yaml.safe_dump(content)))
+    assert complete(again.resolved()).to_json() == content
+
+
+def test_recipe_of_dtfd_is_filled_in_and_can_be_overruled():
+    training = configure("m.csv", classes="digits", model="dtfd").resolved().training
+    assert (training.clip_norm, training.clip_each_part, training.schedule) == (5.0, True, "step")
+    assert configure("m.csv", classes="digits", model="dtfd", clip_norm=0).resolved().training.clip_norm == 0
+    assert configure("m.csv", classes="digits").resolved().training.schedule == "constant"
+
+
+def test_template_is_a_valid_config_with_the_defaults(tmp_path):
+    (tmp_path / "pams.yaml").write_text(template("pams.yaml"))
+    config = load_config(tmp_path / "pams.yaml", ["training.epochs=7", "method.alpha=2"])
+    assert config.training.epochs == 7
+    assert config.method.options == {"alpha": 2}
+    assert config.training.lr == configure("m", classes="bracs").training.lr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &x 1\nb: *x", "anchors"),
+        ("a: 1\na: 2", "appears twice"),
+        ("[" * 40 + "]" * 40, "nested deeper"),
+        ("!!python/object/apply:os.system ['true']", "not valid YAML"),
+        ("a: [1", "not valid YAML"),
+    ],
+)
+def test_hostile_yaml_is_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_yaml(text, where="here")
+
+
+def test_yaml_file_must_be_a_mapping(tmp_path):
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(ConfigError, match="must be a YAML mapping"):
+        read_yaml(tmp_path / "list.yaml")
+    with pytest.raises(ConfigError, match="There is no file"):
+        read_yaml(tmp_path / "none.yaml")
+
+
+def test_overrides_need_a_key_and_a_value():
+    with pytest.raises(ConfigError, match="not a setting"):
+        with_overrides({}, ["epochs"])
+
+
+def test_grid_cells_are_all_combinations_once():
+    grid = build(
+        GridConfig,
+        {
+            **GOOD,
+            "methods": ["ce", {"name": "pams", "label": "no remix", "remix": None}],
+            "models": ["abmil", "dtfd"],
+            "seeds": [0, 1],
+            "folds": [0, 1, 2],
+        },
+    )
+    planned = cells(grid)
+    assert len({cell.key for cell in planned}) == len(planned) == 24
+    assert {cell.config.data.fold for cell in planned} == {0, 1, 2}
+    assert all("label" not in cell.config.method.options for cell in planned)
+    assert len({cell.config.training.model_dump_json() for cell in planned}) == 1  # the same budget for all
+    assert reference_label(grid) == "ce"
+
+
+def test_grid_labels_must_differ_and_reference_must_exist():
+    with pytest.raises(ConfigError, match="more than once"):
+        cells(build(GridConfig, {**GOOD, "methods": ["ce", {"name": "ce", "towers": "finest"}]}))
+    with pytest.raises(ConfigError, match=r"no method labelled 'CE'.*Did you mean 'ce'"):
+        reference_label(build(GridConfig, {**GOOD, "methods": ["ce"], "reference": "CE"}))
+    with pytest.raises(ConfigError, match="no method called 'cee'"):
+        build(GridConfig, {**GOOD, "methods": ["cee"]})
+
+
+def test_settings_import_no_torch():
+    code = "import sys, pams_mil.engine.config, pams_mil.engine.grid_config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
