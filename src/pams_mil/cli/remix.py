@@ -1,0 +1,125 @@
+"""`pams remix`: see what each remix strategy selects from two slides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pams_mil.cli.console import output, progress_bar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pams_mil.data.dataset import BagDataset
+    from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.remix.base import Mixed
+    from pams_mil.report.remix_figure import BagView
+
+
+def remix(
+    first: str = typer.Argument(..., metavar="A", help="Slide id."),
+    second: str = typer.Argument(..., metavar="B", help="Slide id of another urgency."),
+    manifest: Path = typer.Option(..., "--manifest", help="Cohort table that names both slides."),
+    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
+    out: Path = typer.Option(Path("remix.png"), "--out", help="The picture: .png, .svg or .pdf."),
+    table: Path | None = typer.Option(None, "--table", help="Also write the chosen rows as CSV."),
+    evidence: bool = typer.Option(
+        False, "--evidence", help="Also draw SFR by evidence, which reads the cohort's training slides."
+    ),
+    plane: str = typer.Option("pca", "--plane", help="pca, or umap if umap-learn is installed."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the strategies' random choices."),
+    patients_are_slides: bool = typer.Option(
+        False, "--patients-are-slides", help="The table names no patients: take every slide for one."
+    ),
+) -> None:
+    """Draw what each remix strategy takes from the more urgent of two slides.
+
+    Example: pams remix slide_7 slide_12 --manifest manifest.csv --classes bracs --features FEATURES
+    """
+    from pams_mil import atomic
+    from pams_mil.data.dataset import BagDataset
+    from pams_mil.data.manifest import Manifest
+    from pams_mil.errors import ConfigError
+    from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.report.remix_figure import draw, select_all, selection_rows
+
+    if out.suffix not in (".png", ".svg", ".pdf") or plane not in ("pca", "umap"):
+        raise ConfigError(
+            f"--out must end in .png, .svg or .pdf and --plane must be pca or umap; found {out.name!r} and {plane!r}."
+        )
+    tree = ClassHierarchy.load(classes)
+    cohort = Manifest.read(manifest, patients_are_slides=patients_are_slides)
+    bags = BagDataset(cohort, tree, features or manifest.parent / "h5_files", with_coords=True)
+    a, b = _views(bags, tree, first, second, evidence, seed)
+    mixed = select_all(a.bag, b.bag, seed=seed)
+    figure = draw(a, b, mixed, plane="umap" if plane == "umap" else "pca", seed=seed)
+    with atomic.replacing(out) as part:
+        figure.savefig(part, format=out.suffix[1:], dpi=130)
+    if table is not None:
+        atomic.write_csv(table, ["strategy", "slide_id", "row"], selection_rows(mixed, (a.name, b.name)))
+    _show(a, b, mixed, out)
+
+
+def _views(
+    bags: BagDataset, tree: ClassHierarchy, first: str, second: str, evidence: bool, seed: int
+) -> tuple[BagView, BagView]:
+    from pams_mil.errors import ManifestError, nearest
+    from pams_mil.remix.base import prepare
+    from pams_mil.report.remix_figure import BagView
+
+    place = {source.name: number for number, source in enumerate(bags.sources)}
+    for name in (first, second):
+        if name not in place:
+            raise ManifestError(f"The manifest has no slide {name!r}.{nearest(name, place)}")
+    ranks, names = tree.ranks(), tree.names()
+    targets = {name: bags.sources[place[name]].target for name in (first, second)}
+    if ranks[targets[first]] == ranks[targets[second]]:
+        raise ManifestError(
+            f"Neither slide is more urgent: {first!r} is {names[targets[first]]} and {second!r} is "
+            f"{names[targets[second]]}. Remix needs two slides of different urgency."
+        )
+    urgent, other = sorted((first, second), key=lambda name: -ranks[targets[name]])
+    scores = _evidence(bags, tree, place[urgent], seed) if evidence else None
+    views = []
+    for name, own in ((urgent, scores), (other, None)):
+        sample = bags[place[name]]
+        coords = None if sample.coords_px0 is None else sample.coords_px0.numpy()
+        views.append(BagView(prepare(sample.features, evidence=own), name, names[targets[name]], coords))
+    return views[0], views[1]
+
+
+def _evidence(bags: BagDataset, tree: ClassHierarchy, slide: int, seed: int) -> Tensor | None:
+    """Evidence of one slide, learned from the training slides (all slides where the table has no splits)."""
+    from pams_mil.remix.evidence import score_evidence
+
+    records = [source.records[0] for source in bags.sources]
+    learned = [number for number, record in enumerate(records) if record.split in ("train", "", None)]
+    used = sorted({*learned, slide})
+    ranks = tree.ranks()[[bags.sources[number].target for number in used]].tolist()
+    patients = [bags.sources[number].patient_id for number in used]
+    with progress_bar() as advance:
+        done = 0
+
+        def read(number: int) -> Tensor:
+            nonlocal done
+            done += 1
+            advance("learning evidence from slide labels", min(1.0, done / (2 * len(used))))
+            return bags[used[number]].features
+
+        return score_evidence(read, ranks, patients, seed=seed)[used.index(slide)]
+
+
+def _show(a: BagView, b: BagView, mixed: dict[str, Mixed], out: Path) -> None:
+    from rich.table import Table
+
+    shown = Table("strategy", "rows of a", "rows of b", "made", "label weight of a", box=None, pad_edge=False)
+    for title, rows in mixed.items():
+        counts = [int((rows.origin_bag == origin).sum()) for origin in (0, 1, -1)]
+        shown.add_row(title, f"{counts[0]} of {len(a.bag)}", f"{counts[1]} of {len(b.bag)}", str(counts[2]),
+                      f"{rows.weight_a:.2f}")  # fmt: skip
+    output.print(f"a, more urgent: {a.name} ({a.label}); b: {b.name} ({b.label})", highlight=False, markup=False)
+    output.print(shown)
+    output.print(f"Drawn in {out}", highlight=False, markup=False, soft_wrap=True)
