@@ -1,0 +1,253 @@
+"""What a run promises besides surviving kills: the test split stays out, bad numbers stop it, mismatches are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.engine.cohort import SIZES, in_child, make_cohort, run, same_weights, settings, weights
+
+from pams_mil.data import Bag, BagInfo, write_bag
+from pams_mil.engine import fit, open_run
+from pams_mil.engine.learner import Learner
+from pams_mil.engine.lock import LOCK, read_lock
+from pams_mil.errors import CheckpointError, ManifestError, RunError
+from pams_mil.tables import read_table
+
+
+def test_run_folder_says_what_was_done(cohort, tmp_path):
+    out = run(settings(cohort), tmp_path / "run")
+    facts = json.loads((out / "run.json").read_text())
+    assert facts["bags"] == {"train": SIZES["train"], "val": SIZES["val"]}
+    assert facts["hierarchy"]["digest"] and facts["cohort_digest"] and facts["packages"]["torch"]
+    assert facts["class_drift_by_remix"]["first_epoch"].keys() == set("abcd")
+    status = open_run(out).status()
+    assert (status["state"], status["epochs"], status["metric"]) == ("finished", 3, "ascc")
+    log = read_table(out / "metrics.csv")
+    assert log["epoch"] == ["1", "2", "3"]
+    for row in range(3):
+        terms = float(log["msce"][row]) + float(log["alignment"][row])
+        assert terms == pytest.approx(float(log["loss"][row]), rel=1e-12)
+    assert not (out / "run.lock").exists()
+
+
+def test_loss_falls_and_scores_rise(cohort, tmp_path):
+    out = run(settings(cohort, method="ce", epochs=20, lr=1e-2, patience=None), tmp_path / "run")
+    log = read_table(out / "metrics.csv")
+    assert float(log["loss"][-1]) < 0.2 * float(log["loss"][0])
+    assert max(map(float, log["val_acc"])) > 0.8
+
+
+def test_test_split_cannot_influence_training(tmp_path):
+    """Deleted test bags and scrambled test labels leave every byte of the checkpoints as it was."""
+    whole = run(settings(make_cohort(tmp_path / "cohort")), tmp_path / "one")
+    for bag in (tmp_path / "cohort/bags").glob("test-*"):
+        bag.unlink()
+    manifest = tmp_path / "cohort/manifest.csv"
+    lines = manifest.read_text().splitlines()
+    scrambled = [line.replace(",a,", ",NOT A CLASS,") if ",test," in line else line for line in lines]
+    scrambled = [line.replace(",b,", ",d,") if ",test," in line else line for line in scrambled]
+    assert scrambled != lines
+    manifest.write_text("\n".join(scrambled) + "\n")
+    other = run(settings(tmp_path / "cohort"), tmp_path / "two")
+    for name in ("last.safetensors", "best.safetensors"):
+        assert (whole / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_patient_in_train_and_test_is_refused(tmp_path):
+    make_cohort(tmp_path / "cohort")
+    manifest = tmp_path / "cohort/manifest.csv"
+    manifest.write_text(manifest.read_text().replace("p-test-3", "p-train-3"))
+    with pytest.raises(ManifestError, match=r"train or val and in test: 'p-train-3'"):
+        run(settings(tmp_path / "cohort"), tmp_path / "run")
+
+
+def poisoned(monkeypatch, at, value):
+    calls, forward = [], Learner.forward
+
+    def patched(self, *args, **kwargs):
+        terms = forward(self, *args, **kwargs)
+        calls.append(None)
+        return {**terms, "alignment": terms["alignment"] * value} if len(calls) == at else terms
+
+    monkeypatch.setattr(Learner, "forward", patched)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_non_finite_loss_names_slide_and_term(cohort, tmp_path, monkeypatch, value):
+    poisoned(monkeypatch, SIZES["train"] + 5, value)
+    with pytest.raises(RunError, match=r"on slide '.*train-\d+.*' \(\d+ instances\), in epoch 2 after 4 bags: alignment = "):
+        run(settings(cohort), tmp_path / "run")
+    status = open_run(tmp_path / "run").status()
+    assert status["state"] == "failed"
+    assert all(torch.isfinite(tensor).all() for tensor in weights(tmp_path / "run/last.safetensors").values())
+    monkeypatch.undo()
+    run(settings(cohort), tmp_path / "run", resume=True)
+    whole = run(settings(cohort), tmp_path / "whole")
+    assert same_weights(whole / "last.safetensors", tmp_path / "run/last.safetensors")
+
+
+def test_non_finite_weights_are_not_saved(cohort, tmp_path, monkeypatch):
+    """A gradient may overflow on the last step of an epoch, after which no loss is computed any more."""
+    original = fit.validate
+
+    def spoil(fabric, learner, bags, watch):
+        scores = original(fabric, learner, bags, watch)
+        with torch.no_grad():
+            next(learner.parameters()).fill_(float("nan"))
+        return scores
+
+    run(settings(cohort, epochs=1), tmp_path / "good")
+    monkeypatch.setattr(fit, "validate", spoil)
+    with pytest.raises(RunError, match="no longer finite"):
+        run(settings(cohort), tmp_path / "run")
+    assert not (tmp_path / "run/last.safetensors").exists()
+
+
+def test_non_finite_score_is_never_best(cohort, tmp_path, monkeypatch):
+    original, calls = fit.validate, []
+
+    def scored(*args):
+        calls.append(None)
+        scores = original(*args)
+        return {**scores, "ascc": [float("nan"), 0.5, float("inf")][len(calls) - 1]}
+
+    monkeypatch.setattr(fit, "validate", scored)
+    out = run(settings(cohort), tmp_path / "run")
+    assert open_run(out).status()["best_epoch"] == 2
+    monkeypatch.setattr(fit, "validate", lambda *args: {**original(*args), "ascc": float("nan")})
+    with pytest.raises(RunError, match="No epoch had a finite validation ascc"):
+        run(settings(cohort), tmp_path / "none")
+
+
+def test_patience_stops_the_run(cohort, tmp_path, monkeypatch):
+    original = fit.validate
+    monkeypatch.setattr(fit, "validate", lambda *args: {**original(*args), "ascc": 0.5})
+    out = run(settings(cohort, epochs=9, patience=2), tmp_path / "run")
+    status = open_run(out).status()
+    assert (status["epochs"], status["best_epoch"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": {"name": "pams", "alpha": 2.0}}, r"method.alpha = 1.6, but now it is 2.0"),
+        ({"model": "dtfd"}, r"model.*'abmil'.*'dtfd'"),
+        ({"lr": 5e-4}, r"training.lr = 0.001, but now it is 0.0005"),
+        ({"seed": 3}, r"seed = 0, but now it is 3"),
+        ({"compute": {"precision": "bf16-mixed"}}, r"32-true.*bf16-mixed"),
+    ],
+)
+def test_resume_with_other_settings_is_refused(cohort, tmp_path, changes, message):
+    run(settings(cohort, epochs=1), tmp_path / "run")
+    with pytest.raises(CheckpointError, match=message):
+        run(settings(cohort, epochs=1, **changes), tmp_path / "run", resume=True)
+
+
+def test_resume_on_other_data_is_refused(tmp_path):
+    make_cohort(tmp_path / "cohort")
+    run(settings(tmp_path / "cohort"), tmp_path / "run")
+    manifest = tmp_path / "cohort/manifest.csv"
+    text = manifest.read_text()
+    manifest.write_text(text.replace("train-0,p-train-0,a", "train-0,p-train-0,b"))
+    with pytest.raises(CheckpointError, match="another training or validation slides"):
+        run(settings(tmp_path / "cohort"), tmp_path / "run", resume=True)
+    manifest.write_text(text)
+    (tmp_path / "cohort/classes.yaml").write_text("name: tiny\nclasses:\n  Low: [[a, b]]\n  High: [c, d]\n")
+    with pytest.raises(CheckpointError, match="another class hierarchy"):
+        run(settings(tmp_path / "cohort"), tmp_path / "run", resume=True)
+
+
+def test_bag_of_another_width_names_the_slide(tmp_path):
+    cohort = make_cohort(tmp_path / "cohort")
+    odd = Bag(np.zeros((3, 5), np.float32), info=BagInfo(encoder="tiny", tile_px=8))
+    (cohort / "bags/train-5.h5").unlink()
+    write_bag(cohort / "bags/train-5.h5", odd)
+    with pytest.raises(Exception, match=r"train-5|width") as caught:
+        run(settings(cohort, method="ce"), tmp_path / "run")
+    assert "5 features" in str(caught.value)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(cohort, tmp_path):
+    config = settings(cohort)
+    whole = run(config, tmp_path / "whole")
+
+    def interrupted():
+        original, calls = fit.forward, []
+
+        def patched(*args):
+            calls.append(None)
+            if len(calls) == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+            return original(*args)
+
+        fit.forward = patched
+        with pytest.raises(fit.RunInterruptedError, match="epoch 1 after 5 bags"):
+            run(config, tmp_path / "run")
+
+    assert in_child(interrupted) == 0
+    assert open_run(tmp_path / "run").status()["state"] == "interrupted"
+    run(config, tmp_path / "run", resume=True)
+    assert same_weights(tmp_path / "run/last.safetensors", whole / "last.safetensors")
+
+
+def test_tensorboard_log(cohort, tmp_path):
+    pytest.importorskip("tensorboard")
+    out = run(settings(cohort, compute={"loggers": ["csv", "tensorboard"]}), tmp_path / "run")
+    assert list((out / "tensorboard").glob("events.*"))
+
+
+def command(*arguments: object, **options: object) -> subprocess.Popen[str]:
+    script = Path(__file__).with_name("pams_command.py")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.Popen(
+        [sys.executable, script, *map(str, arguments)], env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
+    )  # fmt: skip
+
+
+def train_arguments(cohort: Path, out: Path, *changes: str) -> list[object]:
+    model = "model={name: abmil, embedding_features: 8, attention_features: 4}"
+    places = ["train", "--manifest", cohort / "manifest.csv", "--features", cohort / "bags"]
+    classes = ["--classes", cohort / "classes.yaml", "--out", out]
+    return [*places, *classes, model, "compute.accelerator=cpu", "compute.threads=1", *changes]
+
+
+def test_command_line_killed_from_outside_and_resumed(cohort, tmp_path):
+    arguments = train_arguments(cohort, tmp_path / "run", "training.epochs=2000", "training.patience=null")
+    process = command(*arguments)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run/last.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    process = command("train", "--out", tmp_path / "run", "--resume")
+    while getattr(read_lock(tmp_path / "run" / LOCK), "pid", 0) != process.pid and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, text
+    assert f"pams train --out {tmp_path / 'run'} --resume" in text
+
+
+def test_two_processes_train_together(cohort, tmp_path):
+    """Fabric starts the second process itself; both take half of the bags, and the weights stay in step."""
+    arguments = train_arguments(cohort, tmp_path / "run", "training.epochs=2", "compute.devices=2")
+    process = command(*arguments)
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, text
+    assert open_run(tmp_path / "run").status()["state"] == "finished"
+    single = run(settings(cohort, epochs=2), tmp_path / "single")
+    assert weights(single / "best.safetensors").keys() == weights(tmp_path / "run/best.safetensors").keys()
+    assert not same_weights(single / "last.safetensors", tmp_path / "run/last.safetensors")
+    shutil.rmtree(tmp_path / "run")
