@@ -1,0 +1,171 @@
+"""Speed and memory of the models, side by side with published compositions and torchmil, in one run.
+
+    python benchmarks/models.py            n in {500, 2000, 8000, 30000}
+    python benchmarks/models.py --quick    n in {500, 2000}
+
+Times are medians of interleaved runs, so a slow moment of the machine hits all contenders. Peak memory is the
+growth of a fresh process's peak resident size during one step. All contenders use the same optimizer. `--clock
+cpu` measures processor time instead of wall time, for machines that do other things as well. Peers that are
+not installed are skipped and named; they can live in a folder of their own:
+
+    pip install --no-deps --target peers torchmil tensordict pyvers orjson
+    PYTHONPATH=peers python benchmarks/models.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+
+from model_peers import WIDTH, build, copy_into_loop, installed
+
+SIZES, QUICK = (500, 2000, 8000, 30000), (500, 2000)
+MODELS = ("transmil", "dtfd", "abmil")
+
+
+def contenders(kind: str) -> list[str]:
+    """Who takes part for a model, ours first."""
+    names = ["pams"]
+    if kind == "dtfd" or (kind == "transmil" and installed("nystrom_attention")):
+        names.append("published")
+    if installed("torchmil"):
+        names.append("torchmil")
+    return names
+
+
+class Runner:
+    """One contender: a training step and an inference call on a bag."""
+
+    def __init__(self, kind: str, contender: str) -> None:
+        self.model, self.loss = build(kind, contender)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4, fused=True)
+
+    def train(self, bag: torch.Tensor) -> None:
+        """Forward, backward, Adam."""
+        self.model.train()
+        self.optimizer.zero_grad()
+        self.loss(bag).backward()
+        self.optimizer.step()
+
+    def infer(self, bag: torch.Tensor) -> None:
+        """Logits without gradients."""
+        self.model.eval()
+        with torch.inference_mode():
+            self.model(bag)
+
+
+def check_same_function(kind: str) -> str:
+    """Largest difference of logits between ours and the published composition, for the same weights."""
+    ours, _ = build(kind, "pams")
+    theirs, _ = build(kind, "published")
+    bag = torch.randn(1000, WIDTH)
+    with torch.no_grad():
+        if kind == "dtfd":
+            copy_into_loop(ours, theirs)
+            difference = ours.eval()(bag).logits - theirs.eval()(bag)[0]
+        else:
+            difference = ours.eval()(bag).logits - theirs.eval()(bag)
+    largest = difference.abs().max().item()
+    if largest > 1e-4:
+        raise SystemExit(f"{kind}: ours and the published composition differ by {largest}; a ratio would mean nothing.")
+    return f"largest difference of logits for the same weights: {largest:.1e}"
+
+
+def times(kind: str, n: int, names: list[str], clock, rounds: int) -> dict[str, dict[str, float]]:
+    """Median seconds of a training step and an inference call per contender."""
+    bag = torch.randn(n, WIDTH)
+    runners = {name: Runner(kind, name) for name in names}
+    seconds = {name: {"train": [], "infer": []} for name in names}
+    for round_number in range(rounds + 1):
+        for name, runner in runners.items():
+            for task in ("train", "infer"):
+                start = clock()
+                getattr(runner, task)(bag)
+                if round_number:
+                    seconds[name][task].append(clock() - start)
+    return {
+        name: {task: statistics.median(values) for task, values in tasks.items()} for name, tasks in seconds.items()
+    }
+
+
+def peak_megabytes(kind: str, contender: str, n: int) -> float:
+    """Growth of the peak resident size of a fresh process during one training step, in MB."""
+    command = [sys.executable, __file__, "--measure-memory", kind, contender, str(n)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(json.loads(result.stdout))
+
+
+def measure_memory(kind: str, contender: str, n: int) -> None:
+    """The body of the fresh process: a small step first, so that only what grows with n is counted."""
+    runner, bag = Runner(kind, contender), torch.randn(n, WIDTH)
+    runner.train(bag[:8])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    runner.train(bag)
+    print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / 1e6))
+
+
+def compare(kind: str, sizes: tuple[int, ...], clock, rounds: int) -> None:
+    """Print the tables of one model."""
+    names = contenders(kind)
+    print(f"\n## {kind}, D = {WIDTH}")
+    if "published" in names:
+        print(check_same_function(kind))
+    others = names[1:]
+    if not others:
+        print("No peer is installed: nothing to compare with.")
+    header = ["n", "pams train s", "pams infer s", "pams MB"]
+    for other in others:
+        header += [f"{other} train x", f"{other} infer x", f"our memory / {other}'s"]
+    print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
+    memory = {}
+    for n in sizes:
+        found = times(kind, n, names, clock, rounds)
+        peaks = {name: peak_megabytes(kind, name, n) for name in names}
+        memory[n] = peaks["pams"]
+        row = [str(n), f"{found['pams']['train']:.3f}", f"{found['pams']['infer']:.3f}", f"{peaks['pams']:.0f}"]
+        for other in others:
+            row += [f"{found[other][task] / found['pams'][task]:.2f}" for task in ("train", "infer")]
+            row.append(f"{peaks['pams'] / peaks[other]:.0%}")
+        print("| " + " | ".join(row) + " |", flush=True)
+    pairs = list(itertools.pairwise(sizes))
+    text = ", ".join(f"{a} to {b}: {(memory[b] - memory[a]) / (b - a) * 1000:.1f}" for a, b in pairs)
+    print(f"memory slope, kB per instance: {text}")
+
+
+def main() -> None:
+    """Parse the options and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small bags only")
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--sizes", nargs="+", type=int)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--measure-memory", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure_memory:
+        kind, contender, n = options.measure_memory
+        measure_memory(kind, contender, int(n))
+        return
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    sizes = tuple(options.sizes or (QUICK if options.quick else SIZES))
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {options.clock} time, x = times faster than")
+    for package in ("nystrom_attention", "torchmil"):
+        if not installed(package):
+            print(f"peer {package} is not installed: skipped")
+    clock = time.perf_counter if options.clock == "wall" else time.process_time
+    for kind in options.models:
+        compare(kind, sizes, clock, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
