@@ -55,7 +55,7 @@ def audit(
     from pams_mil.evaluate.layouts import Source
     from pams_mil.hierarchy import ClassHierarchy
 
-    tag_pair = _tag(tag)
+    tag_pair = parse_tag(tag)
     _check_reference(reference, len(predictions))
     tree = ClassHierarchy.load(classes)
     order = tuple(label.strip() for label in next(csv.reader([index_order]))) if index_order else ()
@@ -127,7 +127,7 @@ def _names(paths: list[Path]) -> list[str]:
     return [f"{path.stem} ({number})" for number, path in enumerate(paths, 1)]
 
 
-def _tag(tag: str | None) -> tuple[str, str] | None:
+def parse_tag(tag: str | None) -> tuple[str, str] | None:
     from pams_mil.errors import ConfigError
 
     if tag is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from pams_mil.cohorts.base import MadeSlide
 from pams_mil.cohorts.cifar_batches import read_batch
@@ -64,6 +65,14 @@ class Cifar10:
                 bag = self._bag(images(row))
                 record = SlideRecord(slide_id, slide_id, label, split)
                 yield MadeSlide(record, bag, (label,) * bag.num_instances)
+
+    def images(self, split: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """Whole images [n, 3, 32, 32] of a split and their classes [n] in the order of urgency."""
+        tree = ClassHierarchy.load("cifar10")
+        rows, part = self._chosen()[split]
+        image, labels = self._images(part)
+        pixels = [np.rint(255 * image(row)).astype(np.uint8).transpose(2, 0, 1) for row in rows.tolist()]
+        return np.stack(pixels), np.asarray([tree.index(labels[row]) for row in rows], dtype=np.int64)
 
     def _chosen(self) -> dict[str, tuple[Array, str]]:
         """For every split, the rows of its images and the part of the source they are in."""

@@ -1,0 +1,135 @@
+"""`pams experiment`: the paper's tables and figures on your own cohort."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pams_mil.cli.console import errors, output
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+    from pams_mil.experiments.base import Table
+
+QUICK_TRAINING = {"epochs": 3, "patience": None, "lr": 1e-3}
+QUICK_MODEL = {"embedding_features": 64, "attention_features": 32}
+
+
+def experiment(
+    name: str = typer.Argument(
+        ...,
+        help="main-table, ablation, remix-table, sensitivity, mixed-cases, metric-analysis, cifar10 or time-complexity.",
+    ),
+    changes: list[str] | None = typer.Argument(
+        None, metavar="[KEY=VALUE]...", help="Training settings, e.g. epochs=20 lr=2e-4."
+    ),
+    manifest: Path | None = typer.Option(
+        None, "--manifest", help="Cohort table; for cifar10 the folder of the images."
+    ),
+    classes: str | None = typer.Option(None, "--classes", help="A preset or a YAML class file."),
+    features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
+    models: str = typer.Option("abmil", "--models", help="Models, comma-separated, e.g. abmil,dtfd,transmil."),
+    seeds: str = typer.Option("0,1,2", "--seeds", help="Seeds, comma-separated."),
+    folds: str | None = typer.Option(None, "--folds", help="Folds of the manifest, comma-separated."),
+    tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE that marks mixed cases."),
+    hidden: int | None = typer.Option(None, "--hidden", min=1, help="Width of the models' embeddings."),
+    quick: bool = typer.Option(False, "--quick", help="One seed, few epochs, small models: minutes instead of hours."),
+    out: Path = typer.Option(Path("experiments"), "--out", help="Folder for runs, tables, figures and report.html."),
+    engine: str = typer.Option("local", "--engine", help="local (processes) or ray."),
+    workers: int | None = typer.Option(None, "--workers", min=1, help="Processes; default: one per core."),
+    address: str | None = typer.Option(None, "--address", help="Ray cluster, e.g. auto."),
+    resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals."),
+) -> None:
+    """Run one of the paper's experiments; run it again to continue.
+
+    Example: pams experiment ablation --manifest digits/manifest.csv --classes digits --quick
+    """
+    from pams_mil import discover
+    from pams_mil.cli.audit import parse_tag
+    from pams_mil.cli.bench import grid_bar, make_engine
+    from pams_mil.errors import ConfigError, listing, nearest
+    from pams_mil.experiments.base import Setting
+    from pams_mil.experiments.page import names, write_section
+
+    if name not in names():
+        raise ConfigError(f"There is no experiment {name!r}.{nearest(name, names())} Available: {listing(names())}.")
+    with grid_bar() as tell:
+        setting = Setting(
+            out=out,
+            classes=classes or _default_classes(name, manifest),
+            engine=make_engine(engine, workers=workers, threads=None, address=address, cpus=1.0, gpus=0.0),
+            manifest=manifest,
+            features=features,
+            models=tuple(_model(model, quick, hidden) for model in models.split(",")),
+            seeds=_numbers("--seeds", seeds)[: 1 if quick else None],
+            folds=None if folds is None else _numbers("--folds", folds),
+            training=_training(changes or [], quick and name != "cifar10"),
+            resamples=min(resamples, 200) if quick else resamples,
+            quick=quick,
+            tag=parse_tag(tag),
+            tell=tell,
+        )
+        section = discover.load("experiments", name.replace("-", "_"))(setting)
+    report = write_section(section, out)
+    for table in section.tables:
+        output.print(_table(table))
+        output.print()
+    for line in section.lines:
+        output.print(line, highlight=False, markup=False)
+    files = ", ".join([*section.files, *(f"{figure}.png" for figure, _ in section.figures)])
+    errors.print(f"In {out / name}: {files}. Report: {report}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _model(name: str, quick: bool, hidden: int | None) -> dict[str, Any]:
+    small = {"embedding_features": hidden, "attention_features": max(1, hidden // 2)} if hidden else {}
+    options = small or (QUICK_MODEL if quick else {})
+    if name.strip() == "transmil":
+        options = {}
+    return {"name": name.strip(), **options}
+
+
+def _training(changes: list[str], quick: bool) -> dict[str, Any]:
+    from pams_mil.engine.config import with_overrides
+
+    return with_overrides(QUICK_TRAINING if quick else {}, changes)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    from pams_mil.errors import ConfigError
+
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"{option} must be whole numbers separated by commas, found {text!r}.") from error
+
+
+def _default_classes(name: str, manifest: Path | None) -> str:
+    from pams_mil.errors import ConfigError
+
+    if name == "cifar10":
+        return "cifar10"
+    if manifest is None:
+        return "digits"  # experiments that train nothing do not look at it
+    raise ConfigError("Say which classes these are: --classes with a preset or a YAML class file.")
+
+
+def _table(table: Table) -> RichTable:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(
+        title=Text(table.caption), title_justify="left", title_style="dim", header_style="bold", box=SIMPLE_HEAD
+    )
+    for number, head in enumerate(table.head):
+        shown.add_column(Text(head), justify="left" if number == 0 else "right")
+    for number, row in enumerate(table.rows):
+        styles = [
+            "bold" if (number, c) in table.bold else "underline" if (number, c) in table.underlined else ""
+            for c in range(len(row))
+        ]
+        shown.add_row(*(Text(cell, style=style) for cell, style in zip(row, styles, strict=True)))
+    return shown

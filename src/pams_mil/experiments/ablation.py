@@ -1,0 +1,69 @@
+"""What each part of PAMS is worth: the full model against itself without MSCE, alignment, SFR, and without all."""
+
+from __future__ import annotations
+
+from pams_mil.experiments.arms import ablation_arms
+from pams_mil.experiments.base import Section, Setting, Table, compare_arms
+from pams_mil.experiments.bench_section import bench_files, bench_tables, printed_table, verdict_lines
+from pams_mil.experiments.figures import COLORS, drawing
+from pams_mil.metrics.table import FACTS
+from pams_mil.report.bench import TABLE, Bench
+
+DISCOVER = "run"
+TITLE = "Ablation: what each part contributes"
+NAME = "ablation"
+
+
+def run(setting: Setting) -> Section:
+    """Train the ablations and report differences from the full model of the same runs."""
+    arms = ablation_arms()
+    bench = compare_arms(setting, arms, reference="PAMS")
+    files = bench_files(bench, setting.folder(NAME))
+    draw(bench, setting)
+    return Section(
+        NAME,
+        TITLE,
+        lines=verdict_lines(bench),
+        tables=(differences(bench), *bench_tables(bench), *printed_table("ablation", "bracs", arms)),
+        figures=(("differences", "Change of each metric, in points, when a part is removed; below 0 the part helps."),),
+        files=files,
+    )
+
+
+def differences(bench: Bench) -> Table:
+    """Ablated minus full at the finest level, in points, with 95 % intervals over patients."""
+    finest = bench.tree.level_names[-1]
+    rows = []
+    for row in bench.rows:
+        if row.comparison is None:
+            continue
+        cells = []
+        for key in TABLE:
+            d = row.comparison.levels[finest].get(key)
+            cells.append(
+                "–"
+                if d is None
+                else f"{100 * d.difference:+.1f} [{100 * d.interval[0]:.1f}, {100 * d.interval[1]:.1f}]"
+            )
+        rows.append((row.model, row.method, *cells))
+    head = ("model", "ablation", *(FACTS[key].label for key in TABLE))
+    return Table(f"{finest}: difference from PAMS in points, 95 % interval over patients.", head, tuple(rows))
+
+
+def draw(bench: Bench, setting: Setting) -> None:
+    """Grouped bars of the differences, one panel per model."""
+    finest = bench.tree.level_names[-1]
+    folder, models = setting.folder(NAME), bench.models
+    with drawing(folder, "differences", width=3.5 * len(models), ncols=len(models), squeeze=False) as (_, axes):
+        for ax, model in zip(axes[0], models, strict=True):
+            rows = [row for row in bench.of_model(model) if row.comparison is not None]
+            for number, row in enumerate(rows):
+                found = row.comparison.levels[finest] if row.comparison is not None else {}
+                keys = [key for key in TABLE if key in found]
+                places = [index + (number - (len(rows) - 1) / 2) * 0.8 / len(rows) for index in range(len(keys))]
+                heights = [100 * found[key].difference for key in keys]
+                ax.bar(places, heights, width=0.8 / len(rows), color=COLORS[number], label=row.method)
+                ax.set_xticks(range(len(keys)), [FACTS[key].label for key in keys])
+            ax.axhline(0, color="black", linewidth=0.8)
+            ax.set(title=model, ylabel="points against PAMS")
+        axes[0][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

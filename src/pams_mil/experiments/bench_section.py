@@ -1,0 +1,88 @@
+"""A benchmark as parts of a section: tables for people, files for papers, and the paper's own numbers beside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pams_mil import atomic
+from pams_mil.experiments.arms import Arm
+from pams_mil.experiments.base import Table
+from pams_mil.experiments.printed import printed
+from pams_mil.metrics.table import FACTS
+from pams_mil.report import tables
+from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
+
+COLUMNS = (*TABLE, *EXTRA)
+
+
+def bench_tables(bench: Bench) -> tuple[Table, ...]:
+    """One table per level, finest first: mean ± sd, best bold, second underlined, p against the reference."""
+    found = []
+    for level in reversed(range(bench.tree.num_levels)):
+        rows: list[tuple[str, ...]] = []
+        bold: set[tuple[int, int]] = set()
+        underlined: set[tuple[int, int]] = set()
+        for number, row in enumerate(bench.rows):
+            cells = [tables.spread_text(row.spreads[level, key], key) for key in COLUMNS]
+            for column, key in enumerate(COLUMNS):
+                place = bench.place(row, level, key) if len(bench.of_model(row.model)) > 1 else 0
+                if place in (1, 2):
+                    (bold if place == 1 else underlined).add((number, column + 2))
+            rows.append((row.model, row.method, *cells, _p(bench, number, level)))
+        heads = [f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}" for key in COLUMNS]
+        name = bench.tree.level_names[level]
+        caption = f"{name}. {tables.caption(bench)} p: missed urgency against {bench.reference}, Holm-corrected."
+        head = ("model", "method", *heads, "p")
+        found.append(Table(caption, head, tuple(rows), frozenset(bold), frozenset(underlined)))
+    return tuple(found)
+
+
+def bench_files(bench: Bench, folder: Path) -> tuple[str, ...]:
+    """Write the tables as Markdown, CSV, LaTeX and JSON; returns their names."""
+    rows = list(tables.csv_rows(bench))
+    atomic.write_text(folder / "table.md", tables.markdown(bench))
+    atomic.write_csv(folder / "table.csv", [str(cell) for cell in rows[0]], rows[1:])
+    atomic.write_text(folder / "table.tex", tables.latex(bench))
+    atomic.write_json(folder / "bench.json", bench.to_json())
+    return ("table.md", "table.csv", "table.tex", "bench.json")
+
+
+def printed_table(name: str, dataset: str, arms: Sequence[Arm]) -> tuple[Table, ...]:
+    """What the paper prints for the same rows, marked as the paper's; nothing where it prints none of them."""
+    numbers = printed(name)
+    models = dict.fromkeys(model for of, model, _, _ in numbers if of == dataset)
+    metrics = dict.fromkeys(metric for of, _, _, metric in numbers if of == dataset)
+    rows = []
+    for model in models:
+        for arm in arms:
+            cells = [numbers.get((dataset, model, arm.printed, metric)) for metric in metrics]
+            if any(cells):
+                texts = ["–" if n is None else f"{n.mean:.2f}" + (f" ± {n.sd:.2f}" if n.sd else "") for n in cells]
+                rows.append((model, arm.label, *texts))
+    if not rows:
+        return ()
+    heads = [FACTS[metric].label for metric in metrics]
+    caption = f"The paper's own numbers ({dataset.upper()}, finest level), printed here for orientation only."
+    return (Table(caption, ("model", "method", *heads), tuple(rows)),)
+
+
+def verdict_lines(bench: Bench) -> tuple[str, ...]:
+    """The verdict of every comparison, model by model, and what failed."""
+    lines = [f"{row.model}: {sentence}" for row, sentence in zip(_compared(bench), bench.verdicts, strict=True)]
+    if bench.missing:
+        lines.append(f"{len(bench.missing)} runs failed and are left out: {', '.join(bench.missing)}.")
+    return tuple(lines)
+
+
+def _compared(bench: Bench) -> list[Row]:
+    return [row for row in bench.rows if row.comparison is not None]
+
+
+def _p(bench: Bench, number: int, level: int) -> str:
+    comparison = bench.rows[number].comparison
+    if comparison is None:
+        return ""
+    found = comparison.levels[bench.tree.level_names[level]]["under_call_rate"]
+    p = found.p_value if found.corrected_p is None else found.corrected_p
+    return "" if p is None else f"{p:.2g}"

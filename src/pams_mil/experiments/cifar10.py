@@ -1,0 +1,127 @@
+"""The natural-image study: five losses on CIFAR-10 in the paper's order of classes, one level, no bags.
+
+Reads a local copy of CIFAR-10 given with --manifest (the folder of the python batches, or of class folders).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from pams_mil import atomic
+from pams_mil.cohorts.cifar10 import Cifar10
+from pams_mil.errors import ConfigError
+from pams_mil.evaluate.layouts import read_predictions
+from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.experiments.arms import Arm
+from pams_mil.experiments.base import Section, Setting, Table
+from pams_mil.experiments.bench_section import bench_files, bench_tables, printed_table, verdict_lines
+from pams_mil.experiments.figures import drawing, look
+from pams_mil.experiments.image_study import Budget, ImageSet, train_and_predict
+from pams_mil.experiments.networks import resnet18, small_network
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.methods import losses
+from pams_mil.metrics.probability import expected_class_of_errors
+from pams_mil.report.bench import Bench, Entry, summarize
+
+DISCOVER = "run"
+TITLE = "Natural images: what each loss does to the direction of mistakes"
+NAME = "cifar10"
+ARMS = (
+    Arm("CE", printed="ce"),
+    Arm("Weighted CE (1:10)", printed="weighted_ce"),
+    Arm("CO2", printed="co2"),
+    Arm("CDW-CE", printed="cdw_ce"),
+    Arm("MSCE", printed="msce"),
+)
+LOSSES = {
+    "CE": losses.CELoss,
+    "Weighted CE (1:10)": losses.WeightedCELoss,
+    "CO2": losses.CO2Loss,
+    "CDW-CE": losses.CDWCELoss,
+    "MSCE": losses.MSCELoss,
+}
+
+
+def run(setting: Setting) -> Section:
+    """Train one network per loss and seed; report the table and the expected class of the misclassified."""
+    if setting.manifest is None:
+        raise ConfigError("cifar10 needs a local copy: --manifest FOLDER with the python batches or class folders.")
+    tree = ClassHierarchy.load("cifar10")
+    entries = [Entry("ResNet-18" if not setting.quick else "small network", arm.label, {}) for arm in ARMS]
+    jobs = [(entry, seed) for seed in setting.seeds for entry in entries]
+    for number, (entry, seed) in enumerate(jobs):
+        entry.runs[f"seed {seed}"] = _predictions(setting, tree, entry.method, seed)
+        setting.tell((number + 1) / len(jobs), f"{entry.method}, seed {seed}: done")
+    bench = summarize(entries, reference="MSCE", resamples=setting.resamples)
+    files = bench_files(bench, setting.folder(NAME))
+    expected = expected_classes(entries)
+    draw(setting, tree, expected)
+    return Section(
+        NAME,
+        TITLE,
+        lines=verdict_lines(bench),
+        tables=(*_tables(bench, tree, expected), *printed_table("cifar10", "cifar10", ARMS)),
+        figures=(("expected-class", "Expected class of misclassified images per true class; higher is safer."),),
+        files=files,
+    )
+
+
+def expected_classes(entries: Sequence[Entry]) -> dict[str, list[float]]:
+    """Per loss, the expected class (1-based) of the misclassified of each true class, mean over seeds."""
+    found = {}
+    for entry in entries:
+        per_seed = [
+            expected_class_of_errors(p.target, p.predicted, p.probabilities)
+            for p in entry.runs.values()
+            if p.probabilities is not None
+        ]
+        known = ~np.isnan(per_seed)
+        sums = np.where(known, per_seed, 0.0).sum(0)
+        found[entry.method] = [float(s / n) if n else float("nan") for s, n in zip(sums, known.sum(0), strict=True)]
+    return found
+
+
+def draw(setting: Setting, tree: ClassHierarchy, expected: Mapping[str, Sequence[float]]) -> None:
+    """One line per loss over the true classes; the diagonal is where an unbiased mistake would point."""
+    names = tree.names()
+    with drawing(setting.folder(NAME), "expected-class", width=5.5, height=3.2) as (_, ax):
+        ax.plot(range(len(names)), range(1, len(names) + 1), color="#888888", linestyle=":", label="true class")
+        for number, (label, values) in enumerate(expected.items()):
+            ax.plot(range(len(names)), values, label=label, linewidth=1, markersize=4, **look(number))
+        ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
+        ax.set(xlabel="true class, least urgent first", ylabel="expected class of mistakes")
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _tables(bench: Bench, tree: ClassHierarchy, expected: Mapping[str, Sequence[float]]) -> tuple[Table, ...]:
+    rows = tuple((label, *(f"{value:.2f}" for value in values)) for label, values in expected.items())
+    caption = "Expected class (1 to 10) of misclassified images by true class, mean over seeds."
+    return (*bench_tables(bench), Table(caption, ("loss", *tree.names()), rows))
+
+
+def _predictions(setting: Setting, tree: ClassHierarchy, label: str, seed: int) -> Predictions:
+    """Predictions of one run, read back when an earlier run with the same budget left them."""
+    sizes = {"train": 4000, "val": 1, "test": 1000} if setting.quick else {"train": 50_000, "val": 1, "test": 10_000}
+    sizes.update({key: int(value) for key, value in setting.data.items() if key in sizes})
+    budget = Budget(**{"epochs": 8 if setting.quick else 30, **setting.training})
+    folder = setting.folder(NAME) / "runs" / f"{LOSSES[label].__name__}-seed{seed}"
+    settings = {"sizes": sizes, "budget": vars(budget), "quick": setting.quick, "seed": seed, "loss": label}
+    marker = folder / "settings.json"
+    if marker.exists() and marker.read_text("utf-8") == atomic.strict_json(settings) + "\n":
+        return read_predictions(folder / "predictions.csv", tree, name=label)
+    train, test = _images(setting, sizes)
+    network = partial(small_network if setting.quick else resnet18, tree.num_classes())
+    found = train_and_predict(label, network, LOSSES[label](tree), train, test, tree, budget=budget, seed=seed)
+    write_predictions(folder / "predictions.csv", found)
+    atomic.write_json(marker, settings)
+    return found
+
+
+def _images(setting: Setting, sizes: Mapping[str, int]) -> tuple[ImageSet, ImageSet]:
+    if setting.manifest is None:
+        raise ConfigError("cifar10 needs a local copy of the images.")
+    cohort = Cifar10(source=setting.manifest, **sizes)
+    return ImageSet(*cohort.images("train")), ImageSet(*cohort.images("test"))

@@ -1,0 +1,60 @@
+"""The predictions of a grid's finished runs, row by row, the folds of a seed put together.
+
+With k folds every slide is tested once per seed. Scores over all slides of a seed are defined even where a fold
+lacks a class, and seeds, not folds, are what a standard deviation should speak of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pams_mil.engine.grid import GridRun
+from pams_mil.evaluate.layouts import Source, read_predictions
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.report.bench import Entry
+
+
+def read_entries(done: GridRun, *, tags: tuple[str, ...] = ()) -> list[Entry]:
+    """One entry per method and model; its runs are seeds where the folds of a seed are disjoint, else single runs."""
+    trees: dict[str, ClassHierarchy] = {}
+    found: dict[tuple[str, str], dict[int, dict[str, Predictions]]] = {}
+    for cell in done.finished:
+        tree = trees.setdefault(cell.config.classes, ClassHierarchy.load(cell.config.classes))
+        path = done.out / cell.key / "predictions.csv"
+        predictions = read_predictions(path, tree, Source(tags=tags), name=cell.key)
+        found.setdefault((cell.model, cell.method), {}).setdefault(cell.seed, {})[cell.repetition] = predictions
+    order = dict.fromkeys((cell.model, cell.method) for cell in done.cells)
+    return [Entry(*key, _repetitions(found[key])) for key in order if key in found]
+
+
+def _repetitions(seeds: dict[int, dict[str, Predictions]]) -> dict[str, Predictions]:
+    runs: dict[str, Predictions] = {}
+    for seed, folds in seeds.items():
+        merged = together(f"seed {seed}", list(folds.values()))
+        runs.update(folds if merged is None else {f"seed {seed}": merged})
+    return runs
+
+
+def together(name: str, folds: list[Predictions]) -> Predictions | None:
+    """Disjoint folds as one; None when a slide is in several of them."""
+    slides = [slide for fold in folds for slide in fold.slide_ids]
+    if len(set(slides)) < len(slides):
+        return None
+    first = folds[0]
+    scored = all(fold.probabilities is not None for fold in folds)
+    known = all(fold.patient_ids is not None for fold in folds)
+    return replace(
+        first,
+        name=name,
+        slide_ids=slides,
+        target=np.concatenate([fold.target for fold in folds]),
+        predicted=np.concatenate([fold.predicted for fold in folds]),
+        probabilities=np.concatenate([f.probabilities for f in folds if f.probabilities is not None])
+        if scored
+        else None,
+        patient_ids=[patient for fold in folds for patient in fold.patient_ids or ()] if known else None,
+        tags={tag: [cell for fold in folds for cell in fold.tags[tag]] for tag in first.tags},
+    )
