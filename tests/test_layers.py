@@ -14,9 +14,10 @@ LAYERS = {
     0: {"errors", "hierarchy", "hierarchy_file", "severity", "ops", "seeding", "atomic", "discover", "tables"},
     1: {"models", "remix", "data", "metrics"},
     2: {"methods", "wsi", "evaluate", "cohorts"},
-    3: {"engine", "report", "experiments"},
-    4: {"cli"},
-    5: {"__main__"},
+    3: {"engine", "report"},
+    4: {"experiments"},
+    5: {"cli"},
+    6: {"__main__"},
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 MODULES = sorted(ROOT.rglob("*.py"))

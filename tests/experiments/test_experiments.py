@@ -121,9 +121,7 @@ def test_mixed_cases_split_the_test_slides(setting):
 
 def test_metric_analysis_needs_no_cohort(setting):
     section = run("metric-analysis", replace(setting, manifest=None))
-    a, b = (
-        {key: value for key, value in zip(section.tables[0].head, row, strict=True)} for row in section.tables[0].rows
-    )
+    a, b = (dict(zip(section.tables[0].head, row, strict=True)) for row in section.tables[0].rows)
     assert (a["Accuracy"], a["ECC"], a["EMC"]) == (b["Accuracy"], b["ECC"], b["EMC"])
     assert float(a["AsCC"]) < float(b["AsCC"])
     assert float(a["AsMC"]) < float(b["AsMC"])
