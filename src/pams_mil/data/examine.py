@@ -13,6 +13,8 @@ from pams_mil.data.problems import Problem
 from pams_mil.errors import LabelError, listing
 from pams_mil.hierarchy import ClassHierarchy
 
+_KNOWN_SUFFIXES = (*SLIDE_SUFFIXES, *SUFFIXES)
+
 
 def examine_manifest(manifest: Manifest, tree: ClassHierarchy) -> list[Problem]:
     """Every problem of the table: ids, labels, patients, splits and paths."""
@@ -49,9 +51,9 @@ def folded(slide_id: str) -> str:
     >>> folded("Slide1.SVS") == folded("slide1")
     True
     """
-    text = unicodedata.normalize("NFKC", slide_id).casefold()
-    for suffix in (*SLIDE_SUFFIXES, *SUFFIXES):
-        text = text.removesuffix(suffix)
+    text = slide_id.lower() if slide_id.isascii() else unicodedata.normalize("NFKC", slide_id).casefold()
+    while text.endswith(_KNOWN_SUFFIXES):
+        text = text[: text.rindex(".")]
     return text
 
 

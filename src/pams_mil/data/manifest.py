@@ -124,7 +124,10 @@ class Manifest:
     def with_splits(self, splits: Mapping[str, str] | Sequence[str]) -> Manifest:
         """The same slides with new splits, given by slide id or in the order of the slides."""
         given = [splits[r.slide_id] for r in self.records] if isinstance(splits, Mapping) else list(splits)
-        records = tuple(replace(r, split=split) for r, split in zip(self.records, given, strict=True))
+        records = tuple(
+            SlideRecord(r.slide_id, r.patient_id, r.label, split, r.path, r.case_id, r.tags, r.extra)
+            for r, split in zip(self.records, given, strict=True)
+        )
         return replace(self, records=records)
 
     def write(self, path: Path | str, *, columns: Mapping[str, Sequence[str]] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -38,8 +39,10 @@ def read_splits(path: Path | str) -> dict[str, str]:
     return assigned
 
 
-def write_splits(path: Path | str, manifest: Manifest) -> None:
-    """Write the manifest's splits as CLAM does: an index column, then slide ids, shorter columns padded."""
-    columns = [[record.slide_id for record in manifest if record.split == split] for split in SPLITS]
+def write_splits(path: Path | str, manifest: Manifest, splits: Sequence[str] | None = None) -> None:
+    """Write splits, the manifest's own if None, as CLAM does: an index column, then slide ids, padded."""
+    given = [record.split for record in manifest] if splits is None else splits
+    pairs = list(zip(manifest, given, strict=True))
+    columns = [[record.slide_id for record, name in pairs if name == split] for split in SPLITS]
     rows = ([number, *cells] for number, cells in enumerate(zip_longest(*columns, fillvalue="")))
     atomic.write_csv(path, ["", *SPLITS], rows)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pams_mil.data.examine import examine_manifest
 from pams_mil.data.manifest import SPLITS, Manifest, SlideRecord
 from pams_mil.data.split_files import write_splits
 from pams_mil.data.splits import Split
+from pams_mil.errors import listing
 from pams_mil.hierarchy import ClassHierarchy
 
 
@@ -26,12 +28,14 @@ def write_split(
     """Write the split manifest last, so that a folder which has one is complete."""
     out = Path(out)
     lines = list(manifest.notes)
-    parts = [split.manifest(manifest, fold) for fold in range(len(split.folds))]
-    for number, part in enumerate(parts):
-        write_splits(out / f"splits_{number}.csv", part)
-        for problem in examine_manifest(part, tree):
-            where = f"Fold {number}: " if is_folds else ""
-            lines.append(f"warning  {problem.kind}: {where}{problem.message}")
+    counts = [_counts(manifest, tree, names) for names in split.folds]
+    for number, names in enumerate(split.folds):
+        write_splits(out / f"splits_{number}.csv", manifest, names)
+        where = f"Fold {number}: the" if is_folds else "The"
+        for part, found in counts[number].items():
+            absent = [name for name, count in found.items() if not count]
+            if absent:
+                lines.append(f"warning  absent class: {where} split {part!r} has no slide of {listing(absent)}.")
     if split.held_out:
         lines.append(
             f"{split.held_out:,} slides are held out for testing by their tag; {split.followed:,} more slides of the "
@@ -39,24 +43,24 @@ def write_split(
         )
     if is_folds:
         columns = {f"fold_{number}": list(names) for number, names in enumerate(split.folds)}
-        kept = replace(manifest, records=tuple(_without_folds(manifest)))
-        kept.write(out / "manifest.csv", columns=columns)
+        replace(manifest, records=_without_folds(manifest)).write(out / "manifest.csv", columns=columns)
     else:
-        parts[0].write(out / "manifest.csv")
-    lines.append(f"{len(parts)} split{'s' if len(parts) > 1 else ''} of {len(manifest):,} slides written to {out}.")
-    return WrittenSplit(tuple(lines), _counts(parts[0], tree))
+        split.manifest(manifest).write(out / "manifest.csv")
+    lines.append(f"{len(counts)} split{'s' if len(counts) > 1 else ''} of {len(manifest):,} slides written to {out}.")
+    return WrittenSplit(tuple(lines), counts[0])
 
 
-def _without_folds(manifest: Manifest) -> list[SlideRecord]:
-    return [
+def _without_folds(manifest: Manifest) -> tuple[SlideRecord, ...]:
+    """The records without the folds of an earlier split."""
+    if not any(name.startswith("fold_") for record in manifest.records[:1] for name in record.extra):
+        return manifest.records
+    return tuple(
         replace(record, extra={name: cell for name, cell in record.extra.items() if not name.startswith("fold_")})
         for record in manifest
-    ]
+    )
 
 
-def _counts(manifest: Manifest, tree: ClassHierarchy) -> dict[str, dict[str, int]]:
+def _counts(manifest: Manifest, tree: ClassHierarchy, splits: Sequence[str]) -> dict[str, dict[str, int]]:
     names = tree.names()
-    counts = {split: dict.fromkeys(names, 0) for split in SPLITS}
-    for record, target in zip(manifest, manifest.targets(tree).tolist(), strict=True):
-        counts[record.split][names[target]] += 1
-    return counts
+    found = Counter(zip(splits, manifest.targets(tree).tolist(), strict=True))
+    return {split: {name: found[split, target] for target, name in enumerate(names)} for split in SPLITS}
