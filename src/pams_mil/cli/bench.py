@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pams_mil.engine.grid import Engine, GridRun
-    from pams_mil.report.bench import Bench, Entry
+    from pams_mil.report.bench import Bench
 
 _SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate")
 
@@ -76,25 +76,11 @@ def make_engine(
 
 def summarize_grid(done: GridRun, reference: str, resamples: int) -> Bench:
     """Read the predictions of all finished runs and compare them."""
+    from pams_mil.experiments.entries import read_entries
     from pams_mil.report.bench import summarize
 
     with errors.status("Comparing"):
         return summarize(read_entries(done), reference=reference, resamples=resamples, missing=done.failures)
-
-
-def read_entries(done: GridRun) -> list[Entry]:
-    """The predictions of finished runs, row by row."""
-    from pams_mil.evaluate.layouts import read_predictions
-    from pams_mil.hierarchy import ClassHierarchy
-    from pams_mil.report.bench import Entry
-
-    rows: dict[tuple[str, str], Entry] = {}
-    for cell in done.finished:
-        entry = rows.setdefault((cell.model, cell.method), Entry(cell.model, cell.method, {}))
-        tree = ClassHierarchy.load(cell.config.classes)
-        entry.runs[cell.repetition] = read_predictions(done.out / cell.key / "predictions.csv", tree, name=cell.key)
-    order = list(dict.fromkeys((cell.model, cell.method) for cell in done.cells))
-    return [rows[key] for key in order if key in rows]
 
 
 def show(result: Bench) -> None:

@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation over runs; runs without a finite value are left out and counted."""
+    """Mean and population standard deviation over runs, as the paper's tables have it; runs without a finite value are left out and counted."""
 
     mean: float
     sd: float
@@ -48,13 +48,13 @@ class Spread:
         """Summarize one metric over runs.
 
         >>> Spread.of([0.5, 0.7])
-        Spread(mean=0.6, sd=0.1414213562373095, n=2, missing=0)
+        Spread(mean=0.6, sd=0.09999999999999998, n=2, missing=0)
         >>> Spread.of([0.5, float("inf")]).missing
         1
         """
         finite = [value for value in values if math.isfinite(value)]
         mean = sum(finite) / len(finite) if finite else math.nan
-        sd = math.sqrt(sum((v - mean) ** 2 for v in finite) / (len(finite) - 1)) if len(finite) > 1 else math.nan
+        sd = math.sqrt(sum((v - mean) ** 2 for v in finite) / len(finite)) if len(finite) > 1 else math.nan
         return cls(mean, sd, len(finite), len(values) - len(finite))
 
 
