@@ -156,6 +156,32 @@ def test_only_shared_slides_are_compared_whatever_their_order():
     assert compare(one, two.take(order), resamples=20).levels == whole.levels
 
 
+def test_either_file_may_know_the_patients():
+    one, two = twins()
+    unknown = replace(one, patient_ids=None)
+    assert compare(unknown, two, resamples=20).levels == compare(one, two, resamples=20).levels
+    assert compare(one, replace(two, patient_ids=None), resamples=20).levels == compare(one, two, resamples=20).levels
+
+
+def test_the_verdict_does_not_claim_what_the_slides_do_not_show():
+    one, two = (replace(model, probabilities=None) for model in twins(rows=12, patients=12))
+    sentence = verdict(compare(one, two, resamples=200))
+    assert "these slides do not settle it" in sentence or "equally safe" in sentence
+
+
+def test_the_verdict_says_when_the_fewer_mistakes_are_graver():
+    """Fewer but longer misses: the model that misses less is named, and the contradiction with it."""
+    true = np.full(400, 2)
+    often, rarely = true.copy(), true.copy()
+    often[:80], rarely[:40] = 1, 0
+    slides = [f"s{n}" for n in range(400)]
+    a = Predictions("often", FIGURE_TREE, slides, true, often)
+    b = Predictions("rarely", FIGURE_TREE, slides, true, rarely)
+    sentence = verdict(compare(a, b, resamples=300))
+    assert sentence.startswith("rarely looks safer than often, but these slides do not settle it")
+    assert "but its mistakes are graver" in sentence
+
+
 def test_models_that_cannot_be_compared():
     one, two = twins()
     with pytest.raises(PredictionsError, match=r"share no slide ids.*'slide 0', 'slide 1'.*'x0'"):

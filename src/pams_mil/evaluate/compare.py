@@ -24,6 +24,7 @@ from pams_mil.severity import PENALTY
 
 Array = npt.NDArray[np.float64]
 PERMUTATIONS = 10_000
+SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,8 @@ def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predic
             f"{first.name} and {second.name} disagree on the true class of {contradictory.size} slides: "
             f"{listing((a.slide_ids[row] for row in contradictory.tolist()), most=5)}. Were they labelled differently?"
         )
+    if a.patient_ids is None and b.patient_ids is not None:  # either file may know the patients
+        a = replace(a, patient_ids=b.patient_ids)
     left_out = len(first) - len(a), len(second) - len(b)
     notes = () if not any(left_out) else (
         f"Compared on the {len(a)} slides that both predict; {left_out[0]} of {first.name} and {left_out[1]} of "
@@ -228,28 +231,59 @@ def _share(progress: Callable[[float], None] | None, number: int, of: int) -> Ca
 
 
 def verdict(comparison: Comparison) -> str:
-    """One sentence: which model is safer at the finest level, and on what evidence."""
+    """One sentence: which model is safer at the finest level, and on what evidence.
+
+    Two questions are asked: how often urgency is missed, and how mild the mistakes are (AsMC). A model is called
+    safer when it misses less urgency, at least one of the two differences is significant (0.05 shared between
+    them), and the mildness does not significantly contradict.
+    """
     differences = list(comparison.levels.values())[-1]
-    missed, confidence, right = differences["under_call_rate"], differences["ascc"], differences["acc"]
-    a, b = comparison.reference, comparison.candidate
-    if missed.difference == 0 and confidence.difference == 0:
-        return f"{a} and {b} are equally safe on these {comparison.n} slides: same missed urgency, same AsCC."
-    b_safer = missed.difference < 0 or (missed.difference == 0 and confidence.difference > 0)
-    safer, other = (b, a) if b_safer else (a, b)
-    low, high = sorted((missed.reference, missed.candidate))
-    p = missed.corrected_p if missed.corrected_p is not None else missed.p_value
-    ci = sorted(abs(bound) for bound in missed.interval) if missed.better is not None else None
-    evidence = (
-        f"it misses urgency in {low:.1%} of the slides against {high:.1%} "
-        f"(difference {high - low:.1%}"
-        + (f", 95 % interval {ci[0]:.1%} to {ci[1]:.1%}" if ci else ", the 95 % interval includes 0")
-        + (f", p = {p:.2g})" if p is not None else ")")
-    )
-    accurate = right.candidate > right.reference if b_safer else right.reference > right.candidate
-    tail = "" if accurate or right.difference == 0 else (
-        f", although {other} is more accurate ({max(right.candidate, right.reference):.1%} against "
-        f"{min(right.candidate, right.reference):.1%})"
+    missed, mild = differences["under_call_rate"], differences["asmc"]
+    if missed.difference == 0 and mild.difference == 0:
+        return f"{comparison.reference} and {comparison.candidate} are equally safe on these {comparison.n} slides."
+    b_safer = missed.difference < 0 or (missed.difference == 0 and mild.difference > 0)
+    names = (comparison.reference, comparison.candidate)
+    safer, other = names[b_safer], names[not b_safer]
+    milder = (mild.difference > 0) == b_safer and mild.difference != 0
+    settled = _significant(missed) or (_significant(mild) and milder)
+    contradicted = _significant(mild) and not milder
+    opening = f"{safer} is the safer model" if settled and not contradicted else (
+        f"{safer} looks safer than {other}, but these slides do not settle it"
     )  # fmt: skip
-    if missed.better is None:
-        return f"{safer} looks safer than {other}, but the evidence does not separate them: {evidence}{tail}."
-    return f"{safer} is the safer model: {evidence}{tail}."
+    evidence = _frequency(missed, b_safer) + _mildness(mild, b_safer, milder)
+    return f"{opening}: {evidence}{_accuracy(differences['acc'], b_safer, other)}."
+
+
+def _frequency(missed: Difference, b_safer: bool) -> str:
+    low, high = sorted((missed.reference, missed.candidate))
+    bounds = (-missed.interval[1], -missed.interval[0]) if b_safer else missed.interval
+    return (
+        f"it misses urgency in {100 * low:.1f} % of the slides against {100 * high:.1f} % (difference "
+        f"{100 * (high - low):.1f} points, 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
+        f"{_p_text(missed)})"
+    )
+
+
+def _mildness(mild: Difference, b_safer: bool, milder: bool) -> str:
+    mine, theirs = (mild.candidate, mild.reference) if b_safer else (mild.reference, mild.candidate)
+    if not np.isfinite([mine, theirs]).all() or mild.difference == 0:
+        return ""
+    claim = " and its mistakes are milder" if milder else ", but its mistakes are graver"
+    return f"{claim} (AsMC {100 * mine:.1f} % against {100 * theirs:.1f} %{_p_text(mild)})"
+
+
+def _accuracy(right: Difference, b_safer: bool, other: str) -> str:
+    mine, theirs = (right.candidate, right.reference) if b_safer else (right.reference, right.candidate)
+    if theirs <= mine:
+        return ""
+    return f", although {other} is more accurate ({100 * theirs:.1f} % against {100 * mine:.1f} %)"
+
+
+def _p_text(difference: Difference) -> str:
+    p = difference.p_value if difference.corrected_p is None else difference.corrected_p
+    return "" if p is None else f", p = {p:.2g}"
+
+
+def _significant(difference: Difference) -> bool:
+    p = difference.p_value if difference.corrected_p is None else difference.corrected_p
+    return p is not None and p <= SIGNIFICANT / 2 and difference.better is not None
