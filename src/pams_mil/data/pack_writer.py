@@ -7,6 +7,7 @@ checksums are as planned and writes the others. The index comes last.
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -112,7 +113,7 @@ def _sources(manifest: Manifest, features: Path | str, dtype: str) -> list[Sourc
             failures.append(str(error))
             continue
         stat = path.stat()
-        told = f"{dtype}:{path.resolve()}:{stat.st_size}:{stat.st_mtime_ns}".encode("utf-8", "surrogatepass")
+        told = f"{dtype}:{os.path.abspath(path)}:{stat.st_size}:{stat.st_mtime_ns}".encode("utf-8", "surrogatepass")
         sources.append(Source(record.slide_id, path, stat.st_size, zlib.crc32(told)))
     if failures:
         shown = "".join(f"\n- {failure}" for failure in failures[:8])
