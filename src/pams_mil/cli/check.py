@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pams_mil.data.doctor import Diagnosis
     from pams_mil.data.manifest import Manifest
+    from pams_mil.hierarchy import ClassHierarchy
 
 MOST_PROBLEMS = 40
 
@@ -44,7 +45,6 @@ def check(
     Example: pams check labels.csv --classes bracs --features FEATURES
     """
     from pams_mil.atomic import strict_json
-    from pams_mil.data.doctor import diagnose
     from pams_mil.errors import ConfigError
     from pams_mil.hierarchy import ClassHierarchy
 
@@ -53,17 +53,23 @@ def check(
     tree = ClassHierarchy.load(classes)
     columns = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
     table = read_table(manifest, columns, patients_are_slides, fold, splits, clini)
-    with progress_bar() as bar:
-        advance = partial(bar, "Reading bags")
-        found = diagnose(
-            table, tree, features=None if no_features else features, workers=workers, small_bag=small_bag,
-            progress=lambda done, total: advance(done / total),
-        )  # fmt: skip
+    found = _examine(table, tree, None if no_features else features, workers, small_bag)
     if json:
         print(strict_json(found.to_json()))
     else:
         show(found)
     raise typer.Exit(1 if found.errors else 0)
+
+
+def _examine(table: Manifest, tree: ClassHierarchy, features: Path | None, workers: int, small_bag: int) -> Diagnosis:
+    from pams_mil.data.doctor import diagnose
+
+    with progress_bar() as bar:
+        advance = partial(bar, "Reading bags")
+        return diagnose(
+            table, tree, features=features, workers=workers, small_bag=small_bag,
+            progress=lambda done, total: advance(done / total),
+        )  # fmt: skip
 
 
 def read_table(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from pams_mil.cli.check import counts_table, read_table
 from pams_mil.cli.console import output
+
+if TYPE_CHECKING:
+    from pams_mil.data.split_writer import WrittenSplit
 
 
 def split(
@@ -49,10 +53,13 @@ def split(
         made = split_once(table, tree, fractions=_numbers(fractions), seed=seed, hold_out_tag=hold_out_tag)
     else:
         made = split_folds(table, tree, folds=folds, seed=seed, hold_out_tag=hold_out_tag)
-    written = write_split(out, table, tree, made, is_folds=folds is not None)
+    _show(write_split(out, table, tree, made, is_folds=folds is not None), tree.names())
+
+
+def _show(written: WrittenSplit, names: tuple[str, ...]) -> None:
     for line in written.lines:
         output.print(line, highlight=False, markup=False, soft_wrap=True)
-    output.print(counts_table(tree.names(), written.counts))
+    output.print(counts_table(names, written.counts))
 
 
 def _numbers(text: str) -> list[float]:

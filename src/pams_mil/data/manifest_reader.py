@@ -61,16 +61,9 @@ def read_manifest(
     roles = _roles(table, path, columns or {}, task)
     if fold is not None:
         roles["split"] = _fold_column(table, fold, path)
-    if "patient_id" not in roles and "case_id" not in roles:
-        if not patients_are_slides:
-            raise ManifestError(
-                f"{path} has no column 'patient_id' or 'case_id', so slides of one patient cannot be kept together. "
-                f"Found {listing(table)}. Name the column, or state that every slide is a patient of its own with "
-                "--patients-are-slides."
-            )
+    patients_are_slides = _without_patients(table, roles, path, allowed=patients_are_slides)
+    if patients_are_slides:
         notes.append("The table names no patients: every slide was taken for a patient of its own.")
-    else:
-        patients_are_slides = False
     records = _records(table, roles, task, patients_are_slides)
     manifest = Manifest(tuple(records), source=path, patients_are_slides=patients_are_slides, notes=tuple(notes))
     return manifest if splits is None else _with_split_file(manifest, Path(splits))
@@ -99,6 +92,19 @@ def _roles(table: tables.Columns, path: Path, given: Mapping[str, str], task: Ta
                 f"Name it with --{role.split('_')[0]}-column."
             )
     return roles
+
+
+def _without_patients(table: tables.Columns, roles: Mapping[str, str], path: Path, *, allowed: bool) -> bool:
+    """Whether the table names no patients, which must be allowed."""
+    if "patient_id" in roles or "case_id" in roles:
+        return False
+    if not allowed:
+        raise ManifestError(
+            f"{path} has no column 'patient_id' or 'case_id', so slides of one patient cannot be kept together. "
+            f"Found {listing(table)}. Name the column, or state that every slide is a patient of its own with "
+            "--patients-are-slides."
+        )
+    return True
 
 
 def _records(

@@ -7,10 +7,9 @@ checksums are as planned and writes the others. The index comes last.
 
 from __future__ import annotations
 
-import os
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -82,21 +81,30 @@ def write_pack(
     sources = _sources(manifest, features, dtype)
     plan = _plan(sources)
     _prepare(out, len(plan))
-    total, done, kept = sum(source.size for source in sources), 0, 0
+    write = partial(_segment, dtype=_DTYPES[dtype], allow_larger=allow_larger)
+    total = sum(source.size for source in sources)
+    kept = done = 0
+    for was_kept, part in _in_parallel(write, out, plan, workers):
+        kept += was_kept
+        done += sum(source.size for source in part)
+        if progress is not None:
+            progress(done, total)
+    size = _finish(out, list(plan), dtype)
+    return Packed(len(sources), total, size, kept, len(plan))
+
+
+def _in_parallel(
+    write: Callable[[Path, list[Source]], bool], out: Path, plan: dict[str, list[Source]], workers: int
+) -> Iterator[tuple[bool, list[Source]]]:
+    """Write the segments; on an error no further ones are begun."""
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        write = partial(_segment, dtype=_DTYPES[dtype], allow_larger=allow_larger)
         jobs = {pool.submit(write, out / name, part): part for name, part in plan.items()}
         try:
             for job in as_completed(jobs):
-                kept += job.result()
-                done += sum(source.size for source in jobs[job])
-                if progress is not None:
-                    progress(done, total)
+                yield job.result(), jobs[job]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    size = _finish(out, list(plan), dtype)
-    return Packed(len(sources), total, size, kept, len(plan))
 
 
 def _sources(manifest: Manifest, features: Path | str, dtype: str) -> list[Source]:
@@ -113,7 +121,7 @@ def _sources(manifest: Manifest, features: Path | str, dtype: str) -> list[Sourc
             failures.append(str(error))
             continue
         stat = path.stat()
-        told = f"{dtype}:{os.path.abspath(path)}:{stat.st_size}:{stat.st_mtime_ns}".encode("utf-8", "surrogatepass")
+        told = f"{dtype}:{path.absolute()}:{stat.st_size}:{stat.st_mtime_ns}".encode("utf-8", "surrogatepass")
         sources.append(Source(record.slide_id, path, stat.st_size, zlib.crc32(told)))
     if failures:
         shown = "".join(f"\n- {failure}" for failure in failures[:8])

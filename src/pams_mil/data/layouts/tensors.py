@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,8 @@ def _load_torch(path: Path) -> Any:
     import torch  # noqa: PLC0415  slow to import, and only .pt files need it
 
     try:
-        with torch.serialization.safe_globals(_numpy_globals()):
+        allowed = getattr(torch.serialization, "safe_globals", None)  # since torch 2.5
+        with nullcontext() if allowed is None else allowed(_numpy_globals()):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError, KeyError and more
         raise BagError(
