@@ -3,8 +3,8 @@
     python benchmarks/models.py            n in {500, 2000, 8000, 30000}
     python benchmarks/models.py --quick    n in {500, 2000}
 
-Times are medians of interleaved runs, so a slow moment of the machine hits all contenders. Peak memory is the
-growth of a fresh process's peak resident size during one step. All contenders use the same optimizer. `--clock
+Times are medians of interleaved runs, so a slow moment of the machine hits all contenders. Peak memory is how
+far the resident size of a fresh process rises during its first step. All contenders use the same optimizer. `--clock
 cpu` measures processor time instead of wall time, for machines that do other things as well. Peers that are
 not installed are skipped and named; they can live in a folder of their own:
 
@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -97,19 +98,24 @@ def times(kind: str, n: int, names: list[str], clock, rounds: int) -> dict[str, 
 
 
 def peak_megabytes(kind: str, contender: str, n: int) -> float:
-    """Growth of the peak resident size of a fresh process during one training step, in MB."""
+    """How far the resident size of a fresh process rises during a training step, in MB."""
     command = [sys.executable, __file__, "--measure-memory", kind, contender, str(n)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(json.loads(result.stdout))
 
 
 def measure_memory(kind: str, contender: str, n: int) -> None:
-    """The body of the fresh process: a small step first, so that only what grows with n is counted."""
+    """The body of the fresh process: peak during its first step, over what model and bag took before it.
+
+    Gradients and Adam's state are counted; libraries that load at first use are touched beforehand.
+    """
     runner, bag = Runner(kind, contender), torch.randn(n, WIDTH)
-    runner.train(bag[:8])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    layer = torch.nn.Conv2d(1, 1, 3)
+    layer(torch.randn(1, 1, 8, 8)).sum().backward()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
     runner.train(bag)
-    print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / 1e6))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps((peak - pages * resource.getpagesize()) / 1e6))
 
 
 def compare(kind: str, sizes: tuple[int, ...], clock, rounds: int) -> None:

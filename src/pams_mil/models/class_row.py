@@ -1,4 +1,4 @@
-"""One row of Nystrom attention, for the class token: p_j = sum_i u_i softmax_j(q_i . k_j + b_j).
+"""One row of Nystrom attention, for the class token: p_j = sum_i u_i softmax_j(q_i . k_j).
 
 u [h, m] is the class token's row A1 Z over the landmarks, q [h, m, d] the (scaled) landmark queries, k the
 keys of all n tokens. The wide softmax [h, m, n] is walked in blocks of tokens that stay in cache; it is kept
@@ -9,6 +9,7 @@ for the backward pass while small, and computed again when large, so memory stay
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,24 +19,24 @@ from torch.autograd.function import once_differentiable
 
 from pams_mil.models.precision import without_autocast
 
-BLOCK_TOKENS = 1024
-# Softmax entries kept for the backward pass: 64 MiB in float32.
-KEEP_ENTRIES = 2**24
+BLOCK_TOKENS = 256
+# Softmax entries kept for the backward pass: 8 MiB in float32.
+KEEP_ENTRIES = 2**21
 
 
-def class_row(u: Tensor, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+def class_row(u: Tensor, queries: Tensor, keys: Tensor, *, zeros: int = 0) -> Tensor:
     """The row p, [h, n].
 
-    >>> class_row(torch.ones(1, 2), torch.zeros(1, 2, 3), torch.zeros(4, 1, 3), None).tolist()
+    >>> class_row(torch.ones(1, 2), torch.zeros(1, 2, 3), torch.zeros(4, 1, 3)).tolist()
     [[0.5, 0.5, 0.5, 0.5]]
 
     Args:
         u: [h, m]
         queries: [h, m, d]
         keys: [n, h, d]
-        bias: [n] added to every row's logits, or None; has no gradient.
+        zeros: number of further tokens with key 0, which share in the softmax but are not returned.
     """
-    row: Tensor = _ClassRow.apply(u, queries, keys, bias)  # type: ignore[no-untyped-call]
+    row: Tensor = _ClassRow.apply(u, queries, keys, zeros)  # type: ignore[no-untyped-call]
     return row
 
 
@@ -44,46 +45,44 @@ def _blocks(count: int) -> Iterator[slice]:
         yield slice(start, min(start + BLOCK_TOKENS, count))
 
 
-def _logits(queries: Tensor, keys: Tensor, bias: Tensor | None, block: slice) -> Tensor:
-    logits = torch.bmm(queries, keys[block].permute(1, 2, 0))
-    # Only the zero token at the front carries a bias other than zero.
-    if bias is not None and block.start == 0:
-        logits += bias[block]
-    return logits
+def _logits(queries: Tensor, keys: Tensor, block: slice) -> Tensor:
+    return torch.bmm(queries, keys[block].permute(1, 2, 0))
 
 
 class _ClassRow(torch.autograd.Function):
     @staticmethod
     @without_autocast
-    def forward(ctx: Any, u: Tensor, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, u: Tensor, queries: Tensor, keys: Tensor, zeros: int) -> Tensor:
         heads, landmarks = u.shape
         keep = heads * landmarks * len(keys) <= KEEP_ENTRIES
         kept, tops = [], []
         for block in _blocks(len(keys)):
-            logits = _logits(queries, keys, bias, block)
+            logits = _logits(queries, keys, block)
             tops.append(logits.logsumexp(-1, keepdim=True))
             if keep:
                 kept.append(logits)
+        if zeros:
+            tops.append(torch.full_like(tops[0], math.log(zeros)))
         log_total = torch.stack(tops).logsumexp(0)
         row = u.new_empty(heads, len(keys))
         for index, block in enumerate(_blocks(len(keys))):
-            logits = kept[index] if keep else _logits(queries, keys, bias, block)
+            logits = kept[index] if keep else _logits(queries, keys, block)
             weights = logits.sub_(log_total).exp_()
             torch.bmm(u[:, None], weights, out=row[:, None, block])
-        ctx.save_for_backward(u, queries, keys, bias, log_total, *kept)
+        ctx.save_for_backward(u, queries, keys, log_total, *kept)
         return row
 
     @staticmethod
     @without_autocast
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        u, queries, keys, bias, log_total, *kept = ctx.saved_tensors
+        u, queries, keys, log_total, *kept = ctx.saved_tensors
 
         def weights_of(index: int, block: slice) -> Tensor:
             if kept:
                 weights: Tensor = kept[index]
                 return weights
-            return _logits(queries, keys, bias, block).sub_(log_total).exp_()
+            return _logits(queries, keys, block).sub_(log_total).exp_()
 
         blocks = list(enumerate(_blocks(len(keys))))
         grad_u = torch.zeros_like(u)[..., None]

@@ -33,4 +33,5 @@ class FastDropout(nn.Module):
         draws = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         bits = draws.view(torch.int16)[: values.numel()].view(values.shape)
         keep = bits >= self.dropped - _LEVELS // 2
-        return values * keep.to(values.dtype).mul_(_LEVELS / (_LEVELS - self.dropped))
+        # Only the one-byte mask is kept for the backward pass.
+        return (values * keep).mul_(_LEVELS / (_LEVELS - self.dropped))

@@ -64,16 +64,16 @@ class NystromAttention(nn.Module):
         """Attended tokens [n, e]."""
         plan = LandmarkPlan(len(tokens), self.landmarks, self.masked)
         core = self._core(plan, tokens)
-        projected = self.qkv(plan.with_zero_token(tokens))
-        q, k, v = (self._by_head(part) for part in projected.chunk(3, dim=-1))
-        start = int(plan.has_zero_token)
+        padded = plan.with_zero_token(tokens)
+        # Three products instead of one: their gradients then need not be put side by side.
+        q, k, v = (self._by_head(functional.linear(padded, part)) for part in self.qkv.weight.chunk(3))
         distilled = _attend(core.queries.to(q.dtype), k, v, plan.token_log_multiplicity(q), scale=1.0)
         weighted = self._inverse(core, distilled, transpose=False)
         bias = core.log_multiplicity if plan.copies != plan.zero_landmarks else None
-        mixed = _attend(q[:, start:], core.keys.to(q.dtype), weighted.to(q.dtype), bias, scale=self._scale(q))
-        mixed = mixed.transpose(0, 1) + value_conv(v.transpose(0, 1)[start:], self.taps)
-        attended: Tensor = self.out(mixed.reshape(len(tokens), -1))
-        return attended
+        mixed = _attend(q, core.keys.to(q.dtype), weighted.to(q.dtype), bias, scale=self._scale(q))
+        mixed = mixed.transpose(0, 1) + value_conv(v.transpose(0, 1), self.taps)
+        attended: Tensor = self.out(mixed.reshape(len(padded), -1))
+        return attended[int(plan.has_zero_token) :]
 
     def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """What `forward` gives for the first token, [1, e], and its attention [h, n] to all tokens.
@@ -87,8 +87,8 @@ class NystromAttention(nn.Module):
         query = functional.linear(tokens[:1], query_weight).reshape(1, heads, width).transpose(0, 1)
         logits = at_least_float32(query) * self._scale(query) @ core.keys.mT + core.log_multiplicity
         u = self._inverse(core, logits.softmax(-1).mT, transpose=True).squeeze(-1)
-        keys = at_least_float32(functional.linear(plan.with_zero_token(tokens), key_weight)).reshape(-1, heads, width)
-        row = class_row(u, core.queries, keys, plan.token_log_multiplicity(keys))[:, int(plan.has_zero_token) :]
+        keys = at_least_float32(functional.linear(tokens, key_weight)).reshape(-1, heads, width)
+        row = class_row(u, core.queries, keys, zeros=0 if self.masked else plan.pad)
         pooled = row.to(tokens.dtype) @ tokens
         mixed = (pooled[:, None] @ value_weight.reshape(heads, width, -1).mT).reshape(1, -1)
         return self.out(mixed + self._first_value_conv(tokens, value_weight)), row
