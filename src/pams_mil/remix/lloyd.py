@@ -22,6 +22,10 @@ from torch.nn import functional
 
 BLOCK_VALUES = 2**20
 """Values per block: 4 MB in float32, a share of the last-level cache."""
+_IMAGES = 16
+"""From this many images on, torch hands a 1 x 1 convolution to oneDNN also when it may use one thread only."""
+_CONVOLVE = 2048
+"""From this many rows on, the convolution is faster than the matrix product."""
 _COLUMNS = 16
 """Prototypes are padded to a multiple of this: narrow products run faster at full vector width."""
 _FEW = 4
@@ -59,13 +63,22 @@ class Block:
 
 
 def product(values: Tensor, prototypes: Tensor) -> Tensor:
-    """Values @ prototypes.T; [n, d] by [columns, d] gives [n, columns]."""
-    if values.dtype != torch.float32 or values.device.type != "cpu":
-        return torch.mm(values, prototypes.T)
+    """The product values @ prototypes.T; [n, d] by [columns, d] gives [n, columns].
+
+    >>> rows, columns = torch.rand(3000, 5), torch.rand(16, 5)
+    >>> bool(torch.allclose(product(rows, columns), rows @ columns.T, atol=1e-5))
+    True
+    """
     rows, width = values.shape
-    # One image of `rows` pixels with `width` channels, channels last: exactly how the rows lie in memory.
-    image = values.as_strided((1, width, 1, rows), (rows * width, 1, rows * width, width))
-    return functional.conv2d(image, prototypes[:, :, None, None])[0, :, 0, :].T
+    height = rows // _IMAGES
+    if values.dtype != torch.float32 or values.device.type != "cpu" or rows < _CONVOLVE:
+        return torch.mm(values, prototypes.T)
+    # Images of one line of `height` pixels with `width` channels, channels last: exactly how the rows lie in memory.
+    images = values.as_strided((_IMAGES, width, 1, height), (height * width, 1, height * width, width))
+    whole = functional.conv2d(images, prototypes[:, :, None, None]).permute(0, 2, 3, 1).reshape(-1, len(prototypes))
+    if len(whole) == rows:
+        return whole
+    return torch.cat([whole, torch.mm(values[len(whole) :], prototypes.T)])
 
 
 def directions(sums: Tensor) -> Tensor:
@@ -104,6 +117,7 @@ def _total(blocks: Sequence[Block]) -> Tensor:
 
 def _occupied(blocks: Sequence[Block], clusters: int) -> Tensor | None:
     """Numbers of the occupied clusters, or None when all are."""
-    counts = torch.stack([torch.bincount(block.labels, minlength=clusters) for block in blocks]).sum(0)
-    live = counts.nonzero().squeeze(1)
-    return None if len(live) == clusters else live
+    counts = torch.bincount(blocks[0].labels, minlength=clusters)
+    for block in blocks[1:]:
+        counts += torch.bincount(block.labels, minlength=clusters)
+    return None if bool(counts.all()) else counts.nonzero().squeeze(1)

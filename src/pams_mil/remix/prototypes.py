@@ -62,11 +62,13 @@ def cluster(
     >>> bool(labels[0] == labels[1]), bool(labels[2] == labels[3]), bool(labels[0] == labels[2])
     (True, True, False)
     """
-    if init == "kmeans":
-        labels = _kmeans(bags, clusters, iterations, generator)
-    else:
-        labels = _first_labels(bags, init, clusters)
-        labels = lloyd.refine(_blocks(bags, labels, clusters), iterations=iterations)
+    with torch.inference_mode():  # less work per call, which counts for small bags
+        if init == "kmeans":
+            labels = _kmeans(bags, clusters, iterations, generator)
+        else:
+            labels = _first_labels(bags, init, clusters)
+            labels = lloyd.refine(_blocks(bags, labels, clusters), iterations=iterations)
+    labels = labels.clone()  # an ordinary tensor again
     return Clusters(labels, live=int(torch.bincount(labels, minlength=clusters).count_nonzero()))
 
 
