@@ -100,3 +100,15 @@ def test_predictions_that_are_not_there(path: str):
 def test_predictions_that_are_a_folder(tmp_path: Path):
     with pytest.raises(PamsError, match="is not a file"):
         read_predictions(tmp_path, TREE)
+
+
+def test_a_class_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "classes.yaml"
+    path.write_text("classes: [a, b]")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(HierarchyError, match="cannot be read: Permission denied"):
+        ClassHierarchy.load(path)

@@ -210,3 +210,13 @@ def test_progress_of_several_comparisons_grows_to_one():
     compare_all(models, resamples=10, progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
+
+
+def test_the_verdict_about_a_model_without_errors():
+    one, _ = twins()
+    perfect = replace(one, name="perfect", predicted=one.target, probabilities=None)
+    sentence = verdict(compare(one, perfect, resamples=100))
+    assert sentence.startswith("perfect is the safer model: it misses urgency in 0.0 % of the slides")
+    assert "AsMC" not in sentence  # how mild no mistakes are is not a number
+    assert "inf" not in sentence
+    assert "nan" not in sentence

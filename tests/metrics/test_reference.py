@@ -12,6 +12,7 @@ from tests.reference import metrics as reference
 from tests.strategies import confusions, labels_of, trees_and_levels
 
 from pams_mil import ClassHierarchy, metrics
+from pams_mil.errors import ParameterError
 from pams_mil.metrics.table import FACTS, LabelMetrics
 
 FIGURE_TREE = ClassHierarchy.flat(["Benign", "Atypical", "Malignant"])
@@ -137,3 +138,8 @@ def test_group_recall():
     assert metrics.group_recall(true, predicted, tree, "Adenoma") == 0.5
     assert metrics.group_recall(true, predicted, tree, "Serrated") == 0.0
     assert math.isnan(metrics.group_recall(true, predicted, tree, "Benign"))
+
+
+def test_group_recall_needs_labels_of_one_length():
+    with pytest.raises(ParameterError, match="equally long, found 2 and 1"):
+        metrics.group_recall(["TA", "TA"], ["TA"], ClassHierarchy.load("colon"), "Adenoma")
