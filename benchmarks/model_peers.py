@@ -134,7 +134,7 @@ def _torchmil(kind: str) -> tuple[nn.Module, Loss]:
         model = models.ABMIL(shape, att_dim=128, gated=True, feat_ext=project)
     inner = model.forward
     # A padded batch of one bag, as its loader would make it.
-    model.forward = lambda bag, **options: inner(bag[None] if bag.ndim == 2 else bag, **options)
+    model.forward = lambda bag, *rest, **options: inner(bag[None] if bag.ndim == 2 else bag, *rest, **options)
     label = torch.ones(1)
 
     def loss(bag: Tensor) -> Tensor:

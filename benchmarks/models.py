@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 
 from model_peers import WIDTH, build, copy_into_loop, installed
+from pams_mil.models import create_model
 
 SIZES, QUICK = (500, 2000, 8000, 30000), (500, 2000)
 MODELS = ("transmil", "dtfd", "abmil")
@@ -110,8 +111,9 @@ def measure_memory(kind: str, contender: str, n: int) -> None:
     Gradients and Adam's state are counted; libraries that load at first use are touched beforehand.
     """
     runner, bag = Runner(kind, contender), torch.randn(n, WIDTH)
-    layer = torch.nn.Conv2d(1, 1, 3)
-    layer(torch.randn(1, 1, 8, 8)).sum().backward()
+    warm = create_model("transmil", in_features=8, num_classes=2, embedding_features=64, landmarks=32)
+    warm(torch.randn(500, 8)).logits.sum().backward()
+    torch.optim.Adam(warm.parameters(), fused=True).step()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     runner.train(bag)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
