@@ -162,6 +162,7 @@ def main() -> None:
     parser.add_argument("--real", type=Path)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=list(VARIANTS))
     parser.add_argument("--save", type=Path, help="JSON file for the predictions")
@@ -173,7 +174,7 @@ def main() -> None:
         cohort = real(given.real)
     folds = patient_folds(cohort.patients, given.folds, seed=0)
     found: dict[str, list[np.ndarray]] = {name: [] for name in given.only}
-    for seed in range(given.seeds):
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
         for name in given.only:
             start = time.perf_counter()
             found[name].append(run(cohort, name, seed, folds, given.epochs))
