@@ -1,4 +1,4 @@
-"""What a run promises besides surviving kills: the test split stays out, bad numbers stop it, mismatches are refused."""
+"""What a run promises besides surviving kills: no test split, no bad numbers, no mismatches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def test_run_folder_says_what_was_done(cohort, tmp_path):
     out = run(settings(cohort), tmp_path / "run")
     facts = json.loads((out / "run.json").read_text())
     assert facts["bags"] == {"train": SIZES["train"], "val": SIZES["val"]}
-    assert facts["hierarchy"]["digest"] and facts["cohort_digest"] and facts["packages"]["torch"]
+    assert facts["hierarchy"]["digest"]
+    assert facts["cohort_digest"]
+    assert facts["packages"]["torch"]
     assert facts["class_drift_by_remix"]["first_epoch"].keys() == set("abcd")
     status = open_run(out).status()
     assert (status["state"], status["epochs"], status["metric"]) == ("finished", 3, "ascc")
@@ -85,7 +87,9 @@ def poisoned(monkeypatch, at, value):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_non_finite_loss_names_slide_and_term(cohort, tmp_path, monkeypatch, value):
     poisoned(monkeypatch, SIZES["train"] + 5, value)
-    with pytest.raises(RunError, match=r"on slide '.*train-\d+.*' \(\d+ instances\), in epoch 2 after 4 bags: alignment = "):
+    with pytest.raises(
+        RunError, match=r"on slide '.*train-\d+.*' \(\d+ instances\), in epoch 2 after 4 bags: alignment = "
+    ):
         run(settings(cohort), tmp_path / "run")
     status = open_run(tmp_path / "run").status()
     assert status["state"] == "failed"

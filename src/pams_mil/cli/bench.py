@@ -105,8 +105,9 @@ def _table(result: Bench, level: int) -> Table:
 
     title = Text(f"{result.tree.level_names[level]}: {result.tree.order(level)}")
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    for head in ("model", "method"):
-        table.add_column(head)
+    several = len(result.models) > 1
+    for head in ("model", "method") if several else ("method",):
+        table.add_column(head, no_wrap=True)
     for key in _SHOWN:
         table.add_column(
             f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}", justify="right", no_wrap=True
@@ -119,7 +120,7 @@ def _table(result: Bench, level: int) -> Table:
             )
             for key in _SHOWN
         ]
-        table.add_row(Text(row.model), Text(row.method), *cells)
+        table.add_row(*([Text(row.model)] if several else []), Text(row.method), *cells)
     return table
 
 

@@ -7,20 +7,23 @@ Small models do not gain from a second thread, so two runs side by side beat one
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 
 from pams_mil.engine.cells import CellResult, run_cell
 from pams_mil.engine.grid import default_workers
 from pams_mil.engine.grid_config import Cell
+from pams_mil.engine.lock import LOCK
 
-MOST_ATTEMPTS = 2
+MOST_CRASHES = 2
 """How often a cell may take its process down with it before it counts as failed."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -41,21 +44,36 @@ class LocalEngine:
         """All results; a process that dies is replaced, and what it ran is tried once more."""
         workers = min(self.workers or default_workers(), len(pending))
         threads = self.threads or max(1, default_workers() // workers)
-        waiting, attempts = list(pending), Counter[str]()
+        waiting, crashes = list(pending), Counter[str]()
         while waiting:
-            for cell in waiting:
-                attempts[cell.key] += 1
             survivors: set[str] = set()
-            with _few_threads(threads), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            context = get_context("spawn")
+            with _few_threads(threads), ProcessPoolExecutor(workers, context, initializer=die_with_parent) as pool:
                 futures = {pool.submit(run_cell, cell, str(out), owner, threads): cell for cell in waiting}
                 for item in _results(futures):
                     if item is not None:
                         survivors.add(item.key)
                     yield item
             waiting = [cell for cell in waiting if cell.key not in survivors]
-            for cell in [cell for cell in waiting if attempts[cell.key] >= MOST_ATTEMPTS]:
+            # A lock that is still there tells which cells were under way when their process died.
+            under_way = [cell.key for cell in waiting if (out / cell.key / LOCK).exists()]
+            crashes.update(under_way or ([] if survivors else [cell.key for cell in waiting]))
+            for cell in [cell for cell in waiting if crashes[cell.key] >= MOST_CRASHES]:
                 waiting.remove(cell)
                 yield CellResult(cell.key, "Its process was killed or crashed twice; is there enough memory?")
+
+
+def die_with_parent() -> None:
+    """End this process when the benchmark that started it is gone, instead of training on unseen."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _results(futures: dict[Future[CellResult], Cell]) -> Iterator[CellResult | None]:

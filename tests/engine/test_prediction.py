@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from tests.engine.cohort import make_cohort, run, settings
+from typer.testing import CliRunner
+
+from pams_mil.cli.main import app
+from pams_mil.data import Bag, BagInfo, write_bag
+from pams_mil.engine import load_run, predict
+from pams_mil.engine.export import export
+from pams_mil.errors import CheckpointError, ManifestError, OutputError, PredictionsError, RunError
+from pams_mil.models.bags import BagBatch
+from pams_mil.tables import read_table
+
+
+@pytest.fixture(scope="module")
+def runs(cohort, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    kinds = {
+        "pams": {},
+        "ce": {"method": "ce"},
+        "other": {"seed": 1},
+        "hxe": {"method": "hxe"},
+        "dtfd": {"model": "dtfd"},
+    }
+    return {name: run(settings(cohort, epochs=1, **changes), folder / name) for name, changes in kinds.items()}
+
+
+def predicted(cohort, *folders, **options):
+    return predict(folders, cohort / "manifest.csv", features=cohort / "bags", **options)
+
+
+def test_probabilities_of_every_level(cohort, runs):
+    found = predicted(cohort, runs["pams"], split="test")
+    assert found.names == tuple(f"test-{number}" for number in range(8))
+    assert [level.shape for level in found.probabilities] == [(8, 2), (8, 4)]
+    for level in found.probabilities:
+        np.testing.assert_allclose(level.sum(1), 1.0, atol=1e-6)
+    assert found.own_levels == (0, 1)
+
+
+def test_finest_method_sums_into_coarse_levels(cohort, runs):
+    found = predicted(cohort, runs["hxe"], split="test")
+    assert found.own_levels == (1,)
+    coarse, fine = found.probabilities
+    np.testing.assert_allclose(coarse, np.stack([fine[:, :2].sum(1), fine[:, 2:].sum(1)], 1), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["pams", "dtfd"])
+def test_prediction_is_deterministic_and_independent_of_company(cohort, runs, tmp_path, name):
+    whole = predicted(cohort, runs[name])
+    again = predicted(cohort, runs[name])
+    assert all(np.array_equal(one, two) for one, two in zip(whole.probabilities, again.probabilities, strict=True))
+    lines = (cohort / "manifest.csv").read_text().splitlines()
+    (tmp_path / "shuffled.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")
+    other = predict([runs[name]], tmp_path / "shuffled.csv", features=cohort / "bags")
+    order = [other.names.index(slide) for slide in whole.names]
+    np.testing.assert_array_equal(other.probabilities[-1][order], whole.probabilities[-1])
+
+
+def test_dropout_has_no_effect_and_global_state_is_untouched(cohort, runs):
+    state = torch.random.get_rng_state()
+    predicted(cohort, runs["pams"], split="val")
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_several_runs_are_averaged(cohort, runs):
+    one, two = predicted(cohort, runs["pams"]), predicted(cohort, runs["other"])
+    both = predicted(cohort, runs["pams"], runs["other"])
+    for level in range(2):
+        mean = (one.probabilities[level] + two.probabilities[level]) / 2
+        np.testing.assert_allclose(both.probabilities[level], mean, atol=1e-12)
+
+
+def test_no_labels_and_no_patients_are_needed(cohort, runs, tmp_path):
+    (tmp_path / "new.csv").write_text("slide_id\ntest-1\ntest-0\n")
+    found = predict([runs["pams"]], tmp_path / "new.csv", features=cohort / "bags")
+    assert found.targets.tolist() == [-1, -1]
+    files = found.write(tmp_path)
+    assert [file.name for file in files] == ["predictions.csv", "predictions_group.csv"]
+    table = read_table(tmp_path / "predictions.csv")
+    assert table["slide_id"] == ["test-1", "test-0"]
+    assert "target" not in table
+    with pytest.raises(PredictionsError, match="no label"):
+        found.labeled("x")
+    labeled = predicted(cohort, runs["pams"], split="test")
+    np.testing.assert_array_equal(found.probabilities[-1], labeled.probabilities[-1][[1, 0]])
+
+
+def test_labels_of_another_scheme_can_be_ignored(cohort, runs, tmp_path):
+    (tmp_path / "odd.csv").write_text("slide_id,patient_id,label\ntest-0,p,strange\n")
+    with pytest.raises(ManifestError, match=r"'strange' is not a class.*--no-labels"):
+        predict([runs["pams"]], tmp_path / "odd.csv", features=cohort / "bags")
+    found = predict([runs["pams"]], tmp_path / "odd.csv", features=cohort / "bags", labels=False)
+    assert len(found) == 1
+
+
+def test_mismatches_are_refused_in_words(cohort, runs, tmp_path):
+    wide = tmp_path / "wide"
+    write_bag(wide / "s.h5", Bag(np.zeros((2, 9), np.float32), info=BagInfo(encoder="tiny", tile_px=8)))
+    (tmp_path / "wide.csv").write_text("slide_id\ns\n")
+    with pytest.raises(CheckpointError, match=r"width 8, these have 9"):
+        predict([runs["pams"]], tmp_path / "wide.csv", features=wide)
+    write_bag(tmp_path / "uni/s.h5", Bag(np.zeros((2, 8), np.float32), info=BagInfo(encoder="uni", tile_px=8)))
+    with pytest.raises(CheckpointError, match=r"encoder = 'tiny', these have 'uni'"):
+        predict([runs["pams"]], tmp_path / "wide.csv", features=tmp_path / "uni")
+    other = make_cohort(tmp_path / "cohort")
+    (other / "classes.yaml").write_text("name: tiny\nclasses:\n  Low: [b, a]\n  High: [c, d]\n")
+    swapped = run(settings(other, epochs=1), tmp_path / "swapped")
+    with pytest.raises(CheckpointError, match="classes differ"):
+        predicted(cohort, runs["pams"], swapped)
+    with pytest.raises(RunError, match=r"not a run folder.*Did you mean 'pams'"):
+        load_run(runs["pams"].parent / "pamss")
+
+
+def test_export_is_the_same_model(cohort, runs, tmp_path):
+    found = export(runs["pams"], tmp_path / "out")
+    assert "equal to the model" in found["model.onnx"], found
+    bag = BagBatch.single(torch.randn(6, 8), "s")
+    one = load_run(runs["pams"]).learner.predict(bag).probabilities
+    two = load_run(tmp_path / "out").learner.predict(bag).probabilities
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert [level["level"] for level in config["outputs"]] == ["group", "class"]
+    card = (tmp_path / "out/README.md").read_text()
+    assert "a ≺ b ≺ c ≺ d" in card
+    with pytest.raises(OutputError, match="already holds"):
+        export(runs["pams"], tmp_path / "out")
+
+
+def test_export_of_a_model_without_a_graph_says_so(runs, tmp_path):
+    found = export(runs["dtfd"], tmp_path / "out")
+    assert found["model.onnx"].startswith(("not possible", "equal"))
+    assert (tmp_path / "out/model.onnx").exists() == found["model.onnx"].startswith("equal")
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_predict_verb_writes_attention_that_sums_to_one(cohort, runs, tmp_path):
+    arguments = ["predict", runs["pams"], runs["other"], cohort / "manifest.csv", "--features", cohort / "bags"]
+    done = invoke(*arguments, "--split", "val", "--attention", "--out", tmp_path, "--classes", cohort / "classes.yaml")
+    assert done.exit_code == 0, done.output
+    with h5py.File(tmp_path / "attention/val-3.h5") as file:
+        for name in ("attention", "attention_level0"):
+            assert file[name][()].sum() == pytest.approx(1.0, abs=1e-5)
+    assert len(read_table(tmp_path / "predictions_group.csv")["p_Low"]) == 8
+    other = invoke(*arguments, "--classes", "bracs")
+    assert other.exit_code == 2
+    assert "trained with other classes" in other.output
+
+
+def test_evaluate_verb_audits_the_test_split(cohort, runs, tmp_path):
+    done = invoke("evaluate", runs["ce"], runs["pams"], "--resamples", 50, "--out", tmp_path, "--json")
+    assert done.exit_code == 0, done.output
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert [file["slides"] for file in scores["files"]] == [8, 8]
+    assert scores["comparisons"][0]["candidate"] == "pams"
+    assert (tmp_path / "report.html").exists()
+    assert set(read_table(runs["ce"] / "predictions.csv")["split"]) == {"test"}
+
+
+def test_bad_run_ends_with_exit_code_2(cohort, tmp_path):
+    done = invoke("predict", tmp_path / "none", cohort / "manifest.csv")
+    assert done.exit_code == 2
+    assert "not a run folder" in done.output
