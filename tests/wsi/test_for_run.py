@@ -1,0 +1,41 @@
+"""Slides for a trained run are extracted as its training features were, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+from tests.wsi.scenes import write
+
+from pams_mil.data import read_bag
+from pams_mil.errors import ConfigError, SlideError
+from pams_mil.wsi.for_run import bags_for_run
+from pams_mil.wsi.sources import find_slides
+
+ENCODER = "tests.wsi.plain_encoder:ColorEncoder"
+MADE = {"encoder": "colors", "mpp": 2.0, "tile_px": 32}
+
+
+def test_bags_are_made_as_the_run_says(tmp_path):
+    sources = find_slides([write(tmp_path / "b.tiff"), write(tmp_path / "a.tiff", seed=1)])
+    ready = bags_for_run(sources, tmp_path / "out", MADE, encoder=ENCODER)
+    assert ready.manifest.read_text().split() == ["slide_id", "a", "b"]
+    for name in ("a", "b"):
+        info = read_bag(ready.features / f"{name}.h5").info
+        assert (info.encoder, info.mpp, info.tile_px) == ("colors", 2.0, 32)
+
+
+@pytest.mark.parametrize("unknown", ["encoder", "mpp", "tile_px"])
+def test_a_run_that_does_not_say_how_is_refused(tmp_path, unknown):
+    made = {name: value for name, value in MADE.items() if name != unknown}
+    with pytest.raises(ConfigError, match=f"{unknown} unknown"):
+        bags_for_run([], tmp_path / "out", made, encoder=ENCODER)
+
+
+def test_another_encoder_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="trained on features of lunit-vits16, not of colors"):
+        bags_for_run([], tmp_path / "out", {**MADE, "encoder": "lunit-vits16"}, encoder=ENCODER)
+
+
+def test_a_slide_that_fails_is_an_error_here(tmp_path):
+    (tmp_path / "torn.tiff").write_bytes(b"II*\0")
+    with pytest.raises(SlideError, match=r"torn\.tiff cannot be read"):
+        bags_for_run(find_slides([tmp_path / "torn.tiff"]), tmp_path / "out", MADE, encoder=ENCODER)
