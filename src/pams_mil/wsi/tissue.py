@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import ndimage
 
 from pams_mil.errors import MissingExtraError
 from pams_mil.wsi.overview import Overview
@@ -54,9 +55,22 @@ def find_tissue(overview: Overview, mpp_of_slide: float) -> Tissue:
     mask: Mask = (saturation > threshold) & bright
     mpp = overview.scale * mpp_of_slide
     mask = morphology.closing(mask, morphology.disk(max(1, round(_SMOOTH_UM / mpp))))
-    mask = morphology.remove_small_objects(mask, max_size=int(_SPECK_UM2 / mpp**2))
-    mask = morphology.remove_small_holes(mask, max_size=int(_HOLE_UM2 / mpp**2))
+    mask = without_small(mask, int(_SPECK_UM2 / mpp**2))
+    mask = ~without_small(~mask, int(_HOLE_UM2 / mpp**2))
     return Tissue(mask, overview.scale, threshold)
+
+
+def without_small(mask: Mask, most: int) -> Mask:
+    """The mask without connected regions of `most` pixels or fewer.
+
+    >>> without_small(np.array([[True, False, True, True]]), 1).tolist()
+    [[False, False, True, True]]
+    """
+    regions, count = ndimage.label(mask)
+    sizes = np.bincount(regions.ravel(), minlength=count + 1)
+    sizes[0] = 0
+    kept: Mask = sizes[regions] > most
+    return kept
 
 
 def saturation_and_value(
