@@ -123,6 +123,9 @@ CHANGES = (
     {"max_instances": 3},
     {"schedule": "cosine", "clip_norm": 0.5},
     {"checkpoint_minutes": 1e-9},
+    {"method": {"name": "pams", "remix_options": {"selection": "evidence"}}},
+    {"method": {"name": "ce", "remix": "pseudomix"}},
+    {"method": {"name": "ce", "remix": "remix"}},
 )
 
 

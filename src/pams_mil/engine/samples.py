@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from pams_mil import seeding
 from pams_mil.data.dataset import BagDataset
 from pams_mil.models.limits import instance_cap
-from pams_mil.remix.base import FROM_A, Remix
+from pams_mil.remix.base import FROM_A, AnyBag, Remix, prepare
 from pams_mil.remix.pairing import Pairing
 
 
@@ -62,6 +62,7 @@ class TrainingBags(Dataset[TrainingBag]):
         remix: How two bags become one; None: never.
         pairing: Which bags meet; None: none do.
         max_instances: Most instances of a step.
+        evidence: Per slide how much each instance speaks for the label, for strategies that need it; None: not needed.
     """
 
     def __init__(
@@ -72,12 +73,14 @@ class TrainingBags(Dataset[TrainingBag]):
         remix: Remix | None = None,
         pairing: Pairing | None = None,
         max_instances: int | None = None,
+        evidence: Sequence[Tensor | None] | None = None,
     ) -> None:
         self.bags = bags
         self.seed = seed
         self.remix = remix
         self.pairing = pairing
         self.max_instances = max_instances
+        self.evidence = evidence
 
     def __len__(self) -> int:
         return len(self.bags)
@@ -106,7 +109,10 @@ class TrainingBags(Dataset[TrainingBag]):
         step = self.pairing.steps(key.slide, key.epoch)[key.part] if self.pairing is not None else None
         if step is not None and step.pair is not None and self.pairing is not None and self.remix is not None:
             a, b = (sample if i == key.slide else self.bags[i] for i in (step.pair.a, step.pair.b))
-            mixed = self.remix(a.features, b.features, self.pairing.generator(key.slide, key.epoch))
+            first: AnyBag = a.features
+            if self.evidence is not None:
+                first = prepare(a.features, evidence=self.evidence[step.pair.a])
+            mixed = self.remix(first, b.features, self.pairing.generator(key.slide, key.epoch))
             features, name = mixed.features, f"{a.slide_id} remixed with {b.slide_id}"
             targets, weights = (a.target,), (1.0,)
             if mixed.weight_a < 1:

@@ -22,11 +22,12 @@ from pams_mil.engine.loggers import Loggers
 from pams_mil.engine.optimize import check_precision
 from pams_mil.engine.progress import Progress
 from pams_mil.engine.rundir import RunFolder
-from pams_mil.engine.samples import TrainingBags
+from pams_mil.engine.samples import TrainingBags, one_thread
 from pams_mil.engine.watch import Silent, StopRequest, Watch
 from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.remix.base import create_remix
+from pams_mil.remix.evidence import score_evidence
 from pams_mil.remix.pairing import Pairing
 
 _PAIRING_OPTIONS = ("probability", "mode")
@@ -86,15 +87,32 @@ def training_bags(config: RunConfig, cohort: Cohort) -> TrainingBags:
     """The training set with the method's remix."""
     method = make_method(config.method)
     refuse_unknown("pairing", Choice(name="pairing", **config.pairing), dict.fromkeys(_PAIRING_OPTIONS))
-    remix = pairing = None
+    remix = pairing = evidence = None
     if method.remix not in (None, "none"):
         remix = create_remix(method.remix, **method.remix_options)
         ids = [source.name for source in cohort.train.sources]
         pairing = Pairing(
             cohort.tree, ids, cohort.train.targets, rule=remix.partner, seed=config.seed, **config.pairing
         )
-    limit = config.training.max_instances
-    return TrainingBags(cohort.train, seed=config.seed, remix=remix, pairing=pairing, max_instances=limit)
+        if getattr(remix, "needs_evidence", False):
+            evidence = _evidence(cohort, config.seed)
+    return TrainingBags(
+        cohort.train,
+        seed=config.seed,
+        remix=remix,
+        pairing=pairing,
+        max_instances=config.training.max_instances,
+        evidence=evidence,
+    )
+
+
+def _evidence(cohort: Cohort, seed: int) -> list[torch.Tensor | None]:
+    """What the remix learns from the training slides' labels; a function of them and the seed, so it is not saved."""
+    bags = cohort.train
+    ranks = cohort.tree.ranks()[list(bags.targets)].tolist()
+    patients = [source.patient_id for source in bags.sources]
+    with one_thread():  # sums over several threads may round differently when a run is resumed elsewhere
+        return score_evidence(lambda slide: bags[slide].features, ranks, patients, seed=seed)
 
 
 def _open(config: RunConfig) -> Cohort:
