@@ -1,8 +1,8 @@
 """Speed of SFR and of the other remixes, beside FAISS, scikit-learn and the matrix products alone.
 
-Run: python benchmarks/remix_speed.py [--threads 1] [--quick] [--strict]
-With one thread the clock is the processor time of this process, which other load on the machine hardly changes; with
-more it is wall time. Every number is the median of interleaved rounds. Two comparisons with each k-means: "from two
+Run: python benchmarks/remix_speed.py [--threads N] [--quick] [--strict]
+Wall time on an otherwise idle machine; with `--threads 1` the clock is the processor time of this process, for machines
+with other load. Every number is the median of interleaved rounds. Two comparisons with each k-means: "from two
 bags" joins the bags, trains (6 iterations, no subsampling) and assigns, which is what SFR needs of it; "train alone"
 leaves out joining and assigning. Exits with 1 when a goal is missed and --strict is given.
 """
@@ -182,7 +182,7 @@ def epoch_share(rounds: int, clock: Callable[[], float], rows: int = 2000, width
 def main() -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--quick", action="store_true", help="small bags and few rounds")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a goal is missed")
     given = parser.parse_args()
