@@ -15,7 +15,7 @@ from pams_mil.data import read_bag
 from pams_mil.errors import BagError
 
 
-@pytest.mark.parametrize("rows", [1, 31, 32, 33, 300])
+@pytest.mark.parametrize("rows", [1, 31, 32, 33, 3000])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_clam_reads_bit_equal(tmp_path: Path, rows: int, dtype: str, mapped: bool) -> None:
@@ -28,7 +28,7 @@ def test_clam_reads_bit_equal(tmp_path: Path, rows: int, dtype: str, mapped: boo
 
 
 def test_trident_reads_bit_equal_with_its_facts(tmp_path: Path) -> None:
-    features, coords = writers.numbers(90, dtype="float16")
+    features, coords = writers.numbers(3000, dtype="float16")
     path = writers.trident(tmp_path / "a.h5", features, coords)
     bag = read_bag(path)
     np.testing.assert_array_equal(bag.features, features)
@@ -177,7 +177,7 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path, value: float, dtyp
 
 
 def test_big_endian_and_gzip_are_left_to_hdf5(tmp_path: Path) -> None:
-    features, coords = writers.numbers(400)
+    features, coords = writers.numbers(4000)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("features", data=features.astype(">f4"), chunks=(8, 12))
         file.create_dataset("coords", data=coords, chunks=(8, 2), compression="gzip")
@@ -189,9 +189,9 @@ def test_big_endian_and_gzip_are_left_to_hdf5(tmp_path: Path) -> None:
 
 def test_chunks_never_written_hold_the_fill_value(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        dataset = file.create_dataset("features", shape=(400, 4), chunks=(8, 4), dtype="f4", fillvalue=7)
+        dataset = file.create_dataset("features", shape=(20_000, 4), chunks=(8, 4), dtype="f4", fillvalue=7)
         dataset[:8] = 1
-    expected = np.full((400, 4), 7, np.float32)
+    expected = np.full((20_000, 4), 7, np.float32)
     expected[:8] = 1
     np.testing.assert_array_equal(read_bag(tmp_path / "a.h5").features, expected)
 

@@ -77,11 +77,6 @@ def _unit(bag: Bag) -> str:
     return "um" if bag.coords_um is not None else "none"
 
 
-def is_marked(file: h5py.File, features: h5py.Dataset) -> bool:
-    """Whether a file says, in either place, that PAMS wrote it."""
-    return FILE_MARK in file.attrs or DATASET_MARK in features.attrs
-
-
 def read_marked(file: h5py.File, path: Path, *, verify: bool = True) -> Bag:
     """The bag in a file of ours, refused unless everything it says about itself is true."""
     try:

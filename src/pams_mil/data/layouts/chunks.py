@@ -16,6 +16,7 @@ import numpy as np
 from pams_mil.data.bag import Array
 
 _FEWEST_CHUNKS = 8
+_FEWEST_BYTES = 1 << 16  # below, listing the chunks takes longer than reading them
 
 
 def read_dataset(dataset: h5py.Dataset, path: Path, *, mapped: bool = False) -> Array:
@@ -47,6 +48,7 @@ def _plain_runs(dataset: h5py.Dataset) -> list[tuple[int, int, int]] | None:
         and dataset.id.get_create_plist().get_nfilters() == 0
         and dataset.dtype.kind in "fiu"
         and shape[0] >= _FEWEST_CHUNKS * chunks[0]
+        and dataset.nbytes >= _FEWEST_BYTES
         and hasattr(dataset.id, "chunk_iter")
         and dataset.file.userblock_size == 0  # HDF5 versions differ in whether offsets count it
     )

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from pams_mil.data.bag import Array, Bag, BagInfo
-from pams_mil.data.bagfile import is_marked, read_marked
+from pams_mil.data.bagfile import DATASET_MARK, FILE_MARK, read_marked
 from pams_mil.data.layouts.chunks import read_dataset
 from pams_mil.data.layouts.reading import Reading
 from pams_mil.errors import BagError, listing
@@ -29,9 +29,13 @@ def read_hdf5(path: Path, reading: Reading) -> Bag:
             names = set(file)
             key = _feature_key(names, path)
             features = file[key]
-            if is_marked(file, features):
+            told, own = _attributes(file), _attributes(features)
+            if FILE_MARK in told or DATASET_MARK in own:
                 return read_marked(file, path, verify=reading.verify)
-            return _read_foreign(file, features, names, path, reading)
+            placed = file["coords"] if "coords" in names else None
+            if placed is not None:
+                told |= _attributes(placed)
+            return _read_foreign(features, placed, told | own, names, path, reading)
         except BagError:
             raise
         except Exception as error:  # damaged HDF5 raises OSError, KeyError, RuntimeError, ValueError and more
@@ -66,13 +70,20 @@ def as_rows(features: Array) -> Array:
     return features[0] if features.ndim == 3 and features.shape[0] == 1 else features
 
 
-def _read_foreign(file: h5py.File, features: h5py.Dataset, names: set[str], path: Path, reading: Reading) -> Bag:
-    placed = file["coords"] if "coords" in names else None
-    # What is nearer to the features wins.
-    attributes = dict(file.attrs.items())
-    attributes.update(() if placed is None else placed.attrs.items())
-    attributes.update(features.attrs.items())
-    attributes = {name: value.decode() if isinstance(value, bytes) else value for name, value in attributes.items()}
+def _attributes(owner: h5py.File | h5py.Dataset) -> dict[str, Any]:
+    if not h5py.h5a.get_num_attrs(owner.id):  # CLAM writes none, and asking for them takes longer than for their number
+        return {}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in owner.attrs.items()}
+
+
+def _read_foreign(
+    features: h5py.Dataset,
+    placed: h5py.Dataset | None,
+    attributes: dict[str, Any],
+    names: set[str],
+    path: Path,
+    reading: Reading,
+) -> Bag:
     coords = None if placed is None else read_dataset(placed, path, mapped=reading.mapped)
     in_microns = attributes.get("unit") == "um"
     return Bag(
