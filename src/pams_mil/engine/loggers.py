@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pams_mil.errors import MissingExtraError
+from pams_mil.errors import ConfigError, MissingExtraError
 
 Log = Callable[[Mapping[str, float], int], None]
 
@@ -57,7 +57,7 @@ def _mlflow(folder: Path, settings: Mapping[str, Any]) -> tuple[Log, Callable[[]
     try:
         import mlflow  # noqa: PLC0415  optional
     except ImportError as error:
-        raise MissingExtraError("The MLflow log", package="mlflow", extra="mlflow") from error
+        raise ConfigError("compute.loggers names mlflow, which is not installed: pip install mlflow") from error
     mlflow.start_run(run_name=folder.name)
     mlflow.log_dict(dict(settings), "config.json")
     return (lambda numbers, step: mlflow.log_metrics(dict(numbers), step=step)), mlflow.end_run
@@ -67,6 +67,6 @@ def _wandb(folder: Path, settings: Mapping[str, Any]) -> tuple[Log, Callable[[],
     try:
         import wandb  # noqa: PLC0415  optional
     except ImportError as error:
-        raise MissingExtraError("The W&B log", package="wandb", extra="wandb") from error
+        raise ConfigError("compute.loggers names wandb, which is not installed: pip install wandb") from error
     run = wandb.init(dir=str(folder), name=folder.name, config=dict(settings))
     return (lambda numbers, step: run.log(dict(numbers), step=step)), run.finish
