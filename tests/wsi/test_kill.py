@@ -58,25 +58,26 @@ def kill_until_done(slides: Path, out: Path, kills: int, seed: int) -> None:
     done = 0
     while done < kills:
         before = len(list(out.glob("h5_files/*.h5")))
-        process = start(slides, out, pause=0.05)
+        process = start(slides, out, pause=0.1)
         deadline = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
-            if len(list(out.glob("h5_files/*.h5"))) > before or (before == 0 and (out / "extraction.json").exists()):
+            if len(list(out.glob("h5_files/*.h5"))) > before:
                 break
-        time.sleep(chance.uniform(0.0, 0.25))
+        time.sleep(chance.uniform(0.0, 0.3))  # some moment in the work on the next slide
         if process.poll() is not None:
             process.communicate()
             break
         process.send_signal(signal.SIGKILL)
         process.communicate()
         done += 1
-    assert done >= min(kills, 3), "the extraction ended before it could be killed"
+        assert len(list(out.glob("h5_files/*.h5"))) > before, "it was killed before it did anything"
+    assert done == kills, f"the extraction ended after {done} kills"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kill -9 is not known there")
 @pytest.mark.parametrize(
-    ("count", "kills"), [(8, 4), pytest.param(30, 20, marks=pytest.mark.slow)], ids=["short", "twenty kills"]
+    ("count", "kills"), [(6, 3), pytest.param(30, 20, marks=pytest.mark.slow)], ids=["short", "twenty kills"]
 )
 def test_kills_at_random_moments_change_nothing(tmp_path, count, kills):
     slides = make(tmp_path / "slides", count)
