@@ -192,7 +192,7 @@ def main() -> int:
     missed: list[str] = []
     with threadpool_limits(given.threads):
         print(f"Clustering of two bags of n rows, milliseconds, {given.threads} thread(s); x = times faster")
-        columns = "cluster unkept remix faiss sklearn products x_whole x_alone /products".split()
+        columns = ["cluster", "unkept", "remix", "faiss", "sklearn", "products", "x_whole", "x_alone", "/products"]
         print("    D      n  live" + "".join(f"{column:>10s}" for column in columns))
         for width in (384, 1024):
             for rows in (500, 2000) if given.quick else (500, 2000, 8000, 30000):
