@@ -67,6 +67,7 @@ def test_slides_to_features_to_training_to_heatmap(cohort, tmp_path):
     slide = cohort / "slides" / "severe-4.tiff"
     shown = pams("heatmap", tmp_path / "run", slide, "--out", tmp_path / "heat", "--encoder", encoder)
     check_prediction(cohort, tmp_path, shown)
+    check_slide_file(tmp_path, slide, encoder)
     check_lesion(tmp_path)
     assert len(list((tmp_path / "heat").glob("*.png"))) == 2 + 2 + 3
 
@@ -82,6 +83,20 @@ def check_prediction(cohort, tmp_path, shown):
     row = dict(zip(header, next(line for line in lines if line.startswith("severe-4,")).split(","), strict=True))
     expected = ", ".join(f"{label} {float(row[f'p_{label}']):.3f}" for label in LABELS)
     assert f"grade: {expected}" in shown
+
+
+def check_slide_file(tmp_path, slide, encoder):
+    """`pams predict RUN slide` gives the probabilities that `pams predict RUN manifest` gave."""
+    there = tmp_path / "from-slide"
+    shown = pams("predict", tmp_path / "run", slide, "--encoder", encoder, "--out", there)
+    rows = {}
+    for name in ("predicted", "from-slide"):
+        lines = (tmp_path / name / "predictions.csv").read_text().splitlines()
+        header = lines[0].split(",")
+        cells = next(line for line in lines if line.startswith("severe-4,")).split(",")
+        rows[name] = {key: value for key, value in zip(header, cells, strict=True) if key.startswith("p_")}
+    assert rows["from-slide"] == rows["predicted"]
+    assert "severe-4, grade: " in shown
 
 
 def check_lesion(tmp_path):

@@ -107,19 +107,15 @@ def _table(result: Bench, level: int) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     several = len(result.models) > 1
     for head in ("model", "method") if several else ("method",):
-        table.add_column(head, no_wrap=True)
+        table.add_column(head)
     for key in _SHOWN:
-        table.add_column(
-            f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}", justify="right", no_wrap=True
-        )
+        table.add_column(f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}", justify="right")
     styles = {1: "bold", 2: "underline"}
     for row in result.rows:
-        cells = [
-            Text(
-                spread_text(row.spreads[level, key], key, digits=1), style=styles.get(result.place(row, level, key), "")
-            )
-            for key in _SHOWN
-        ]
+        cells = []
+        for key in _SHOWN:
+            text = spread_text(row.spreads[level, key], key, digits=1).replace(" ", "\u00a0")  # numbers never break
+            cells.append(Text(text, style=styles.get(result.place(row, level, key), "")))
         table.add_row(*([Text(row.model)] if several else []), Text(row.method), *cells)
     return table
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, progress_bar
+from pams_mil.cli.console import errors, output, progress_bar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def predict(
-    paths: list[Path] = typer.Argument(..., metavar="RUN... MANIFEST", help="Run folders, then the table of slides."),
+    paths: list[Path] = typer.Argument(
+        ..., metavar="RUN... MANIFEST|SLIDE...", help="Run folders, then the table of slides, or slide files."
+    ),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     split: str | None = typer.Option(None, "--split", help="Only this split; default: all slides."),
     out: Path | None = typer.Option(None, "--out", help="Folder for the predictions; default: the first run's."),
@@ -27,25 +30,34 @@ def predict(
     classes: str | None = typer.Option(None, "--classes", help="Refuse runs that were trained with other classes."),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, ..."),
+    encoder: str | None = typer.Option(None, "--encoder", help="For slide files: where the run's encoder is."),
+    mpp_of_slide: float | None = typer.Option(None, "--mpp-of-slide", help="Scale of slides that do not state it."),
 ) -> None:
     """Predict slides with one or several trained runs; no labels needed.
 
-    Several runs are averaged. Writes predictions.csv (finest level) and predictions_<level>.csv (coarser levels with
-    a model of their own).
+    Slide files are cut and encoded as the run's training features were. Several runs are averaged. Writes
+    predictions.csv (finest level) and predictions_<level>.csv (coarser levels with a model of their own).
 
     Example: pams predict runs/pams-abmil-seed0 new-slides.csv --features features/ --out predicted
     """
     from pams_mil.engine.prediction import load_run
     from pams_mil.engine.prediction import predict as run_prediction
     from pams_mil.errors import ConfigError
+    from pams_mil.wsi.for_run import is_slide
 
     if len(paths) < 2:
-        raise ConfigError("Expected at least one run folder and a manifest: pams predict RUN... MANIFEST.")
-    *runs, manifest = paths
+        raise ConfigError("Expected at least one run folder, then a manifest or slides: pams predict RUN... MANIFEST.")
+    slides = [path for path in paths if is_slide(path)]
+    runs, manifest = ([path for path in paths if path not in slides], None) if slides else (paths[:-1], paths[-1])
+    if not runs:
+        raise ConfigError("Expected at least one run folder before the slides: pams predict RUN SLIDE...")
     if classes is not None:
         refuse_other_classes([load_run(run, trusted=trust_code).blueprint.tree.digest for run in runs], runs, classes)
     folder = out or (runs[0] if runs[0].is_dir() else runs[0].parent)
     attend = attention_writer(folder) if attention else None
+    if manifest is None:
+        made = load_run(runs[0], trusted=trust_code).blueprint.encoder
+        manifest, features = encode_slides(slides, folder, made, encoder, mpp_of_slide)
     with progress_bar() as progress:
         found = run_prediction(
             runs, manifest, split=split, features=features, labels=labels, trusted=trust_code, device=device,
@@ -54,6 +66,21 @@ def predict(
     for path in found.write(folder):
         output.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
     _counts(found)
+    if slides:
+        _each(found)
+
+
+def encode_slides(
+    slides: list[Path], folder: Path, made: Mapping[str, Any], encoder: str | None, mpp_of_slide: float | None
+) -> tuple[Path, Path]:
+    """A table of the slides and the folder of their features, made as the run's own were."""
+    from pams_mil.wsi.for_run import bags_for_run
+    from pams_mil.wsi.sources import find_slides
+
+    sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
+    with errors.status(f"Encoding {len(sources)} slides"):
+        ready = bags_for_run(sources, folder / "features", made, encoder=encoder, announce=errors.print)
+    return ready.manifest, ready.features
 
 
 def refuse_other_classes(digests: list[str], runs: list[Path], classes: str) -> None:
@@ -95,3 +122,12 @@ def _counts(found: SlidePredictions) -> None:
     predicted = found.probabilities[-1].argmax(1).tolist()
     shown = ", ".join(f"{label} {predicted.count(index)}" for index, label in enumerate(names))
     output.print(f"{len(found)} slides, least urgent class first: {shown}", highlight=False, markup=False)
+
+
+def _each(found: SlidePredictions) -> None:
+    """Every slide's probabilities at every level, for a handful of slide files."""
+    for row, slide in enumerate(found.names):
+        for level, probabilities in enumerate(found.probabilities):
+            labels = zip(found.tree.names(level), probabilities[row].tolist(), strict=True)
+            shown = "  ".join(f"{label} {value:.3f}" for label, value in labels)
+            output.print(f"{slide}, {found.tree.level_names[level]}: {shown}", highlight=False, markup=False)
