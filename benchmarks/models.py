@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -105,6 +104,12 @@ def peak_megabytes(kind: str, contender: str, n: int) -> float:
     return float(json.loads(result.stdout))
 
 
+def resident_kilobytes(field: str) -> int:
+    """Current (VmRSS) or peak (VmHWM) resident size; getrusage would report the parent's peak after a fork."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+
+
 def measure_memory(kind: str, contender: str, n: int) -> None:
     """The body of the fresh process: peak during its first step, over what model and bag took before it.
 
@@ -114,10 +119,9 @@ def measure_memory(kind: str, contender: str, n: int) -> None:
     warm = create_model("transmil", in_features=8, num_classes=2, embedding_features=64, landmarks=32)
     warm(torch.randn(500, 8)).logits.sum().backward()
     torch.optim.Adam(warm.parameters(), fused=True).step()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    before = resident_kilobytes("VmRSS")
     runner.train(bag)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps((peak - pages * resource.getpagesize()) / 1e6))
+    print(json.dumps((resident_kilobytes("VmHWM") - before) * 1024 / 1e6))
 
 
 def compare(kind: str, sizes: tuple[int, ...], clock, rounds: int) -> None:
