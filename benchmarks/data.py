@@ -123,9 +123,7 @@ def packing(root: Path, manifest: Manifest) -> bool:
     size = sum(path.stat().st_size for path in (root / "clam").iterdir())
     medians = {name: statistics.median(values) for name, values in times.items()}
     for name, value in medians.items():
-        print(
-            f"{name:18} {size / value / 1e9:6.2f} GB/s   {medians['pack'] / value:6.2f} x the speed of packing"
-        )
+        print(f"{name:18} {size / value / 1e9:6.2f} GB/s   {medians['pack'] / value:6.2f} x the speed of packing")
     shutil.rmtree(root / "copy", ignore_errors=True)
     write_pack(root / "pack", manifest, root / "clam")
     ratio = medians["copy, flushed"] / medians["pack"]
