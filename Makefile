@@ -24,7 +24,7 @@ demo: $(READY)  ## the demonstration, with a report in demo-report/
 	@$(BIN)/pams demo --out demo-report
 
 test: $(READY)  ## tests, and the doctests of src and Markdown
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 check: $(READY)  ## format, lint, types
 	@$(BIN)/ruff format --check .

@@ -128,6 +128,7 @@ def _names(paths: list[Path]) -> list[str]:
 
 
 def parse_tag(tag: str | None) -> tuple[str, str] | None:
+    """COLUMN=VALUE as a pair."""
     from pams_mil.errors import ConfigError
 
     if tag is None:

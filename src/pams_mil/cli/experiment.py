@@ -21,7 +21,7 @@ QUICK_MODEL = {"embedding_features": 64, "attention_features": 32}
 def experiment(
     name: str = typer.Argument(
         ...,
-        help="main-table, ablation, remix-table, sensitivity, mixed-cases, metric-analysis, cifar10 or time-complexity.",
+        help="main-table, ablation, remix-table, sensitivity, mixed-cases, metric-analysis, cifar10, time-complexity.",
     ),
     changes: list[str] | None = typer.Argument(
         None, metavar="[KEY=VALUE]...", help="Training settings, e.g. epochs=20 lr=2e-4."

@@ -36,7 +36,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and population standard deviation over runs, as the paper's tables have it; runs without a finite value are left out and counted."""
+    """Mean and population standard deviation over runs, as in the paper's tables.
+
+    Runs without a finite value are left out and counted.
+    """
 
     mean: float
     sd: float
