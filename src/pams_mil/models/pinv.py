@@ -4,13 +4,16 @@ The published recurrence starts at Z_0 = A^T / c and repeats
 
     Z <- 1/4 Z (13 I - A Z (15 I - A Z (7 I - A Z)))
 
-Every A Z_k is a polynomial in the symmetric S = A A^T / c. With R_0 = S, Q_k = R_k^2 and
+Every A Z_k is a polynomial in the symmetric S = A A^T / c. With R_0 = S, U_k = R_k^2 - 7/2 R_k and
 
-    R_{k+1} = 1/4 (13 R_k - 15 Q_k + Q_k (7 R_k - Q_k))
+    R_{k+1} = 1/4 (13 R - 15 R^2 + 7 R^3 - R^4) = 1/4 (27/8 R_k - 11/4 U_k - U_k^2)
 
-one has A Z_k = R_k and Z_K = (A^T / c) g(S), where g(S) = prod_k 1/4 (13 I - 15 R_k + 7 R_k^2 - R_k^3). So g(S) Y
-takes two products of square matrices per step instead of four and, because all of them are symmetric, three
-instead of eight in the backward pass. In exact arithmetic it is the same function.
+one has A Z_k = R_k and Z_K = (A^T / c) g(S), where g(S) is the product over k of
+
+    1/4 (13 I - 15 R + 7 R^2 - R^3) = 1/4 (13 I - 11/4 R_k - U_k (R_k - 7/2 I)).
+
+So g(S) Y takes two products of square matrices per step instead of four and, because all of them are symmetric,
+two instead of eight in the backward pass. In exact arithmetic it is the same function.
 """
 
 from __future__ import annotations
@@ -62,11 +65,11 @@ class _InverseFactor(torch.autograd.Function):
         saved: list[Tensor] = []
         r = s
         for _ in range(steps - 1):
-            p, q = r @ y, r @ r
-            t = torch.add(p, y, alpha=-7)
-            saved += [r, q, y, t]
-            y = torch.baddbmm(torch.add(y, p, alpha=-15 / 13), q, t, beta=13 / 4, alpha=-1 / 4)
-            r = torch.baddbmm(torch.add(r, q, alpha=-15 / 13), q, torch.add(q, r, alpha=-7), beta=13 / 4, alpha=-1 / 4)
+            u, p = torch.baddbmm(r, r, r, beta=-7 / 2), r @ y
+            t = torch.add(p, y, alpha=-7 / 2)
+            saved += [r, u, y, t]
+            y = torch.baddbmm(torch.add(y, p, alpha=-11 / 52), u, t, beta=13 / 4, alpha=-1 / 4)
+            r = torch.baddbmm(torch.add(r, u, alpha=-22 / 27), u, u, beta=27 / 32, alpha=-1 / 4)
         # The last power is needed only times Y, which is narrow.
         p = r @ y
         rp = r @ p
@@ -85,29 +88,29 @@ class _InverseFactor(torch.autograd.Function):
         half = torch.cat([grad_p, grad_rp, -grad], -1) @ torch.cat([y, p, rp], -1).mT
         grad_y = torch.baddbmm(grad, r, grad_p, beta=13)
         for start in range(len(saved) - 4, -1, -4):
-            r, q, y, t = saved[start : start + 4]
-            half, grad_y = _step_backward(r, q, y, t, (half + half.mT) / 8, grad_y / 4)
+            r, u, y, t = saved[start : start + 4]
+            half, grad_y = _step_backward(r, u, y, t, half + half.mT, grad_y / 4)
         return (half + half.mT) / 2, grad_y, None
 
 
-def _step_backward(r: Tensor, q: Tensor, y: Tensor, t: Tensor, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """From X, the symmetric gradient of 4 R', and G, that of 4 Y', to a matrix K and the gradient of Y.
+def _step_backward(r: Tensor, u: Tensor, y: Tensor, t: Tensor, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """From X, twice the symmetric gradient of R', and G, that of 4 Y', to a matrix K and the gradient of Y.
 
     The gradient of R is (K + K^T) / 2. For 4 R' = 13 R - 15 R^2 + 7 R^3 - R^4 it takes two products,
 
-        K/2 = 13/2 X - 11/4 XR + N (7/2 R - Q),  N = XR + (XR)^T - 7/2 X,
+        8 K = 13 X - 11/2 XR - 2 N U,  N = XR + (XR)^T - 7/2 X,
 
-    since (XR, RXR, XR^2, RXR^2, XR^3) then get their factors (-15, 7/2, 7, -1, -1), up to transposition. From
-    4 Y' = 13 Y - 15 RY - Q t, with t = RY - 7 Y, come only outer products of narrow matrices.
+    since (XR, RXR, XR^2, RXR^2, XR^3) then get half of (-30, 7, 14, -2, -2), up to transposition. From
+    4 Y' = 13 Y - 11/4 RY - U t, with t = RY - 7/2 Y, come only outer products of narrow matrices.
     """
     width = g.shape[-1]
     xr = torch.bmm(x, r)
-    n = torch.add(xr + xr.mT, x, alpha=-3.5)
-    k = torch.add(13 * x, xr, alpha=-5.5).baddbmm_(n, torch.add(q, r, alpha=-3.5), alpha=-2)
+    n = torch.add(xr, x, alpha=-7 / 4)
+    k = torch.add(x, xr, alpha=-11 / 26).baddbmm_(n + n.mT, u, beta=13 / 8, alpha=-1 / 4)
     rg_rt = torch.bmm(r, torch.cat([g, t], -1))
     rg, rt = rg_rt[..., :width], rg_rt[..., width:]
-    qg = torch.bmm(q, g)
-    k.baddbmm_(torch.cat([rg, g, torch.add(qg, g, alpha=15)], -1), torch.cat([t, rt, y], -1).mT, alpha=-1)
-    # G (13 - 15 R + 7 Q - RQ), in factors that are at hand
-    grad_y = torch.baddbmm(torch.add(13 * g - 15 * rg, qg, alpha=7), r, qg, alpha=-1)
+    ug = torch.bmm(u, g)
+    left = torch.cat([rg, g, torch.add(ug, g, alpha=11 / 4)], -1)
+    k.baddbmm_(left, torch.cat([t, torch.add(rt, t, alpha=-7 / 2), y], -1).mT, alpha=-1)
+    grad_y = torch.baddbmm(torch.add(13 * g - 11 / 4 * rg, ug, alpha=7 / 2), r, ug, alpha=-1)
     return k, grad_y
