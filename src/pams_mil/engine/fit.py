@@ -69,6 +69,8 @@ def fit(fabric: Fabric, learner: Learner, train: TrainingBags, val: BagDataset, 
             keeper.write_log(progress)
             around.loggers.log(progress.history[-1])
         watch.epoch_finished(progress.history[-1])
+        for note in first_epoch_notes(row) if epoch == 0 and fabric.is_global_zero else ():
+            watch.noted(note)
         if _asked_to_stop(fabric, around.stop) and not progress.is_over(training.epochs, training.patience):
             raise RunInterruptedError(f"Stopped after epoch {progress.epoch}; everything is saved.")
     return progress
@@ -147,6 +149,29 @@ def _row(epoch: int, rate: float, progress: Progress, scores: Mapping[str, float
         counts["copied"] /= counts["remixed"]
     row = {"epoch": epoch + 1, "lr": rate, "loss": sum(terms.values())}
     return {**row, **terms, **counts, **{f"val_{name}": value for name, value in scores.items()}}
+
+
+def first_epoch_notes(row: Mapping[str, Any]) -> list[str]:
+    """What the first epoch did to bags and people should know, said once per run; later epochs are in the log.
+
+    >>> first_epoch_notes({"remixed": 120.0, "degenerate": 3.0})[0][:57]
+    'In 3 of 120 remixes so few clusters were occupied that al'
+    >>> first_epoch_notes({"remixed": 120.0, "degenerate": 0.0})
+    []
+    """
+    notes = []
+    if row.get("degenerate"):
+        notes.append(
+            f"In {row['degenerate']:.0f} of {row['remixed']:.0f} remixes so few clusters were occupied that all rows "
+            "of the more urgent bag were copied and nothing was selected. Use init='quantile', a smaller top_k, or larger "
+            "bags; every epoch's count is in metrics.csv."
+        )
+    if row.get("capped"):
+        notes.append(
+            f"{row['capped']:.0f} bags had more instances than training.max_instances; each epoch trains on another "
+            "random choice of them. Validation and prediction use all."
+        )
+    return notes
 
 
 def _asked_to_stop(fabric: Fabric, stop: StopRequest) -> bool:
