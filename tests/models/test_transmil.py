@@ -32,7 +32,7 @@ def test_parameter_count(in_features, num_classes, count):
 @pytest.mark.parametrize("n", SIZES)
 def test_equals_the_equations(n, masked):
     torch.manual_seed(n)
-    options = {"embedding_features": 32, "heads": 2, "landmarks": 256 if n < 1000 else 64}
+    options = {"embedding_features": 32, "attention_heads": 2, "landmarks": 256 if n < 1000 else 64}
     model = create_model("transmil", in_features=5, num_classes=3, masked=masked, **options).double().eval()
     bag = torch.randn(n, 5, dtype=torch.float64)
     expected = reference.transmil(
@@ -113,7 +113,9 @@ def test_equals_the_published_composition_with_its_weights_and_gradients(n):
 
 def test_attention_is_the_class_tokens_row_of_the_full_product():
     torch.manual_seed(0)
-    model = create_model("transmil", in_features=4, num_classes=2, embedding_features=16, heads=2, landmarks=8)
+    model = create_model(
+        "transmil", in_features=4, num_classes=2, embedding_features=16, attention_heads=2, landmarks=8
+    )
     model = model.double().eval()
     attention = model.layer2.attention
     tokens = torch.randn(30, 16, dtype=torch.float64)
@@ -159,7 +161,7 @@ def test_pseudo_inverse_stays_in_float32_under_autocast(monkeypatch):
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("options", [{"heads": 3}, {"dropout": 1.0}, {"kernel": 4}, {"landmarks": 0}])
+@pytest.mark.parametrize("options", [{"attention_heads": 3}, {"dropout": 1.0}, {"kernel": 4}, {"landmarks": 0}])
 def test_bad_options(options):
     with pytest.raises(ParameterError):
         create_model("transmil", in_features=6, num_classes=3, embedding_features=64, **options)

@@ -163,8 +163,8 @@ def first_epoch_notes(row: Mapping[str, Any]) -> list[str]:
     if row.get("degenerate"):
         notes.append(
             f"In {row['degenerate']:.0f} of {row['remixed']:.0f} remixes so few clusters were occupied that all rows "
-            "of the more urgent bag were copied and nothing was selected. Use init='quantile', a smaller top_k, or larger "
-            "bags; every epoch's count is in metrics.csv."
+            "of the more urgent bag were copied and nothing was selected. Use init='quantile', a smaller top_k, or "
+            "larger bags; every epoch's count is in metrics.csv."
         )
     if row.get("capped"):
         notes.append(

@@ -56,7 +56,7 @@ class TransMIL(MILModel):
         in_features: feature width d.
         num_classes: c.
         embedding_features: e, 512.
-        heads: 8.
+        attention_heads: 8.
         landmarks: m, 256.
         pinv_steps: steps of the iterative pseudo-inverse, 6.
         kernel: taps of the value convolution, 33.
@@ -85,7 +85,7 @@ class TransMIL(MILModel):
         in_features: int,
         num_classes: int,
         embedding_features: int = 512,
-        heads: int = 8,
+        attention_heads: int = 8,
         landmarks: int = 256,
         pinv_steps: int = 6,
         kernel: int = 33,
@@ -96,7 +96,7 @@ class TransMIL(MILModel):
         super().__init__(
             in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
         )
-        require_positive(heads=heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel)
+        require_positive(attention_heads=attention_heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel)
         if not 0 <= dropout < 1:
             raise ParameterError(f"dropout must be in [0, 1), found {dropout!r}.")
         if kernel % 2 == 0:
@@ -104,7 +104,7 @@ class TransMIL(MILModel):
 
         def layer() -> AttentionLayer:
             attention = NystromAttention(
-                embedding_features, heads=heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel,
+                embedding_features, heads=attention_heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel,
                 masked=masked,
             )  # fmt: skip
             return AttentionLayer(embedding_features, attention=attention, dropout=dropout)
