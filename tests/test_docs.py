@@ -11,8 +11,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
-def test_every_decision_is_pinned_by_a_test_that_exists():
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "decisions.md").read_text())
+@pytest.mark.parametrize("page", ["decisions.md", "promises.md"])
+def test_every_test_that_is_named_exists(page):
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / page).read_text())
     assert len(named) > 30
     for file, test in named:
         assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE), f"{file}::{test}"
