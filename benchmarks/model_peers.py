@@ -63,10 +63,14 @@ class PublishedTransMIL(nn.Module):
 
 
 class LoopDTFD(nn.Module):
-    """DTFD-AFS as a plain loop over pseudo-bags, each projected, attended and pooled on its own."""
+    """DTFD-AFS as a plain loop over pseudo-bags, each projected, attended and pooled on its own.
 
-    def __init__(self) -> None:
+    With `detach` tier 2 sends no gradient to tier 1. The published code sends it, and throws it away.
+    """
+
+    def __init__(self, *, detach: bool) -> None:
         super().__init__()
+        self.detach = detach
         self.projection = nn.Linear(WIDTH, 512, bias=False)
         self.v, self.u, self.w = nn.Linear(512, 128), nn.Linear(512, 128), nn.Linear(128, 1)
         self.head1 = nn.Linear(512, CLASSES)
@@ -84,12 +88,13 @@ class LoopDTFD(nn.Module):
             weighted = torch.softmax(scores.T, dim=1).T * rows
             pooled.append(weighted.sum(0, keepdim=True))
             logits.append(self.head1(pooled[-1]))
-        rows = torch.cat(pooled).detach()
+        rows = torch.cat(pooled)
+        rows = rows.detach() if self.detach else rows
         alpha = torch.softmax(self.w2(torch.tanh(self.v2(rows)) * torch.sigmoid(self.u2(rows))).T, dim=1)
         return self.head2(alpha @ rows), torch.cat(logits)
 
 
-Loss = Callable[[Tensor], Tensor]
+Loss = Callable[[Tensor], list[Tensor]]
 _LABEL = torch.tensor([3])
 
 
@@ -98,7 +103,10 @@ def _cross_entropy(logits: Tensor) -> Tensor:
 
 
 def build(kind: str, contender: str) -> tuple[nn.Module, Loss]:
-    """A contender and its loss on one bag [n, d]; calling the model alone is inference."""
+    """A contender and its losses on one bag [n, d], back-propagated one by one; calling the model is inference.
+
+    The published DTFD has two: its tier-1 loss first, then its tier-2 loss through tier 1 once more.
+    """
     torch.manual_seed(0)
     if contender == "torchmil":
         return _torchmil(kind)
@@ -107,12 +115,14 @@ def build(kind: str, contender: str) -> tuple[nn.Module, Loss]:
         if kind == "transmil" and installed("nystrom_attention"):
             torch.manual_seed(0)
             load_published(model, PublishedTransMIL().state_dict())
-        return model, lambda bag: _own_loss(model, bag)
+        return model, lambda bag: [_own_loss(model, bag)]
     if kind == "transmil":
         published = PublishedTransMIL()
-        return published, lambda bag: _cross_entropy(published(bag))
-    loop = LoopDTFD()
-    return loop, lambda bag: sum((_cross_entropy(part) for part in loop(bag)), torch.zeros(()))
+        return published, lambda bag: [_cross_entropy(published(bag))]
+    loop = LoopDTFD(detach=contender == "loop")
+    if contender == "loop":
+        return loop, lambda bag: [sum((_cross_entropy(part) for part in loop(bag)), torch.zeros(()))]
+    return loop, lambda bag: [_cross_entropy(part) for part in reversed(loop(bag))]
 
 
 def _own_loss(model: nn.Module, bag: Tensor) -> Tensor:
@@ -137,9 +147,9 @@ def _torchmil(kind: str) -> tuple[nn.Module, Loss]:
     model.forward = lambda bag, *rest, **options: inner(bag[None] if bag.ndim == 2 else bag, *rest, **options)
     label = torch.ones(1)
 
-    def loss(bag: Tensor) -> Tensor:
+    def loss(bag: Tensor) -> list[Tensor]:
         _, terms = model.compute_loss(label, bag[None])
-        return sum(terms.values(), torch.zeros(()))
+        return [sum(terms.values(), torch.zeros(()))]
 
     return model, loss
 

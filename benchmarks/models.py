@@ -35,7 +35,9 @@ MODELS = ("transmil", "dtfd", "abmil")
 def contenders(kind: str) -> list[str]:
     """Who takes part for a model, ours first."""
     names = ["pams"]
-    if kind == "dtfd" or (kind == "transmil" and installed("nystrom_attention")):
+    if kind == "dtfd":
+        names += ["loop", "published"]
+    elif kind == "transmil" and installed("nystrom_attention"):
         names.append("published")
     if installed("torchmil"):
         names.append("torchmil")
@@ -53,7 +55,10 @@ class Runner:
         """Forward, backward, Adam."""
         self.model.train()
         self.optimizer.zero_grad()
-        self.loss(bag).backward()
+        *first, last = self.loss(bag)
+        for loss in first:
+            loss.backward(retain_graph=True)
+        last.backward()
         self.optimizer.step()
 
     def infer(self, bag: torch.Tensor) -> None:
