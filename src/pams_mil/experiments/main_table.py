@@ -41,7 +41,9 @@ def draw(bench: Bench, setting: Setting, arms: Sequence[Arm]) -> None:
         for ax, model in zip(axes[0], bench.models, strict=True):
             for number, row in enumerate(bench.of_model(model)):
                 x, y = (100 * row.spreads[finest, key].mean for key in ("acc", "asmc"))
-                ours = row.method == "PAMS"
-                ax.scatter(x, y, s=70 if ours else 30, zorder=3 if ours else 2, label=row.method, **look(number))
+                if row.method == "PAMS":
+                    ax.scatter(x, y, s=160, color="#D55E00", marker="*", edgecolor="black", zorder=3, label=row.method)
+                else:
+                    ax.scatter(x, y, s=30, label=row.method, **look(number))
             ax.set(title=model, xlabel="Accuracy (%)", ylabel="AsMC (%), milder mistakes ↑")
         axes[0][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
