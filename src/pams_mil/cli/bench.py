@@ -104,7 +104,7 @@ def _table(result: Bench, level: int) -> Table:
     from pams_mil.report.tables import spread_text
 
     title = Text(f"{result.tree.level_names[level]}: {result.tree.order(level)}")
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     several = len(result.models) > 1
     for head in ("model", "method") if several else ("method",):
         table.add_column(head)
