@@ -11,7 +11,18 @@ import pams_mil
 
 ROOT = Path(pams_mil.__file__).parent
 LAYERS = {
-    0: {"errors", "hierarchy", "hierarchy_file", "severity", "ops", "seeding", "atomic", "discover", "tables"},
+    0: {
+        "errors",
+        "hierarchy",
+        "hierarchy_file",
+        "severity",
+        "ops",
+        "seeding",
+        "atomic",
+        "discover",
+        "tables",
+        "core_team",
+    },
     1: {"models", "remix", "data", "metrics"},
     2: {"methods", "wsi", "evaluate", "cohorts"},
     3: {"engine", "report"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,22 @@ from hypothesis import strategies as st
 from tests.reference import evidence as evidence_reference
 from tests.reference import sfr as reference
 
+from pams_mil.core_team import CoreTeam
 from pams_mil.errors import ParameterError
-from pams_mil.remix import create_remix, lloyd, prepare, prototypes
+from pams_mil.remix import create_remix, lloyd, lloyd_compiled, prepare, prototypes
 from pams_mil.remix.evidence import EvidenceSettings, patient_folds, score_evidence
 from pams_mil.remix.neighbors import neighbor_distance
 from pams_mil.remix.prototypes import cluster
 from pams_mil.remix.sfr import ranked_clusters
+
+both_paths = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
+
+
+def clustering_with(*, compiled):
+    """Cluster in compiled code or with torch operations, whatever is installed."""
+    if compiled:
+        pytest.importorskip("numba")
+    return mock.patch.object(lloyd_compiled, "numba_installed", return_value=compiled)
 
 
 def random_pair(seed, rows_a, rows_b, width, dtype=torch.float64):
@@ -24,6 +36,7 @@ def random_pair(seed, rows_a, rows_b, width, dtype=torch.float64):
     return [torch.randn(rows, width, generator=random, dtype=dtype) + offset for rows in (rows_a, rows_b)]
 
 
+@both_paths
 @given(
     seed=st.integers(0, 10_000),
     sizes=st.tuples(st.integers(1, 40), st.integers(1, 40)),
@@ -33,15 +46,16 @@ def random_pair(seed, rows_a, rows_b, width, dtype=torch.float64):
     init=st.sampled_from(["quantile", "range", "uniform"]),
 )
 @settings(max_examples=60)
-def test_sfr_is_algorithm_1(seed, sizes, width, clusters, iterations, init):
+def test_sfr_is_algorithm_1(compiled, seed, sizes, width, clusters, iterations, init):
     a, b = random_pair(seed, *sizes, width)
     top_k = max(1, clusters // 2)
     options = {"clusters": clusters, "iterations": iterations, "top_k": top_k, "init": init}
     rows, labels = reference.sfr(a.tolist(), b.tolist(), **options)
-    mixed = create_remix("sfr", **options)(a, b, torch.Generator())
+    with clustering_with(compiled=compiled):
+        mixed = create_remix("sfr", **options)(a, b, torch.Generator())
+        found = cluster((prepare(a), prepare(b)), clusters=clusters, iterations=iterations, init=init)
     assert mixed.rows_from(0).tolist() == rows
     assert mixed.live_clusters == len(set(labels))
-    found = cluster((prepare(a), prepare(b)), clusters=clusters, iterations=iterations, init=init)
     assert found.labels.tolist() == labels
     assert ranked_clusters(found, len(a)) == reference.ranking(labels, len(a))
 
@@ -49,6 +63,7 @@ def test_sfr_is_algorithm_1(seed, sizes, width, clusters, iterations, init):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("join", [0, 2**30])
 def test_blocks_change_nothing(monkeypatch, dtype, join):
+    monkeypatch.setattr(lloyd_compiled, "numba_installed", lambda: False)
     a, b = (prepare(bag) for bag in random_pair(3, 700, 900, 24, dtype))
     whole = cluster((a, b), clusters=11, iterations=6).labels
     monkeypatch.setattr(lloyd, "BLOCK_VALUES", 24)
@@ -59,25 +74,54 @@ def test_blocks_change_nothing(monkeypatch, dtype, join):
         assert torch.equal(whole, pieces)
 
 
-def test_float32_agrees_with_float64():
+@both_paths
+def test_float32_agrees_with_float64(compiled):
     a, b = random_pair(5, 400, 300, 32)
-    exact = cluster((prepare(a), prepare(b))).labels
-    single = cluster((prepare(a.float()), prepare(b.float()))).labels
+    with clustering_with(compiled=compiled):
+        exact = cluster((prepare(a), prepare(b))).labels
+        single = cluster((prepare(a.float()), prepare(b.float()))).labels
     assert (exact != single).float().mean() < 0.01
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_code_agrees_with_torch_on_many_rows(dtype):
+    a, b = (prepare(bag) for bag in random_pair(9, 3001, 1700, 48, dtype))
+    with clustering_with(compiled=True):
+        found = cluster((a, b)).labels
+    with clustering_with(compiled=False):
+        expected = cluster((a, b)).labels
+    assert (found != expected).float().mean() < (0.002 if dtype == torch.float32 else 1e-9)
+
+
+def test_cores_change_nothing(monkeypatch):
+    pytest.importorskip("numba")
+    a, b = (prepare(bag) for bag in random_pair(10, 2500, 900, 16, torch.float32))
+    alone = cluster((a, b)).labels
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(lloyd_compiled, "_SHARE_VALUES", 0)
+    monkeypatch.setattr(lloyd_compiled, "_CORES", CoreTeam())
+    try:
+        torch.set_num_threads(3)
+        assert torch.equal(cluster((a, b)).labels, alone)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_sums_that_are_corrected_equal_sums_taken_anew(monkeypatch):
+    monkeypatch.setattr(lloyd_compiled, "numba_installed", lambda: False)
     a, b = (prepare(bag) for bag in random_pair(8, 500, 500, 16))
     corrected = cluster((a, b), clusters=11, iterations=12).labels
     monkeypatch.setattr(lloyd, "_FEW", 10**9)
     assert torch.equal(cluster((a, b), clusters=11, iterations=12).labels, corrected)
 
 
-def test_zero_rows_go_to_the_first_cluster_and_equal_rows_stay_together():
+@both_paths
+def test_zero_rows_go_to_the_first_cluster_and_equal_rows_stay_together(compiled):
     bag = torch.cat([torch.zeros(3, 4), torch.randn(20, 4, generator=torch.Generator().manual_seed(0)).abs()])
-    labels = cluster([prepare(bag)], clusters=4, iterations=3).labels
-    assert labels[:3].tolist() == [int(labels.min())] * 3
-    assert cluster([prepare(torch.ones(30, 5))], clusters=11).live == 1
+    with clustering_with(compiled=compiled):
+        labels = cluster([prepare(bag)], clusters=4, iterations=3).labels
+        assert labels[:3].tolist() == [int(labels.min())] * 3
+        assert cluster([prepare(torch.ones(30, 5))], clusters=11).live == 1
 
 
 def test_printed_bins_leave_at_most_half_of_the_clusters_on_non_negative_features():

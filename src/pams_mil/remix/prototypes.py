@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pams_mil.remix import lloyd
+from pams_mil.remix import lloyd, lloyd_compiled
 from pams_mil.remix.base import PreparedBag, check_number, check_option
 from pams_mil.remix.bins import Bins, bin_labels
 
@@ -67,7 +67,7 @@ def cluster(
             labels = _kmeans(bags, clusters, iterations, generator)
         else:
             labels = _first_labels(bags, init, clusters)
-            labels = lloyd.refine(_blocks(bags, labels, clusters), iterations=iterations)
+            labels = _refine(bags, labels, clusters, iterations)
     labels = labels.clone()  # an ordinary tensor again
     return Clusters(labels, live=int(torch.bincount(labels, minlength=clusters).count_nonzero()))
 
@@ -77,6 +77,13 @@ def _first_labels(bags: Sequence[PreparedBag], init: Bins, clusters: int) -> Ten
     direction = lloyd.directions(total[None])[0]
     similarity = torch.cat([torch.mv(bag.values, direction) * bag.inverse_norms for bag in bags])
     return bin_labels(similarity, init, clusters)
+
+
+def _refine(bags: Sequence[PreparedBag], labels: Tensor, clusters: int, iterations: int) -> Tensor:
+    values = [bag.values for bag in bags]
+    if lloyd_compiled.fits(values):
+        return lloyd_compiled.refine(values, labels, clusters, iterations=iterations)
+    return lloyd.refine(_blocks(bags, labels, clusters), iterations=iterations)
 
 
 def _blocks(bags: Sequence[PreparedBag], labels: Tensor, clusters: int) -> list[lloyd.Block]:

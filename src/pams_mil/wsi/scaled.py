@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from PIL import Image
@@ -49,8 +50,11 @@ class Patch:
         # float error must not carry the box past the image, which Pillow refuses
         rows, columns = self.pixels.shape[:2]
         box = (left, top, min(left + width * step, columns), min(top + height * step, rows))
-        image = Image.fromarray(self.pixels).resize((width, height), Image.Resampling.BILINEAR, box=box)
-        return np.asarray(image)
+        return np.asarray(self._image.resize((width, height), Image.Resampling.BILINEAR, box=box))
+
+    @cached_property
+    def _image(self) -> Image.Image:
+        return Image.fromarray(np.ascontiguousarray(self.pixels))
 
 
 def read_patch(

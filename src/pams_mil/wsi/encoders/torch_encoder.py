@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pams_mil.core_team import CoreTeam
 from pams_mil.errors import CheckpointError, ConfigError, RunError
 from pams_mil.wsi.encoders.base import EncoderOptions
 
-_CPU_CHUNK = 8  # more tiles at once push a convolution's maps out of the processor's cache
+_CPU_CHUNK = 2  # more tiles at once push a convolution's maps out of a core's cache
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -45,13 +46,16 @@ class TorchEncoder:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         self._mean = torch.tensor(mean, device=self.device).reshape(1, -1, 1, 1)
         self._gain = 1.0 / torch.tensor(std, device=self.device).reshape(1, -1, 1, 1)
+        self._team = CoreTeam() if self.device.type == "cpu" else None
 
     def __call__(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """[b, t, t, 3] -> [b, d] float32."""
-        chunk = len(tiles) if self.device.type != "cpu" else _CPU_CHUNK
         try:
-            with torch.inference_mode():
-                parts = [self._encode(tiles[start : start + chunk]) for start in range(0, len(tiles), chunk)]
+            if self._team is None:
+                parts = [self._encode(tiles)]
+            else:
+                chunks = [tiles[start : start + _CPU_CHUNK] for start in range(0, len(tiles), _CPU_CHUNK)]
+                parts = self._team.map(self._encode, chunks)
         except torch.OutOfMemoryError as error:
             raise RunError(
                 f"{self.name} ran out of memory on {self.device} with a batch of {len(tiles)} tiles; "
@@ -59,6 +63,7 @@ class TorchEncoder:
             ) from error
         return torch.cat(parts).float().cpu().numpy()
 
+    @torch.inference_mode()
     def _encode(self, tiles: npt.NDArray[np.uint8]) -> Tensor:
         # rows of RGB pixels are channels-last already: the permuted view needs no copy
         images = torch.from_numpy(np.ascontiguousarray(tiles)).to(self.device).permute(0, 3, 1, 2)

@@ -36,11 +36,11 @@ class OpenSlideReader:
         downsample = self._stated[level]  # what the library itself will divide by
         corner = (round(x * downsample), round(y * downsample))
         region = self._slide.read_region(corner, level, (width, height))
-        alpha = region.getchannel("A")
-        if np.asarray(alpha).min() == 255:
-            return np.asarray(region.convert("RGB"))
+        pixels = np.asarray(region)
+        if pixels[..., 3].min() == 255:
+            return pixels[..., :3]
         opaque = Image.new("RGB", region.size, (255, 255, 255))
-        opaque.paste(region, mask=alpha)
+        opaque.paste(region, mask=region.getchannel("A"))
         return np.asarray(opaque)
 
     def close(self) -> None:

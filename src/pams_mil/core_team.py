@@ -1,0 +1,48 @@
+"""One core, one piece of work: often faster than all cores on the same piece.
+
+Torch splits every single operation among its threads, which then wait for each other after each of them and share
+data that no longer fits a core's cache. Threads that each take pieces of their own never wait.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class CoreTeam:
+    """As many threads as torch may use, each of which computes on one core; they start when first needed."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._process = 0
+
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """The results in the order of the items."""
+        if len(items) < 2 or torch.get_num_threads() == 1:
+            return [work(item) for item in items]
+        if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
+            self._pool, self._process = _single_core_threads(torch.get_num_threads()), os.getpid()
+        return list(self._pool.map(work, items))
+
+
+def _single_core_threads(count: int) -> ThreadPoolExecutor:
+    pool = ThreadPoolExecutor(count, thread_name_prefix="core", initializer=_settle_on_one_core)
+    started = threading.Barrier(count)
+    list(pool.map(lambda _: started.wait(), range(count)))
+    torch.set_num_threads(count)
+    return pool
+
+
+def _settle_on_one_core() -> None:
+    """Torch's setting is for all threads, but a thread takes it over once, when it first needs it: now."""
+    torch.set_num_threads(1)
+    torch.get_num_threads()

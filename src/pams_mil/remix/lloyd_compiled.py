@@ -1,0 +1,76 @@
+"""The refinement of `lloyd` in compiled code, for bags in main memory where Numba is installed.
+
+It computes the same: T times the mean of every cluster and the argmax of cosines, empty clusters dropped, an early
+end when no row moved. Sums are taken in float32 within a piece of rows and in float64 over pieces; how rows are cut
+into pieces depends on the bags alone, so the result does not depend on the number of cores.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pams_mil.core_team import CoreTeam
+
+_PIECES, _LEAST_ROWS = 16, 512
+"""A bag pair has about so many pieces, of at least so many rows."""
+_SHARE_VALUES = 2**22
+"""From this many values on, waking other cores costs less than they save."""
+_CORES = CoreTeam()
+
+
+@cache
+def numba_installed() -> bool:
+    """Whether the optional Numba package can be imported."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def fits(bags: Sequence[Tensor]) -> bool:
+    """Whether compiled code is available for these bags [n, d]."""
+    return numba_installed() and all(bag.device.type == "cpu" and bag.is_contiguous() for bag in bags)
+
+
+def refine(bags: Sequence[Tensor], labels: Tensor, clusters: int, *, iterations: int) -> Tensor:
+    """Labels [n] of all rows after the repetitions; `labels` are the first ones and are kept."""
+    from pams_mil.remix import kernels  # noqa: PLC0415  needs Numba
+
+    pieces = [piece for bag in bags for piece in _cut(bag.numpy(), sum(map(len, bags)))]
+    found = labels.numpy().copy()
+    owns = np.split(found, np.cumsum([len(piece) for piece in pieces])[:-1])
+    sums = np.zeros((len(pieces), clusters, pieces[0].shape[1]), pieces[0].dtype)
+    counts = np.zeros((len(pieces), clusters), np.int64)
+    work = list(zip(pieces, owns, sums, counts, strict=True))
+    each: Callable[..., list[Any]] = _CORES.map if found.size * sums.shape[2] >= _SHARE_VALUES else _one_by_one
+    each(kernels.add_up, work)
+    for _ in range(iterations):
+        live = counts.sum(0).nonzero()[0]
+        # padding repeats the first prototype under its own name
+        names = np.concatenate([live, np.repeat(live[:1], -len(live) % kernels.PROTOTYPES)])
+        prototypes = _directions(sums.sum(0, dtype=np.float64))[names].astype(sums.dtype)
+        sums[...] = 0
+        counts[...] = 0
+        if not any(each(partial(kernels.reassign, prototypes, names), work)):
+            break
+    return torch.from_numpy(found)
+
+
+def _cut(bag: npt.NDArray[Any], rows: int) -> list[npt.NDArray[Any]]:
+    height = max(_LEAST_ROWS, -(-rows // _PIECES))
+    return np.array_split(bag, -(-len(bag) // height))
+
+
+def _directions(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    length = np.sqrt((sums * sums).sum(1, keepdims=True))
+    unit: npt.NDArray[np.float64] = np.divide(sums, length, out=np.zeros_like(sums), where=length > 0)
+    return unit
+
+
+def _one_by_one(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
+    return [work(part) for part in parts]
