@@ -1,6 +1,6 @@
 """Slides to features: the pipeline against its encoder alone and against a plain loop, and memory on a huge slide.
 
-    python benchmarks/wsi.py [--rounds 3] [--slides 3] [--skip-memory]
+    python benchmarks/wsi.py [--rounds 3] [--slides 2] [--skip-memory]
 
 Rounds are interleaved and medians compared, because development machines are noisy.
 """
@@ -26,9 +26,9 @@ MPP, TILE_PX = 1.0, 256
 
 
 def make_slides(folder: Path, count: int) -> list[Path]:
-    """One slide as a 20x scanner writes it (0.5 microns per pixel, JPEG, three levels), under several names."""
-    scene = Scene(3600.0, 3600.0, (Piece(1800.0, 1800.0, 1350.0, 1300.0),), seed=1)
-    write_slide(folder / "s0.tiff", scene, mpp=0.5)
+    """One slide as a 20x scanner writes it (0.5 microns per pixel, JPEG, levels down to 8), under several names."""
+    scene = Scene(5400.0, 5400.0, (Piece(2700.0, 2700.0, 2050.0, 1950.0),), seed=1)
+    write_slide(folder / "s0.tiff", scene, mpp=0.5, levels=5)
     for number in range(1, count):
         shutil.copy(folder / "s0.tiff", folder / f"s{number}.tiff")
     return sorted(folder.glob("*.tiff"))
@@ -147,7 +147,7 @@ def main() -> None:
     """Run both."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--slides", type=int, default=3)
+    options.add_argument("--slides", type=int, default=2)
     options.add_argument("--skip-memory", action="store_true")
     chosen = options.parse_args()
     compare_speed(chosen.rounds, chosen.slides)

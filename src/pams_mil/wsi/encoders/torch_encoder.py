@@ -16,7 +16,6 @@ from pams_mil.core_team import CoreTeam
 from pams_mil.errors import CheckpointError, ConfigError, RunError
 from pams_mil.wsi.encoders.base import EncoderOptions
 
-_CPU_CHUNK = 2  # more tiles at once push a convolution's maps out of a core's cache
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -54,8 +53,8 @@ class TorchEncoder:
             if self._team is None:
                 parts = [self._encode(tiles)]
             else:
-                chunks = [tiles[start : start + _CPU_CHUNK] for start in range(0, len(tiles), _CPU_CHUNK)]
-                parts = self._team.map(self._encode, chunks)
+                # one tile per core: the maps of more would not fit its cache
+                parts = self._team.map(self._encode, np.split(tiles, len(tiles)))
         except torch.OutOfMemoryError as error:
             raise RunError(
                 f"{self.name} ran out of memory on {self.device} with a batch of {len(tiles)} tiles; "
