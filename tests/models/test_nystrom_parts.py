@@ -10,10 +10,12 @@ from torch.autograd import gradcheck
 from torch.nn import functional
 
 import pams_mil.models.class_row as class_row_module
+import pams_mil.models.pinv as pinv_module
 from pams_mil.models.class_row import class_row
 from pams_mil.models.fast_dropout import FastDropout
 from pams_mil.models.landmarks import LandmarkPlan
-from pams_mil.models.pinv import pseudo_inverse_apply
+from pams_mil.models.pinv import inverse_factor, pseudo_inverse_apply
+from pams_mil.models.pinv_eigen import divided_differences
 from pams_mil.models.value_conv import value_conv
 
 
@@ -25,10 +27,19 @@ def plain_inverse(a, c, steps=6):
     return z
 
 
+both_ways = pytest.mark.parametrize("eigen", [False, True], ids=["products", "eigenvalues"])
+
+
+def choose(monkeypatch, eigen):
+    monkeypatch.setattr(pinv_module, "_decomposes", lambda s: eigen)
+
+
+@both_ways
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("steps", [1, 2, 6])
 @pytest.mark.parametrize("spread", [0.1, 1.0, 5.0])
-def test_pseudo_inverse_equals_the_recurrence(spread, steps, transpose):
+def test_pseudo_inverse_equals_the_recurrence(monkeypatch, spread, steps, transpose, eigen):
+    choose(monkeypatch, eigen)
     torch.manual_seed(0)
     a = (spread * torch.randn(3, 20, 20, dtype=torch.float64)).softmax(-1)
     y, c = torch.randn(3, 20, 4, dtype=torch.float64), a.sum(-2).max()
@@ -39,13 +50,49 @@ def test_pseudo_inverse_equals_the_recurrence(spread, steps, transpose):
     assert (single - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
+@both_ways
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("steps", [1, 2, 6])
-def test_pseudo_inverse_gradient(steps, transpose):
+def test_pseudo_inverse_gradient(monkeypatch, steps, transpose, eigen):
+    choose(monkeypatch, eigen)
     torch.manual_seed(1)
     a = torch.randn(2, 5, 5, dtype=torch.float64).softmax(-1).requires_grad_()
     y = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
     assert gradcheck(lambda a, y: pseudo_inverse_apply(a, a.sum(-2).max(), y, steps=steps, transpose=transpose), (a, y))
+
+
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+def test_eigenvalues_give_the_gradient_of_products_in_single_precision(monkeypatch, spread):
+    torch.manual_seed(4)
+    a = (spread * torch.randn(2, 64, 64, dtype=torch.float64)).softmax(-1)
+    s, y = a @ a.mT / a.sum(-2).max(), torch.randn(2, 64, 8, dtype=torch.float64)
+    gradients = {}
+    for eigen, dtype in ((False, torch.float64), (True, torch.float32)):
+        choose(monkeypatch, eigen)
+        inputs = [tensor.to(dtype).requires_grad_() for tensor in (s, y)]
+        gradients[eigen] = torch.autograd.grad(inverse_factor(*inputs).square().sum(), inputs)
+    for exact, found in zip(gradients[False], gradients[True], strict=True):
+        assert (found - exact).abs().max() < 1e-4 * exact.abs().max()
+
+
+def test_divided_differences_are_differences_and_on_the_diagonal_derivatives():
+    values = torch.tensor([[0.0, 0.05, 0.3, 0.3, 0.9]], dtype=torch.float64, requires_grad=True)
+    g, r = torch.ones_like(values), values
+    for _ in range(6):
+        q = (13 - 15 * r + 7 * r**2 - r**3) / 4
+        g, r = g * q, r * q
+    slope = torch.autograd.grad(g.sum(), values)[0].detach()[0]
+    table, g, values = divided_differences(values.detach(), 6)[0], g.detach()[0], values.detach()[0]
+    for i in range(5):
+        for j in range(5):
+            same = values[i] == values[j]
+            expected = slope[i] if same else (g[i] - g[j]) / (values[i] - values[j])
+            assert table[i, j] == pytest.approx(expected.item(), rel=1e-10)
+
+
+def test_a_matrix_that_is_not_finite_passes_through_and_is_not_an_error():
+    s = torch.full((1, 3, 3), float("nan")).requires_grad_()
+    assert inverse_factor(s, torch.ones(1, 3, 1)).isnan().all()
 
 
 @pytest.mark.parametrize("keep", [0, 10**6])

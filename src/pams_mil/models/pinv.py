@@ -13,7 +13,8 @@ one has A Z_k = R_k and Z_K = (A^T / c) g(S), where g(S) is the product over k o
     1/4 (13 I - 15 R + 7 R^2 - R^3) = 1/4 (13 I - 11/4 R_k - U_k (R_k - 7/2 I)).
 
 So g(S) Y takes two products of square matrices per step instead of four and, because all of them are symmetric,
-two instead of eight in the backward pass. In exact arithmetic it is the same function.
+two instead of eight in the backward pass. Training on a CPU goes through an eigendecomposition instead (see
+`pinv_eigen`), whose backward pass takes two products in all. In exact arithmetic it is all the same function.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pams_mil.models.pinv_eigen import EigenFactor
 from pams_mil.models.precision import without_autocast
 
 
@@ -37,8 +39,15 @@ def inverse_factor(s: Tensor, y: Tensor, *, steps: int = 6) -> Tensor:
     """
     if steps == 0:
         return y
-    result: Tensor = _InverseFactor.apply(s, y, steps)  # type: ignore[no-untyped-call]
+    kind = EigenFactor if _decomposes(s) else _InverseFactor
+    result: Tensor = kind.apply(s, y, steps)  # type: ignore[no-untyped-call]
     return result
+
+
+def _decomposes(s: Tensor) -> bool:
+    """Whether a gradient will be asked for, on a device and of a matrix for which eigenvalues are quick to find."""
+    trains = torch.is_grad_enabled() and s.requires_grad
+    return trains and s.device.type == "cpu" and bool(torch.isfinite(s).all())
 
 
 def pseudo_inverse_apply(a: Tensor, c: Tensor, y: Tensor, *, steps: int = 6, transpose: bool = False) -> Tensor:
