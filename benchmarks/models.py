@@ -102,6 +102,19 @@ def times(kind: str, n: int, names: list[str], clock, rounds: int) -> dict[str, 
     }
 
 
+def dtfd_products(n: int, clock, rounds: int) -> float:
+    """Median seconds of the matrix products that one training step of DTFD cannot do without."""
+    bag, instances, gates = torch.randn(n, WIDTH), torch.randn(n, 512), torch.randn(n, 256)
+    projection, inner = torch.randn(512, WIDTH), torch.randn(256, 512)
+    seconds = []
+    for _ in range(rounds + 1):
+        start = clock()
+        bag @ projection.T, instances @ inner.T  # forward
+        gates @ inner, gates.T @ instances, instances.T @ bag  # backward
+        seconds.append(clock() - start)
+    return statistics.median(seconds[1:])
+
+
 def peak_megabytes(kind: str, contender: str, n: int) -> float:
     """How far the resident size of a fresh process rises during a training step, in MB."""
     command = [sys.executable, __file__, "--measure-memory", kind, contender, str(n)]
@@ -142,9 +155,11 @@ def compare(kind: str, sizes: tuple[int, ...], clock, rounds: int) -> None:
     for other in others:
         header += [f"{other} train x", f"{other} infer x", f"our memory / {other}'s"]
     print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
-    memory = {}
+    memory, limits = {}, []
     for n in sizes:
         found = times(kind, n, names, clock, rounds)
+        if kind == "dtfd":
+            limits.append(f"{found['loop']['train'] / dtfd_products(n, clock, rounds):.2f} at n = {n}")
         peaks = {name: peak_megabytes(kind, name, n) for name in names}
         memory[n] = peaks["pams"]
         row = [str(n), f"{found['pams']['train']:.3f}", f"{found['pams']['infer']:.3f}", f"{peaks['pams']:.0f}"]
@@ -155,6 +170,10 @@ def compare(kind: str, sizes: tuple[int, ...], clock, rounds: int) -> None:
     pairs = list(itertools.pairwise(sizes))
     text = ", ".join(f"{a} to {b}: {(memory[b] - memory[a]) / (b - a) * 1000:.1f}" for a, b in pairs)
     print(f"memory slope, kB per instance: {text}")
+    if limits:
+        print(
+            "times faster than the loop that a step of nothing but its matrix products would be: " + ", ".join(limits)
+        )
 
 
 def main() -> None:
