@@ -139,3 +139,10 @@ def test_grid_labels_must_differ_and_reference_must_exist():
 def test_settings_import_no_torch():
     code = "import sys, pams_mil.engine.config, pams_mil.engine.grid_config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_several_looks_at_a_bag_need_outputs_that_can_be_averaged():
+    config = configure("m.csv", classes="bracs", method="corn", model={"name": "dtfd", "splits": 3})
+    with pytest.raises(ConfigError, match=r"splits is 3.*'corn'.*splits=1"):
+        complete(config)
+    complete(configure("m.csv", classes="bracs", method="ce", model={"name": "dtfd", "splits": 3}))

@@ -98,6 +98,11 @@ def complete(config: RunConfig) -> RunConfig:
         discover.load("models", config.model.name), without=("in_features", "num_classes", "head", "heads")
     )
     refuse_unknown("model", config.model, defaults)
+    if config.model.options.get("splits", 1) != 1 and not method.has_softmax:
+        raise ConfigError(
+            f"model.splits is {config.model.options['splits']}, but several looks at a bag are averaged as softmax "
+            f"probabilities and the outputs of the method {config.method.name!r} are none. Use splits=1."
+        )
     return config.model_copy(
         update={
             "method": Choice(name=config.method.name, **options),

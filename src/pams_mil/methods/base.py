@@ -40,6 +40,7 @@ class Method(ABC):
     remix_options: Mapping[str, Any] = field(default_factory=dict)
 
     heads: ClassVar[Heads] = "linear"
+    has_softmax: ClassVar[bool] = True
     allowed_towers: ClassVar[tuple[Towers, ...]] = ("finest", "shared", "per_level")
     paper_remix_options: ClassVar[Mapping[str, Any]] = {}
 

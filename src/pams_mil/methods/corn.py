@@ -62,6 +62,7 @@ class Corn(FinestMethod):
     """Conditional ordinal regression; it has no hyper-parameters."""
 
     term: ClassVar[str] = "corn"
+    has_softmax: ClassVar[bool] = False
 
     def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level."""
