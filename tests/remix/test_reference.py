@@ -25,9 +25,8 @@ both_paths = pytest.mark.parametrize("compiled", [True, False], ids=["compiled",
 
 def clustering_with(*, compiled):
     """Cluster in compiled code or with torch operations, whatever is installed."""
-    if compiled:
-        pytest.importorskip("numba")
-    return mock.patch.object(lloyd_compiled, "numba_installed", return_value=compiled)
+    code = pytest.importorskip("pams_mil.remix.kernels") if compiled else None
+    return mock.patch.object(lloyd_compiled, "kernels", return_value=code)
 
 
 def random_pair(seed, rows_a, rows_b, width, dtype=torch.float64):
@@ -63,7 +62,7 @@ def test_sfr_is_algorithm_1(compiled, seed, sizes, width, clusters, iterations, 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("join", [0, 2**30])
 def test_blocks_change_nothing(monkeypatch, dtype, join):
-    monkeypatch.setattr(lloyd_compiled, "numba_installed", lambda: False)
+    monkeypatch.setattr(lloyd_compiled, "kernels", lambda: None)
     a, b = (prepare(bag) for bag in random_pair(3, 700, 900, 24, dtype))
     whole = cluster((a, b), clusters=11, iterations=6).labels
     monkeypatch.setattr(lloyd, "BLOCK_VALUES", 24)
@@ -108,7 +107,7 @@ def test_cores_change_nothing(monkeypatch):
 
 
 def test_sums_that_are_corrected_equal_sums_taken_anew(monkeypatch):
-    monkeypatch.setattr(lloyd_compiled, "numba_installed", lambda: False)
+    monkeypatch.setattr(lloyd_compiled, "kernels", lambda: None)
     a, b = (prepare(bag) for bag in random_pair(8, 500, 500, 16))
     corrected = cluster((a, b), clusters=11, iterations=12).labels
     monkeypatch.setattr(lloyd, "_FEW", 10**9)

@@ -29,8 +29,11 @@ def compiled(function: Function) -> Function:
 
     Sums may be taken in any order, so that eight are taken at a time; infinities and NaN keep their meaning.
     """
-    wrap: Callable[[Function], Any] = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
-    return cast(Function, wrap(function))
+    options: dict[str, Any] = {"nogil": True, "fastmath": {"contract", "reassoc", "nsz"}}
+    try:
+        return cast(Function, numba.njit(cache=True, **options)(function))
+    except RuntimeError:  # no folder to keep it in
+        return cast(Function, numba.njit(**options)(function))
 
 
 @compiled

@@ -7,7 +7,7 @@ into pieces depends on the bags alone, so the result does not depend on the numb
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
@@ -27,20 +27,22 @@ _CORES = CoreTeam()
 
 
 @cache
-def numba_installed() -> bool:
-    """Whether the optional Numba package can be imported."""
-    return importlib.util.find_spec("numba") is not None
+def kernels() -> Any:
+    """The compiled code, or None where Numba is not installed or does not work with the NumPy that is."""
+    try:
+        return importlib.import_module("pams_mil.remix.kernels")
+    except ImportError:
+        return None
 
 
 def fits(bags: Sequence[Tensor]) -> bool:
-    """Whether compiled code is available for these bags [n, d]."""
-    return numba_installed() and all(bag.device.type == "cpu" and bag.is_contiguous() for bag in bags)
+    """Whether there is compiled code for these bags [n, d]."""
+    return all(bag.device.type == "cpu" and bag.is_contiguous() for bag in bags) and kernels() is not None
 
 
 def refine(bags: Sequence[Tensor], labels: Tensor, clusters: int, *, iterations: int) -> Tensor:
     """Labels [n] of all rows after the repetitions; `labels` are the first ones and are kept."""
-    from pams_mil.remix import kernels  # noqa: PLC0415  needs Numba
-
+    code = kernels()
     pieces = [piece for bag in bags for piece in _cut(bag.numpy(), sum(map(len, bags)))]
     found = labels.numpy().copy()
     owns = np.split(found, np.cumsum([len(piece) for piece in pieces])[:-1])
@@ -48,15 +50,15 @@ def refine(bags: Sequence[Tensor], labels: Tensor, clusters: int, *, iterations:
     counts = np.zeros((len(pieces), clusters), np.int64)
     work = list(zip(pieces, owns, sums, counts, strict=True))
     each: Callable[..., list[Any]] = _CORES.map if found.size * sums.shape[2] >= _SHARE_VALUES else _one_by_one
-    each(kernels.add_up, work)
+    each(code.add_up, work)
     for _ in range(iterations):
         live = counts.sum(0).nonzero()[0]
         # padding repeats the first prototype under its own name
-        names = np.concatenate([live, np.repeat(live[:1], -len(live) % kernels.PROTOTYPES)])
+        names = np.concatenate([live, np.repeat(live[:1], -len(live) % code.PROTOTYPES)])
         prototypes = _directions(sums.sum(0, dtype=np.float64))[names].astype(sums.dtype)
         sums[...] = 0
         counts[...] = 0
-        if not any(each(partial(kernels.reassign, prototypes, names), work)):
+        if not any(each(partial(code.reassign, prototypes, names), work)):
             break
     return torch.from_numpy(found)
 
