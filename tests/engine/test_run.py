@@ -141,6 +141,19 @@ def test_patience_stops_the_run(cohort, tmp_path, monkeypatch):
     assert (status["epochs"], status["best_epoch"]) == (3, 1)
 
 
+def test_the_last_epoch_can_be_kept_whatever_its_score(cohort, tmp_path, monkeypatch):
+    original, calls = fit.validate, []
+
+    def falling(*args):
+        calls.append(None)
+        return {**original(*args), "ascc": 1 / len(calls)}
+
+    monkeypatch.setattr(fit, "validate", falling)
+    out = run(settings(cohort, epochs=3, patience=1, select="last"), tmp_path / "run")
+    status = open_run(out).status()
+    assert (status["epochs"], status["best_epoch"]) == (3, 3)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

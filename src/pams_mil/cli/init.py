@@ -39,7 +39,7 @@ training:
   accumulate: 1                   # bags per optimizer step
   # clip_norm: 1.0                # 0: none. Left out: the model's recipe (DTFD: 5 for every part)
   # schedule: cosine              # constant, step or cosine. Left out: the model's recipe (DTFD: step)
-  select: ascc                    # the validation metric that chooses the checkpoint
+  select: ascc                    # the validation metric that chooses the checkpoint; last: the last epoch's
   # max_instances: 20000          # of a training bag, chosen anew every epoch
 
 compute:

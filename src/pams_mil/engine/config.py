@@ -20,7 +20,7 @@ from pams_mil.errors import ConfigError, listing, nearest
 
 Schedule = Literal["constant", "step", "cosine"]
 Selection = Literal[
-    "ascc", "acc", "balanced_acc", "auc", "asmc", "ecc", "emc", "risk", "under_call_rate", "kappa", "loss"
+    "ascc", "acc", "balanced_acc", "auc", "asmc", "ecc", "emc", "risk", "under_call_rate", "kappa", "loss", "last"
 ]
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -101,7 +101,7 @@ class TrainingConfig(Strict):
     step_factor: float = Field(default=0.2, gt=0, le=1)
     warmup_epochs: int = Field(default=0, ge=0)
     select: Selection = "ascc"
-    """The validation metric that chooses the checkpoint, at the finest level."""
+    """The validation metric that chooses the checkpoint, at the finest level; last: none, the last epoch's is taken."""
     max_instances: int | None = Field(default=None, ge=1)
     """Most instances of a training bag, another random choice every epoch; null: all."""
     checkpoint_minutes: float | None = Field(default=15.0, gt=0)

@@ -61,7 +61,8 @@ def fit(fabric: Fabric, learner: Learner, train: TrainingBags, val: BagDataset, 
         )
         scores = validate(fabric, learner, val, watch)
         row = _row(epoch, rate, progress, scores)
-        if progress.close_epoch(row, scores[training.select], training.select) and fabric.is_global_zero:
+        score = float(epoch + 1) if training.select == "last" else scores[training.select]
+        if progress.close_epoch(row, score, training.select) and fabric.is_global_zero:
             keeper.save_best(learner, progress, training.select)
         if fabric.is_global_zero:
             # After the best one: a kill in between repeats this epoch, bit for bit, and writes the same best again.

@@ -76,7 +76,7 @@ class Progress:
 
 
 def _beats(score: float, best: float, metric: str) -> bool:
-    higher = metric in FACTS and FACTS[metric].higher_is_better
+    higher = metric == "last" or (metric in FACTS and FACTS[metric].higher_is_better)
     return score > best if higher else score < best
 
 
