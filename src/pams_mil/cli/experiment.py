@@ -75,8 +75,7 @@ def experiment(
         section = discover.load("experiments", name.replace("-", "_"))(setting)
     report = write_section(section, out)
     for table in section.tables:
-        output.print(_table(table))
-        output.print()
+        _show(table)
     for line in section.lines:
         output.print(line, highlight=False, markup=False)
     files = ", ".join([*section.files, *(f"{figure}.png" for figure, _ in section.figures)])
@@ -116,20 +115,40 @@ def _default_classes(name: str, manifest: Path | None) -> str:
     raise ConfigError("Say which classes these are: --classes with a preset or a YAML class file.")
 
 
-def _table(table: Table) -> RichTable:
+def _show(table: Table) -> None:
+    """Print a table; columns that the terminal has no room for are left to the files."""
+    columns = list(range(len(table.head)))
+    if table.head[0] == "model" and len({row[0] for row in table.rows}) == 1:
+        columns = columns[1:]
+    widths = [max(map(len, map(_whole, texts))) + 2 for texts in zip(table.head, *table.rows, strict=True)]
+    while len(columns) > 2 and sum(widths[column] for column in columns) > output.width:
+        columns = columns[:-1]
+    output.print(_rich(table, columns))
+    if left := [table.head[column] for column in range(columns[-1] + 1, len(table.head))]:
+        output.print(f"No room here for: {', '.join(left)}.", style="dim", highlight=False, markup=False)
+    output.print()
+
+
+def _rich(table: Table, columns: list[int]) -> RichTable:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
 
     shown = RichTable(
-        title=Text(table.caption), title_justify="left", title_style="dim", header_style="bold", box=SIMPLE_HEAD
-    )
-    for number, head in enumerate(table.head):
-        shown.add_column(Text(head), justify="left" if number == 0 else "right")
+        title=Text(table.caption), title_justify="left", title_style="dim", header_style="bold", box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )  # fmt: skip
+    for column in columns:
+        shown.add_column(Text(table.head[column]), justify="left" if column == columns[0] else "right", no_wrap=True)
     for number, row in enumerate(table.rows):
-        styles = [
-            "bold" if (number, c) in table.bold else "underline" if (number, c) in table.underlined else ""
-            for c in range(len(row))
-        ]
-        shown.add_row(*(Text(cell, style=style) for cell, style in zip(row, styles, strict=True)))
+        cells = []
+        for column in columns:
+            place = (number, column)
+            style = "bold" if place in table.bold else "underline" if place in table.underlined else ""
+            cells.append(Text(_whole(row[column]), style=style))
+        shown.add_row(*cells)
     return shown
+
+
+def _whole(number: str) -> str:
+    return number.replace(" ± ", "±")
