@@ -21,7 +21,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 ROWS = 3
 PROTOTYPES = 4
-"""The number of prototypes must be a multiple of this."""
 
 
 def compiled(function: Function) -> Function:
@@ -45,12 +44,40 @@ def add_up(part: Part) -> None:
 
 
 @compiled
+def directions(sums: Floats, counts: Integers) -> tuple[Floats, Integers]:
+    """Unit vectors [k, d] along the sums of all occupied clusters, and their names [k].
+
+    Sums [pieces, l, d] are added up in float64. To make k a multiple of four, the first one is repeated under its
+    own name. A zero sum has a zero direction.
+    """
+    live = counts.sum(0).nonzero()[0]
+    k = -(-len(live) // PROTOTYPES) * PROTOTYPES
+    names = np.full(k, live[0])
+    names[: len(live)] = live
+    units = np.empty((k, sums.shape[2]), sums.dtype)
+    total = np.empty(sums.shape[2], np.float64)
+    for row in range(k):
+        total[:] = 0
+        for piece in range(sums.shape[0]):
+            part = sums[piece, names[row]]
+            for j in range(len(total)):
+                total[j] += part[j]
+        length = np.sqrt((total * total).sum())
+        for j in range(len(total)):
+            units[row, j] = total[j] / length if length > 0 else 0.0
+    return units, names
+
+
+@compiled
 def reassign(prototypes: Floats, names: Integers, part: Part) -> int:
     """Give every row the name of its most similar prototype and add it up there; how many rows changed their name.
 
-    The first of equal similarities wins. Labels are replaced; sums and counts must be zero.
+    The first of equal similarities wins. Labels, sums and counts are replaced; the number of prototypes is a multiple
+    of four.
     """
     rows, labels, sums, counts = part
+    sums[:] = 0
+    counts[:] = 0
     n = rows.shape[0]
     zero = rows.dtype.type(0)
     winner = np.empty(ROWS, np.int64)

@@ -52,12 +52,7 @@ def refine(bags: Sequence[Tensor], labels: Tensor, clusters: int, *, iterations:
     each: Callable[..., list[Any]] = _CORES.map if found.size * sums.shape[2] >= _SHARE_VALUES else _one_by_one
     each(code.add_up, work)
     for _ in range(iterations):
-        live = counts.sum(0).nonzero()[0]
-        # padding repeats the first prototype under its own name
-        names = np.concatenate([live, np.repeat(live[:1], -len(live) % code.PROTOTYPES)])
-        prototypes = _directions(sums.sum(0, dtype=np.float64))[names].astype(sums.dtype)
-        sums[...] = 0
-        counts[...] = 0
+        prototypes, names = code.directions(sums, counts)
         if not any(each(partial(code.reassign, prototypes, names), work)):
             break
     return torch.from_numpy(found)
@@ -66,12 +61,6 @@ def refine(bags: Sequence[Tensor], labels: Tensor, clusters: int, *, iterations:
 def _cut(bag: npt.NDArray[Any], rows: int) -> list[npt.NDArray[Any]]:
     height = max(_LEAST_ROWS, -(-rows // _PIECES))
     return np.array_split(bag, -(-len(bag) // height))
-
-
-def _directions(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    length = np.sqrt((sums * sums).sum(1, keepdims=True))
-    unit: npt.NDArray[np.float64] = np.divide(sums, length, out=np.zeros_like(sums), where=length > 0)
-    return unit
 
 
 def _one_by_one(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
