@@ -12,6 +12,7 @@ from pams_mil.report.bench import TABLE, Bench
 DISCOVER = "run"
 TITLE = "Ablation: what each part contributes"
 NAME = "ablation"
+SHOWN = (*TABLE, "under_call_rate")
 
 
 def run(setting: Setting) -> Section:
@@ -25,7 +26,13 @@ def run(setting: Setting) -> Section:
         TITLE,
         lines=verdict_lines(bench),
         tables=(differences(bench), *bench_tables(bench), *printed_table("ablation", "bracs", arms)),
-        figures=(("differences", "Change of each metric, in points, when a part is removed; below 0 the part helps."),),
+        figures=(
+            (
+                "differences",
+                "Change of each metric, in points, when a part is removed. The part helps where a bar is "
+                "below 0, for under-calls above 0.",
+            ),
+        ),
         files=files,
     )
 
@@ -38,7 +45,7 @@ def differences(bench: Bench) -> Table:
         if row.comparison is None:
             continue
         cells = []
-        for key in TABLE:
+        for key in SHOWN:
             d = row.comparison.levels[finest].get(key)
             cells.append(
                 "–"
@@ -46,7 +53,7 @@ def differences(bench: Bench) -> Table:
                 else f"{100 * d.difference:+.1f} [{100 * d.interval[0]:.1f}, {100 * d.interval[1]:.1f}]"
             )
         rows.append((row.model, row.method, *cells))
-    head = ("model", "ablation", *(FACTS[key].label for key in TABLE))
+    head = ("model", "ablation", *(FACTS[key].label for key in SHOWN))
     return Table(f"{finest}: difference from PAMS in points, 95 % interval over patients.", head, tuple(rows))
 
 
@@ -54,12 +61,12 @@ def draw(bench: Bench, setting: Setting) -> None:
     """Grouped bars of the differences, one panel per model."""
     finest = bench.tree.level_names[-1]
     folder, models = setting.folder(NAME), bench.models
-    with drawing(folder, "differences", width=3.5 * len(models), ncols=len(models), squeeze=False) as (_, axes):
+    with drawing(folder, "differences", width=4.2 * len(models), ncols=len(models), squeeze=False) as (_, axes):
         for ax, model in zip(axes[0], models, strict=True):
             rows = [row for row in bench.of_model(model) if row.comparison is not None]
             for number, row in enumerate(rows):
                 found = row.comparison.levels[finest] if row.comparison is not None else {}
-                keys = [key for key in TABLE if key in found]
+                keys = [key for key in SHOWN if key in found]
                 places = [index + (number - (len(rows) - 1) / 2) * 0.8 / len(rows) for index in range(len(keys))]
                 heights = [100 * found[key].difference for key in keys]
                 ax.bar(places, heights, width=0.8 / len(rows), color=COLORS[number], label=row.method)
