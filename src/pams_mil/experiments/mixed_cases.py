@@ -93,6 +93,8 @@ def draw(radar: dict[tuple[str, str], list[float]], axes_labels: list[str], sett
                 ax.plot([*angles, angles[0]], [*values, values[0]], color=COLORS[number], label=method, linewidth=1.4)
                 ax.fill(angles, values, color=COLORS[number], alpha=0.08)
             ax.set_xticks(angles, axes_labels)
+            ax.tick_params(axis="x", pad=10)
+            ax.set_rlabel_position(36)  # between two axes
             ax.set(ylim=(0, 1), title=model)
             ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
 
