@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pams_mil.experiments.base import Table
 
-QUICK_TRAINING = {"epochs": 3, "patience": None, "lr": 1e-3}
+QUICK_TRAINING = {"epochs": 8, "patience": None, "lr": 1e-3}
 QUICK_MODEL = {"embedding_features": 64, "attention_features": 32}
 
 
