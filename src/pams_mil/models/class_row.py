@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 from pams_mil.models.precision import without_autocast
 
 BLOCK_TOKENS = 256
-# Softmax entries kept for the backward pass: 8 MiB in float32.
-KEEP_ENTRIES = 2**21
+# Softmax entries kept for the backward pass: 32 MiB in float32.
+KEEP_ENTRIES = 2**23
 
 
 def class_row(u: Tensor, queries: Tensor, keys: Tensor, *, zeros: int = 0) -> Tensor:

@@ -21,7 +21,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pams_mil.core_team import CoreTeam
 from pams_mil.models.precision import without_autocast
+
+_CORES = CoreTeam()
 
 
 class EigenFactor(torch.autograd.Function):
@@ -31,7 +34,9 @@ class EigenFactor(torch.autograd.Function):
     @without_autocast
     def forward(ctx: Any, s: Tensor, y: Tensor, steps: int) -> Tensor:
         """V diag(g) V^T Y."""
-        values, vectors = (part.to(s.dtype) for part in torch.linalg.eigh(s.double()))
+        # one matrix per core: all cores on one matrix of this size mostly wait for each other
+        pairs = _CORES.map(torch.linalg.eigh, s.double().unbind())
+        values, vectors = (torch.stack(parts).to(s.dtype) for parts in zip(*pairs, strict=True))
         r, g = values, torch.ones_like(values)
         for _ in range(steps):
             q = _factor(r)
