@@ -182,6 +182,20 @@ def test_the_verdict_says_when_the_fewer_mistakes_are_graver():
     assert "but its mistakes are graver" in sentence
 
 
+def test_the_verdict_calls_mistakes_milder_only_on_evidence():
+    """Misses are far rarer, but of one slide each way nobody knows how mild the mistakes are."""
+    true = np.full(200, 2)
+    often, rarely = true.copy(), true.copy()
+    often[:60], often[60] = 1, 0
+    rarely[:6] = 1
+    slides = [f"s{n}" for n in range(200)]
+    a = Predictions("often", FIGURE_TREE, slides, true, often)
+    b = Predictions("rarely", FIGURE_TREE, slides, true, rarely)
+    sentence = verdict(compare(a, b, resamples=300))
+    assert sentence.startswith("rarely is the safer model")
+    assert "and its mistakes look milder" in sentence
+
+
 def test_models_that_cannot_be_compared():
     one, two = twins()
     with pytest.raises(PredictionsError, match=r"share no slide ids.*'slide 0', 'slide 1'.*'x0'"):

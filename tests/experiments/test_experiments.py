@@ -15,7 +15,7 @@ from pams_mil.engine.cells import run_cell
 from pams_mil.errors import ConfigError
 from pams_mil.evaluate.layouts import Source, read_predictions
 from pams_mil.experiments.arms import ablation_arms, cluster_arms, loss_weight_arms, main_arms, remix_arms, stretch
-from pams_mil.experiments.base import Setting, run_arms
+from pams_mil.experiments.base import Setting, Table, run_arms
 from pams_mil.experiments.entries import read_entries, together
 from pams_mil.experiments.page import names, write_section
 from pams_mil.experiments.printed import printed
@@ -178,3 +178,21 @@ def test_folds_of_a_seed_are_put_together_only_when_disjoint(setting):
     assert list(joined.tags["tags"]) == list(whole.tags["tags"])
     assert together("seed 0", [halves[0], whole]) is None
     assert isinstance(read_entries(done)[0], Entry)
+
+
+def test_a_wide_table_in_a_narrow_terminal_shows_whole_columns(monkeypatch):
+    from rich.console import Console
+
+    from pams_mil.cli import experiment
+
+    narrow = Console(width=40, record=True)
+    monkeypatch.setattr(experiment, "output", narrow)
+    numbers = ("51.3 ± 1.8", "79.2 ± 1.4", "69.3 ± 1.2")
+    experiment._show(
+        Table("Scores", ("model", "method", "Accuracy", "AUC", "AsCC"), (("AB-MIL", "Cross-entropy", *numbers),))
+    )
+    shown = narrow.export_text()
+    assert "AB-MIL" not in shown  # the same in every row
+    assert "51.3±1.8" in shown
+    assert "No room here for: AsCC." in shown
+    assert "…" not in shown

@@ -268,7 +268,8 @@ def _mildness(mild: Difference, b_safer: bool, milder: bool) -> str:
     mine, theirs = (mild.candidate, mild.reference) if b_safer else (mild.reference, mild.candidate)
     if not np.isfinite([mine, theirs]).all() or mild.difference == 0:
         return ""
-    claim = " and its mistakes are milder" if milder else ", but its mistakes are graver"
+    verb = "are" if _significant(mild) else "look"
+    claim = f" and its mistakes {verb} milder" if milder else f", but its mistakes {verb} graver"
     return f"{claim} (AsMC {100 * mine:.1f} % against {100 * theirs:.1f} %{_p_text(mild)})"
 
 
