@@ -65,12 +65,13 @@ class PublishedTransMIL(nn.Module):
 class LoopDTFD(nn.Module):
     """DTFD-AFS as a plain loop over pseudo-bags, each projected, attended and pooled on its own.
 
-    With `detach` tier 2 sends no gradient to tier 1. The published code sends it, and throws it away.
+    The published step does more than it needs for AFS, and so does this one if `published`: it ranks the instances of
+    every pseudo-bag, and sends the gradient of tier 2 through tier 1 too.
     """
 
-    def __init__(self, *, detach: bool) -> None:
+    def __init__(self, *, published: bool) -> None:
         super().__init__()
-        self.detach = detach
+        self.published = published
         self.projection = nn.Linear(WIDTH, 512, bias=False)
         self.v, self.u, self.w = nn.Linear(512, 128), nn.Linear(512, 128), nn.Linear(128, 1)
         self.head1 = nn.Linear(512, CLASSES)
@@ -88,8 +89,10 @@ class LoopDTFD(nn.Module):
             weighted = torch.softmax(scores.T, dim=1).T * rows
             pooled.append(weighted.sum(0, keepdim=True))
             logits.append(self.head1(pooled[-1]))
+            if self.published:
+                torch.softmax(weighted @ self.head1.weight.T, dim=1)[:, -1].sort(descending=True)
         rows = torch.cat(pooled)
-        rows = rows.detach() if self.detach else rows
+        rows = rows if self.published else rows.detach()
         alpha = torch.softmax(self.w2(torch.tanh(self.v2(rows)) * torch.sigmoid(self.u2(rows))).T, dim=1)
         return self.head2(alpha @ rows), torch.cat(logits)
 
@@ -119,7 +122,7 @@ def build(kind: str, contender: str) -> tuple[nn.Module, Loss]:
     if kind == "transmil":
         published = PublishedTransMIL()
         return published, lambda bag: [_cross_entropy(published(bag))]
-    loop = LoopDTFD(detach=contender == "loop")
+    loop = LoopDTFD(published=contender == "published")
     if contender == "loop":
         return loop, lambda bag: [sum((_cross_entropy(part) for part in loop(bag)), torch.zeros(()))]
     return loop, lambda bag: [_cross_entropy(part) for part in reversed(loop(bag))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from html.parser import HTMLParser
 
 import numpy as np
@@ -275,3 +276,12 @@ def test_hostile_labels_and_ids_survive_harmlessly(tmp_path):
 
 def flat(result):
     return " ".join(result.output.split())
+
+
+def test_two_models_without_resamples(tmp_path):
+    paths = [tmp_path / f"{name}.csv" for name in "ab"]
+    for seed, path in enumerate(paths):
+        write_predictions(path, made(seed=seed, name=path.stem))
+    shown = run(*paths, "--classes", "bracs", "--resamples", "0", "--out", tmp_path / "audit").output
+    page = (tmp_path / "audit" / "report.html").read_text()
+    assert not re.search(r"\bnan\b", shown + page, re.IGNORECASE)

@@ -207,6 +207,17 @@ def test_models_that_cannot_be_compared():
         compare(one, replace(two, hierarchy=flat))
 
 
+def test_without_resamples_there_are_tests_but_no_intervals():
+    one, _ = twins()
+    perfect = replace(one, name="perfect", predicted=one.target)
+    comparison = compare(one, perfect, resamples=0)
+    missed = comparison.levels["class"]["under_call_rate"]
+    assert np.isnan(missed.interval).all()
+    assert missed.p_value is not None
+    assert verdict(comparison).startswith("perfect is the safer model")
+    assert "interval" not in verdict(comparison)
+
+
 def test_json_of_a_comparison_is_strict():
     one, _ = twins()
     perfect = replace(one, name="perfect", predicted=one.target)

@@ -12,6 +12,7 @@ from torch.nn import functional
 import pams_mil.models.class_row as class_row_module
 import pams_mil.models.pinv as pinv_module
 from pams_mil.models.class_row import class_row
+from pams_mil.models.depthwise import TILE_COLUMNS, TILE_ROWS, depthwise
 from pams_mil.models.fast_dropout import FastDropout
 from pams_mil.models.landmarks import LandmarkPlan
 from pams_mil.models.pinv import inverse_factor, pseudo_inverse_apply
@@ -138,6 +139,30 @@ def test_value_conv_weight_gradient_is_accurate_in_float32():
         value_conv(values.to(dtype), parameter).backward(grad.to(dtype))
         results.append(parameter.grad.double())
     assert (results[0] - results[1]).abs().max() < 1e-4 * results[1].abs().max()
+
+
+@pytest.mark.parametrize("side", [1, 2, TILE_ROWS, TILE_ROWS + 1, TILE_COLUMNS + 3])
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_depthwise_equals_the_sum_over_the_window(side, size):
+    torch.manual_seed(0)
+    square = torch.randn(1, side, side, 3, dtype=torch.float64).permute(0, 3, 1, 2).requires_grad_()
+    kernel = torch.randn(3, 1, size, size, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    padded = functional.pad(square, [size // 2] * 4)
+    expected = bias[:, None, None] + sum(
+        kernel[:, :, i, j, None] * padded[:, :, i : i + side, j : j + side] for i in range(size) for j in range(size)
+    )
+    found = depthwise(square, kernel, bias)
+    torch.testing.assert_close(found, expected)
+    slope = torch.randn_like(expected)
+    leaves = (square, kernel, bias)
+    torch.testing.assert_close(torch.autograd.grad(found, leaves, slope), torch.autograd.grad(expected, leaves, slope))
+
+
+def test_depthwise_gradient():
+    torch.manual_seed(0)
+    square, kernel, bias = torch.randn(1, 2, 4, 4), torch.randn(2, 1, 3, 3), torch.randn(2)
+    gradcheck(depthwise, [tensor.double().requires_grad_() for tensor in (square, kernel, bias)])
 
 
 @given(tokens=st.integers(1, 700), landmarks=st.sampled_from([1, 4, 37, 256]))

@@ -191,7 +191,7 @@ def _auc_draws(
             if scores is not None:
                 resamplers.append(AucResampler(target, scores))
     draws = auc_samples(resamplers, first.patient, seed=seed, resamples=resamples, progress=progress)
-    return draws.reshape(-1, 2, resamples)
+    return draws.reshape(len(resamplers) // 2, 2, resamples)
 
 
 def _minus(candidate: float, reference: float) -> float:
@@ -257,10 +257,10 @@ def verdict(comparison: Comparison) -> str:
 def _frequency(missed: Difference, b_safer: bool) -> str:
     low, high = sorted((missed.reference, missed.candidate))
     bounds = (-missed.interval[1], -missed.interval[0]) if b_safer else missed.interval
+    text = "" if np.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
     return (
         f"it misses urgency in {100 * low:.1f} % of the slides against {100 * high:.1f} % (difference "
-        f"{100 * (high - low):.1f} points, 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
-        f"{_p_text(missed)})"
+        f"{100 * (high - low):.1f} points{text}{_p_text(missed)})"
     )
 
 
@@ -287,4 +287,5 @@ def _p_text(difference: Difference) -> str:
 
 def _significant(difference: Difference) -> bool:
     p = difference.p_value if difference.corrected_p is None else difference.corrected_p
-    return p is not None and p <= SIGNIFICANT / 2 and difference.better is not None
+    agrees = difference.better is not None or np.isnan(difference.interval[0])  # no interval was asked for
+    return p is not None and p <= SIGNIFICANT / 2 and agrees

@@ -77,8 +77,11 @@ class Patterns:
     def resample(self, rng: np.random.Generator, resamples: int) -> Array:
         """Cell counts of `resamples` draws of as many patients with replacement, [B, F]."""
         cells = self.cells.astype(np.float64)
-        blocks = _blocks(resamples, len(cells))
-        return np.concatenate([self.draws(rng, block).astype(np.float64) @ cells for block in blocks])
+        counts, start = np.empty((resamples, cells.shape[1])), 0
+        for block in _blocks(resamples, len(cells)):
+            counts[start : start + block] = self.draws(rng, block).astype(np.float64) @ cells
+            start += block
+        return counts
 
     def swap(self, rng: np.random.Generator, resamples: int) -> tuple[Array, Array]:
         """For two models: cell counts of both after swapping them in a random half of the patients, [B, C²] each."""

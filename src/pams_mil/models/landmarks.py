@@ -80,9 +80,10 @@ class LandmarkPlan:
 
     def means(self, tokens: Tensor) -> Tensor:
         """Landmark means of tokens without the zero token: [n, e] -> [count, e]."""
-        head = tokens[: self.first].sum(0, keepdim=True) / (self.first if self.masked else self.length)
-        rest = tokens[self.first :].reshape(-1, self.length, tokens.shape[1]).mean(1)
-        return torch.cat([tokens.new_zeros(self.copies, tokens.shape[1]), head, rest])
+        head, rest = torch.split(tokens, [self.first, len(tokens) - self.first])
+        first = head.sum(0, keepdim=True) / (self.first if self.masked else self.length)
+        others = rest.reshape(-1, self.length, tokens.shape[1]).mean(1)
+        return torch.cat([tokens.new_zeros(self.copies, tokens.shape[1]), first, others])
 
     def landmark_multiplicity(self, like: Tensor) -> Tensor:
         """How many of the m landmarks each one stands for, [count]."""

@@ -84,19 +84,20 @@ class NystromAttention(nn.Module):
         core = self._core(plan, tokens)
         query_weight, key_weight, value_weight = self.qkv.weight.chunk(3)
         heads, width = self.heads, tokens.shape[1] // self.heads
-        query = functional.linear(tokens[:1], query_weight).reshape(1, heads, width).transpose(0, 1)
+        first = tokens[: self.taps.shape[1] // 2 + 1]
+        query = functional.linear(first[:1], query_weight).reshape(1, heads, width).transpose(0, 1)
         logits = at_least_float32(query) * self._scale(query) @ core.keys.mT + core.log_multiplicity
         u = self._inverse(core, logits.softmax(-1).mT, transpose=True).squeeze(-1)
         keys = at_least_float32(functional.linear(tokens, key_weight)).reshape(-1, heads, width)
         row = class_row(u, core.queries, keys, zeros=0 if self.masked else plan.pad)
         pooled = row.to(tokens.dtype) @ tokens
         mixed = (pooled[:, None] @ value_weight.reshape(heads, width, -1).mT).reshape(1, -1)
-        return self.out(mixed + self._first_value_conv(tokens, value_weight)), row
+        return self.out(mixed + self._first_value_conv(first, value_weight)), row
 
-    def _first_value_conv(self, tokens: Tensor, value_weight: Tensor) -> Tensor:
+    def _first_value_conv(self, first: Tensor, value_weight: Tensor) -> Tensor:
         """The value convolution at the first token, [1, e]: only taps from the middle on meet a token."""
         taps = self.taps[:, self.taps.shape[1] // 2 :]
-        values = functional.linear(tokens[: taps.shape[1]], value_weight)
+        values = functional.linear(first, value_weight)
         values = values.reshape(len(values), self.heads, -1).transpose(0, 1)
         return (taps[:, None, : values.shape[1]].to(values.dtype) @ values).reshape(1, -1)
 

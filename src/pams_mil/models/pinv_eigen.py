@@ -34,28 +34,33 @@ class EigenFactor(torch.autograd.Function):
     @without_autocast
     def forward(ctx: Any, s: Tensor, y: Tensor, steps: int) -> Tensor:
         """V diag(g) V^T Y."""
+        given, values, rows = s.detach(), s.new_empty(s.shape[:-1]), torch.empty_like(s)
+
+        def decompose(index: int) -> None:
+            values[index], vectors = torch.linalg.eigh(given[index].double())
+            rows[index] = vectors.mT
+
         # one matrix per core: all cores on one matrix of this size mostly wait for each other
-        pairs = _CORES.map(torch.linalg.eigh, s.double().unbind())
-        values, vectors = (torch.stack(parts).to(s.dtype) for parts in zip(*pairs, strict=True))
+        _CORES.map(decompose, range(len(s)))
         r, g = values, torch.ones_like(values)
         for _ in range(steps):
             q = _factor(r)
             r, g = r * q, g * q
-        rotated = vectors.mT @ y
+        rotated = rows @ y
         ctx.steps = steps
-        ctx.save_for_backward(values, vectors, rotated, g)
-        return torch.bmm(vectors, g[..., None] * rotated)
+        ctx.save_for_backward(values, rows, rotated, g)
+        return torch.bmm(rows.mT, g[..., None] * rotated)
 
     @staticmethod
     @without_autocast
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         """The gradients of S and Y."""
-        values, vectors, rotated, g = ctx.saved_tensors
-        turned = vectors.mT @ grad
+        values, rows, rotated, g = ctx.saved_tensors
+        turned = rows @ grad
         inner = torch.bmm(turned, rotated.mT).mul_(divided_differences(values, ctx.steps))
-        grad_s = vectors @ inner @ vectors.mT
-        return (grad_s + grad_s.mT) / 2, vectors @ (g[..., None] * turned), None
+        half = rows.mT @ inner @ rows
+        return (half + half.mT) / 2, rows.mT @ (g[..., None] * turned), None
 
 
 def divided_differences(values: Tensor, steps: int) -> Tensor:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pams_mil.models.depthwise import depthwise
+
 
 class PPEG(nn.Module):
     """Position encoding of s * s tokens; [s * s, e] -> [s * s, e].
@@ -42,5 +44,4 @@ class PPEG(nn.Module):
         features = tokens.shape[1]
         kernel, bias = self.merged()
         square = tokens.reshape(1, side, side, features).permute(0, 3, 1, 2)
-        mixed = functional.conv2d(square, kernel, bias, padding=3, groups=features)
-        return mixed.permute(0, 2, 3, 1).reshape(-1, features)
+        return depthwise(square, kernel, bias).permute(0, 2, 3, 1).reshape(-1, features)

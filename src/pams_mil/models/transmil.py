@@ -134,11 +134,12 @@ class TransMIL(MILModel):
     def _embed_bag(self, bag: Tensor) -> tuple[Tensor, Tensor]:
         n = len(bag)
         side = math.isqrt(n - 1) + 1
-        instances = self.projection(bag)
-        tokens = torch.cat([self.class_token.to(instances.dtype), instances, instances[: side * side - n]])
-        tokens = self.layer1(tokens)
-        tokens = torch.cat([tokens[:1], self.position(tokens[1:])])
-        token, row = self.layer2.class_token(tokens)
+        # Projected twice rather than sliced, and split rather than sliced: the gradient of a slice is as large as
+        # what it was taken from.
+        instances, repeated = self.projection(bag), self.projection(bag[: side * side - n])
+        tokens = self.layer1(torch.cat([self.class_token.to(instances.dtype), instances, repeated]))
+        token, rest = torch.split(tokens, [1, side * side])
+        token, row = self.layer2.class_token(torch.cat([token, self.position(rest)]))
         return self.norm(token), row
 
 
