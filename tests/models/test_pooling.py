@@ -11,6 +11,9 @@ from torch.nn import functional
 
 from pams_mil.errors import ParameterError
 from pams_mil.models import create_model
+from pams_mil.models.attention_pool import AttentionScores, spread_scores
+from pams_mil.models.lean_pool import lean_pool, pools_leanly
+from pams_mil.models.projection import Projection
 
 INVARIANT = ["mean_pool", "max_pool", "abmil", "clam_sb"]
 
@@ -91,3 +94,35 @@ def test_clam_instance_loss_of_a_tiny_bag_is_no_error():
 def test_bad_dropout():
     with pytest.raises(ParameterError, match="dropout"):
         small("clam_sb", dropout=1.5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("groups", [None, [[0, 1, 0, 1, 1]], [[0, 1, 0, 1, 1], [1, 1, 0, 0, 0]]])
+def test_lean_pooling_has_the_gradients_of_its_equation(bias, groups):
+    torch.manual_seed(0)
+    projection, scores = Projection(3, 4, bias=bias).double(), AttentionScores(4, 2).double()
+    bag = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    partitions = None if groups is None else torch.tensor(groups)
+    assert pools_leanly(bag, scores)
+    pooled, found = lean_pool(bag, projection, scores, partitions, 2)
+    instances = projection(bag)
+    expected = scores(instances)
+    alpha = spread_scores(expected, partitions, 2).softmax(-1)
+    torch.testing.assert_close((pooled, found), (alpha @ instances, expected))
+    leaves = [bag, *projection.parameters(), *scores.parameters()]
+    slopes = [torch.randn_like(pooled), torch.randn_like(found)]
+    torch.testing.assert_close(
+        torch.autograd.grad((pooled, found), leaves, slopes),
+        torch.autograd.grad((alpha @ instances, expected), leaves, slopes),
+    )
+
+
+def test_pooling_is_lean_only_where_it_is_the_same_function():
+    bag, scores = torch.randn(5, 4), AttentionScores(4, 2)
+    assert not pools_leanly(bag, AttentionScores(4, 2, gated=False))
+    assert not pools_leanly(bag, AttentionScores(4, 2, dropout=0.25))
+    assert pools_leanly(bag, AttentionScores(4, 2, dropout=0.25).eval())
+    with torch.no_grad():
+        assert not pools_leanly(bag, scores)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not pools_leanly(bag, scores)

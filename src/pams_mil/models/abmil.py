@@ -16,6 +16,7 @@ from pams_mil.models.attention_pool import AttentionScores, stream_pool
 from pams_mil.models.bags import BagBatch
 from pams_mil.models.base import Embedded, MILModel, require_positive
 from pams_mil.models.heads import Head
+from pams_mil.models.lean_pool import lean_pool, pools_leanly
 from pams_mil.models.precision import at_least_float32
 from pams_mil.models.projection import Projection
 
@@ -61,6 +62,9 @@ class ABMIL(MILModel):
         if not torch.is_grad_enabled():
             streamed = [stream_pool(bag, self.projection.project, self.scores, None, 1) for bag in batch.bags()]
             return [vector for vector, _ in streamed], [scores for _, scores in streamed]
+        if pools_leanly(batch.features, self.scores):
+            pooled = [lean_pool(bag, self.projection, self.scores, None, 1) for bag in batch.bags()]
+            return [vector for vector, _ in pooled], [scores for _, scores in pooled]
         instances = self.projection(batch.features)
         scores = batch.split(at_least_float32(self.scores(instances)))
         parts = zip(scores, batch.split(instances), strict=True)

@@ -23,6 +23,7 @@ from pams_mil.models.bags import BagBatch
 from pams_mil.models.base import Embedded, MILModel, require_positive
 from pams_mil.models.distill import ranked_rows
 from pams_mil.models.heads import Head, make_head
+from pams_mil.models.lean_pool import lean_pool, pools_leanly
 from pams_mil.models.partition import batch_groups
 from pams_mil.models.precision import at_least_float32
 from pams_mil.models.projection import Projection
@@ -138,8 +139,8 @@ class DTFD(MILModel):
         partitions = batch_groups(batch, index, self.pseudo_bags, splits=self.splits, training=self.training)
         count = min(self.pseudo_bags, batch.sizes[index])
         features = batch.bags()[index]
-        if self.distillation == "afs" and not torch.is_grad_enabled():
-            groups, scores = stream_pool(features, self._project, self.tier1_scores, partitions, count)
+        if self.distillation == "afs" and (pooled := self._pool(features, partitions, count)):
+            groups, scores = pooled
             return self._tier2(groups, groups, None, scores, partitions)
         instances = self.residual(self.projection(features))
         scores = at_least_float32(self.tier1_scores(instances))
@@ -153,6 +154,14 @@ class DTFD(MILModel):
             instances, log_alpha, groups, head, cam_class=self.cam_class, q=self.per_group, lowest=lowest
         )
         return self._tier2(groups, instances[rows], owners, scores, partitions)
+
+    def _pool(self, features: Tensor, partitions: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
+        """Pseudo-bags [r * g, e] and scores [n] without keeping the instances, where that can be done."""
+        if not torch.is_grad_enabled():
+            return stream_pool(features, self._project, self.tier1_scores, partitions, count)
+        if not self.residual and pools_leanly(features, self.tier1_scores):
+            return lean_pool(features, self.projection, self.tier1_scores, partitions, count)
+        return None
 
     def _tier2(
         self, groups: Tensor, distilled: Tensor, owners: Tensor | None, scores: Tensor, partitions: Tensor
