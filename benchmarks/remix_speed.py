@@ -25,6 +25,7 @@ from pams_mil.remix import Remix, create_remix, prepare
 from pams_mil.remix.prototypes import cluster
 
 CLUSTERS, ITERATIONS = 11, 6
+REST_SECONDS = 0.005
 GOALS = {(384, 500): 1.8, (384, 2000): 2.2, (384, 8000): 2.3, (384, 30000): 3.0}
 PRODUCT_LIMIT = 2.5
 PAPER_SECONDS = {
@@ -44,10 +45,15 @@ def features(rows: int, width: int, seed: int) -> torch.Tensor:
 
 
 def timed(calls: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Median milliseconds of each call; the calls take turns so that a slow spell hits all of them."""
+    """Median milliseconds of each call; the calls take turns so that a slow spell hits all of them.
+
+    Threads of a call go on spinning for a while after it, on a core that the next call then lacks: a rest lets them
+    fall asleep.
+    """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name, call in calls.items():
+            time.sleep(REST_SECONDS)
             start = clock()
             call()
             if number:  # the first round warms up

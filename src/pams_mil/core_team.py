@@ -29,9 +29,17 @@ class CoreTeam:
         """The results in the order of the items."""
         if len(items) < 2 or torch.get_num_threads() == 1:
             return [work(item) for item in items]
+        return list(self._threads().map(work, items))
+
+    def call(self, work: Callable[[], object], most: int) -> None:
+        """Ask at most so many others to do `work` beside the caller, who does not wait for them."""
+        for _ in range(min(most, torch.get_num_threads() - 1)):
+            self._threads().submit(work)
+
+    def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
             self._pool, self._process = _single_core_threads(torch.get_num_threads()), os.getpid()
-        return list(self._pool.map(work, items))
+        return self._pool
 
 
 def _single_core_threads(count: int) -> ThreadPoolExecutor:

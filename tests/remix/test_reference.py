@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import numpy as np
@@ -82,28 +83,63 @@ def test_float32_agrees_with_float64(compiled):
     assert (exact != single).float().mean() < 0.01
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_compiled_code_agrees_with_torch_on_many_rows(dtype):
+@pytest.mark.parametrize(("dtype", "iterations", "allowed"), [(torch.float32, 1, 2), (torch.float64, 12, 0)])
+def test_compiled_code_agrees_with_torch_on_many_rows(dtype, iterations, allowed):
+    """In float32 a row on the fence may fall to either side; over further iterations that would spread."""
     a, b = (prepare(bag) for bag in random_pair(9, 3001, 1700, 48, dtype))
     with clustering_with(compiled=True):
-        found = cluster((a, b)).labels
+        found = cluster((a, b), iterations=iterations).labels
     with clustering_with(compiled=False):
-        expected = cluster((a, b)).labels
-    assert (found != expected).float().mean() < (0.002 if dtype == torch.float32 else 1e-9)
+        expected = cluster((a, b), iterations=iterations).labels
+    assert (found != expected).sum() <= allowed
 
 
-def test_cores_change_nothing(monkeypatch):
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_cores_change_nothing(monkeypatch, threads):
     pytest.importorskip("numba")
-    a, b = (prepare(bag) for bag in random_pair(10, 2500, 900, 16, torch.float32))
-    alone = cluster((a, b)).labels
-    threads = torch.get_num_threads()
+    pairs = [[prepare(bag) for bag in random_pair(seed, 2500, 900, 16, torch.float32)] for seed in range(5)]
+    alone = [cluster(pair).labels for pair in pairs]
+    before = torch.get_num_threads()
     monkeypatch.setattr(lloyd_compiled, "_SHARE_VALUES", 0)
     monkeypatch.setattr(lloyd_compiled, "_CORES", CoreTeam())
     try:
-        torch.set_num_threads(3)
-        assert torch.equal(cluster((a, b)).labels, alone)
-    finally:
         torch.set_num_threads(threads)
+        for _ in range(20):
+            for pair, labels in zip(pairs, alone, strict=True):
+                assert torch.equal(cluster(pair).labels, labels)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_many_threads_may_cluster_at_once(monkeypatch):
+    pytest.importorskip("numba")
+    pairs = [[prepare(bag) for bag in random_pair(seed, 800, 900, 16, torch.float32)] for seed in range(8)]
+    alone = [cluster(pair).labels for pair in pairs]
+    monkeypatch.setattr(lloyd_compiled, "_SHARE_VALUES", 0)
+    monkeypatch.setattr(lloyd_compiled, "_CORES", CoreTeam())
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda pair: [cluster(pair).labels for _ in range(10)], pairs))
+    assert all(torch.equal(labels, expected) for many, expected in zip(found, alone, strict=True) for labels in many)
+
+
+def test_nobody_follows_a_clustering_that_failed(monkeypatch):
+    pytest.importorskip("numba")
+    before = torch.get_num_threads()
+    team = CoreTeam()
+    monkeypatch.setattr(lloyd_compiled, "_SHARE_VALUES", 0)
+    monkeypatch.setattr(lloyd_compiled, "_CORES", team)
+    bag = prepare(torch.randn(600, 4))
+
+    def fail(_):
+        raise KeyboardInterrupt
+
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(KeyboardInterrupt):
+            lloyd_compiled.cluster([bag], fail, clusters=3, iterations=2)
+        assert team.map(abs, [-1, -2, -3]) == [1, 2, 3]  # all threads are free again
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_sums_that_are_corrected_equal_sums_taken_anew(monkeypatch):

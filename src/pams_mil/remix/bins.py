@@ -26,15 +26,10 @@ def bin_edges(similarity: Tensor, bins: Bins, count: int) -> Tensor:
     >>> [round(edge, 3) for edge in bin_edges(torch.tensor([0.2, 0.6, 0.1, 0.3]), "quantile", 2).tolist()]
     [0.3]
     """
-    inner = torch.arange(1, count, dtype=torch.float64)
-    if bins == "uniform":
-        edges = -1 + 2 * inner / count
-    elif bins == "range":
-        low, high = (float(limit) for limit in similarity.aminmax())
-        edges = low + (high - low) * inner / count
-    else:
-        ordered = _sorted(similarity)
-        edges = ordered[torch.arange(1, count) * len(ordered) // count]
+    if bins == "quantile":
+        return _sorted(similarity)[[inner * len(similarity) // count for inner in range(1, count)]]
+    low, high = (-1.0, 1.0) if bins == "uniform" else (float(limit) for limit in similarity.aminmax())
+    edges = low + (high - low) * torch.arange(1, count, dtype=torch.float64) / count
     return edges.to(similarity.device, similarity.dtype)
 
 

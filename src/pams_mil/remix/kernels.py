@@ -2,25 +2,65 @@
 
 A matrix library writes all similarities to memory, searches them, and reads all rows again for the sums. Here three
 rows meet four prototypes at a time, twelve running sums that stay in the processor's registers.
+
+Cores share the work without waiting to be woken: one thread leads, and whoever else has arrived takes pieces of rows
+from the same pile. The pile is a number, the round in its upper half and the next piece in its lower half; taking a
+piece adds one to it. If nobody else arrives, the leader does it all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.remix.atomics import fetch, fetch_add, step_aside, store
+
 Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]
-Part = tuple[Floats, Integers, Floats, Integers]
-"""Some rows [n, d], the cluster of each [n], and the sum [l, d] and size [l] of every cluster."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 ROWS = 3
 PROTOTYPES = 4
+MEASURE, BIN, ANEW, CORRECT, LEAVE = 0, 1, 2, 3, 4
+"""What is done to a piece: measure the similarity to the first prototype; put rows into bins of it; reassign them with
+sums taken anew, corrected for the rows that moved, or left as they are because nobody will ask for them."""
+PILE, DONE, MOVED, TASK, USED = 0, 1, 2, 3, 4
+ROUND = 2**32
+CLOSED, OVER = ROUND - 2**20, 2**62
+"""A pile before the first round, and after the last one."""
+
+
+class Job(NamedTuple):
+    """What all threads of a clustering share."""
+
+    first: Floats
+    """[n1, d] one bag."""
+    second: Floats
+    """[n2, d] the other bag."""
+    pieces: Integers
+    """[p, 3] which bag, first row, end."""
+    inverse_norms: Floats
+    """[n1 + n2]"""
+    similarity: Floats
+    """[n1 + n2] the cosine of each row to the first prototype."""
+    edges: Floats
+    """[l - 1] between the bins of similarities."""
+    labels: Integers
+    """[n1 + n2] the cluster of each row."""
+    sums: Floats
+    """[p, l, d] of the rows of every cluster in every piece."""
+    counts: Integers
+    """[p, l] their numbers."""
+    prototypes: Floats
+    """[k, d] of this round, k a multiple of four."""
+    names: Integers
+    """[k] the clusters that these are of."""
+    state: Integers
+    """[5] the pile, pieces done, rows moved, what is done to a piece, how many prototypes are in use."""
 
 
 def compiled(function: Function) -> Function:
@@ -36,48 +76,144 @@ def compiled(function: Function) -> Function:
 
 
 @compiled
-def add_up(part: Part) -> None:
-    """Add every row to the sum of its cluster, and 1 to its count."""
-    rows, labels, sums, counts = part
-    for i in range(rows.shape[0]):
-        _add(rows[i], labels[i], sums, counts)
+def measure(job: Job, totals: Floats) -> None:
+    """Fill in the similarities to the mean of all rows, given the sum of each bag; followers stay for `refine`."""
+    _point(totals.sum(0), job.prototypes[0])
+    _lead_round(job, 0, MEASURE)
 
 
 @compiled
-def directions(sums: Floats, counts: Integers) -> tuple[Floats, Integers]:
-    """Unit vectors [k, d] along the sums of all occupied clusters, and their names [k].
+def refine(job: Job, iterations: int) -> None:
+    """Start from bins of the similarities; T times, or until no row moves, find prototypes and reassign all rows."""
+    moved = _lead_round(job, 1, BIN)
+    for number in range(1, iterations + 1):
+        job.state[USED] = _directions(job)
+        # most rows move in the first round, few of them later
+        task = LEAVE if number == iterations else CORRECT if number > 1 else ANEW
+        moved = _lead_round(job, number + 1, task)
+        if moved == 0:
+            break
+    store(job.state, PILE, OVER)
 
-    Sums [pieces, l, d] are added up in float64. To make k a multiple of four, the first one is repeated under its
-    own name. A zero sum has a zero direction.
+
+@compiled
+def follow(job: Job) -> None:
+    """Take part until the work is over."""
+    pile = fetch(job.state, PILE)
+    while pile < OVER:
+        if pile % ROUND < len(job.pieces):
+            _take_pieces(job)
+        else:
+            step_aside()
+        pile = fetch(job.state, PILE)
+
+
+@compiled
+def _lead_round(job: Job, number: int, task: int) -> int:
+    state = job.state
+    state[DONE] = state[MOVED] = 0
+    state[TASK] = task
+    store(state, PILE, number * ROUND)
+    _take_pieces(job)
+    while fetch(state, DONE) < len(job.pieces):
+        step_aside()  # someone else is about to finish, perhaps on this very core
+    return int(state[MOVED])
+
+
+@compiled
+def _take_pieces(job: Job) -> None:
+    state = job.state
+    while True:
+        pile = fetch_add(state, PILE, 1)
+        if pile >= OVER or pile % ROUND >= len(job.pieces):
+            return
+        moved = _do(job, pile % ROUND, state[TASK])
+        fetch_add(state, MOVED, moved)
+        fetch_add(state, DONE, 1)
+
+
+@compiled
+def _do(job: Job, piece: int, task: int) -> int:
+    """Work on one piece; how many rows moved."""
+    bag, start, end = job.pieces[piece]
+    rows = job.second[start:end] if bag else job.first[start:end]
+    if bag:
+        start, end = start + len(job.first), end + len(job.first)
+    labels, sums, counts = job.labels[start:end], job.sums[piece], job.counts[piece]
+    if task == MEASURE:
+        _measure(rows, job.prototypes[0], job.inverse_norms[start:end], job.similarity[start:end])
+        return 0
+    if task == BIN:
+        return _bin(rows, job.similarity[start:end], job.edges, labels, sums, counts)
+    return _reassign(rows, job.prototypes[: job.state[USED]], job.names, labels, sums, counts, task)
+
+
+@compiled
+def _measure(rows: Floats, direction: Floats, inverse_norms: Floats, similarity: Floats) -> None:
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        total = rows.dtype.type(0)
+        for j in range(rows.shape[1]):
+            total += row[j] * direction[j]
+        similarity[i] = total * inverse_norms[i]
+
+
+@compiled
+def _bin(rows: Floats, similarity: Floats, edges: Floats, labels: Integers, sums: Floats, counts: Integers) -> int:
+    """The bin of a row is the number of edges that are at most its similarity."""
+    sums[:] = 0
+    counts[:] = 0
+    for i in range(rows.shape[0]):
+        label = 0
+        for edge in edges:
+            label += edge <= similarity[i]
+        labels[i] = label
+        _add(rows[i], label, sums, counts)
+    return len(rows)
+
+
+@compiled
+def _directions(job: Job) -> int:
+    """Unit vectors along the sums of all occupied clusters, with their names; how many.
+
+    Sums are added up over the pieces in float64. To make it a multiple of four, the first one is repeated under its
+    own name.
     """
-    live = counts.sum(0).nonzero()[0]
-    k = -(-len(live) // PROTOTYPES) * PROTOTYPES
-    names = np.full(k, live[0])
+    sums, names, prototypes = job.sums, job.names, job.prototypes
+    live = job.counts.sum(0).nonzero()[0]
+    used = -(-len(live) // PROTOTYPES) * PROTOTYPES
+    names[:used] = live[0]
     names[: len(live)] = live
-    units = np.empty((k, sums.shape[2]), sums.dtype)
     total = np.empty(sums.shape[2], np.float64)
-    for row in range(k):
+    for row in range(used):
         total[:] = 0
         for piece in range(sums.shape[0]):
             part = sums[piece, names[row]]
             for j in range(len(total)):
                 total[j] += part[j]
-        length = np.sqrt((total * total).sum())
-        for j in range(len(total)):
-            units[row, j] = total[j] / length if length > 0 else 0.0
-    return units, names
+        _point(total, prototypes[row])
+    return used
 
 
 @compiled
-def reassign(prototypes: Floats, names: Integers, part: Part) -> int:
-    """Give every row the name of its most similar prototype and add it up there; how many rows changed their name.
+def _point(total: Floats, direction: Floats) -> None:
+    """The unit vector along a sum; zero for a zero sum."""
+    length = np.sqrt((total * total).sum())
+    for j in range(len(total)):
+        direction[j] = total[j] / length if length > 0 else 0.0
 
-    The first of equal similarities wins. Labels, sums and counts are replaced; the number of prototypes is a multiple
-    of four.
+
+@compiled
+def _reassign(
+    rows: Floats, prototypes: Floats, names: Integers, labels: Integers, sums: Floats, counts: Integers, task: int
+) -> int:
+    """Give every row the name of its most similar prototype, and the sums the rows; how many rows moved.
+
+    The first of equal similarities wins.
     """
-    rows, labels, sums, counts = part
-    sums[:] = 0
-    counts[:] = 0
+    if task == ANEW:
+        sums[:] = 0
+        counts[:] = 0
     n = rows.shape[0]
     zero = rows.dtype.type(0)
     winner = np.empty(ROWS, np.int64)
@@ -113,10 +249,13 @@ def reassign(prototypes: Floats, names: Integers, part: Part) -> int:
             best_c, winner_c = _better(best_c, winner_c, k, (c0, c1, c2, c3))
         winner[0], winner[1], winner[2] = winner_a, winner_b, winner_c
         for i in range(begin, min(begin + ROWS, n)):
-            label = names[winner[i - first]]
-            moved += label != labels[i]
+            label, old = names[winner[i - first]], labels[i]
             labels[i] = label
-            _add(rows[i], label, sums, counts)
+            moved += label != old
+            if task == ANEW:
+                _add(rows[i], label, sums, counts)
+            elif task == CORRECT and label != old:
+                _move(rows[i], old, label, sums, counts)
     return moved
 
 
@@ -134,3 +273,13 @@ def _add(row: Floats, label: int, sums: Floats, counts: Integers) -> None:
     total = sums[label]
     for j in range(row.shape[0]):
         total[j] += row[j]
+
+
+@compiled
+def _move(row: Floats, old: int, label: int, sums: Floats, counts: Integers) -> None:
+    counts[old] -= 1
+    counts[label] += 1
+    before, after = sums[old], sums[label]
+    for j in range(row.shape[0]):
+        before[j] -= row[j]
+        after[j] += row[j]

@@ -1,8 +1,9 @@
-"""The refinement of `lloyd` in compiled code, for bags in main memory where Numba is installed.
+"""The clustering of `prototypes` in compiled code, for bags in main memory where Numba is installed.
 
-It computes the same: T times the mean of every cluster and the argmax of cosines, empty clusters dropped, an early
-end when no row moved. Sums are taken in float32 within a piece of rows and in float64 over pieces; how rows are cut
-into pieces depends on the bags alone, so the result does not depend on the number of cores.
+It computes the same: bins of the cosine to the mean, then T times the mean of every cluster and the argmax of cosines,
+empty clusters dropped, an early end when no row moved. Sums are taken in float32 within a piece of rows and in
+float64 over pieces; how rows are cut into pieces depends on the bags alone, so the result does not depend on the
+number of cores.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import torch
 from torch import Tensor
 
 from pams_mil.core_team import CoreTeam
+from pams_mil.remix.base import PreparedBag
 
-_PIECES, _LEAST_ROWS = 16, 512
+_PIECES, _LEAST_ROWS = 16, 256
 """A bag pair has about so many pieces, of at least so many rows."""
-_SHARE_VALUES = 2**22
-"""From this many values on, waking other cores costs less than they save."""
+_SHARE_VALUES = 2**19
+"""Fewer values are done before another core has woken up."""
 _CORES = CoreTeam()
 
 
@@ -35,33 +37,69 @@ def kernels() -> Any:
         return None
 
 
-def fits(bags: Sequence[Tensor]) -> bool:
-    """Whether there is compiled code for these bags [n, d]."""
-    return all(bag.device.type == "cpu" and bag.is_contiguous() for bag in bags) and kernels() is not None
+def fits(bags: Sequence[PreparedBag]) -> bool:
+    """Whether there is compiled code for these bags."""
+    ready = all(bag.values.device.type == "cpu" and bag.values.is_contiguous() for bag in bags)
+    return ready and kernels() is not None
 
 
-def refine(bags: Sequence[Tensor], labels: Tensor, clusters: int, *, iterations: int) -> Tensor:
-    """Labels [n] of all rows after the repetitions; `labels` are the first ones and are kept."""
+def cluster(
+    bags: Sequence[PreparedBag],
+    edges_of: Callable[[Tensor], Tensor],
+    *,
+    clusters: int,
+    iterations: int,
+) -> Tensor:
+    """The cluster [n] of every row.
+
+    Args:
+        bags: whose rows are clustered.
+        edges_of: the inner edges [l - 1] of bins, given the similarities of all rows to their mean.
+        clusters: l.
+        iterations: T.
+    """
     code = kernels()
-    pieces = [piece for bag in bags for piece in _cut(bag.numpy(), sum(map(len, bags)))]
-    found = labels.numpy().copy()
-    owns = np.split(found, np.cumsum([len(piece) for piece in pieces])[:-1])
-    sums = np.zeros((len(pieces), clusters, pieces[0].shape[1]), pieces[0].dtype)
-    counts = np.zeros((len(pieces), clusters), np.int64)
-    work = list(zip(pieces, owns, sums, counts, strict=True))
-    each: Callable[..., list[Any]] = _CORES.map if found.size * sums.shape[2] >= _SHARE_VALUES else _one_by_one
-    each(code.add_up, work)
-    for _ in range(iterations):
-        prototypes, names = code.directions(sums, counts)
-        if not any(each(partial(code.reassign, prototypes, names), work)):
-            break
-    return torch.from_numpy(found)
+    first, second = _two([bag.values.numpy() for bag in bags])
+    n, width, kind = len(first) + len(second), first.shape[1], first.dtype
+    pieces = _cut(len(first), len(second))
+    most = -(-clusters // code.PROTOTYPES) * code.PROTOTYPES
+    job = code.Job(
+        first=first,
+        second=second,
+        pieces=pieces,
+        inverse_norms=np.concatenate([bag.inverse_norms.numpy() for bag in bags]),
+        similarity=np.empty(n, kind),
+        edges=np.empty(clusters - 1, kind),
+        labels=np.empty(n, np.int64),
+        sums=np.empty((len(pieces), clusters, width), kind),
+        counts=np.empty((len(pieces), clusters), np.int64),
+        prototypes=np.empty((most, width), kind),
+        names=np.empty(most, np.int64),
+        state=np.array([code.CLOSED, 0, 0, 0, 0]),
+    )
+    if n * width >= _SHARE_VALUES:
+        _CORES.call(partial(code.follow, job), len(pieces) - 1)
+    try:
+        code.measure(job, np.stack([bag.total.numpy() for bag in bags]))
+        job.edges[:] = edges_of(torch.from_numpy(job.similarity)).numpy()
+        code.refine(job, iterations)
+    finally:  # also when interrupted, so that nobody follows for ever
+        job.state[code.PILE] = code.OVER
+    return torch.from_numpy(job.labels)
 
 
-def _cut(bag: npt.NDArray[Any], rows: int) -> list[npt.NDArray[Any]]:
-    height = max(_LEAST_ROWS, -(-rows // _PIECES))
-    return np.array_split(bag, -(-len(bag) // height))
+def _two(bags: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    if len(bags) == 2:
+        return bags[0], bags[1]
+    joined = bags[0] if len(bags) == 1 else np.concatenate(bags)
+    return joined, joined[:0]
 
 
-def _one_by_one(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
-    return [work(part) for part in parts]
+def _cut(*sizes: int) -> npt.NDArray[np.int64]:
+    """Pieces [p, 3]: bag, first row, end."""
+    height = max(_LEAST_ROWS, -(-sum(sizes) // _PIECES))
+    pieces = []
+    for bag, size in enumerate(sizes):
+        count = -(-size // height)
+        pieces += [(bag, size * number // count, size * (number + 1) // count) for number in range(count)]
+    return np.array(pieces, np.int64)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pams_mil.remix import lloyd, lloyd_compiled
 from pams_mil.remix.base import PreparedBag, check_number, check_option
-from pams_mil.remix.bins import Bins, bin_labels
+from pams_mil.remix.bins import Bins, bin_edges, bin_labels
 
 Init = Literal["quantile", "range", "uniform", "kmeans"]
 INITS: tuple[Init, ...] = ("quantile", "range", "uniform", "kmeans")
@@ -66,23 +66,18 @@ def cluster(
         if init == "kmeans":
             labels = _kmeans(bags, clusters, iterations, generator)
         else:
-            labels = _first_labels(bags, init, clusters)
-            labels = _refine(bags, labels, clusters, iterations)
+            labels = _from_bins(bags, init, clusters, iterations)
     labels = labels.clone()  # an ordinary tensor again
     return Clusters(labels, live=int(torch.bincount(labels, minlength=clusters).count_nonzero()))
 
 
-def _first_labels(bags: Sequence[PreparedBag], init: Bins, clusters: int) -> Tensor:
-    total = torch.stack([bag.total for bag in bags]).sum(0)
-    direction = lloyd.directions(total[None])[0]
+def _from_bins(bags: Sequence[PreparedBag], init: Bins, clusters: int, iterations: int) -> Tensor:
+    if lloyd_compiled.fits(bags):
+        edges_of = partial(bin_edges, bins=init, count=clusters)
+        return lloyd_compiled.cluster(bags, edges_of, clusters=clusters, iterations=iterations)
+    direction = lloyd.directions(torch.stack([bag.total for bag in bags]).sum(0)[None])[0]
     similarity = torch.cat([torch.mv(bag.values, direction) * bag.inverse_norms for bag in bags])
-    return bin_labels(similarity, init, clusters)
-
-
-def _refine(bags: Sequence[PreparedBag], labels: Tensor, clusters: int, iterations: int) -> Tensor:
-    values = [bag.values for bag in bags]
-    if lloyd_compiled.fits(values):
-        return lloyd_compiled.refine(values, labels, clusters, iterations=iterations)
+    labels = bin_labels(similarity, init, clusters)
     return lloyd.refine(_blocks(bags, labels, clusters), iterations=iterations)
 
 
