@@ -18,6 +18,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+_ONE_AT_A_TIME = threading.Lock()
+"""While a team is formed, torch's number of threads is not what it should be."""
+
+
 class CoreTeam:
     """As many threads as torch may use, each of which computes on one core; they start when first needed."""
 
@@ -37,9 +41,10 @@ class CoreTeam:
             self._threads().submit(work)
 
     def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
-            self._pool, self._process = _single_core_threads(torch.get_num_threads()), os.getpid()
-        return self._pool
+        with _ONE_AT_A_TIME:
+            if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
+                self._pool, self._process = _single_core_threads(torch.get_num_threads()), os.getpid()
+            return self._pool
 
 
 def _single_core_threads(count: int) -> ThreadPoolExecutor:

@@ -207,6 +207,19 @@ def test_models_that_cannot_be_compared():
         compare(one, replace(two, hierarchy=flat))
 
 
+def test_the_verdict_needs_evidence_that_it_can_show():
+    """Eight false alarms against none: nobody misses urgency, and how mild no mistakes are is not a number."""
+    true = np.repeat([0, 2], 50)
+    alarms = true.copy()
+    alarms[:8] = 1
+    slides = [f"s{n}" for n in range(100)]
+    a = Predictions("alarms", FIGURE_TREE, slides, true, alarms)
+    b = Predictions("perfect", FIGURE_TREE, slides, true, true)
+    sentence = verdict(compare(a, b, resamples=300))
+    assert "these slides do not settle it" in sentence
+    assert "-0.0" not in sentence
+
+
 def test_without_resamples_there_are_tests_but_no_intervals():
     one, _ = twins()
     perfect = replace(one, name="perfect", predicted=one.target)

@@ -165,6 +165,19 @@ def test_depthwise_gradient():
     gradcheck(depthwise, [tensor.double().requires_grad_() for tensor in (square, kernel, bias)])
 
 
+def test_depthwise_backward_does_not_care_where_it_is_called():
+    torch.manual_seed(0)
+    square, kernel, bias = torch.randn(1, 2, 40, 40), torch.randn(2, 1, 3, 3, requires_grad=True), torch.randn(2)
+    found = []
+    for enabled in (False, True):
+        kernel.grad = None
+        loss = depthwise(square, kernel, bias).square().sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            loss.backward()
+        found.append(kernel.grad)
+    assert torch.equal(*found)
+
+
 @given(tokens=st.integers(1, 700), landmarks=st.sampled_from([1, 4, 37, 256]))
 def test_landmarks_are_means_of_the_padded_sequence(tokens, landmarks):
     plan = LandmarkPlan(tokens, landmarks)

@@ -103,7 +103,7 @@ def test_lean_pooling_has_the_gradients_of_its_equation(bias, groups):
     projection, scores = Projection(3, 4, bias=bias).double(), AttentionScores(4, 2).double()
     bag = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     partitions = None if groups is None else torch.tensor(groups)
-    assert pools_leanly(bag, scores)
+    assert pools_leanly(scores)
     pooled, found = lean_pool(bag, projection, scores, partitions, 2)
     instances = projection(bag)
     expected = scores(instances)
@@ -117,12 +117,21 @@ def test_lean_pooling_has_the_gradients_of_its_equation(bias, groups):
     )
 
 
-def test_pooling_is_lean_only_where_it_is_the_same_function():
-    bag, scores = torch.randn(5, 4), AttentionScores(4, 2)
-    assert not pools_leanly(bag, AttentionScores(4, 2, gated=False))
-    assert not pools_leanly(bag, AttentionScores(4, 2, dropout=0.25))
-    assert pools_leanly(bag, AttentionScores(4, 2, dropout=0.25).eval())
-    with torch.no_grad():
-        assert not pools_leanly(bag, scores)
+def test_lean_pooling_backward_does_not_care_where_it_is_called():
+    projection, scores = Projection(3, 4), AttentionScores(4, 2)
+    pooled, _ = lean_pool(torch.randn(5, 3), projection, scores, None, 1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not pools_leanly(bag, scores)
+        pooled.sum().backward()
+    assert projection.weight.grad.dtype == torch.float32
+
+
+def test_pooling_is_lean_only_where_it_is_the_same_function():
+    scores = AttentionScores(4, 2)
+    assert not pools_leanly(AttentionScores(4, 2, gated=False))
+    assert not pools_leanly(AttentionScores(4, 2, dropout=0.25))
+    assert pools_leanly(AttentionScores(4, 2, dropout=0.25).eval())
+    with torch.no_grad():
+        assert not pools_leanly(scores)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not pools_leanly(scores)
+    assert not pools_leanly(AttentionScores(4, 2).bfloat16())

@@ -256,7 +256,7 @@ def verdict(comparison: Comparison) -> str:
 
 def _frequency(missed: Difference, b_safer: bool) -> str:
     low, high = sorted((missed.reference, missed.candidate))
-    bounds = (-missed.interval[1], -missed.interval[0]) if b_safer else missed.interval
+    bounds = (0 - missed.interval[1], 0 - missed.interval[0]) if b_safer else missed.interval  # never -0.0
     text = "" if np.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
     return (
         f"it misses urgency in {100 * low:.1f} % of the slides against {100 * high:.1f} % (difference "
@@ -287,5 +287,6 @@ def _p_text(difference: Difference) -> str:
 
 def _significant(difference: Difference) -> bool:
     p = difference.p_value if difference.corrected_p is None else difference.corrected_p
-    agrees = difference.better is not None or np.isnan(difference.interval[0])  # no interval was asked for
-    return p is not None and p <= SIGNIFICANT / 2 and agrees
+    # without an interval (none was asked for) the test decides, unless one model makes no mistakes at all
+    no_interval = np.isnan(difference.interval[0]) and np.isfinite(difference.difference)
+    return p is not None and p <= SIGNIFICANT / 2 and (difference.better is not None or bool(no_interval))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from pams_mil.evaluate.compare import Difference
 from pams_mil.experiments.arms import ablation_arms
 from pams_mil.experiments.base import Section, Setting, Table, compare_arms
 from pams_mil.experiments.bench_section import bench_files, bench_tables, printed_table, verdict_lines
@@ -47,14 +50,16 @@ def differences(bench: Bench) -> Table:
         cells = []
         for key in SHOWN:
             d = row.comparison.levels[finest].get(key)
-            cells.append(
-                "–"
-                if d is None
-                else f"{100 * d.difference:+.1f} [{100 * d.interval[0]:.1f}, {100 * d.interval[1]:.1f}]"
-            )
+            cells.append("–" if d is None else _points(d))
         rows.append((row.model, row.method, *cells))
     head = ("model", "ablation", *(FACTS[key].label for key in SHOWN))
     return Table(f"{finest}: difference from PAMS in points, 95 % interval over patients.", head, tuple(rows))
+
+
+def _points(difference: Difference) -> str:
+    low, high = (100 * bound for bound in difference.interval)
+    interval = "" if math.isnan(low) else f" [{low:.1f}, {high:.1f}]"
+    return f"{100 * difference.difference:+.1f}{interval}"
 
 
 def draw(bench: Bench, setting: Setting) -> None:

@@ -17,6 +17,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from pams_mil.models.by_hand import by_hand
+from pams_mil.models.precision import without_autocast
+
 TILE_ROWS, TILE_COLUMNS = 16, 64
 
 
@@ -26,7 +29,7 @@ def depthwise(square: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
     >>> depthwise(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 3, 3), torch.ones(1)).flatten().tolist()
     [5.0, 5.0, 5.0, 5.0]
     """
-    if square.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+    if not by_hand(kernel):
         return functional.conv2d(square, kernel, bias, padding=kernel.shape[-1] // 2, groups=len(kernel))
     mixed: Tensor = _Depthwise.apply(square, kernel, bias)  # type: ignore[no-untyped-call]
     return mixed
@@ -34,11 +37,13 @@ def depthwise(square: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
 
 class _Depthwise(torch.autograd.Function):
     @staticmethod
+    @without_autocast
     def forward(ctx: Any, square: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(square, kernel)
         return functional.conv2d(square, kernel, bias, padding=kernel.shape[-1] // 2, groups=len(kernel))
 
     @staticmethod
+    @without_autocast
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         square, kernel = ctx.saved_tensors

@@ -22,13 +22,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pams_mil.models.attention_pool import AttentionScores, spread_scores
+from pams_mil.models.by_hand import by_hand
+from pams_mil.models.precision import without_autocast
 from pams_mil.models.projection import Projection
 
 
-def pools_leanly(features: Tensor, scores: AttentionScores) -> bool:
+def pools_leanly(scores: AttentionScores) -> bool:
     """Whether `lean_pool` applies: a gradient is wanted, on a CPU, of gated attention without dropout."""
     plain = scores.gated and not (scores.training and scores.dropout.p)
-    return torch.is_grad_enabled() and plain and features.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    return plain and torch.is_grad_enabled() and by_hand(scores.inner.weight)
 
 
 def lean_pool(
@@ -51,6 +53,7 @@ def lean_pool(
 
 class _LeanPool(torch.autograd.Function):
     @staticmethod
+    @without_autocast
     def forward(
         ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, inner: Tensor, inner_bias: Tensor, outer: Tensor,
         outer_bias: Tensor, groups: Tensor | None, count: int,
@@ -65,6 +68,7 @@ class _LeanPool(torch.autograd.Function):
         return alpha @ h, scores
 
     @staticmethod
+    @without_autocast
     @once_differentiable
     def backward(ctx: Any, grad_pooled: Tensor, grad_scores: Tensor) -> tuple[Tensor | None, ...]:
         x, w, inner, outer, h, gates, alpha = ctx.saved_tensors

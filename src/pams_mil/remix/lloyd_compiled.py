@@ -40,7 +40,7 @@ def kernels() -> Any:
 def fits(bags: Sequence[PreparedBag]) -> bool:
     """Whether there is compiled code for these bags."""
     ready = all(bag.values.device.type == "cpu" and bag.values.is_contiguous() for bag in bags)
-    return ready and kernels() is not None
+    return ready and len({bag.values.dtype for bag in bags}) == 1 and kernels() is not None
 
 
 def cluster(
@@ -75,11 +75,13 @@ def cluster(
         counts=np.empty((len(pieces), clusters), np.int64),
         prototypes=np.empty((most, width), kind),
         names=np.empty(most, np.int64),
-        state=np.array([code.CLOSED, 0, 0, 0, 0]),
+        state=np.array([code.OVER, 0, 0, 0, 0]),
     )
-    if n * width >= _SHARE_VALUES:
-        _CORES.call(partial(code.follow, job), len(pieces) - 1)
     try:
+        if n * width >= _SHARE_VALUES:
+            code.follow(job)  # over before it began, but now it is compiled, by this thread and no other
+            job.state[code.PILE] = code.CLOSED
+            _CORES.call(partial(code.follow, job), len(pieces) - 1)
         code.measure(job, np.stack([bag.total.numpy() for bag in bags]))
         job.edges[:] = edges_of(torch.from_numpy(job.similarity)).numpy()
         code.refine(job, iterations)
