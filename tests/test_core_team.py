@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 
 import pytest
@@ -59,13 +60,14 @@ def test_one_thread_means_no_team():
 
 @pytest.mark.usefixtures("three_threads")
 def test_others_are_called_and_not_waited_for():
-    team, gate, done = CoreTeam(), threading.Event(), []
-    team.call(lambda: (gate.wait(10), done.append(threading.current_thread().name)), most=5)
-    assert not done
+    team, gate, done = CoreTeam(), threading.Event(), queue.Queue()
+    team.call(lambda: (gate.wait(10), done.put(threading.current_thread().name)), most=5)
+    assert done.empty()
     gate.set()
-    team.map(abs, [-1, -2, -3, -4])  # takes its turn after them
-    assert len(done) == 2  # two others beside the caller
-    assert threading.current_thread().name not in done
+    names = {done.get(timeout=10) for _ in range(2)}  # two others beside the caller
+    assert threading.current_thread().name not in names
+    with pytest.raises(queue.Empty):
+        done.get(timeout=0.05)
 
 
 def test_one_thread_calls_nobody():

@@ -169,30 +169,30 @@ def test_the_verdict_does_not_claim_what_the_slides_do_not_show():
     assert "these slides do not settle it" in sentence or "equally safe" in sentence
 
 
+def verdict_on(true, *predicted):
+    """What is said of a model A and a model B on slides of the paper's first figure."""
+    slides = [f"s{n}" for n in range(len(true))]
+    models = [Predictions(name, FIGURE_TREE, slides, true, p) for name, p in zip("AB", predicted, strict=True)]
+    return verdict(compare(*models, resamples=300))
+
+
 def test_the_verdict_says_when_the_fewer_mistakes_are_graver():
     """Fewer but longer misses: the model that misses less is named, and the contradiction with it."""
     true = np.full(400, 2)
     often, rarely = true.copy(), true.copy()
     often[:80], rarely[:40] = 1, 0
-    slides = [f"s{n}" for n in range(400)]
-    a = Predictions("often", FIGURE_TREE, slides, true, often)
-    b = Predictions("rarely", FIGURE_TREE, slides, true, rarely)
-    sentence = verdict(compare(a, b, resamples=300))
-    assert sentence.startswith("rarely looks safer than often, but these slides do not settle it")
+    sentence = verdict_on(true, often, rarely)
+    assert sentence.startswith("B looks safer than A, but these slides do not settle it")
     assert "but its mistakes are graver" in sentence
 
 
 def test_the_verdict_calls_mistakes_milder_only_on_evidence():
-    """Misses are far rarer, but of one slide each way nobody knows how mild the mistakes are."""
+    """Misses are far rarer, but one grave miss does not show that the others' mistakes are graver."""
     true = np.full(200, 2)
     often, rarely = true.copy(), true.copy()
-    often[:60], often[60] = 1, 0
-    rarely[:6] = 1
-    slides = [f"s{n}" for n in range(200)]
-    a = Predictions("often", FIGURE_TREE, slides, true, often)
-    b = Predictions("rarely", FIGURE_TREE, slides, true, rarely)
-    sentence = verdict(compare(a, b, resamples=300))
-    assert sentence.startswith("rarely is the safer model")
+    often[:60], often[60], rarely[:6] = 1, 0, 1
+    sentence = verdict_on(true, often, rarely)
+    assert sentence.startswith("B is the safer model")
     assert "and its mistakes look milder" in sentence
 
 
@@ -212,10 +212,7 @@ def test_the_verdict_needs_evidence_that_it_can_show():
     true = np.repeat([0, 2], 50)
     alarms = true.copy()
     alarms[:8] = 1
-    slides = [f"s{n}" for n in range(100)]
-    a = Predictions("alarms", FIGURE_TREE, slides, true, alarms)
-    b = Predictions("perfect", FIGURE_TREE, slides, true, true)
-    sentence = verdict(compare(a, b, resamples=300))
+    sentence = verdict_on(true, alarms, true)
     assert "these slides do not settle it" in sentence
     assert "-0.0" not in sentence
 

@@ -66,7 +66,7 @@ def draw(bench: Bench, setting: Setting) -> None:
     """Grouped bars of the differences, one panel per model."""
     finest = bench.tree.level_names[-1]
     folder, models = setting.folder(NAME), bench.models
-    with drawing(folder, "differences", width=4.2 * len(models), ncols=len(models), squeeze=False) as (_, axes):
+    with drawing(folder, "differences", width=5.0 * len(models), ncols=len(models), squeeze=False) as (_, axes):
         for ax, model in zip(axes[0], models, strict=True):
             rows = [row for row in bench.of_model(model) if row.comparison is not None]
             for number, row in enumerate(rows):

@@ -96,7 +96,7 @@ def draw(radar: dict[tuple[str, str], list[float]], axes_labels: list[str], sett
             ax.tick_params(axis="x", pad=10)
             ax.set_rlabel_position(36)  # between two axes
             ax.set(ylim=(0, 1), title=model)
-            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
 def _text(spread: Spread) -> str:

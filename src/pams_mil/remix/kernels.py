@@ -85,13 +85,12 @@ def measure(job: Job, totals: Floats) -> None:
 @compiled
 def refine(job: Job, iterations: int) -> None:
     """Start from bins of the similarities; T times, or until no row moves, find prototypes and reassign all rows."""
-    moved = _lead_round(job, 1, BIN)
+    _lead_round(job, 1, BIN)
     for number in range(1, iterations + 1):
         job.state[USED] = _directions(job)
         # most rows move in the first round, few of them later
         task = LEAVE if number == iterations else CORRECT if number > 1 else ANEW
-        moved = _lead_round(job, number + 1, task)
-        if moved == 0:
+        if _lead_round(job, number + 1, task) == 0:
             break
     store(job.state, PILE, OVER)
 
@@ -144,7 +143,8 @@ def _do(job: Job, piece: int, task: int) -> int:
         _measure(rows, job.prototypes[0], job.inverse_norms[start:end], job.similarity[start:end])
         return 0
     if task == BIN:
-        return _bin(rows, job.similarity[start:end], job.edges, labels, sums, counts)
+        _bin(rows, job.similarity[start:end], job.edges, labels, sums, counts)
+        return 0
     return _reassign(rows, job.prototypes[: job.state[USED]], job.names, labels, sums, counts, task)
 
 
@@ -159,7 +159,7 @@ def _measure(rows: Floats, direction: Floats, inverse_norms: Floats, similarity:
 
 
 @compiled
-def _bin(rows: Floats, similarity: Floats, edges: Floats, labels: Integers, sums: Floats, counts: Integers) -> int:
+def _bin(rows: Floats, similarity: Floats, edges: Floats, labels: Integers, sums: Floats, counts: Integers) -> None:
     """The bin of a row is the number of edges that are at most its similarity."""
     sums[:] = 0
     counts[:] = 0
@@ -169,7 +169,6 @@ def _bin(rows: Floats, similarity: Floats, edges: Floats, labels: Integers, sums
             label += edge <= similarity[i]
         labels[i] = label
         _add(rows[i], label, sums, counts)
-    return len(rows)
 
 
 @compiled
