@@ -47,17 +47,18 @@ def features(rows: int, width: int, seed: int) -> torch.Tensor:
 def timed(calls: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
     """Median milliseconds of each call; the calls take turns so that a slow spell hits all of them.
 
-    Threads of a call go on spinning for a while after it, on a core that the next call then lacks: a rest lets them
-    fall asleep.
+    Every turn is a rest, a call that is not timed and one that is. Threads of a call go on spinning for a while after
+    it, on a core that the next one then lacks: the rest lets them fall asleep. The call that is not timed wakes
+    up the threads of whose turn it is, and brings its data back into the cache.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(rounds + 1):
+    for _ in range(rounds):
         for name, call in calls.items():
             time.sleep(REST_SECONDS)
+            call()
             start = clock()
             call()
-            if number:  # the first round warms up
-                samples[name].append(1e3 * (clock() - start))
+            samples[name].append(1e3 * (clock() - start))
     return {name: statistics.median(values) for name, values in samples.items()}
 
 

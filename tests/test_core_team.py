@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
-import threading
 
 import pytest
 import torch
@@ -53,29 +51,6 @@ def test_one_thread_means_no_team():
     try:
         team = CoreTeam()
         assert team.map(abs, [-1, -2, -3]) == [1, 2, 3]
-        assert team._pool is None
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("three_threads")
-def test_others_are_called_and_not_waited_for():
-    team, gate, done = CoreTeam(), threading.Event(), queue.Queue()
-    team.call(lambda: (gate.wait(10), done.put(threading.current_thread().name)), most=5)
-    assert done.empty()
-    gate.set()
-    names = {done.get(timeout=10) for _ in range(2)}  # two others beside the caller
-    assert threading.current_thread().name not in names
-    with pytest.raises(queue.Empty):
-        done.get(timeout=0.05)
-
-
-def test_one_thread_calls_nobody():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        team = CoreTeam()
-        team.call(pytest.fail, most=3)
         assert team._pool is None
     finally:
         torch.set_num_threads(before)

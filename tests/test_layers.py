@@ -22,6 +22,7 @@ LAYERS = {
         "discover",
         "tables",
         "core_team",
+        "helpers",
     },
     1: {"models", "remix", "data", "metrics"},
     2: {"methods", "wsi", "evaluate", "cohorts"},

@@ -35,11 +35,6 @@ class CoreTeam:
             return [work(item) for item in items]
         return list(self._threads().map(work, items))
 
-    def call(self, work: Callable[[], object], most: int) -> None:
-        """Ask at most so many others to do `work` beside the caller, who does not wait for them."""
-        for _ in range(min(most, torch.get_num_threads() - 1)):
-            self._threads().submit(work)
-
     def _threads(self) -> ThreadPoolExecutor:
         with _ONE_AT_A_TIME:
             if self._pool is None or self._process != os.getpid():  # threads do not survive a fork

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.remix.atomics import fetch, fetch_add, step_aside, store
+from pams_mil.remix.prefetch import LINE, prefetch
 
 Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]
@@ -29,6 +30,8 @@ MEASURE, BIN, ANEW, CORRECT, LEAVE = 0, 1, 2, 3, 4
 """What is done to a piece: measure the similarity to the first prototype; put rows into bins of it; reassign them with
 sums taken anew, corrected for the rows that moved, or left as they are because nobody will ask for them."""
 PILE, DONE, MOVED, TASK, USED = 0, 1, 2, 3, 4
+NEAR_VALUES = 2**13
+"""What the cache next to a core holds: 32 kB of float32. Rows are read ahead only if they have a place in it."""
 ROUND = 2**32
 CLOSED, OVER = ROUND - 2**20, 2**62
 """A pile before the first round, and after the last one."""
@@ -76,9 +79,9 @@ def compiled(function: Function) -> Function:
 
 
 @compiled
-def measure(job: Job, totals: Floats) -> None:
-    """Fill in the similarities to the mean of all rows, given the sum of each bag; followers stay for `refine`."""
-    _point(totals.sum(0), job.prototypes[0])
+def measure(job: Job, total: Floats) -> None:
+    """Fill in the similarities to the mean of all rows, given their sum; followers stay for `refine`."""
+    _point(total, job.prototypes[0])
     _lead_round(job, 0, MEASURE)
 
 
@@ -126,7 +129,10 @@ def _take_pieces(job: Job) -> None:
         pile = fetch_add(state, PILE, 1)
         if pile >= OVER or pile % ROUND >= len(job.pieces):
             return
-        moved = _do(job, pile % ROUND, state[TASK])
+        piece = pile % ROUND
+        if pile // ROUND % 2:  # back and forth, so that what was read last is still in the cache when read next
+            piece = len(job.pieces) - 1 - piece
+        moved = _do(job, piece, state[TASK])
         fetch_add(state, MOVED, moved)
         fetch_add(state, DONE, 1)
 
@@ -143,9 +149,14 @@ def _do(job: Job, piece: int, task: int) -> int:
         _measure(rows, job.prototypes[0], job.inverse_norms[start:end], job.similarity[start:end])
         return 0
     if task == BIN:
-        _bin(rows, job.similarity[start:end], job.edges, labels, sums, counts)
-        return 0
-    return _reassign(rows, job.prototypes[: job.state[USED]], job.names, labels, sums, counts, task)
+        _bin(rows, job.similarity[start:end], job.edges, labels, sums)
+        moved = 0
+    else:
+        moved = _reassign(rows, job.prototypes[: job.state[USED]], job.names, labels, sums, task)
+    counts[:] = 0
+    for label in labels:
+        counts[label] += 1
+    return moved
 
 
 @compiled
@@ -159,16 +170,15 @@ def _measure(rows: Floats, direction: Floats, inverse_norms: Floats, similarity:
 
 
 @compiled
-def _bin(rows: Floats, similarity: Floats, edges: Floats, labels: Integers, sums: Floats, counts: Integers) -> None:
+def _bin(rows: Floats, similarity: Floats, edges: Floats, labels: Integers, sums: Floats) -> None:
     """The bin of a row is the number of edges that are at most its similarity."""
     sums[:] = 0
-    counts[:] = 0
     for i in range(rows.shape[0]):
         label = 0
         for edge in edges:
             label += edge <= similarity[i]
         labels[i] = label
-        _add(rows[i], label, sums, counts)
+        _add(rows[i], sums[label])
 
 
 @compiled
@@ -198,34 +208,38 @@ def _directions(job: Job) -> int:
 def _point(total: Floats, direction: Floats) -> None:
     """The unit vector along a sum; zero for a zero sum."""
     length = np.sqrt((total * total).sum())
+    scale = 1 / length if length > 0 else 0.0
     for j in range(len(total)):
-        direction[j] = total[j] / length if length > 0 else 0.0
+        direction[j] = total[j] * scale
 
 
 @compiled
-def _reassign(
-    rows: Floats, prototypes: Floats, names: Integers, labels: Integers, sums: Floats, counts: Integers, task: int
-) -> int:
+def _reassign(rows: Floats, prototypes: Floats, names: Integers, labels: Integers, sums: Floats, task: int) -> int:
     """Give every row the name of its most similar prototype, and the sums the rows; how many rows moved.
 
-    The first of equal similarities wins.
+    While three rows meet a group of prototypes, a share of the next three is read from memory.
     """
     if task == ANEW:
         sums[:] = 0
-        counts[:] = 0
-    n = rows.shape[0]
+    n, width = rows.shape
+    flat = rows.ravel()
+    groups = prototypes.shape[0] // PROTOTYPES
+    fits = (PROTOTYPES + 2 * ROWS) * width <= NEAR_VALUES
+    share = -(-ROWS * width // groups) if fits else 0
     zero = rows.dtype.type(0)
-    winner = np.empty(ROWS, np.int64)
+    similarity = np.empty((ROWS, prototypes.shape[0]), rows.dtype)
     moved = 0
     for begin in range(0, n, ROWS):
         first = max(0, min(begin, n - ROWS))  # the last three rows may include some that are done
         row_a, row_b, row_c = rows[first], rows[min(first + 1, n - 1)], rows[min(first + 2, n - 1)]
-        best_a = best_b = best_c = rows.dtype.type(-np.inf)
-        winner_a = winner_b = winner_c = 0
-        for k in range(0, prototypes.shape[0], PROTOTYPES):
+        for group in range(groups):
+            ahead = (begin + ROWS) * width + share * group
+            for j in range(ahead, min(ahead + share, flat.size), LINE):
+                prefetch(flat, j)
+            k = PROTOTYPES * group
             p0, p1, p2, p3 = prototypes[k], prototypes[k + 1], prototypes[k + 2], prototypes[k + 3]
             a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = c0 = c1 = c2 = c3 = zero
-            for j in range(rows.shape[1]):
+            for j in range(width):
                 a, b, c = row_a[j], row_b[j], row_c[j]
                 p = p0[j]
                 a0 += a * p
@@ -243,42 +257,38 @@ def _reassign(
                 a3 += a * p
                 b3 += b * p
                 c3 += c * p
-            best_a, winner_a = _better(best_a, winner_a, k, (a0, a1, a2, a3))
-            best_b, winner_b = _better(best_b, winner_b, k, (b0, b1, b2, b3))
-            best_c, winner_c = _better(best_c, winner_c, k, (c0, c1, c2, c3))
-        winner[0], winner[1], winner[2] = winner_a, winner_b, winner_c
+            similarity[0, k], similarity[0, k + 1], similarity[0, k + 2], similarity[0, k + 3] = a0, a1, a2, a3
+            similarity[1, k], similarity[1, k + 1], similarity[1, k + 2], similarity[1, k + 3] = b0, b1, b2, b3
+            similarity[2, k], similarity[2, k + 1], similarity[2, k + 2], similarity[2, k + 3] = c0, c1, c2, c3
         for i in range(begin, min(begin + ROWS, n)):
-            label, old = names[winner[i - first]], labels[i]
+            label, old = names[_largest(similarity[i - first])], labels[i]
             labels[i] = label
             moved += label != old
             if task == ANEW:
-                _add(rows[i], label, sums, counts)
+                _add(rows[i], sums[label])
             elif task == CORRECT and label != old:
-                _move(rows[i], old, label, sums, counts)
+                _move(rows[i], sums[old], sums[label])
     return moved
 
 
 @compiled
-def _better(best: float, winner: int, first: int, similarities: tuple[float, ...]) -> tuple[float, int]:
-    for offset, similarity in enumerate(similarities):
-        if similarity > best:
-            best, winner = similarity, first + offset
-    return best, winner
+def _largest(values: Floats) -> int:
+    """Where the largest value is; the first of equal ones."""
+    best, winner = values[0], 0
+    for k in range(1, len(values)):
+        if values[k] > best:
+            best, winner = values[k], k
+    return winner
 
 
 @compiled
-def _add(row: Floats, label: int, sums: Floats, counts: Integers) -> None:
-    counts[label] += 1
-    total = sums[label]
+def _add(row: Floats, total: Floats) -> None:
     for j in range(row.shape[0]):
         total[j] += row[j]
 
 
 @compiled
-def _move(row: Floats, old: int, label: int, sums: Floats, counts: Integers) -> None:
-    counts[old] -= 1
-    counts[label] += 1
-    before, after = sums[old], sums[label]
+def _move(row: Floats, before: Floats, after: Floats) -> None:
     for j in range(row.shape[0]):
         before[j] -= row[j]
         after[j] += row[j]

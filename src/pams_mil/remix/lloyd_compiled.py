@@ -18,14 +18,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pams_mil.core_team import CoreTeam
+from pams_mil.helpers import Helpers
 from pams_mil.remix.base import PreparedBag
 
 _PIECES, _LEAST_ROWS = 16, 256
 """A bag pair has about so many pieces, of at least so many rows."""
-_SHARE_VALUES = 2**19
+_SHARE_VALUES = 2**18
 """Fewer values are done before another core has woken up."""
-_CORES = CoreTeam()
+_HELPERS = Helpers()
 
 
 @cache
@@ -45,7 +45,7 @@ def fits(bags: Sequence[PreparedBag]) -> bool:
 
 def cluster(
     bags: Sequence[PreparedBag],
-    edges_of: Callable[[Tensor], Tensor],
+    edges_of: Callable[[Any], Any],
     *,
     clusters: int,
     iterations: int,
@@ -81,9 +81,9 @@ def cluster(
         if n * width >= _SHARE_VALUES:
             code.follow(job)  # over before it began, but now it is compiled, by this thread and no other
             job.state[code.PILE] = code.CLOSED
-            _CORES.call(partial(code.follow, job), len(pieces) - 1)
-        code.measure(job, np.stack([bag.total.numpy() for bag in bags]))
-        job.edges[:] = edges_of(torch.from_numpy(job.similarity)).numpy()
+            _HELPERS.call(partial(code.follow, job), len(pieces) - 1)
+        code.measure(job, sum(bag.total.numpy() for bag in bags))
+        job.edges[:] = edges_of(job.similarity)
         code.refine(job, iterations)
     finally:  # also when interrupted, so that nobody follows for ever
         job.state[code.PILE] = code.OVER

@@ -62,19 +62,20 @@ def cluster(
     >>> bool(labels[0] == labels[1]), bool(labels[2] == labels[3]), bool(labels[0] == labels[2])
     (True, True, False)
     """
-    with torch.inference_mode():  # less work per call, which counts for small bags
-        if init == "kmeans":
-            labels = _kmeans(bags, clusters, iterations, generator)
-        else:
-            labels = _from_bins(bags, init, clusters, iterations)
-    labels = labels.clone()  # an ordinary tensor again
+    if init != "kmeans" and lloyd_compiled.fits(bags):
+        edges_of = partial(bin_edges, bins=init, count=clusters)
+        labels = lloyd_compiled.cluster(bags, edges_of, clusters=clusters, iterations=iterations)
+    else:
+        with torch.inference_mode():  # less work per call, which counts for small bags
+            if init == "kmeans":
+                labels = _kmeans(bags, clusters, iterations, generator)
+            else:
+                labels = _from_bins(bags, init, clusters, iterations)
+        labels = labels.clone()  # an ordinary tensor again
     return Clusters(labels, live=int(torch.bincount(labels, minlength=clusters).count_nonzero()))
 
 
 def _from_bins(bags: Sequence[PreparedBag], init: Bins, clusters: int, iterations: int) -> Tensor:
-    if lloyd_compiled.fits(bags):
-        edges_of = partial(bin_edges, bins=init, count=clusters)
-        return lloyd_compiled.cluster(bags, edges_of, clusters=clusters, iterations=iterations)
     direction = lloyd.directions(torch.stack([bag.total for bag in bags]).sum(0)[None])[0]
     similarity = torch.cat([torch.mv(bag.values, direction) * bag.inverse_norms for bag in bags])
     labels = bin_labels(similarity, init, clusters)
