@@ -13,6 +13,7 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,11 @@ PartnerRule = Literal["outranked", "same_class", "any"]
 """Which bags may be paired: strictly less or more urgent ones, those of the same class, or any other bag."""
 
 FROM_A, FROM_B, SYNTHETIC = 0, 1, -1
+
+_COPY_ALONE = 2**23
+"""Up to so many values are copied by one thread. Torch's threads would be a little faster, but then go on spinning for
+milliseconds, on cores that the next clustering wants."""
+_NUMPY_TYPES = (torch.float16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -155,8 +161,23 @@ def take(a: AnyBag, b: AnyBag, chosen: Tensor, *, live_clusters: int | None = No
     origin_bag = torch.full((count + len(chosen),), FROM_A, dtype=torch.int8, device=rows_b.device)
     origin_bag[:count] = FROM_B
     origin_row = torch.cat([torch.arange(count, device=rows_b.device), chosen])
-    features = torch.cat([rows_b.detach(), rows_a.detach().index_select(0, chosen)])
-    return Mixed(features, origin_bag, origin_row, live_clusters=live_clusters)
+    return Mixed(_join(rows_b.detach(), rows_a.detach(), chosen), origin_bag, origin_row, live_clusters=live_clusters)
+
+
+def _join(rows_b: Tensor, rows_a: Tensor, chosen: Tensor) -> Tensor:
+    """All rows of b, then those chosen of a; each is copied once."""
+    count, total = len(rows_b), len(rows_b) + len(chosen)
+    if rows_a.dtype != rows_b.dtype:
+        return torch.cat([rows_b, rows_a.index_select(0, chosen)])
+    joined = rows_b.new_empty(total, rows_b.shape[1])
+    if joined.numel() <= _COPY_ALONE and joined.device.type == "cpu" and joined.dtype in _NUMPY_TYPES:
+        into = joined.numpy()
+        into[:count] = rows_b.numpy()
+        np.take(rows_a.numpy(), chosen.numpy(), axis=0, out=into[count:], mode="clip")
+    else:
+        joined[:count] = rows_b
+        torch.index_select(rows_a, 0, chosen, out=joined[count:])
+    return joined
 
 
 def check_option(name: str, value: Any, allowed: tuple[str, ...]) -> None:

@@ -107,6 +107,7 @@ def ranked_clusters(found: Clusters, rows_a: int) -> list[int]:
 
 def chosen_rows(found: Clusters, rows_a: int, top_k: int) -> Tensor:
     """Rows of a in the first k ranked clusters, in their original order."""
-    top = torch.zeros(int(found.labels.max()) + 1, dtype=torch.bool, device=found.labels.device)
-    top[ranked_clusters(found, rows_a)[:top_k]] = True
+    ranked = ranked_clusters(found, rows_a)
+    top = torch.zeros(max(ranked) + 1, dtype=torch.bool, device=found.labels.device)
+    top[ranked[:top_k]] = True
     return top[found.labels[:rows_a]].nonzero().squeeze(1)
