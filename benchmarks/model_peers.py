@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import random
 from collections.abc import Callable
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -63,15 +66,10 @@ class PublishedTransMIL(nn.Module):
 
 
 class LoopDTFD(nn.Module):
-    """DTFD-AFS as a plain loop over pseudo-bags, each projected, attended and pooled on its own.
+    """DTFD-AFS as a plain loop over pseudo-bags, each projected, attended and pooled on its own; nothing else."""
 
-    The published step does more than it needs for AFS, and so does this one if `published`: it ranks the instances of
-    every pseudo-bag, and sends the gradient of tier 2 through tier 1 too.
-    """
-
-    def __init__(self, *, published: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.published = published
         self.projection = nn.Linear(WIDTH, 512, bias=False)
         self.v, self.u, self.w = nn.Linear(512, 128), nn.Linear(512, 128), nn.Linear(128, 1)
         self.head1 = nn.Linear(512, CLASSES)
@@ -80,21 +78,70 @@ class LoopDTFD(nn.Module):
 
     def forward(self, bag: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [1, c] and tier-1 logits [4, c] of one bag [n, d]."""
+        pooled = [self.pool(bag.index_select(0, chunk)) for chunk in self.chunks(bag)]
+        rows = self.seen_by_tier2(torch.cat(pooled))
+        alpha = torch.softmax(self.w2(torch.tanh(self.v2(rows)) * torch.sigmoid(self.u2(rows))).T, dim=1)
+        return self.head2(alpha @ rows), torch.cat([self.head1(vector) for vector in pooled])
+
+    def chunks(self, bag: Tensor) -> list[Tensor]:
+        """The row numbers of each of four pseudo-bags, the same as ours."""
         batch = BagBatch(bag, (len(bag),), seeds=(0,))
         groups = batch_groups(batch, 0, 4, splits=1, training=self.training)[0]
-        pooled, logits = [], []
-        for group in range(4):
-            rows = torch.relu(self.projection(bag.index_select(0, (groups == group).nonzero().squeeze(1))))
-            scores = self.w(torch.tanh(self.v(rows)) * torch.sigmoid(self.u(rows)))
-            weighted = torch.softmax(scores.T, dim=1).T * rows
-            pooled.append(weighted.sum(0, keepdim=True))
-            logits.append(self.head1(pooled[-1]))
-            if self.published:
-                torch.softmax(weighted @ self.head1.weight.T, dim=1)[:, -1].sort(descending=True)
-        rows = torch.cat(pooled)
-        rows = rows if self.published else rows.detach()
-        alpha = torch.softmax(self.w2(torch.tanh(self.v2(rows)) * torch.sigmoid(self.u2(rows))).T, dim=1)
-        return self.head2(alpha @ rows), torch.cat(logits)
+        return [(groups == group).nonzero().squeeze(1) for group in range(4)]
+
+    def alpha(self, rows: Tensor) -> Tensor:
+        """Tier-1 attention [1, m]."""
+        return torch.softmax(self.w(torch.tanh(self.v(rows)) * torch.sigmoid(self.u(rows))).T, dim=1)
+
+    def pool(self, features: Tensor) -> Tensor:
+        """The vector [1, e] of a pseudo-bag [m, d]."""
+        rows = torch.relu(self.projection(features))
+        return self.alpha(rows) @ rows
+
+    def seen_by_tier2(self, pooled: Tensor) -> Tensor:
+        """Tier 2 sends no gradient to tier 1."""
+        return pooled.detach()
+
+
+class PublishedDTFD(LoopDTFD):
+    """The same loop with all that the step of its authors does.
+
+    They shuffle a list of row numbers, weight the instances one by one, rank those of every pseudo-bag and pick the
+    extreme ones although AFS does not ask for them, and send the gradient of tier 2 through tier 1 although their
+    optimizer never sees it there.
+    """
+
+    def chunks(self, bag: Tensor) -> list[Tensor]:
+        """Four chunks of a shuffled list, when training."""
+        if not self.training:
+            return super().chunks(bag)
+        numbers = list(range(len(bag)))
+        random.shuffle(numbers)
+        return [torch.LongTensor(chunk.tolist()) for chunk in np.array_split(np.array(numbers), 4)]
+
+    def pool(self, features: Tensor) -> Tensor:
+        """The vector [1, e] of a pseudo-bag [m, d], and its first and last instance by class activation."""
+        rows = torch.relu(self.projection(features))
+        weighted = torch.einsum("me,m->me", rows, self.alpha(rows).squeeze(0))
+        activation = torch.einsum("bme,ce->bcm", weighted[None], self.head1.weight)[0].T
+        order = activation.softmax(1)[:, -1].sort(descending=True).indices
+        rows.index_select(0, order[:1]), rows.index_select(0, torch.cat([order[:1], order[-1:]]))
+        return weighted.sum(0, keepdim=True)
+
+    def seen_by_tier2(self, pooled: Tensor) -> Tensor:
+        """Tier 2 sends its gradient on."""
+        return pooled
+
+    def parts(self) -> list[list[nn.Parameter]]:
+        """Projection, attention, tier-1 head and tier 2: what the authors clip one by one."""
+        attention, tier2 = (self.v, self.u, self.w), (self.v2, self.u2, self.w2, self.head2)
+        modules = ((self.projection,), attention, (self.head1,), tier2)
+        return [[weight for module in part for weight in module.parameters()] for part in modules]
+
+    def tiers(self) -> list[list[nn.Parameter]]:
+        """What each of the two optimizers has."""
+        *tier1, tier2 = self.parts()
+        return [list(chain.from_iterable(tier1)), tier2]
 
 
 Loss = Callable[[Tensor], list[Tensor]]
@@ -122,7 +169,7 @@ def build(kind: str, contender: str) -> tuple[nn.Module, Loss]:
     if kind == "transmil":
         published = PublishedTransMIL()
         return published, lambda bag: [_cross_entropy(published(bag))]
-    loop = LoopDTFD(published=contender == "published")
+    loop = LoopDTFD() if contender == "loop" else PublishedDTFD()
     if contender == "loop":
         return loop, lambda bag: [sum((_cross_entropy(part) for part in loop(bag)), torch.zeros(()))]
     return loop, lambda bag: [_cross_entropy(part) for part in reversed(loop(bag))]

@@ -122,12 +122,12 @@ class DTFD(MILModel):
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Tier-2 vectors [r * b, e] and tier-1 vectors [g, e] of all pseudo-bags."""
         results = [self._embed_bag(batch, index, tier1_head) for index in range(len(batch))]
-        counts = torch.tensor([len(result.groups) for result in results])
+        owners = [index for index, result in enumerate(results) for _ in range(len(result.groups))]
         return Embedded(
             vectors=torch.stack([result.vectors for result in results], dim=1).flatten(0, 1),
             attention=torch.cat([result.attention() for result in results]) if attention else None,
             tier1_vectors=torch.cat([result.groups for result in results]),
-            tier1_bag=torch.repeat_interleave(torch.arange(len(batch)), counts).to(batch.features.device),
+            tier1_bag=torch.tensor(owners, device=batch.features.device),
             repeats=len(results[0].vectors),
         )
 

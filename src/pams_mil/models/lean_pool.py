@@ -5,12 +5,14 @@
 
 With F = dL/df and A = dL/da, everything but a is differentiated by hand:
 
-    da = A + sum_g alpha_g * (F_g h^T - <alpha_g, F_g h^T>)
+    da = A + sum_g alpha_g * (F_g h^T - <F_g, f_g>)
     dt = da w u (1 - t^2),   du = da w t u (1 - u)
     dh = (dt V + du U + alpha^T F) where h > 0,      dW = dh^T x
 
-Autograd would hold each of the three summands of dh, and their sum before and after the ReLU, in fresh memory of
-the size of the bag; here they share one. Elsewhere (GPU, autocast) autograd does it.
+Every instance has its own row of these, so the backward pass goes over the bag in blocks of rows that use the same
+memory again and again. Autograd would hold each of the three summands of dh, and their sum before and after the ReLU,
+in fresh memory of the size of the bag, which the system has to find and clear at every step. Elsewhere (GPU, autocast)
+autograd does it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from pams_mil.models.attention_pool import AttentionScores, spread_scores
 from pams_mil.models.by_hand import by_hand
 from pams_mil.models.precision import without_autocast
 from pams_mil.models.projection import Projection
+
+_ROWS = 1024
+"""Of a block: enough for matrix products at full speed."""
 
 
 def pools_leanly(scores: AttentionScores) -> bool:
@@ -63,33 +68,42 @@ class _LeanPool(torch.autograd.Function):
         t, u = gates.chunk(2, dim=1)
         scores = torch.mv(t.tanh_() * u.sigmoid_(), outer[0]) + outer_bias
         alpha = spread_scores(scores, groups, count).softmax(-1)
-        ctx.save_for_backward(x, w, inner, outer, h, gates, alpha)
+        pooled = alpha @ h
+        ctx.save_for_backward(x, w, inner, outer, h, gates, alpha, pooled)
         ctx.has_bias = b is not None
-        return alpha @ h, scores
+        return pooled, scores
 
     @staticmethod
     @without_autocast
     @once_differentiable
     def backward(ctx: Any, grad_pooled: Tensor, grad_scores: Tensor) -> tuple[Tensor | None, ...]:
-        x, w, inner, outer, h, gates, alpha = ctx.saved_tensors
-        t, u = gates.chunk(2, dim=1)
-        grad_alpha = grad_pooled @ h.T
-        grad_a = grad_scores + (alpha * (grad_alpha - (alpha * grad_alpha).sum(-1, keepdim=True))).sum(0)
-        both, grad_both = t * u, grad_a[:, None] * outer
-        grad_gates = torch.empty_like(gates)
-        grad_t, grad_u = grad_gates.chunk(2, dim=1)
-        torch.mul(grad_both, u, out=grad_t).addcmul_(grad_t, t * t, value=-1)
-        torch.mul(grad_both, both, out=grad_u).addcmul_(grad_u, u, value=-1)
-        grad_h = torch.mm(grad_gates, inner).addmm_(alpha.T, grad_pooled)
-        torch.ops.aten.threshold_backward.grad_input(grad_h, h, 0, grad_input=grad_h)
-        return (
-            grad_h @ w if ctx.needs_input_grad[0] else None,
-            grad_h.T @ x,
-            grad_h.sum(0) if ctx.has_bias else None,
-            grad_gates.T @ h,
-            grad_gates.sum(0),
-            grad_a[None] @ both,
-            grad_a.sum()[None],
-            None,
-            None,
-        )
+        x, w, inner, outer, h, gates, alpha, pooled = ctx.saved_tensors
+        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        grad_w, grad_inner, grad_outer = torch.zeros_like(w), torch.zeros_like(inner), torch.zeros_like(outer)
+        grad_b, grad_inner_bias, grad_outer_bias = w.new_zeros(len(w)), inner.new_zeros(len(inner)), outer.new_zeros(1)
+        already = (grad_pooled * pooled).sum(-1, keepdim=True)
+        all_grad_h, all_grad_gates = torch.empty_like(h[:_ROWS]), torch.empty_like(gates[:_ROWS])
+        for start in range(0, len(x), _ROWS):
+            block = slice(start, start + _ROWS)
+            x_, h_, alpha_ = x[block], h[block], alpha[:, block]
+            grad_h, grad_gates = all_grad_h[: len(x_)], all_grad_gates[: len(x_)]
+            t, u = gates[block].chunk(2, dim=1)
+            grad_t, grad_u = grad_gates.chunk(2, dim=1)
+            grad_a = grad_scores[block] + (alpha_ * (grad_pooled @ h_.T - already)).sum(0)
+            both, grad_both = t * u, grad_a[:, None] * outer
+            torch.mul(grad_both, both, out=grad_u)
+            torch.mul(grad_both, u, out=grad_t).addcmul_(grad_u, t, value=-1)
+            grad_u.addcmul_(grad_u, u, value=-1)
+            torch.mm(grad_gates, inner, out=grad_h).addmm_(alpha_.T, grad_pooled)
+            torch.ops.aten.threshold_backward.grad_input(grad_h, h_, 0, grad_input=grad_h)
+            if grad_x is not None:
+                torch.mm(grad_h, w, out=grad_x[block])
+            grad_w.addmm_(grad_h.T, x_)
+            if ctx.has_bias:
+                grad_b += grad_h.sum(0)
+            grad_inner.addmm_(grad_gates.T, h_)
+            grad_inner_bias += grad_gates.sum(0)
+            grad_outer.addmm_(grad_a[None], both)
+            grad_outer_bias += grad_a.sum()
+        bias = grad_b if ctx.has_bias else None
+        return grad_x, grad_w, bias, grad_inner, grad_inner_bias, grad_outer, grad_outer_bias, None, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,10 +17,9 @@ def random_groups(n: int, count: int, generator: torch.Generator | None) -> Tens
     [0, 0, 0, 1, 1, 2, 2]
     """
     short, longer = divmod(n, count)
-    sizes = torch.tensor([short + (group < longer) for group in range(count)])
-    groups = torch.empty(n, dtype=torch.long)
-    groups[torch.randperm(n, generator=generator)] = torch.repeat_interleave(torch.arange(count), sizes)
-    return groups
+    sizes = [short + (group < longer) for group in range(count)]
+    in_order = torch.from_numpy(np.repeat(np.arange(count), sizes))
+    return torch.empty_like(in_order).scatter_(0, torch.randperm(n, generator=generator), in_order)
 
 
 def batch_groups(batch: BagBatch, index: int, count: int, *, splits: int, training: bool) -> Tensor:
