@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from tests.forked import in_child
 
 from pams_mil.core_team import CoreTeam
 
@@ -35,14 +36,14 @@ def test_an_error_reaches_the_caller_and_the_team_goes_on():
 
 @pytest.mark.usefixtures("three_threads")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_starts_threads_of_its_own():
     team = CoreTeam()
     team.map(abs, [-1, -2])
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if team.map(abs, [-1, -2]) == [1, 2] else 1)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def in_the_child():
+        assert team.map(abs, [-1, -2]) == [1, 2]
+
+    assert in_child(in_the_child) == 0
 
 
 def test_one_thread_means_no_team():

@@ -22,7 +22,7 @@ LAYERS = {
         "discover",
         "tables",
         "core_team",
-        "helpers",
+        "spare_cores",
     },
     1: {"models", "remix", "data", "metrics"},
     2: {"methods", "wsi", "evaluate", "cohorts"},

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,20 +64,6 @@ def same_weights(one: Path, two: Path) -> bool:
     """Bit for bit: every tensor, the optimizer's included."""
     first, second = weights(one), weights(two)
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def in_child(action: Callable[[], Any]) -> int:
-    """Run something in a forked process that may kill itself; the wait status."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn about forking with threads
-        child = os.fork()
-    if child == 0:
-        try:
-            action()
-        except BaseException:
-            os._exit(3)
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
 
 
 def run(config: RunConfig, out: Path, **options: Any) -> Path:

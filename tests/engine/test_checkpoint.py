@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from tests.engine.cohort import in_child
+from tests.forked import in_child
 
 from pams_mil.engine import checkpoint
 from pams_mil.engine.blueprint import Blueprint

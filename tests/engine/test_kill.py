@@ -6,7 +6,8 @@ import os
 import signal
 
 import pytest
-from tests.engine.cohort import in_child, run, same_weights, settings
+from tests.engine.cohort import run, same_weights, settings
+from tests.forked import in_child
 
 from pams_mil.engine import checkpoint, fit
 from pams_mil.engine.keeper import Keeper

@@ -10,7 +10,8 @@ import time
 from dataclasses import asdict, replace
 
 import pytest
-from tests.engine.cohort import in_child, run, settings
+from tests.engine.cohort import run, settings
+from tests.forked import in_child
 
 from pams_mil.engine.lock import LOCK, Holder, locked, process_start, read_lock
 from pams_mil.errors import RunError

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.engine.cohort import SIZES, in_child, make_cohort, run, same_weights, settings, weights
+from tests.engine.cohort import SIZES, make_cohort, run, same_weights, settings, weights
+from tests.forked import in_child
 
 from pams_mil.data import Bag, BagInfo, write_bag
 from pams_mil.engine import fit, open_run

@@ -16,8 +16,9 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.engine.cohort import in_child, make_cohort, run, same_weights
+from tests.engine.cohort import make_cohort, run, same_weights
 from tests.engine.cohort import settings as run_settings
+from tests.forked import in_child
 
 from pams_mil.engine import fit, predict
 from pams_mil.engine.rundir import RunFolder

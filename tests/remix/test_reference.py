@@ -15,12 +15,12 @@ from tests.reference import evidence as evidence_reference
 from tests.reference import sfr as reference
 
 from pams_mil.errors import ParameterError
-from pams_mil.helpers import Helpers
 from pams_mil.remix import create_remix, lloyd, lloyd_compiled, prepare, prototypes
 from pams_mil.remix.evidence import EvidenceSettings, patient_folds, score_evidence
 from pams_mil.remix.neighbors import neighbor_distance
 from pams_mil.remix.prototypes import cluster
 from pams_mil.remix.sfr import ranked_clusters
+from pams_mil.spare_cores import SpareCores
 
 both_paths = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
 
@@ -102,7 +102,7 @@ def test_cores_change_nothing(monkeypatch, threads):
     alone = [cluster(pair).labels for pair in pairs]
     before = torch.get_num_threads()
     monkeypatch.setattr(lloyd_compiled, "_SHARE_VALUES", 0)
-    monkeypatch.setattr(lloyd_compiled, "_HELPERS", Helpers())
+    monkeypatch.setattr(lloyd_compiled, "_SPARE_CORES", SpareCores())
     try:
         torch.set_num_threads(threads)
         for _ in range(20):
@@ -117,7 +117,7 @@ def test_many_threads_may_cluster_at_once(monkeypatch):
     pairs = [[prepare(bag) for bag in random_pair(seed, 800, 900, 16, torch.float32)] for seed in range(8)]
     alone = [cluster(pair).labels for pair in pairs]
     monkeypatch.setattr(lloyd_compiled, "_SHARE_VALUES", 0)
-    monkeypatch.setattr(lloyd_compiled, "_HELPERS", Helpers())
+    monkeypatch.setattr(lloyd_compiled, "_SPARE_CORES", SpareCores())
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda pair: [cluster(pair).labels for _ in range(10)], pairs))
     assert all(torch.equal(labels, expected) for many, expected in zip(found, alone, strict=True) for labels in many)
@@ -126,9 +126,9 @@ def test_many_threads_may_cluster_at_once(monkeypatch):
 def test_nobody_follows_a_clustering_that_failed(monkeypatch):
     pytest.importorskip("numba")
     before = torch.get_num_threads()
-    helpers = Helpers()
+    spare = SpareCores()
     monkeypatch.setattr(lloyd_compiled, "_SHARE_VALUES", 0)
-    monkeypatch.setattr(lloyd_compiled, "_HELPERS", helpers)
+    monkeypatch.setattr(lloyd_compiled, "_SPARE_CORES", spare)
     bag = prepare(torch.randn(600, 4))
 
     def fail(_):
@@ -139,7 +139,7 @@ def test_nobody_follows_a_clustering_that_failed(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             lloyd_compiled.cluster([bag], fail, clusters=3, iterations=2)
         answer = SimpleQueue()
-        helpers.call(lambda: answer.put("free again"), most=1)
+        spare.call(lambda: answer.put("free again"), most=1)
         assert answer.get(timeout=10) == "free again"
     finally:
         torch.set_num_threads(before)

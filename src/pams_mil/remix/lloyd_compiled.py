@@ -18,14 +18,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pams_mil.helpers import Helpers
 from pams_mil.remix.base import PreparedBag
+from pams_mil.spare_cores import SpareCores
 
 _PIECES, _LEAST_ROWS = 16, 256
 """A bag pair has about so many pieces, of at least so many rows."""
 _SHARE_VALUES = 2**18
 """Fewer values are done before another core has woken up."""
-_HELPERS = Helpers()
+_SPARE_CORES = SpareCores()
 
 
 @cache
@@ -81,7 +81,7 @@ def cluster(
         if n * width >= _SHARE_VALUES:
             code.follow(job)  # over before it began, but now it is compiled, by this thread and no other
             job.state[code.PILE] = code.CLOSED
-            _HELPERS.call(partial(code.follow, job), len(pieces) - 1)
+            _SPARE_CORES.call(partial(code.follow, job), len(pieces) - 1)
         code.measure(job, sum(bag.total.numpy() for bag in bags))
         job.edges[:] = edges_of(job.similarity)
         code.refine(job, iterations)

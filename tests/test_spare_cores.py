@@ -8,9 +8,10 @@ from queue import Empty, SimpleQueue
 
 import pytest
 import torch
+from tests.forked import in_child
 
-from pams_mil import helpers as module
-from pams_mil.helpers import Helpers
+from pams_mil import spare_cores as module
+from pams_mil.spare_cores import SpareCores
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def three_threads():
     torch.set_num_threads(before)
 
 
-def those_who_come(helpers: Helpers, most: int, expected: int) -> set[threading.Thread]:
+def those_who_come(spare: SpareCores, most: int, expected: int) -> set[threading.Thread]:
     """Who does the work; no more of them than expected."""
     said: SimpleQueue[threading.Thread] = SimpleQueue()
     together = threading.Barrier(expected)
@@ -30,7 +31,7 @@ def those_who_come(helpers: Helpers, most: int, expected: int) -> set[threading.
         together.wait(10)
         said.put(threading.current_thread())
 
-    helpers.call(answer, most)
+    spare.call(answer, most)
     found = {said.get(timeout=10) for _ in range(expected)}
     with pytest.raises(Empty):
         said.get(timeout=0.05)
@@ -40,7 +41,7 @@ def those_who_come(helpers: Helpers, most: int, expected: int) -> set[threading.
 @pytest.mark.usefixtures("three_threads")
 @pytest.mark.parametrize(("most", "expected"), [(1, 1), (2, 2), (9, 2)])
 def test_others_are_called(most, expected):
-    threads = those_who_come(Helpers(), most, expected)
+    threads = those_who_come(SpareCores(), most, expected)
     assert len(threads) == expected
     assert threading.current_thread() not in threads
 
@@ -48,7 +49,7 @@ def test_others_are_called(most, expected):
 @pytest.mark.usefixtures("three_threads")
 def test_nobody_waits_for_them():
     gate, done = threading.Event(), SimpleQueue()
-    Helpers().call(lambda: (gate.wait(10), done.put("late")), most=1)
+    SpareCores().call(lambda: (gate.wait(10), done.put("late")), most=1)
     assert done.empty()
     gate.set()
     assert done.get(timeout=10) == "late"
@@ -63,7 +64,7 @@ def test_they_keep_off_the_core_of_the_caller(monkeypatch):
         pytest.skip("there is one core only")
     monkeypatch.setattr(module, "_current_core", lambda: lambda: own)
     cores: SimpleQueue[set[int]] = SimpleQueue()
-    Helpers().call(lambda: cores.put(os.sched_getaffinity(0)), most=1)
+    SpareCores().call(lambda: cores.put(os.sched_getaffinity(0)), most=1)
     assert cores.get(timeout=10) == others
     assert own in os.sched_getaffinity(0)  # the caller itself may still use it
 
@@ -71,7 +72,7 @@ def test_they_keep_off_the_core_of_the_caller(monkeypatch):
 @pytest.mark.usefixtures("three_threads")
 def test_a_caller_with_one_core_calls_nobody(monkeypatch):
     monkeypatch.setattr(module, "_other_cores", set)
-    Helpers().call(pytest.fail, most=2)
+    SpareCores().call(pytest.fail, most=2)
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -81,29 +82,25 @@ def test_they_come_where_cores_cannot_be_chosen(monkeypatch):
 
     monkeypatch.setattr(module, "_other_cores", lambda: {0})
     monkeypatch.setattr(os, "sched_setaffinity", forbid, raising=False)
-    assert len(those_who_come(Helpers(), 1, 1)) == 1
+    assert len(those_who_come(SpareCores(), 1, 1)) == 1
     monkeypatch.setattr(module, "_other_cores", lambda: None)
-    assert len(those_who_come(Helpers(), 1, 1)) == 1
+    assert len(those_who_come(SpareCores(), 1, 1)) == 1
 
 
 def test_one_thread_calls_nobody():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        helpers = Helpers()
-        helpers.call(pytest.fail, most=3)
-        assert not helpers._helpers
+        spare = SpareCores()
+        spare.call(pytest.fail, most=3)
+        assert not spare._helpers
     finally:
         torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("three_threads")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_starts_helpers_of_its_own():
-    helpers = Helpers()
-    those_who_come(helpers, 1, 1)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if len(those_who_come(helpers, 1, 1)) == 1 else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    spare = SpareCores()
+    those_who_come(spare, 1, 1)
+    assert in_child(lambda: those_who_come(spare, 1, 1)) == 0

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 import torch
 
 
-class Helpers:
+class SpareCores:
     """As many threads as torch may use besides the caller; they start when first needed and wait for work."""
 
     def __init__(self) -> None:
