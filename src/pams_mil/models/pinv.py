@@ -74,11 +74,12 @@ class _InverseFactor(torch.autograd.Function):
         saved: list[Tensor] = []
         r = s
         for _ in range(steps - 1):
-            u, p = torch.baddbmm(r, r, r, beta=-7 / 2), r @ y
+            u, p = torch.bmm(r, r).sub_(r, alpha=7 / 2), r @ y
             t = torch.add(p, y, alpha=-7 / 2)
-            saved += [r, u, y, t]
-            y = torch.baddbmm(torch.add(y, p, alpha=-11 / 52), u, t, beta=13 / 4, alpha=-1 / 4)
-            r = torch.baddbmm(torch.add(r, u, alpha=-22 / 27), u, u, beta=27 / 32, alpha=-1 / 4)
+            if any(ctx.needs_input_grad):
+                saved += [r, u, y, t]
+            y = torch.add(y, p, alpha=-11 / 52).baddbmm_(u, t, beta=13 / 4, alpha=-1 / 4)
+            r = torch.add(r, u, alpha=-22 / 27).baddbmm_(u, u, beta=27 / 32, alpha=-1 / 4)
         # The last power is needed only times Y, which is narrow.
         p = r @ y
         rp = r @ p
