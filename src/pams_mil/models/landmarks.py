@@ -15,7 +15,8 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from pams_mil.models.zero_rows import with_zero_rows
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class LandmarkPlan:
 
     def with_zero_token(self, tokens: Tensor) -> Tensor:
         """[n, e] -> [n + 1, e], or the tokens themselves when there is no padding."""
-        return functional.pad(tokens, (0, 0, 1, 0)) if self.has_zero_token else tokens
+        return with_zero_rows(tokens, 1, 0) if self.has_zero_token else tokens
 
     def means(self, tokens: Tensor) -> Tensor:
         """Landmark means of tokens without the zero token: [n, e] -> [count, e]."""

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from pams_mil.models.precision import without_autocast
+from pams_mil.models.zero_rows import with_zero_rows
 
 BLOCK_TOKENS = 32
 
@@ -36,7 +36,7 @@ def _windows(values: Tensor, taps: int) -> Tensor:
     """Overlapping windows [blocks, T + K - 1, h, d] of zero-padded values."""
     n, heads, width = values.shape
     fill = -n % BLOCK_TOKENS
-    padded = functional.pad(values, (0, 0, 0, 0, taps // 2, taps // 2 + fill))
+    padded = with_zero_rows(values, taps // 2, taps // 2 + fill)
     row = heads * width
     blocks = (n + fill) // BLOCK_TOKENS
     shape = (blocks, BLOCK_TOKENS + taps - 1, heads, width)
@@ -75,7 +75,7 @@ class _ValueConv(torch.autograd.Function):
         values, weight = ctx.saved_tensors
         heads, taps = weight.shape
         windows = _windows(values, taps)
-        blocks = functional.pad(grad, (0, 0, 0, 0, 0, -len(grad) % BLOCK_TOKENS))
+        blocks = with_zero_rows(grad, 0, -len(grad) % BLOCK_TOKENS)
         blocks = blocks.reshape(len(windows), BLOCK_TOKENS, heads, -1)
         grad_weight = torch.empty_like(weight)
         for head in range(heads):
