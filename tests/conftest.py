@@ -1,11 +1,22 @@
-"""Hypothesis profiles: derandomized and short by default, so that a failure on one machine fails on all."""
+"""Settings of all tests: hypothesis is derandomized and short by default, so that a failure here is one everywhere."""
 
 from __future__ import annotations
 
 import os
 
 import hypothesis
+import pytest
+import torch
 
 hypothesis.settings.register_profile("ci", derandomize=True, max_examples=60, deadline=None)
 hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture
+def three_threads():
+    """Torch may use three threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)

@@ -11,14 +11,6 @@ from tests.forked import in_child
 from pams_mil.core_team import CoreTeam
 
 
-@pytest.fixture
-def three_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.usefixtures("three_threads")
 def test_results_come_in_order_from_threads_of_one_core_each():
     results = CoreTeam().map(lambda item: (item, torch.get_num_threads()), range(20))

@@ -14,14 +14,6 @@ from pams_mil import spare_cores as module
 from pams_mil.spare_cores import SpareCores
 
 
-@pytest.fixture
-def three_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
-
-
 def those_who_come(spare: SpareCores, most: int, expected: int) -> set[threading.Thread]:
     """Who does the work; no more of them than expected."""
     said: SimpleQueue[threading.Thread] = SimpleQueue()

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from pams_mil.errors import ParameterError
 from pams_mil.models import create_model
+from pams_mil.models import lean_pool as lean_pool_module
 from pams_mil.models.attention_pool import AttentionScores, spread_scores
 from pams_mil.models.lean_pool import lean_pool, pools_leanly
 from pams_mil.models.projection import Projection
@@ -96,9 +97,11 @@ def test_bad_dropout():
         small("clam_sb", dropout=1.5)
 
 
+@pytest.mark.parametrize("block", [1, 2, 1024])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("groups", [None, [[0, 1, 0, 1, 1]], [[0, 1, 0, 1, 1], [1, 1, 0, 0, 0]]])
-def test_lean_pooling_has_the_gradients_of_its_equation(bias, groups):
+def test_lean_pooling_has_the_gradients_of_its_equation(monkeypatch, bias, groups, block):
+    monkeypatch.setattr(lean_pool_module, "_ROWS", block)
     torch.manual_seed(0)
     projection, scores = Projection(3, 4, bias=bias).double(), AttentionScores(4, 2).double()
     bag = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)

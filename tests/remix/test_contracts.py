@@ -13,7 +13,7 @@ from tests.remix.strategies import pairs
 
 from pams_mil import discover
 from pams_mil.errors import ConfigError, ParameterError
-from pams_mil.remix import Mixed, Remix, create_remix, prepare
+from pams_mil.remix import Mixed, Remix, base, create_remix, prepare
 from pams_mil.remix.base import check_pair, take
 
 PRIORITY = [
@@ -142,6 +142,16 @@ class Sabotaged:
         if self.fault == "soft":
             return dataclasses.replace(mixed, weight_a=0.5)
         return mixed
+
+
+@pytest.mark.parametrize("alone", [0, 10**9])
+@pytest.mark.parametrize("kind_a", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind_b", [torch.float32, torch.float16, torch.bfloat16])
+def test_all_ways_to_copy_rows_agree(monkeypatch, alone, kind_a, kind_b):
+    monkeypatch.setattr(base, "_COPY_ALONE", alone)
+    a, b = torch.arange(12.0).reshape(4, 3).to(kind_a), -torch.arange(6.0).reshape(2, 3).to(kind_b)
+    mixed = take(a, b, torch.tensor([1, 3]))
+    assert mixed.features.tolist() == [*b.tolist(), a[1].tolist(), a[3].tolist()]
 
 
 FAULTS = ["writes", "empty a", "twice", "unseeded", "drops b", "wrong origin", "soft"]
