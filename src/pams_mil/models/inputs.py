@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -73,7 +74,7 @@ def _check_finite(batch: BagBatch) -> None:
     # of large but finite numbers, so only then is every value looked at.
     features = batch.features.detach()
     wide = features.dtype if features.dtype == torch.float64 else torch.float32
-    if bool(torch.isfinite(features.sum(dtype=wide))):
+    if math.isfinite(features.sum(dtype=wide).item()):
         return
     for index, bag in enumerate(replace(batch, features=features).bags()):
         bad = (~torch.isfinite(bag)).nonzero()

@@ -66,7 +66,11 @@ class _LeanPool(torch.autograd.Function):
         h = (torch.mm(x, w.T) if b is None else torch.addmm(b, x, w.T)).relu_()
         gates = torch.addmm(inner_bias, h, inner.T)
         t, u = gates.chunk(2, dim=1)
-        scores = torch.mv(t.tanh_() * u.sigmoid_(), outer[0]) + outer_bias
+        # tanh(a) = 2 sigmoid(2 a) - 1, which takes half the time
+        t.mul_(2)
+        gates.sigmoid_()
+        t.mul_(2).sub_(1)
+        scores = torch.mv(t * u, outer[0]) + outer_bias
         alpha = spread_scores(scores, groups, count).softmax(-1)
         pooled = alpha @ h
         ctx.save_for_backward(x, w, inner, outer, h, gates, alpha, pooled)
@@ -81,7 +85,7 @@ class _LeanPool(torch.autograd.Function):
         grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         grad_w, grad_inner, grad_outer = torch.zeros_like(w), torch.zeros_like(inner), torch.zeros_like(outer)
         grad_b, grad_inner_bias, grad_outer_bias = w.new_zeros(len(w)), inner.new_zeros(len(inner)), outer.new_zeros(1)
-        already = (grad_pooled * pooled).sum(-1, keepdim=True)
+        already = (grad_pooled * pooled).sum(-1)
         all_grad_h, all_grad_gates = torch.empty_like(h[:_ROWS]), torch.empty_like(gates[:_ROWS])
         for start in range(0, len(x), _ROWS):
             block = slice(start, start + _ROWS)
@@ -89,7 +93,7 @@ class _LeanPool(torch.autograd.Function):
             grad_h, grad_gates = all_grad_h[: len(x_)], all_grad_gates[: len(x_)]
             t, u = gates[block].chunk(2, dim=1)
             grad_t, grad_u = grad_gates.chunk(2, dim=1)
-            grad_a = grad_scores[block] + (alpha_ * (grad_pooled @ h_.T - already)).sum(0)
+            grad_a = grad_scores[block] + ((h_ @ grad_pooled.T - already) * alpha_.T).sum(1)
             both, grad_both = t * u, grad_a[:, None] * outer
             torch.mul(grad_both, both, out=grad_u)
             torch.mul(grad_both, u, out=grad_t).addcmul_(grad_u, t, value=-1)

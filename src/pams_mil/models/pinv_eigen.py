@@ -9,8 +9,8 @@ The derivative of g(S) is the matrix of divided differences g[i, j] = (g(l_i) - 
     grad S = V (g[i, j] * (V^T grad)(V^T Y)^T) V^T,        g[i, i] = g'(l_i).
 
 Differences of close eigenvalues would cancel, so they are never taken: divided differences follow a product rule,
-(a b)[i, j] = a_i b[i, j] + a[i, j] b_j, and start from l[i, j] = 1. The decomposition is in float64, because an error
-e in a small eigenvalue changes g by up to g^2 e.
+(a b)[i, j] = a_i b[i, j] + a[i, j] b_j, and start from l[i, j] = 1. An error e in a small eigenvalue changes g by up
+to g^2 e, so the decomposition has to be more exact than float32 (see `deflated_eigh`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pams_mil.core_team import CoreTeam
+from pams_mil.models.deflated_eigh import deflated_eigh
 from pams_mil.models.precision import without_autocast
 
 _CORES = CoreTeam()
@@ -34,14 +35,9 @@ class EigenFactor(torch.autograd.Function):
     @without_autocast
     def forward(ctx: Any, s: Tensor, y: Tensor, steps: int) -> Tensor:
         """V diag(g) V^T Y."""
-        given, values, rows = s.detach(), s.new_empty(s.shape[:-1]), torch.empty_like(s)
-
-        def decompose(index: int) -> None:
-            values[index], vectors = torch.linalg.eigh(given[index].double())
-            rows[index] = vectors.mT
-
         # one matrix per core: all cores on one matrix of this size mostly wait for each other
-        _CORES.map(decompose, range(len(s)))
+        pairs = _CORES.map(deflated_eigh, s.detach().unbind())
+        values, rows = (torch.stack(parts) for parts in zip(*pairs, strict=True))
         r, g = values, torch.ones_like(values)
         for _ in range(steps):
             q = _factor(r)
