@@ -3,12 +3,13 @@
     python benchmarks/models.py            n in {500, 2000, 8000, 30000}
     python benchmarks/models.py --quick    n in {500, 2000}
 
-Times are medians of interleaved runs, so a slow moment of the machine hits all contenders. Peak memory is how
-far the resident size of a fresh process rises during its first step. All contenders use the same optimizer and, for
-DTFD, clip gradients and decay weights as its authors do; only the published DTFD keeps the two plain Adams of its
-authors, and clips each part of the model by itself. "loop" is the leanest loop over pseudo-bags. `--clock cpu`
-measures processor time instead of wall time, for machines that do other things as well. Peers that are
-not installed are skipped and named; they can live in a folder of their own:
+Contenders take turns, and a ratio is the median over the rounds of the ratio within a round, so that a slow moment of
+the machine hits both sides of it. Peak memory is how far the resident size of a fresh process rises during its first
+step. All contenders use the same optimizer and, for DTFD, clip gradients and decay weights as its authors do; only the
+published DTFD keeps the two plain Adams of its authors, and clips each part of the model by itself. "loop" is the
+leanest loop over pseudo-bags; torchmil's DTFD has no gates, which are half of the attention's work. `--clock cpu`
+measures processor time instead of wall time, for machines that do other things as well. Peers that are not installed
+are skipped and named; they can live in a folder of their own:
 
     pip install --no-deps --target peers torchmil tensordict pyvers orjson
     PYTHONPATH=peers python benchmarks/models.py
@@ -31,7 +32,9 @@ from model_peers import WIDTH, build, copy_into_loop, installed
 from pams_mil.models import create_model
 
 SIZES, QUICK = (500, 2000, 8000, 30000), (500, 2000)
-MODELS = ("transmil", "dtfd", "abmil")
+TASKS = ("train", "infer")
+ROUNDS = {"transmil": 7, "dtfd": 25, "abmil": 25}
+"""Of every model; a step of the last two takes a fraction of a second, too short for a few to mean much."""
 
 
 def contenders(kind: str) -> list[str]:
@@ -95,21 +98,29 @@ def check_same_function(kind: str) -> str:
     return f"largest difference of logits for the same weights: {largest:.1e}"
 
 
-def times(kind: str, n: int, names: list[str], clock, rounds: int) -> dict[str, dict[str, float]]:
-    """Median seconds of a training step and an inference call per contender."""
+Seconds = dict[tuple[str, str], list[float]]
+"""Of every contender and task, one per round."""
+
+
+def times(kind: str, n: int, names: list[str], clock, rounds: int) -> Seconds:
+    """Seconds of a training step and an inference call of every contender, round by round."""
     bag = torch.randn(n, WIDTH)
     runners = {name: Runner(kind, name) for name in names}
-    seconds = {name: {"train": [], "infer": []} for name in names}
+    seconds: Seconds = {(name, task): [] for name in names for task in TASKS}
     for round_number in range(rounds + 1):
         for name, runner in runners.items():
-            for task in ("train", "infer"):
+            for task in TASKS:
                 start = clock()
                 getattr(runner, task)(bag)
                 if round_number:
-                    seconds[name][task].append(clock() - start)
-    return {
-        name: {task: statistics.median(values) for task, values in tasks.items()} for name, tasks in seconds.items()
-    }
+                    seconds[name, task].append(clock() - start)
+    return seconds
+
+
+def times_faster(seconds: Seconds, other: str, task: str) -> float:
+    """How many times as long as ours another contender takes, in the middle round."""
+    pairs = zip(seconds[other, task], seconds["pams", task], strict=True)
+    return statistics.median(theirs / ours for theirs, ours in pairs)
 
 
 def dtfd_products(n: int, clock, rounds: int) -> float:
@@ -169,12 +180,13 @@ def compare(kind: str, sizes: tuple[int, ...], clock, rounds: int) -> None:
     for n in sizes:
         found = times(kind, n, names, clock, rounds)
         if kind == "dtfd":
-            limits.append(f"{found['loop']['train'] / dtfd_products(n, clock, rounds):.2f} at n = {n}")
+            products = dtfd_products(n, clock, rounds)
+            limits.append(f"{statistics.median(found['loop', 'train']) / products:.2f} at n = {n}")
         peaks = {name: peak_megabytes(kind, name, n) for name in names}
         memory[n] = peaks["pams"]
-        row = [str(n), f"{found['pams']['train']:.3f}", f"{found['pams']['infer']:.3f}", f"{peaks['pams']:.0f}"]
+        row = [str(n), *(f"{statistics.median(found['pams', task]):.3f}" for task in TASKS), f"{peaks['pams']:.0f}"]
         for other in others:
-            row += [f"{found[other][task] / found['pams'][task]:.2f}" for task in ("train", "infer")]
+            row += [f"{times_faster(found, other, task):.2f}" for task in TASKS]
             row.append(f"{peaks['pams'] / peaks[other]:.0%}")
         print("| " + " | ".join(row) + " |", flush=True)
     pairs = list(itertools.pairwise(sizes))
@@ -190,9 +202,9 @@ def main() -> None:
     """Parse the options and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small bags only")
-    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--models", nargs="+", default=list(ROUNDS), choices=list(ROUNDS))
     parser.add_argument("--sizes", nargs="+", type=int)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, help="instead of the number that a model has")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--measure-memory", nargs=3, help=argparse.SUPPRESS)
@@ -210,7 +222,7 @@ def main() -> None:
             print(f"peer {package} is not installed: skipped")
     clock = time.perf_counter if options.clock == "wall" else time.process_time
     for kind in options.models:
-        compare(kind, sizes, clock, options.rounds)
+        compare(kind, sizes, clock, options.rounds or ROUNDS[kind])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch.nn import functional
 from pams_mil.errors import ParameterError
 from pams_mil.models import create_model
 from pams_mil.models import lean_pool as lean_pool_module
-from pams_mil.models.attention_pool import AttentionScores, spread_scores
+from pams_mil.models.attention_pool import AttentionScores, gate_in_place, spread_scores
 from pams_mil.models.lean_pool import lean_pool, pools_leanly
 from pams_mil.models.projection import Projection
 
@@ -118,6 +118,23 @@ def test_lean_pooling_has_the_gradients_of_its_equation(monkeypatch, bias, group
         torch.autograd.grad((pooled, found), leaves, slopes),
         torch.autograd.grad((alpha @ instances, expected), leaves, slopes),
     )
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-7), (torch.float64, 1e-15), (torch.bfloat16, 0)])
+def test_scores_without_gradients_are_those_with_them(dtype, tolerance):
+    torch.manual_seed(0)
+    scores, instances = AttentionScores(6, 4).to(dtype), 3 * torch.randn(50, 6, dtype=dtype)
+    expected = scores(instances)
+    with torch.inference_mode():
+        torch.testing.assert_close(scores(instances), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_gates_in_place_equal_tanh_and_sigmoid():
+    inner = torch.linspace(-30, 30, 4002, dtype=torch.float32).reshape(-1, 2)
+    signal, gate = gate_in_place(inner.clone())
+    exact = inner.double()
+    assert (signal[:, 0] - exact[:, 0].tanh()).abs().max() < 2e-7
+    assert (gate[:, 0] - exact[:, 1].sigmoid()).abs().max() < 1.3e-7
 
 
 def test_lean_pooling_backward_does_not_care_where_it_is_called():

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from pams_mil.models.by_hand import by_hand
 from pams_mil.models.precision import at_least_float32
 from pams_mil.models.projection import CHUNK_ROWS
 
@@ -35,13 +36,32 @@ class AttentionScores(nn.Module):
     def forward(self, instances: Tensor) -> Tensor:
         """Scores [n] of instances [n, e]."""
         inner = self.inner(instances)
-        if self.gated:
+        if self.gated and not torch.is_grad_enabled() and by_hand(self.inner.weight):
+            signal, gate = gate_in_place(inner)
+            hidden = self.dropout(signal) * self.dropout(gate)
+        elif self.gated:
             signal, gate = inner.chunk(2, dim=-1)
             hidden = self.dropout(signal.tanh()) * self.dropout(gate.sigmoid())
         else:
             hidden = self.dropout(inner.tanh())
         scores: Tensor = self.outer(hidden)
         return scores.squeeze(-1)
+
+
+def gate_in_place(inner: Tensor) -> tuple[Tensor, Tensor]:
+    """The tanh of the first half of the columns and the sigmoid of the second, [n, 2 w] -> two views [n, w].
+
+    tanh(a) = 2 sigmoid(2 a) - 1 takes half the time of tanh itself. Its error is that of a number near 1, also for
+    small a, which is why it is for full precision only.
+
+    >>> [part.tolist() for part in gate_in_place(torch.zeros(1, 2))]
+    [[[0.0]], [[0.5]]]
+    """
+    signal, gate = inner.chunk(2, dim=-1)
+    signal.mul_(2)
+    inner.sigmoid_()
+    signal.mul_(2).sub_(1)
+    return signal, gate
 
 
 def merge_gates(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ _DOMINATES = 8
 """How many times s the largest eigenvalue has to be."""
 
 _LEAST = 1e-8
-"""What s has to be of the largest eigenvalue; less is hardly more than rounding, which has no eigenvectors to speak of."""
+"""What s has to be of the largest eigenvalue: the eigenvectors of less would be those of rounding."""
 
 _MOST_STEPS = 12
 

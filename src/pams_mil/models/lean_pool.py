@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pams_mil.models.attention_pool import AttentionScores, spread_scores
+from pams_mil.models.attention_pool import AttentionScores, gate_in_place, spread_scores
 from pams_mil.models.by_hand import by_hand
 from pams_mil.models.precision import without_autocast
 from pams_mil.models.projection import Projection
@@ -65,11 +65,7 @@ class _LeanPool(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         h = (torch.mm(x, w.T) if b is None else torch.addmm(b, x, w.T)).relu_()
         gates = torch.addmm(inner_bias, h, inner.T)
-        t, u = gates.chunk(2, dim=1)
-        # tanh(a) = 2 sigmoid(2 a) - 1, which takes half the time
-        t.mul_(2)
-        gates.sigmoid_()
-        t.mul_(2).sub_(1)
+        t, u = gate_in_place(gates)
         scores = torch.mv(t * u, outer[0]) + outer_bias
         alpha = spread_scores(scores, groups, count).softmax(-1)
         pooled = alpha @ h
