@@ -17,6 +17,7 @@ from pams_mil.models.fast_dropout import FastDropout
 from pams_mil.models.landmarks import LandmarkPlan
 from pams_mil.models.pinv import inverse_factor, pseudo_inverse_apply
 from pams_mil.models.pinv_eigen import divided_differences
+from pams_mil.models.split_linear import split_linear
 from pams_mil.models.value_conv import value_conv
 
 
@@ -94,6 +95,40 @@ def test_divided_differences_are_differences_and_on_the_diagonal_derivatives():
 def test_a_matrix_that_is_not_finite_passes_through_and_is_not_an_error():
     s = torch.full((1, 3, 3), float("nan")).requires_grad_()
     assert inverse_factor(s, torch.ones(1, 3, 1)).isnan().all()
+
+
+def test_the_gradient_of_the_pseudo_inverse_is_symmetric(monkeypatch):
+    torch.manual_seed(5)
+    a = torch.randn(2, 12, 12, dtype=torch.float64).softmax(-1)
+    for eigen in (False, True):
+        choose(monkeypatch, eigen)
+        s = (a @ a.mT / a.sum(-2).max()).requires_grad_()
+        (gradient,) = torch.autograd.grad(inverse_factor(s, torch.randn(2, 12, 3, dtype=torch.float64)).sin().sum(), s)
+        torch.testing.assert_close(gradient, gradient.mT)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_split_linear_equals_one_linear_map_per_part(parts):
+    torch.manual_seed(6)
+    x = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(parts * 5, 4, dtype=torch.float64, requires_grad=True)
+    expected = torch.split(functional.linear(x, weight), 5, dim=1)
+    found = split_linear(x, weight, parts)
+    torch.testing.assert_close(found, expected)
+    slopes = [torch.randn_like(part) for part in expected]
+    torch.testing.assert_close(
+        torch.autograd.grad(found, (x, weight), slopes), torch.autograd.grad(expected, (x, weight), slopes)
+    )
+
+
+def test_split_linear_without_the_gradient_of_a_part_and_in_half_precision():
+    x, weight = torch.ones(2, 3, requires_grad=True), torch.ones(4, 3, requires_grad=True)
+    first, _ = split_linear(x, weight, 2)
+    first.sum().backward()
+    assert x.grad.tolist() == [[2.0] * 3] * 2
+    assert weight.grad.tolist() == [[2.0] * 3] * 2 + [[0.0] * 3] * 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert [part.dtype for part in split_linear(x, weight, 2)] == [torch.bfloat16] * 2
 
 
 @pytest.mark.parametrize("keep", [0, 10**6])

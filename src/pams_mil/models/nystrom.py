@@ -22,6 +22,7 @@ from pams_mil.models.class_row import class_row
 from pams_mil.models.landmarks import LandmarkPlan
 from pams_mil.models.pinv import pseudo_inverse_apply
 from pams_mil.models.precision import at_least_float32
+from pams_mil.models.split_linear import split_linear
 from pams_mil.models.value_conv import value_conv
 
 
@@ -65,8 +66,7 @@ class NystromAttention(nn.Module):
         plan = LandmarkPlan(len(tokens), self.landmarks, self.masked)
         core = self._core(plan, tokens)
         padded = plan.with_zero_token(tokens)
-        # Three products instead of one: their gradients then need not be put side by side.
-        q, k, v = (self._by_head(functional.linear(padded, part)) for part in self.qkv.weight.chunk(3))
+        q, k, v = (self._by_head(part) for part in split_linear(padded, self.qkv.weight, 3))
         distilled = _attend(core.queries.to(q.dtype), k, v, plan.token_log_multiplicity(q), scale=1.0)
         weighted = self._inverse(core, distilled, transpose=False)
         bias = core.log_multiplicity if plan.copies != plan.zero_landmarks else None

@@ -32,14 +32,16 @@ def value_conv(values: Tensor, weight: Tensor) -> Tensor:
     return convolved
 
 
-def _windows(values: Tensor, taps: int) -> Tensor:
-    """Overlapping windows [blocks, T + K - 1, h, d] of zero-padded values."""
-    n, heads, width = values.shape
-    fill = -n % BLOCK_TOKENS
-    padded = with_zero_rows(values, taps // 2, taps // 2 + fill)
+def _padded(values: Tensor, taps: int) -> Tensor:
+    """Values with K // 2 rows of zeros around them, and more behind until blocks of T are full."""
+    return with_zero_rows(values, taps // 2, taps // 2 + -len(values) % BLOCK_TOKENS)
+
+
+def _windows(padded: Tensor, taps: int) -> Tensor:
+    """Overlapping windows [blocks, T + K - 1, h, d] of padded values."""
+    length, heads, width = padded.shape
     row = heads * width
-    blocks = (n + fill) // BLOCK_TOKENS
-    shape = (blocks, BLOCK_TOKENS + taps - 1, heads, width)
+    shape = ((length - taps + 1) // BLOCK_TOKENS, BLOCK_TOKENS + taps - 1, heads, width)
     return padded.as_strided(shape, (BLOCK_TOKENS * row, row, width, 1))
 
 
@@ -53,12 +55,12 @@ def _bands(weight: Tensor) -> Tensor:
     return bands
 
 
-def _convolve(values: Tensor, weight: Tensor) -> Tensor:
-    windows, bands = _windows(values, weight.shape[1]), _bands(weight)
-    out = values.new_empty(len(windows), BLOCK_TOKENS, *values.shape[1:])
+def _convolve(padded: Tensor, weight: Tensor, n: int) -> Tensor:
+    windows, bands = _windows(padded, weight.shape[1]), _bands(weight)
+    out = padded.new_empty(len(windows), BLOCK_TOKENS, *padded.shape[1:])
     for head, band in enumerate(bands):
         out[:, :, head] = torch.matmul(band, windows[:, :, head])
-    return out.flatten(0, 1)[: len(values)]
+    return out.flatten(0, 1)[:n]
 
 
 class _ValueConv(torch.autograd.Function):
@@ -66,7 +68,7 @@ class _ValueConv(torch.autograd.Function):
     @without_autocast
     def forward(ctx: Any, values: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(values, weight)
-        return _convolve(values, weight)
+        return _convolve(_padded(values, weight.shape[1]), weight, len(values))
 
     @staticmethod
     @without_autocast
@@ -74,12 +76,11 @@ class _ValueConv(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         values, weight = ctx.saved_tensors
         heads, taps = weight.shape
-        windows = _windows(values, taps)
-        blocks = with_zero_rows(grad, 0, -len(grad) % BLOCK_TOKENS)
-        blocks = blocks.reshape(len(windows), BLOCK_TOKENS, heads, -1)
+        windows, padded = _windows(_padded(values, taps), taps), _padded(grad, taps)
+        blocks = padded[taps // 2 : len(padded) - taps // 2].reshape(-1, BLOCK_TOKENS, *padded.shape[1:])
         grad_weight = torch.empty_like(weight)
         for head in range(heads):
             products = torch.bmm(blocks[:, :, head], windows[:, :, head].mT).sum(0)
             diagonals = products.as_strided((BLOCK_TOKENS, taps), (BLOCK_TOKENS + taps, 1))
             grad_weight[head] = diagonals.sum(0)
-        return _convolve(grad, weight.flip(1)), grad_weight
+        return _convolve(padded, weight.flip(1), len(grad)), grad_weight
