@@ -36,6 +36,12 @@ TASKS = ("train", "infer")
 ROUNDS = {"transmil": 7, "dtfd": 25, "abmil": 25}
 """Of every model; a step of the last two takes a fraction of a second, too short for a few to mean much."""
 
+TRAIN_GOALS = {("transmil", "published"): 2.2, ("dtfd", "torchmil"): 1.0, ("abmil", "torchmil"): 1.0}
+"""How many times as fast as a contender a training step has to be, for every size of a bag."""
+DTFD_GOAL = {2000: 1.9}
+"""The same against the published DTFD."""
+TRANSMIL_INFER_GOAL, TRANSMIL_MEMORY_LIMIT = 1.6, 0.4
+
 
 def contenders(kind: str) -> list[str]:
     """Who takes part for a model, ours first."""
@@ -123,6 +129,19 @@ def times_faster(seconds: Seconds, other: str, task: str) -> float:
     return statistics.median(theirs / ours for theirs, ours in pairs)
 
 
+def missed_goals(kind: str, n: int, other: str, train: float, infer: float, memory: float) -> list[str]:
+    """What falls short of its goal, in words."""
+    goal = DTFD_GOAL.get(n) if (kind, other) == ("dtfd", "published") else TRAIN_GOALS.get((kind, other))
+    against = f"{kind}, n = {n}, against {other}"
+    missed = [f"{against}: training step {train:.2f} x, goal {goal} x"] if goal and train < goal else []
+    if (kind, other) == ("transmil", "published"):
+        if infer < TRANSMIL_INFER_GOAL:
+            missed.append(f"{against}: inference {infer:.2f} x, goal {TRANSMIL_INFER_GOAL} x")
+        if memory > TRANSMIL_MEMORY_LIMIT:
+            missed.append(f"{against}: {memory:.0%} of its memory, limit {TRANSMIL_MEMORY_LIMIT:.0%}")
+    return missed
+
+
 def dtfd_products(n: int, clock, rounds: int) -> float:
     """Median seconds of the matrix products that one training step of DTFD cannot do without."""
     bag, instances, gates = torch.randn(n, WIDTH), torch.randn(n, 512), torch.randn(n, 256)
@@ -163,8 +182,8 @@ def measure_memory(kind: str, contender: str, n: int) -> None:
     print(json.dumps((resident_kilobytes("VmHWM") - before) * 1024 / 1e6))
 
 
-def compare(kind: str, sizes: tuple[int, ...], clock, rounds: int) -> None:
-    """Print the tables of one model."""
+def compare(kind: str, sizes: tuple[int, ...], clock, rounds: int) -> list[str]:
+    """Print the tables of one model; the goals that were missed."""
     names = contenders(kind)
     print(f"\n## {kind}, D = {WIDTH}")
     if "published" in names:
@@ -176,7 +195,7 @@ def compare(kind: str, sizes: tuple[int, ...], clock, rounds: int) -> None:
     for other in others:
         header += [f"{other} train x", f"{other} infer x", f"our memory / {other}'s"]
     print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
-    memory, limits = {}, []
+    memory, limits, missed = {}, [], []
     for n in sizes:
         found = times(kind, n, names, clock, rounds)
         if kind == "dtfd":
@@ -186,8 +205,10 @@ def compare(kind: str, sizes: tuple[int, ...], clock, rounds: int) -> None:
         memory[n] = peaks["pams"]
         row = [str(n), *(f"{statistics.median(found['pams', task]):.3f}" for task in TASKS), f"{peaks['pams']:.0f}"]
         for other in others:
-            row += [f"{times_faster(found, other, task):.2f}" for task in TASKS]
-            row.append(f"{peaks['pams'] / peaks[other]:.0%}")
+            train, infer = (times_faster(found, other, task) for task in TASKS)
+            share = peaks["pams"] / peaks[other]
+            row += [f"{train:.2f}", f"{infer:.2f}", f"{share:.0%}"]
+            missed += missed_goals(kind, n, other, train, infer, share)
         print("| " + " | ".join(row) + " |", flush=True)
     pairs = list(itertools.pairwise(sizes))
     text = ", ".join(f"{a} to {b}: {(memory[b] - memory[a]) / (b - a) * 1000:.1f}" for a, b in pairs)
@@ -196,10 +217,11 @@ def compare(kind: str, sizes: tuple[int, ...], clock, rounds: int) -> None:
         print(
             "times faster than the loop that a step of nothing but its matrix products would be: " + ", ".join(limits)
         )
+    return missed
 
 
-def main() -> None:
-    """Parse the options and run."""
+def main() -> int:
+    """Parse the options and run; 1 when a goal is missed and --strict is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small bags only")
     parser.add_argument("--models", nargs="+", default=list(ROUNDS), choices=list(ROUNDS))
@@ -207,12 +229,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="instead of the number that a model has")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a goal is missed")
     parser.add_argument("--measure-memory", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure_memory:
         kind, contender, n = options.measure_memory
         measure_memory(kind, contender, int(n))
-        return
+        return 0
     if options.threads:
         torch.set_num_threads(options.threads)
     sizes = tuple(options.sizes or (QUICK if options.quick else SIZES))
@@ -221,9 +244,12 @@ def main() -> None:
         if not installed(package):
             print(f"peer {package} is not installed: skipped")
     clock = time.perf_counter if options.clock == "wall" else time.process_time
+    missed = []
     for kind in options.models:
-        compare(kind, sizes, clock, options.rounds or ROUNDS[kind])
+        missed += compare(kind, sizes, clock, options.rounds or ROUNDS[kind])
+    print("\nGoals missed: " + ("; ".join(missed) if missed else "none"))
+    return 1 if missed and options.strict else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pams_mil.models.attention_pool import AttentionScores, stream_pool
-from pams_mil.models.bags import BagBatch
+from pams_mil.models.bags import BagBatch, joined
 from pams_mil.models.base import Embedded, MILModel, require_positive
 from pams_mil.models.heads import Head
 from pams_mil.models.lean_pool import lean_pool, pools_leanly
@@ -55,8 +55,8 @@ class ABMIL(MILModel):
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Attention-pooled vectors [b, e]."""
         pooled, scores = self._pool(batch)
-        weights = torch.cat([part.softmax(-1) for part in scores]) if attention else None
-        return Embedded(torch.cat(pooled), weights)
+        weights = joined([part.softmax(-1) for part in scores]) if attention else None
+        return Embedded(joined(pooled), weights)
 
     def _pool(self, batch: BagBatch) -> tuple[list[Tensor], list[Tensor]]:
         if not torch.is_grad_enabled():

@@ -11,6 +11,15 @@ from torch import Tensor
 from pams_mil.errors import ModelInputError
 
 
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Rows of all parts, one after the other; a single part is not copied.
+
+    >>> joined([torch.zeros(1, 2), torch.ones(1, 2)]).tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
+    """
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
 @dataclass(frozen=True)
 class BagBatch:
     """Bags Z_1 ... Z_b stacked as rows.
@@ -51,8 +60,7 @@ class BagBatch:
         """Bags [n_i, d] of any sizes, stacked; a single bag is not copied."""
         if not bags:
             raise ModelInputError("Expected at least one bag, found none.")
-        features = bags[0] if len(bags) == 1 else torch.cat(list(bags))
-        return cls(features, tuple(len(bag) for bag in bags), tuple(keys), tuple(seeds))
+        return cls(joined(bags), tuple(len(bag) for bag in bags), tuple(keys), tuple(seeds))
 
     def __len__(self) -> int:
         return len(self.sizes)

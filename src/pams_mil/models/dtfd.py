@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pams_mil.errors import ParameterError
 from pams_mil.models.attention_pool import AttentionScores, merge_gates, spread_scores, stream_pool
-from pams_mil.models.bags import BagBatch
+from pams_mil.models.bags import BagBatch, joined
 from pams_mil.models.base import Embedded, MILModel, require_positive
 from pams_mil.models.distill import ranked_rows
 from pams_mil.models.heads import Head, make_head
@@ -123,10 +123,11 @@ class DTFD(MILModel):
         """Tier-2 vectors [r * b, e] and tier-1 vectors [g, e] of all pseudo-bags."""
         results = [self._embed_bag(batch, index, tier1_head) for index in range(len(batch))]
         owners = [index for index, result in enumerate(results) for _ in range(len(result.groups))]
+        vectors = [result.vectors for result in results]
         return Embedded(
-            vectors=torch.stack([result.vectors for result in results], dim=1).flatten(0, 1),
-            attention=torch.cat([result.attention() for result in results]) if attention else None,
-            tier1_vectors=torch.cat([result.groups for result in results]),
+            vectors=vectors[0] if len(vectors) == 1 else torch.stack(vectors, dim=1).flatten(0, 1),
+            attention=joined([result.attention() for result in results]) if attention else None,
+            tier1_vectors=joined([result.groups for result in results]),
             tier1_bag=torch.tensor(owners, device=batch.features.device),
             repeats=len(results[0].vectors),
         )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pams_mil.errors import ParameterError
-from pams_mil.models.bags import BagBatch
+from pams_mil.models.bags import BagBatch, joined
 from pams_mil.models.base import Embedded, MILModel, require_positive
 from pams_mil.models.fast_dropout import FastDropout
 from pams_mil.models.heads import Head
@@ -129,7 +129,7 @@ class TransMIL(MILModel):
         """Class tokens [b, e]."""
         results = [self._embed_bag(bag) for bag in batch.bags()]
         maps = [_instance_attention(row, n) for (_, row), n in zip(results, batch.sizes, strict=True)]
-        return Embedded(torch.cat([vector for vector, _ in results]), torch.cat(maps) if attention else None)
+        return Embedded(joined([vector for vector, _ in results]), joined(maps) if attention else None)
 
     def _embed_bag(self, bag: Tensor) -> tuple[Tensor, Tensor]:
         n = len(bag)
