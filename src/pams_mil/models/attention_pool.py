@@ -36,12 +36,13 @@ class AttentionScores(nn.Module):
     def forward(self, instances: Tensor) -> Tensor:
         """Scores [n] of instances [n, e]."""
         inner = self.inner(instances)
-        if self.gated and not torch.is_grad_enabled() and by_hand(self.inner.weight):
-            signal, gate = gate_in_place(inner)
+        if self.gated:
+            if torch.is_grad_enabled() or not by_hand(self.inner.weight):
+                signal, gate = inner.chunk(2, dim=-1)
+                signal, gate = signal.tanh(), gate.sigmoid()
+            else:
+                signal, gate = gate_in_place(inner)
             hidden = self.dropout(signal) * self.dropout(gate)
-        elif self.gated:
-            signal, gate = inner.chunk(2, dim=-1)
-            hidden = self.dropout(signal.tanh()) * self.dropout(gate.sigmoid())
         else:
             hidden = self.dropout(inner.tanh())
         scores: Tensor = self.outer(hidden)
