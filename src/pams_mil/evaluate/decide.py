@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.errors import ParameterError, PredictionsError, listing
-from pams_mil.evaluate.predictions import SUM_TOLERANCE, Predictions
+from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.probability import check_probabilities
 from pams_mil.severity import PENALTY, Matrix, check_cost, lca_cost, metric_weight
 
 Ints = npt.NDArray[np.int64]
@@ -35,7 +36,7 @@ def most_probable(probabilities: npt.ArrayLike) -> Ints:
     >>> most_probable([[0.5, 0.3, 0.2]]).tolist()
     [0]
     """
-    decision: Ints = _probabilities(probabilities).argmax(axis=1)
+    decision: Ints = check_probabilities(probabilities).argmax(axis=1)
     return decision
 
 
@@ -48,7 +49,7 @@ def least_risk(probabilities: npt.ArrayLike, cost: npt.ArrayLike) -> Ints:
     >>> least_risk([[0.5, 0.3, 0.2]], missed_cancer).tolist()  # risks 2.7, 1.1 and 0.8
     [2]
     """
-    p = _probabilities(probabilities)
+    p = check_probabilities(probabilities)
     decision: Ints = (p @ check_cost(cost, p.shape[1], zero_diagonal=True)).argmin(axis=1)
     return decision
 
@@ -59,7 +60,7 @@ def most_ascc(probabilities: npt.ArrayLike, weight: npt.ArrayLike) -> Ints:
     >>> most_ascc([[0.4, 0.25, 0.35]], [[1, 2, 3], [4, 1, 2], [5, 4, 1]]).tolist()  # .5325, .5375 and .6083
     [2]
     """
-    p = _probabilities(probabilities)
+    p = check_probabilities(probabilities)
     wheel = check_cost(weight, p.shape[1], zero_diagonal=False)
     if (wheel < 1).any():
         raise ParameterError(f"weight must hold numbers of at least 1, found {wheel.min():g}; see metric_weight.")
@@ -90,11 +91,7 @@ def decide(
     >>> [int(decide([[0.4, 0.25, 0.35]], tree, rule=rule)[0]) for rule in RULES]
     [0, 2, 2]
     """
-    p = _probabilities(probabilities)
-    if p.shape[1] != hierarchy.num_classes(level):
-        raise ParameterError(
-            f"probabilities must have {hierarchy.num_classes(level)} columns, one per class, found {p.shape[1]}."
-        )
+    p = check_probabilities(probabilities, hierarchy.num_classes(level))
     if rule == "argmax":
         return most_probable(p)
     if rule == "ascc":
@@ -129,14 +126,3 @@ def _cost(cost: NamedCost | npt.ArrayLike, hierarchy: ClassHierarchy, level: int
             return lca_cost(hierarchy, level)
         raise ParameterError(f"cost must be 'severity', 'lca' or a matrix [true, predicted], found {cost!r}.")
     return np.asarray(cost, dtype=np.float64)
-
-
-def _probabilities(values: npt.ArrayLike) -> Matrix:
-    p = np.asarray(values, dtype=np.float64)
-    if p.ndim != 2:
-        raise ParameterError(f"probabilities must be a table [samples, classes], found shape {p.shape}.")
-    wrong = ~np.isfinite(p).all(axis=1) | (p < 0).any(axis=1) | (np.abs(p.sum(axis=1) - 1) > SUM_TOLERANCE)
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise ParameterError(f"probabilities must be at least 0 and sum to 1; row {row} is {p[row].tolist()}.")
-    return p

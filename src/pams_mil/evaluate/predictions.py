@@ -13,12 +13,10 @@ import numpy.typing as npt
 from pams_mil import atomic
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.probability import SUM_TOLERANCE
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.float64]
-
-SUM_TOLERANCE = 1e-3
-"""How far a row of probabilities may be from 1 before it is refused."""
 
 
 @dataclass(frozen=True)

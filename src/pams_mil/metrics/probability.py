@@ -11,6 +11,23 @@ from pams_mil.metrics.reduce import divide
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+SUM_TOLERANCE = 1e-3
+"""How far a row of probabilities may be from 1 before it is refused."""
+
+
+def check_probabilities(values: npt.ArrayLike, num_classes: int | None = None) -> Array:
+    """Probabilities [n, C] as numbers, or an error that names the first row that holds none."""
+    p = np.asarray(values, dtype=np.float64)
+    if p.ndim != 2:
+        raise ParameterError(f"probabilities must be a table [samples, classes], found shape {p.shape}.")
+    if num_classes is not None and p.shape[1] != num_classes:
+        raise ParameterError(f"probabilities must have {num_classes} columns, one per class, found {p.shape[1]}.")
+    wrong = ~np.isfinite(p).all(axis=1) | (p < 0).any(axis=1) | (np.abs(p.sum(axis=1) - 1) > SUM_TOLERANCE)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ParameterError(f"probabilities must be at least 0 and sum to 1; row {row} is {p[row].tolist()}.")
+    return p
+
 
 def macro_auc(y_true: Ints, probabilities: Array) -> float:
     """One-vs-rest AUC averaged over the classes that have both positives and negatives; NaN if none has.
