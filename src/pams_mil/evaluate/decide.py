@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.errors import ParameterError, PredictionsError, listing
+from pams_mil.evaluate.debias import TrainingBias
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.probability import check_probabilities
-from pams_mil.severity import PENALTY, Matrix, check_cost, lca_cost, metric_weight
+from pams_mil.severity import PENALTY, Matrix, check_cost, lca_cost, loss_weight, metric_weight
 
 Ints = npt.NDArray[np.int64]
 Rule = Literal["argmax", "risk", "ascc"]
@@ -107,15 +108,30 @@ def redecide(
     rule: Rule = "argmax",
     cost: NamedCost | npt.ArrayLike = "severity",
     penalty: float = PENALTY,
+    debias: bool | TrainingBias = False,
 ) -> Predictions:
-    """The same predictions with the reported class decided anew from the probabilities."""
+    """The same predictions with the reported class decided anew from the probabilities.
+
+    Args:
+        predictions: What a model said.
+        rule: As in `decide`.
+        cost: As in `decide`.
+        penalty: As in `decide`.
+        debias: First undo what training did to the probabilities, which the result then carries. True stands for MSCE
+            with its default weight, no remix; a `TrainingBias` says what else is known.
+    """
     if predictions.probabilities is None:
         raise PredictionsError(
             f"{predictions.name} has no probabilities, so nothing can be decided anew; "
             "export one probability column per class."
         )
-    decided = decide(predictions.probabilities, predictions.hierarchy, rule=rule, cost=cost, penalty=penalty)
-    return replace(predictions, predicted=decided)
+    hierarchy, probabilities, notes = predictions.hierarchy, predictions.probabilities, predictions.notes
+    if debias is not False:
+        bias = TrainingBias(severity=loss_weight(hierarchy)) if debias is True else debias
+        probabilities = bias.remove(probabilities)
+        notes = (*notes, f"Probabilities with the bias of training removed ({bias.describe()}).")
+    decided = decide(probabilities, hierarchy, rule=rule, cost=cost, penalty=penalty)
+    return replace(predictions, predicted=decided, probabilities=probabilities, notes=notes)
 
 
 def _cost(cost: NamedCost | npt.ArrayLike, hierarchy: ClassHierarchy, level: int, penalty: float) -> Matrix:
