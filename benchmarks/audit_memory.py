@@ -20,7 +20,7 @@ import numpy as np
 
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.compare import compare
-from pams_mil.evaluate.layouts import read_predictions
+from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import score, severe_errors
 

@@ -21,18 +21,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pams_mil.cohorts.base import write_cohort
 from pams_mil.cohorts.digits import Digits
-from pams_mil.data.bag import Bag, BagInfo
-from pams_mil.data.bagfile import write_bag
-from pams_mil.data.manifest import Manifest, SlideRecord
-from pams_mil.engine import configure, fit, train
-from pams_mil.engine.config import build
-from pams_mil.engine.grid import default_workers, run_grid
-from pams_mil.engine.grid_config import GridConfig
-from pams_mil.engine.keeper import Keeper
-from pams_mil.engine.local_engine import LocalEngine
-from pams_mil.engine.samples import TrainingBags
+from pams_mil.cohorts.made_cohort import write_cohort
+from pams_mil.data.bags.bag import Bag, BagInfo
+from pams_mil.data.bags.bag_file import write_bag
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.engine import configure, train
+from pams_mil.engine.config.grid_config import GridConfig
+from pams_mil.engine.config.run_config import build
+from pams_mil.engine.grid.grid import default_workers, run_grid
+from pams_mil.engine.grid.local_processes import LocalEngine
+from pams_mil.engine.run.run_checkpoints import RunCheckpoints
+from pams_mil.engine.training import loop as fit
+from pams_mil.engine.training.training_bags import TrainingBags
 from pams_mil.hierarchy import ClassHierarchy
 
 WIDTH = 384
@@ -67,7 +68,7 @@ class Clock:
 
 def make_bags(folder: Path, train_bags: int, median: int) -> None:
     """A cohort of random bags with sizes as in practice."""
-    tree, random = ClassHierarchy.load("bracs"), np.random.default_rng(0)
+    hierarchy, random = ClassHierarchy.load("bracs"), np.random.default_rng(0)
     records = []
     for split, count in (("train", train_bags), ("val", 14)):
         for number in range(count):
@@ -75,7 +76,7 @@ def make_bags(folder: Path, train_bags: int, median: int) -> None:
             slide = f"{split}-{number}"
             features = random.standard_normal((n, WIDTH)).astype(np.float32)
             write_bag(folder / "bags" / f"{slide}.h5", Bag(features, info=BagInfo(encoder="random", tile_px=256)))
-            records.append(SlideRecord(slide, slide, tree.names()[number % 7], split))
+            records.append(SlideRecord(slide, slide, hierarchy.names()[number % 7], split))
     Manifest(tuple(records)).write(folder / "manifest.csv")
 
 
@@ -91,8 +92,8 @@ def overhead(folder: Path, train_bags: int, median: int) -> None:
 
     clock.time(SFR, "__call__", "remix")
     clock.time(fit, "validate", "validation")
-    clock.time(Keeper, "save_last", "checkpoints")
-    clock.time(Keeper, "save_best", "checkpoints")
+    clock.time(RunCheckpoints, "save_last", "checkpoints")
+    clock.time(RunCheckpoints, "save_best", "checkpoints")
     clock.time(fit, "_train_epoch", "loop")
     config = configure(
         folder / "manifest.csv", classes="bracs", method="pams", model="transmil", features=folder / "bags",

@@ -22,17 +22,17 @@ BATCH, ROUNDS, REPEATS = 4096, 40, 8
 LIMIT, MSCE_LIMIT = 4.0, 3.0
 
 
-def losses(tree: ClassHierarchy) -> dict[str, Callable[[], Tensor]]:
+def losses(hierarchy: ClassHierarchy) -> dict[str, Callable[[], Tensor]]:
     """Name -> a function that computes the scalar loss of the same random logits."""
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(BATCH, tree.num_classes(), generator=generator, requires_grad=True)
-    coarse = torch.randn(BATCH, tree.num_classes(0), generator=generator, requires_grad=True)
-    target = torch.randint(tree.num_classes(), (BATCH,), generator=generator)
-    coarse_target = torch.from_numpy(tree.lift(target.numpy(), 0))
-    sizes = child_counts(tree, 0)
-    margin = LevelMargin(tree.num_classes(0), margin=3.0, memory=256)
+    logits = torch.randn(BATCH, hierarchy.num_classes(), generator=generator, requires_grad=True)
+    coarse = torch.randn(BATCH, hierarchy.num_classes(0), generator=generator, requires_grad=True)
+    target = torch.randint(hierarchy.num_classes(), (BATCH,), generator=generator)
+    coarse_target = torch.from_numpy(hierarchy.lift(target.numpy(), 0))
+    sizes = child_counts(hierarchy, 0)
+    margin = LevelMargin(hierarchy.num_classes(0), margin=3.0, memory=256)
     names = [name for name in methods.__all__ if name.endswith("Loss") and name != "LevelLoss"]
-    modules = {name: getattr(methods, name)(tree) for name in names}
+    modules = {name: getattr(methods, name)(hierarchy) for name in names}
     calls: dict[str, Callable[[], Tensor]] = {
         "torch cross_entropy": lambda: torch.nn.functional.cross_entropy(logits, target)
     }

@@ -22,7 +22,7 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from pams_mil.remix import Remix, create_remix, prepare
-from pams_mil.remix.prototypes import cluster
+from pams_mil.remix.clustering.prototypes import cluster
 
 CLUSTERS, ITERATIONS = 11, 6
 REST_SECONDS = 0.005
@@ -159,7 +159,7 @@ def _growth_call(rows: int, clusters: int, iterations: int, width: int) -> Calla
 
 def epoch_share(rounds: int, clock: Callable[[], float], rows: int = 2000, width: int = 384) -> None:
     """How much of a TransMIL epoch SFR takes at probability 0.5, and how much its larger bags cost."""
-    from pams_mil.models.factory import create_model
+    from pams_mil.models.core.factory import create_model
 
     a, b = features(rows, width, 0), features(rows, width, 1)
     sfr = create_remix("sfr")

@@ -18,10 +18,10 @@ import torch
 
 from pams_mil import metrics, seeding
 from pams_mil.methods.pams import Pams
-from pams_mil.models.bags import BagBatch
-from pams_mil.models.hierarchical import HierarchicalModel
+from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.hierarchical import HierarchicalModel
 from pams_mil.remix import Pairing, create_remix, prepare, score_evidence
-from pams_mil.remix.evidence import patient_folds
+from pams_mil.remix.selection.evidence import patient_folds
 from truth.cohorts import TruthCohort, cohorts, real
 
 VARIANTS: dict[str, tuple[str, dict]] = {
@@ -51,21 +51,21 @@ class Setting:
 
 def train(cohort: TruthCohort, train_rows: np.ndarray, setting: Setting) -> torch.nn.Module:
     """PAMS on the slides of `train_rows`."""
-    tree, torch_seed = cohort.tree, seeding.derive(setting.seed, "weights")
+    hierarchy, torch_seed = cohort.hierarchy, seeding.derive(setting.seed, "weights")
     torch.manual_seed(torch_seed)
     model = HierarchicalModel(
         "abmil",
         in_features=cohort.bags[0].shape[1],
-        num_classes=[len(level) for level in tree.levels],
+        num_classes=[len(level) for level in hierarchy.levels],
         embedding_features=setting.width,
         attention_features=setting.width // 2,
     )
-    objective = Pams().objective(tree)
+    objective = Pams().objective(hierarchy)
     remix = create_remix(setting.remix, **setting.options)
     ids = [cohort.slide_ids[row] for row in train_rows]
     targets = cohort.targets[train_rows]
     pairing = Pairing(
-        tree,
+        hierarchy,
         ids,
         targets.tolist(),
         rule=remix.partner,
@@ -88,7 +88,7 @@ def train(cohort: TruthCohort, train_rows: np.ndarray, setting: Setting) -> torc
                     mixed = remix(bags[pair.a], bags[pair.b], pairing.generator(slide, epoch))
                     features.append(mixed.features)
                     labels.append(targets[pair.a])
-            levels = [torch.from_numpy(tree.lift(labels, level)) for level in range(tree.num_levels)]
+            levels = [torch.from_numpy(hierarchy.lift(labels, level)) for level in range(hierarchy.num_levels)]
             loss = sum(objective(model(BagBatch.pack(features)), levels).values())
             optimizer.zero_grad()
             loss.backward()
@@ -139,7 +139,7 @@ def table(cohort: TruthCohort, found: dict[str, list[np.ndarray]]) -> None:
 def score(cohort: TruthCohort, measure: str, predicted: np.ndarray, rows: np.ndarray | None = None) -> float:
     """A measure on some slides."""
     rows = np.arange(len(predicted)) if rows is None else rows
-    return getattr(metrics, measure)(cohort.targets[rows], predicted[rows], cohort.tree)
+    return getattr(metrics, measure)(cohort.targets[rows], predicted[rows], cohort.hierarchy)
 
 
 def difference(cohort: TruthCohort, measure: str, ours: list, theirs: list, resamples: int = 300):

@@ -18,8 +18,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from pams_mil.remix import create_remix, prepare, score_evidence
-from pams_mil.remix.neighbors import neighbor_distance
-from pams_mil.remix.prototypes import cluster
+from pams_mil.remix.clustering.prototypes import cluster
+from pams_mil.remix.selection.neighbors import neighbor_distance
 from pams_mil.remix.sfr import shares
 from truth.cohorts import TruthCohort, cohorts
 

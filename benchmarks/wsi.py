@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pams_mil.wsi.synthetic import Piece, Scene
-from pams_mil.wsi.synthetic_file import write_slide
+from pams_mil.cohorts.synthetic_slide_file import write_slide
+from pams_mil.cohorts.synthetic_slides import Piece, Scene
 
 MPP, TILE_PX = 1.0, 256
 
@@ -37,8 +37,8 @@ def make_slides(folder: Path, count: int) -> list[Path]:
 def pipeline(paths: list[Path], encoder) -> tuple[int, float]:
     """Tiles and seconds of `pams extract` without the start of the program."""
     from pams_mil.wsi.extract import extract
-    from pams_mil.wsi.settings import TileSettings
-    from pams_mil.wsi.sources import find_slides
+    from pams_mil.wsi.slide_sources import find_slides
+    from pams_mil.wsi.tile_settings import TileSettings
 
     with tempfile.TemporaryDirectory() as out:
         started = time.perf_counter()
@@ -50,9 +50,9 @@ def read_tiles(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """All tiles of a slide and their level-0 corners, for the encoder alone and the loop."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from pams_mil.wsi.one_slide import prepare
-    from pams_mil.wsi.settings import TileSettings, WorkSettings
-    from pams_mil.wsi.sources import find_slides
+    from pams_mil.wsi.slide_sources import find_slides
+    from pams_mil.wsi.slide_to_bag import prepare
+    from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
 
     with ThreadPoolExecutor(2) as pool:
         source = find_slides([path])[0]
@@ -117,8 +117,8 @@ import json, resource, sys, time
 from pathlib import Path
 from pams_mil.wsi.encoders import create_encoder
 from pams_mil.wsi.extract import extract
-from pams_mil.wsi.settings import TileSettings
-from pams_mil.wsi.sources import find_slides
+from pams_mil.wsi.tile_settings import TileSettings
+from pams_mil.wsi.slide_sources import find_slides
 encoder = create_encoder("efficientnet-lite0")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 started = time.perf_counter()

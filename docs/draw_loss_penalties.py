@@ -16,17 +16,17 @@ from matplotlib.patches import Patch
 
 from pams_mil import discover
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import Method
-from pams_mil.models.base import LevelOutput
+from pams_mil.methods.method import Method
+from pams_mil.models.core.mil_model import LevelOutput
 
 PICTURE = Path(__file__).parent / "images" / "loss-penalties.png"
 CONFIDENCE = 0.8
 MISS, ALARM, TIE = "#c0392b", "#2f6fb3", "#9a9a9a"
 
 
-def prediction(tree: ClassHierarchy, predicted: int) -> np.ndarray:
+def prediction(hierarchy: ClassHierarchy, predicted: int) -> np.ndarray:
     """Most probability on one class, the rest spread evenly."""
-    count = tree.num_classes()
+    count = hierarchy.num_classes()
     p = np.full(count, (1 - CONFIDENCE) / (count - 1))
     p[predicted] = CONFIDENCE
     return p
@@ -40,40 +40,42 @@ def logits_for(name: str, p: np.ndarray) -> torch.Tensor:
     return torch.tensor(np.append(np.log(above / p[:-1]), 0.0))[None]
 
 
-def loss(name: str, method: Method, tree: ClassHierarchy, true: int, predicted: int) -> float:
+def loss(name: str, method: Method, hierarchy: ClassHierarchy, true: int, predicted: int) -> float:
     """The method's whole loss when every level predicts the same, summed along the tree."""
     outputs, targets = [], []
-    for level in method.trained_levels(tree):
-        count = tree.num_classes(level)
-        p = np.bincount(tree.groups(level), weights=prediction(tree, predicted), minlength=count)
+    for level in method.trained_levels(hierarchy):
+        count = hierarchy.num_classes(level)
+        p = np.bincount(hierarchy.groups(level), weights=prediction(hierarchy, predicted), minlength=count)
         logits = logits_for(name, p)
         outputs.append(LevelOutput(logits, logits, weight=torch.eye(count, 16, dtype=torch.float64)))
-        targets.append(torch.tensor(tree.lift([true], level)))
-    objective = method.objective(tree).double().eval()
+        targets.append(torch.tensor(hierarchy.lift([true], level)))
+    objective = method.objective(hierarchy).double().eval()
     return float(sum(objective(outputs, targets).values()))
 
 
-def penalties(name: str, tree: ClassHierarchy, true: int) -> np.ndarray:
+def penalties(name: str, hierarchy: ClassHierarchy, true: int) -> np.ndarray:
     """What each predicted class adds to the loss of the right one; the mean over wrong classes is 1."""
     method = discover.load("methods", name)()
-    values = np.array([loss(name, method, tree, true, predicted) for predicted in range(tree.num_classes())])
+    values = np.array([loss(name, method, hierarchy, true, predicted) for predicted in range(hierarchy.num_classes())])
     extra = values - values[true]
     return extra / np.delete(extra, true).mean()
 
 
-def all_penalties(tree: ClassHierarchy, true: int) -> dict[str, list[float]]:
+def all_penalties(hierarchy: ClassHierarchy, true: int) -> dict[str, list[float]]:
     """Penalties of every method to two digits, PAMS first; stored in the picture, so that a test can tell its age."""
     names = sorted(discover.available("methods"), key=lambda name: (name != "pams", name != "ce", name))
-    return {name: penalties(name, tree, true).round(2).tolist() for name in names}
+    return {name: penalties(name, hierarchy, true).round(2).tolist() for name in names}
 
 
-def draw(tree: ClassHierarchy, true: int) -> None:
+def draw(hierarchy: ClassHierarchy, true: int) -> None:
     """One panel per method."""
-    table = all_penalties(tree, true)
-    colors = [MISS if tree.outranks()[true, r] else ALARM if tree.outranks()[r, true] else TIE for r in range(7)]
+    table = all_penalties(hierarchy, true)
+    colors = [
+        MISS if hierarchy.outranks()[true, r] else ALARM if hierarchy.outranks()[r, true] else TIE for r in range(7)
+    ]
     figure, axes = plt.subplots(3, 5, figsize=(12, 6.6), sharey=True, layout="constrained")
     for axis, name in zip(axes.flat, table, strict=False):
-        axis.bar(tree.names(), table[name], color=colors)
+        axis.bar(hierarchy.names(), table[name], color=colors)
         axis.set_title(name, fontsize=11, fontweight="bold" if name == "pams" else "normal", family="monospace")
         axis.axhline(1, color="black", linewidth=0.6, linestyle=":")
         axis.tick_params(axis="x", labelsize=7)
@@ -82,7 +84,7 @@ def draw(tree: ClassHierarchy, true: int) -> None:
         axis.set_axis_off()
     figure.supylabel("penalty relative to the mean over wrong classes", fontsize=10)
     figure.supxlabel(f"class that the model says with {CONFIDENCE:.0%} confidence", fontsize=10)
-    figure.suptitle(f"The truth is {tree.names()[true]}. What does it cost to say something else?", fontsize=13)
+    figure.suptitle(f"The truth is {hierarchy.names()[true]}. What does it cost to say something else?", fontsize=13)
     handles = [
         Patch(color=MISS, label="less urgent: a missed finding"),
         Patch(color=ALARM, label="more urgent: a false alarm"),

@@ -7,8 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from pams_mil import atomic, discover
-from pams_mil.methods.base import Method
 from pams_mil.methods.describe import Description, Parameter, describe
+from pams_mil.methods.method import Method
 
 PAGE = Path(__file__).with_name("methods.md")
 SHARED = {field.name for field in fields(Method)}

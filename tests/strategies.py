@@ -60,8 +60,8 @@ def _ranks(draw: st.DrawFn, parents: list[int], levels: list[Level]) -> tuple[in
 @st.composite
 def trees_and_levels(draw: st.DrawFn, **limits: int) -> tuple[ClassHierarchy, int]:
     """A hierarchy and one of its levels with at least two classes."""
-    tree = draw(trees(**limits))
-    return tree, draw(st.sampled_from([n for n in range(tree.num_levels) if tree.num_classes(n) > 1]))
+    hierarchy = draw(trees(**limits))
+    return hierarchy, draw(st.sampled_from([n for n in range(hierarchy.num_levels) if hierarchy.num_classes(n) > 1]))
 
 
 @st.composite
@@ -77,14 +77,14 @@ def confusions(draw: st.DrawFn, num_classes: int, *, errors: bool = False) -> np
 @st.composite
 def predictions(draw: st.DrawFn, *, most_rows: int = 60, most_classes: int = 8, scored: bool = True) -> Predictions:
     """Predictions with several slides per patient, probabilities with ties, and possibly absent classes."""
-    tree = draw(trees(most_levels=3, most_classes=most_classes))
+    hierarchy = draw(trees(most_levels=3, most_classes=most_classes))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows = draw(st.integers(1, most_rows))
-    return random_predictions(tree, rows, patients=draw(st.integers(1, rows)), rng=rng, scored=scored)
+    return random_predictions(hierarchy, rows, patients=draw(st.integers(1, rows)), rng=rng, scored=scored)
 
 
 def random_predictions(
-    tree: ClassHierarchy,
+    hierarchy: ClassHierarchy,
     rows: int,
     *,
     patients: int,
@@ -95,14 +95,14 @@ def random_predictions(
     patient: np.ndarray | None = None,
 ) -> Predictions:
     """Noisy predictions of random labels; scores are rounded, so that some tie."""
-    size = tree.num_classes()
+    size = hierarchy.num_classes()
     target = rng.integers(0, size, rows) if target is None else target
     patient = rng.integers(0, patients, rows) if patient is None else patient
     scores = np.round(rng.dirichlet(np.ones(size), rows), 2) + np.eye(size)[target] * rng.random((rows, 1)).round(1)
     scores /= scores.sum(1, keepdims=True)
     return Predictions(
         name=name,
-        hierarchy=tree,
+        hierarchy=hierarchy,
         slide_ids=[f"slide {row}" for row in range(rows)],
         target=target,
         predicted=scores.argmax(1),
@@ -117,19 +117,21 @@ def labels_of(S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(true.ravel(), S.ravel()), np.repeat(predicted.ravel(), S.ravel())
 
 
-def class_file(tree: ClassHierarchy) -> str:
+def class_file(hierarchy: ClassHierarchy) -> str:
     """The YAML text of a hierarchy, as its author would nest it."""
-    return yaml.safe_dump({"name": tree.name, "classes": _nested(tree, 0, 0)}, allow_unicode=True, sort_keys=False)
+    return yaml.safe_dump(
+        {"name": hierarchy.name, "classes": _nested(hierarchy, 0, 0)}, allow_unicode=True, sort_keys=False
+    )
 
 
-def _nested(tree: ClassHierarchy, number: int, parent: int) -> list[Any]:
-    level = tree.levels[number]
+def _nested(hierarchy: ClassHierarchy, number: int, parent: int) -> list[Any]:
+    level = hierarchy.levels[number]
     children = [index for index, above in enumerate(level.parents) if above == parent]
     ties = [list(tie) for _, tie in itertools.groupby(children, key=level.ranks.__getitem__)]
-    entries = [[_entry(tree, number, index) for index in tie] for tie in ties]
+    entries = [[_entry(hierarchy, number, index) for index in tie] for tie in ties]
     return [tie[0] if len(tie) == 1 else tie for tie in entries]
 
 
-def _entry(tree: ClassHierarchy, number: int, index: int) -> Any:
-    name = tree.levels[number].names[index]
-    return name if number == tree.num_levels - 1 else {name: _nested(tree, number + 1, index)}
+def _entry(hierarchy: ClassHierarchy, number: int, index: int) -> Any:
+    name = hierarchy.levels[number].names[index]
+    return name if number == hierarchy.num_levels - 1 else {name: _nested(hierarchy, number + 1, index)}

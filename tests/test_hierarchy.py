@@ -19,24 +19,24 @@ from pams_mil.hierarchy import Level
 
 
 def test_bracs_by_hand():
-    tree = ClassHierarchy.load("bracs")
-    assert tree.num_levels == 2
-    assert tree.level_names == ("group", "class")
-    assert tree.parents().tolist() == [0, 0, 0, 1, 1, 2, 2]
-    assert tree.ranks().tolist() == [0, 1, 2, 3, 3, 4, 5]
-    assert tree.order(0) == "Benign ≺ Atypical ≺ Malignant"
-    assert tree.distance()[0].tolist() == [0, 1, 2, 3, 4, 5, 6]
-    assert tree.lca_height()[3].tolist() == [2, 2, 2, 0, 1, 2, 2]
-    assert tree.groups(0).tolist() == [0, 0, 0, 1, 1, 2, 2]
-    assert tree.display("N") == "Normal"
+    hierarchy = ClassHierarchy.load("bracs")
+    assert hierarchy.num_levels == 2
+    assert hierarchy.level_names == ("group", "class")
+    assert hierarchy.parents().tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert hierarchy.ranks().tolist() == [0, 1, 2, 3, 3, 4, 5]
+    assert hierarchy.order(0) == "Benign ≺ Atypical ≺ Malignant"
+    assert hierarchy.distance()[0].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert hierarchy.lca_height()[3].tolist() == [2, 2, 2, 0, 1, 2, 2]
+    assert hierarchy.groups(0).tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert hierarchy.display("N") == "Normal"
 
 
 @given(trees_and_levels())
 def test_outranks_is_a_strict_order_with_ties(case: tuple[ClassHierarchy, int]):
-    tree, level = case
-    outranks, ranks = tree.outranks(level), tree.ranks(level)
-    for i in range(tree.num_classes(level)):
-        for j in range(tree.num_classes(level)):
+    hierarchy, level = case
+    outranks, ranks = hierarchy.outranks(level), hierarchy.ranks(level)
+    for i in range(hierarchy.num_classes(level)):
+        for j in range(hierarchy.num_classes(level)):
             assert outranks[i, j] == (ranks[i] > ranks[j])
             assert not (outranks[i, j] and outranks[j, i])
             if outranks[i, j]:
@@ -45,56 +45,56 @@ def test_outranks_is_a_strict_order_with_ties(case: tuple[ClassHierarchy, int]):
 
 @given(trees_and_levels())
 def test_distance_is_at_least_one_off_the_diagonal(case: tuple[ClassHierarchy, int]):
-    tree, level = case
-    distance = tree.distance(level)
+    hierarchy, level = case
+    distance = hierarchy.distance(level)
     assert (np.diagonal(distance) == 0).all()
     assert (distance[~np.eye(len(distance), dtype=bool)] >= 1).all()
     assert (distance == distance.T).all()
 
 
 @given(trees())
-def test_lift_follows_the_parents_one_level_at_a_time(tree: ClassHierarchy):
-    for leaf in range(tree.num_classes()):
+def test_lift_follows_the_parents_one_level_at_a_time(hierarchy: ClassHierarchy):
+    for leaf in range(hierarchy.num_classes()):
         index = leaf
-        for level in range(tree.num_levels - 1, -1, -1):
-            assert tree.lift([leaf], level).tolist() == [index]
-            index = tree.levels[level].parents[index]
+        for level in range(hierarchy.num_levels - 1, -1, -1):
+            assert hierarchy.lift([leaf], level).tolist() == [index]
+            index = hierarchy.levels[level].parents[index]
 
 
 @given(trees())
-def test_a_more_urgent_group_has_only_more_urgent_classes(tree: ClassHierarchy):
-    fine = tree.outranks()
-    for level in range(tree.num_levels):
-        group, coarse = tree.groups(level), tree.outranks(level)
-        for i in range(tree.num_classes()):
-            for j in range(tree.num_classes()):
+def test_a_more_urgent_group_has_only_more_urgent_classes(hierarchy: ClassHierarchy):
+    fine = hierarchy.outranks()
+    for level in range(hierarchy.num_levels):
+        group, coarse = hierarchy.groups(level), hierarchy.outranks(level)
+        for i in range(hierarchy.num_classes()):
+            for j in range(hierarchy.num_classes()):
                 if coarse[group[i], group[j]]:
                     assert fine[i, j]
 
 
 @given(trees())
-def test_lca_height_by_walking_up(tree: ClassHierarchy):
-    height = tree.lca_height()
-    for i in range(tree.num_classes()):
-        for j in range(tree.num_classes()):
+def test_lca_height_by_walking_up(hierarchy: ClassHierarchy):
+    height = hierarchy.lca_height()
+    for i in range(hierarchy.num_classes()):
+        for j in range(hierarchy.num_classes()):
             a, b, steps = i, j, 0
-            for level in range(tree.num_levels - 1, -1, -1):
+            for level in range(hierarchy.num_levels - 1, -1, -1):
                 if a == b:
                     break
-                a, b, steps = tree.levels[level].parents[a], tree.levels[level].parents[b], steps + 1
+                a, b, steps = hierarchy.levels[level].parents[a], hierarchy.levels[level].parents[b], steps + 1
             assert height[i, j] == steps
 
 
 @given(trees(), st.data())
-def test_digest_changes_with_names_and_ranks_and_nothing_else(tree: ClassHierarchy, data: st.DataObject):
-    again = replace(tree, name="other", source="elsewhere", display_names={tree.names()[0]: "shown"})
-    assert again.digest == tree.digest
-    finest = tree.levels[-1]
+def test_digest_changes_with_names_and_ranks_and_nothing_else(hierarchy: ClassHierarchy, data: st.DataObject):
+    again = replace(hierarchy, name="other", source="elsewhere", display_names={hierarchy.names()[0]: "shown"})
+    assert again.digest == hierarchy.digest
+    finest = hierarchy.levels[-1]
     position = data.draw(st.integers(0, len(finest) - 1))
     names = [f"{name}!" if index == position else name for index, name in enumerate(finest.names)]
     renamed = Level(tuple(names), finest.parents, finest.ranks)
-    assert replace(tree, levels=(*tree.levels[:-1], renamed)).digest != tree.digest
-    assert re.fullmatch("[0-9a-f]{16}", tree.digest)
+    assert replace(hierarchy, levels=(*hierarchy.levels[:-1], renamed)).digest != hierarchy.digest
+    assert re.fullmatch("[0-9a-f]{16}", hierarchy.digest)
 
 
 def test_digest_changes_when_a_tie_is_broken_or_classes_swap():
@@ -119,16 +119,16 @@ def test_digests_of_the_presets_are_stable():
 
 
 @given(trees())
-def test_equal_trees_hash_equal_and_survive_copying(tree: ClassHierarchy):
-    for twin in (copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))):
-        assert twin == tree
-        assert hash(twin) == hash(tree)
-        assert twin.digest == tree.digest
+def test_equal_trees_hash_equal_and_survive_copying(hierarchy: ClassHierarchy):
+    for twin in (copy.deepcopy(hierarchy), pickle.loads(pickle.dumps(hierarchy))):
+        assert twin == hierarchy
+        assert hash(twin) == hash(hierarchy)
+        assert twin.digest == hierarchy.digest
 
 
 @given(trees(), st.data())
-def test_each_mutation_is_refused_and_names_the_class(tree: ClassHierarchy, data: st.DataObject):
-    finest = tree.levels[-1]
+def test_each_mutation_is_refused_and_names_the_class(hierarchy: ClassHierarchy, data: st.DataObject):
+    finest = hierarchy.levels[-1]
     last = len(finest) - 1
     mutations = {
         "twice": Level((*finest.names[:-1], finest.names[0]), finest.parents, finest.ranks),
@@ -139,7 +139,7 @@ def test_each_mutation_is_refused_and_names_the_class(tree: ClassHierarchy, data
     }
     kind = data.draw(st.sampled_from(sorted(mutations)))
     with pytest.raises(HierarchyError, match=kind) as caught:
-        replace(tree, levels=(*tree.levels[:-1], mutations[kind]))
+        replace(hierarchy, levels=(*hierarchy.levels[:-1], mutations[kind]))
     if kind != "empty name":
         assert repr(finest.names[0 if kind == "twice" else last])[1:-1] in str(caught.value)
 
@@ -188,16 +188,16 @@ def test_labels_are_matched_exactly(label: str):
 
 
 def test_a_decomposed_label_is_refused_with_the_right_spelling():
-    tree = ClassHierarchy.flat(["lésion", "other"])
+    hierarchy = ClassHierarchy.flat(["lésion", "other"])
     with pytest.raises(LabelError, match="Did you mean 'lésion'"):
-        tree.index("le\u0301sion")
+        hierarchy.index("le\u0301sion")
 
 
 def test_aliases_map_on_purpose():
-    tree = ClassHierarchy.load("cifar10")
+    hierarchy = ClassHierarchy.load("cifar10")
     torchvision = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-    assert [tree.index(label) for label in torchvision] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
-    assert [tree.index(str(number)) for number in range(10)] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
+    assert [hierarchy.index(label) for label in torchvision] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
+    assert [hierarchy.index(str(number)) for number in range(10)] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
 
 
 def test_flat_ties_need_neighbours():
@@ -218,7 +218,7 @@ def test_lift_refuses_what_is_no_class_index(target: list[object]):
 
 
 def test_lift_refuses_to_go_down_and_takes_nothing():
-    tree = ClassHierarchy.load("bracs")
+    hierarchy = ClassHierarchy.load("bracs")
     with pytest.raises(ParameterError, match="finer"):
-        tree.lift([0], 1, from_level=0)
-    assert tree.lift([], 0).tolist() == []
+        hierarchy.lift([0], 1, from_level=0)
+    assert hierarchy.lift([], 0).tolist() == []

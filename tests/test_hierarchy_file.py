@@ -13,10 +13,10 @@ from pams_mil.hierarchy_file import parse, presets
 
 
 @given(trees())
-def test_a_tree_survives_its_file(tree: ClassHierarchy):
-    read = parse(class_file(tree))
-    assert read.levels == tree.levels
-    assert read.digest == tree.digest
+def test_a_tree_survives_its_file(hierarchy: ClassHierarchy):
+    read = parse(class_file(hierarchy))
+    assert read.levels == hierarchy.levels
+    assert read.digest == hierarchy.digest
 
 
 def test_presets_are_the_documented_ones():
@@ -25,10 +25,10 @@ def test_presets_are_the_documented_ones():
 
 @pytest.mark.parametrize("name", ["bethesda", "bracs", "cifar10", "colon", "digits", "isup"])
 def test_presets_load_and_say_where_they_come_from(name: str):
-    tree = ClassHierarchy.load(name)
-    assert tree.name == name
-    assert tree.source
-    assert set(tree.display_names) <= {label for level in tree.levels for label in level.names}
+    hierarchy = ClassHierarchy.load(name)
+    assert hierarchy.name == name
+    assert hierarchy.source
+    assert set(hierarchy.display_names) <= {label for level in hierarchy.levels for label in level.names}
 
 
 @pytest.mark.parametrize(
@@ -61,32 +61,32 @@ def test_every_key(tmp_path: Path):
         "source: >-\n  made up\n  here\n",
         "utf-8",
     )
-    tree = ClassHierarchy.load(path)
-    assert tree.level_names == ("organ", "group", "class")
-    assert tree.order() == "IP ≡ LP ≺ TA ≺ TVA ≺ DCIS"
-    assert tree.order(1) == "Benign ≺ Adenoma ≺ Malignant"
-    assert tree.parents(1).tolist() == [0, 0, 1]
-    assert tree.display("IP") == "Inflammatory polyp"
-    assert tree.index("tubular") == tree.index("3") == 2
-    assert tree.index("colon", 0) == 0
-    assert tree.source == "made up here"
+    hierarchy = ClassHierarchy.load(path)
+    assert hierarchy.level_names == ("organ", "group", "class")
+    assert hierarchy.order() == "IP ≡ LP ≺ TA ≺ TVA ≺ DCIS"
+    assert hierarchy.order(1) == "Benign ≺ Adenoma ≺ Malignant"
+    assert hierarchy.parents(1).tolist() == [0, 0, 1]
+    assert hierarchy.display("IP") == "Inflammatory polyp"
+    assert hierarchy.index("tubular") == hierarchy.index("3") == 2
+    assert hierarchy.index("colon", 0) == 0
+    assert hierarchy.source == "made up here"
 
 
 def test_scalars_keep_their_spelling():
-    tree = parse("classes: [No, yes, 0, 1.0, 007, ~, null, 2024-01-01, 1e3, 0x10]")
-    assert tree.names() == ("No", "yes", "0", "1.0", "007", "~", "null", "2024-01-01", "1e3", "0x10")
+    hierarchy = parse("classes: [No, yes, 0, 1.0, 007, ~, null, 2024-01-01, 1e3, 0x10]")
+    assert hierarchy.names() == ("No", "yes", "0", "1.0", "007", "~", "null", "2024-01-01", "1e3", "0x10")
 
 
 def test_ranks_instead_of_nested_lists():
-    tree = parse("classes: {A: [a, b], B: [c, d]}\nranks: {a: 10, b: 10, c: 20, d: 30}")
-    assert tree.order() == "a ≡ b ≺ c ≺ d"
-    assert tree.order(0) == "A ≺ B"
+    hierarchy = parse("classes: {A: [a, b], B: [c, d]}\nranks: {a: 10, b: 10, c: 20, d: 30}")
+    assert hierarchy.order() == "a ≡ b ≺ c ≺ d"
+    assert hierarchy.order(0) == "A ≺ B"
 
 
 def test_tied_groups():
-    tree = parse("classes:\n  - [{A: [[a, b]]}, {B: [c]}]\n  - {C: [d]}\n")
-    assert tree.order(0) == "A ≡ B ≺ C"
-    assert tree.order() == "a ≡ b ≡ c ≺ d"
+    hierarchy = parse("classes:\n  - [{A: [[a, b]]}, {B: [c]}]\n  - {C: [d]}\n")
+    assert hierarchy.order(0) == "A ≡ B ≺ C"
+    assert hierarchy.order() == "a ≡ b ≡ c ≺ d"
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_tied_groups():
 def test_harmless_variants(tmp_path: Path, text: str):
     path = tmp_path / "plain.yaml"
     path.write_bytes(text.encode())
-    tree = ClassHierarchy.load(str(path))
-    assert tree.names() == ("a", "b")
-    assert tree.name == "plain"
-    assert tree.level_names == ("class",)
+    hierarchy = ClassHierarchy.load(str(path))
+    assert hierarchy.names() == ("a", "b")
+    assert hierarchy.name == "plain"
+    assert hierarchy.level_names == ("class",)
 
 
 def test_default_level_names_of_deep_trees():

@@ -23,11 +23,11 @@ TORCH_FREE = [
     "pams_mil.discover",
     "pams_mil.metrics",
     "pams_mil.metrics.bootstrap",
-    "pams_mil.evaluate.layouts",
+    "pams_mil.evaluate.prediction_layouts",
     "pams_mil.evaluate.scores",
     "pams_mil.evaluate.compare",
-    "pams_mil.data.manifest",
-    "pams_mil.engine.config",
+    "pams_mil.data.manifest.manifest",
+    "pams_mil.engine.config.run_config",
     "pams_mil.cli.main",
 ]
 HEAVY = {"torch", "matplotlib", "sklearn", "scipy.stats", "pyarrow", "openpyxl"}

@@ -23,17 +23,21 @@ def test_values_by_hand():
 
 
 def test_the_row_of_the_most_urgent_of_seven():
-    tree = ClassHierarchy.flat(list("abcdefg"))
-    product, power = loss_weight(tree)[6], loss_weight(tree, distance="power")[6]
+    hierarchy = ClassHierarchy.flat(list("abcdefg"))
+    product, power = loss_weight(hierarchy)[6], loss_weight(hierarchy, distance="power")[6]
     assert product == pytest.approx([9.6, 8, 6.4, 4.8, 3.2, 1.6, 1])
     assert power == pytest.approx([16.777216, 10.48576, 6.5536, 4.096, 2.56, 1.6, 1])
 
 
 @given(trees_and_levels())
 def test_missing_urgency_weighs_more_than_the_mirror_mistake(case: tuple[ClassHierarchy, int]):
-    tree, level = case
-    for matrix in (loss_weight(tree, level), loss_weight(tree, level, distance="power"), metric_weight(tree, level)):
-        outranks = tree.outranks(level)
+    hierarchy, level = case
+    for matrix in (
+        loss_weight(hierarchy, level),
+        loss_weight(hierarchy, level, distance="power"),
+        metric_weight(hierarchy, level),
+    ):
+        outranks = hierarchy.outranks(level)
         for i, j in np.argwhere(outranks).tolist():
             assert matrix[i, j] > matrix[j, i]
         tied = ~outranks & ~outranks.T
@@ -42,15 +46,15 @@ def test_missing_urgency_weighs_more_than_the_mirror_mistake(case: tuple[ClassHi
 
 @given(trees_and_levels())
 def test_the_literal_orientation_is_the_transpose(case: tuple[ClassHierarchy, int]):
-    tree, level = case
-    assert (loss_weight(tree, level, orientation="literal") == loss_weight(tree, level).T).all()
+    hierarchy, level = case
+    assert (loss_weight(hierarchy, level, orientation="literal") == loss_weight(hierarchy, level).T).all()
 
 
 @given(trees_and_levels())
 def test_wheel_equals_its_equation(case: tuple[ClassHierarchy, int]):
-    tree, level = case
-    ranks = tree.ranks(level).tolist()
-    W, symmetric = metric_weight(tree, level, penalty=3.5), symmetric_weight(tree, level)
+    hierarchy, level = case
+    ranks = hierarchy.ranks(level).tolist()
+    W, symmetric = metric_weight(hierarchy, level, penalty=3.5), symmetric_weight(hierarchy, level)
     for t in range(len(ranks)):
         for r in range(len(ranks)):
             assert W[t, r] == wheel(t, r, lambda i, j: ranks[i] > ranks[j], 3.5)
@@ -59,16 +63,16 @@ def test_wheel_equals_its_equation(case: tuple[ClassHierarchy, int]):
 
 @given(trees_and_levels())
 def test_ties_only_switch_off_the_penalty(case: tuple[ClassHierarchy, int]):
-    tree, level = case
-    same = tree.ranks(level)[:, None] == tree.ranks(level)[None, :]
-    assert (metric_weight(tree, level)[same] == symmetric_weight(tree, level)[same]).all()
-    assert (loss_weight(tree, level)[same] == 1).all()
+    hierarchy, level = case
+    same = hierarchy.ranks(level)[:, None] == hierarchy.ranks(level)[None, :]
+    assert (metric_weight(hierarchy, level)[same] == symmetric_weight(hierarchy, level)[same]).all()
+    assert (loss_weight(hierarchy, level)[same] == 1).all()
 
 
 @given(trees_and_levels())
 def test_lca_cost_is_an_ultrametric_from_0_to_1(case: tuple[ClassHierarchy, int]):
-    tree, level = case
-    cost = lca_cost(tree, level)
+    hierarchy, level = case
+    cost = lca_cost(hierarchy, level)
     assert (np.diagonal(cost) == 0).all()
     assert (cost == cost.T).all()
     assert cost.max() <= 1

@@ -26,7 +26,7 @@ class TruthCohort:
     """Bags with their label, patient and the truth of every instance."""
 
     name: str
-    tree: ClassHierarchy
+    hierarchy: ClassHierarchy
     slide_ids: list[str]
     bags: list[Tensor]
     targets: np.ndarray
@@ -37,7 +37,7 @@ class TruthCohort:
     @property
     def ranks(self) -> list[int]:
         """Urgency of every bag."""
-        return self.tree.ranks()[self.targets].tolist()
+        return self.hierarchy.ranks()[self.targets].tolist()
 
     def pairs(self, count: int, seed: int = 0) -> list[tuple[int, int]]:
         """Random (a, b) with a strictly more urgent."""
@@ -50,15 +50,15 @@ class TruthCohort:
         return found
 
 
-def _made(name: str, tree: ClassHierarchy, slides) -> TruthCohort:
+def _made(name: str, hierarchy: ClassHierarchy, slides) -> TruthCohort:
     made = [slide for slide in slides if slide.record.split == "train"]
     labels = [slide.record.label for slide in made]
     return TruthCohort(
         name=name,
-        tree=tree,
+        hierarchy=hierarchy,
         slide_ids=[slide.record.slide_id for slide in made],
         bags=[torch.from_numpy(np.asarray(slide.bag.features, dtype=np.float32)) for slide in made],
-        targets=np.array([tree.index(label) for label in labels]),
+        targets=np.array([hierarchy.index(label) for label in labels]),
         patients=[slide.record.patient_id for slide in made],
         carriers=[
             np.array([own == label for own in slide.instance_labels]) for slide, label in zip(made, labels, strict=True)
@@ -73,7 +73,7 @@ def _read_rows(path: Path) -> Iterator[dict[str, str]]:
 
 def real(folder: Path, classes: str = "bethesda") -> TruthCohort:
     """A folder of real bags with instance labels."""
-    tree = ClassHierarchy.load(classes)
+    hierarchy = ClassHierarchy.load(classes)
     slides = list(_read_rows(folder / "labels.csv"))
     truth: dict[str, dict[int, str]] = {}
     for row in _read_rows(folder / "instance_labels.csv"):
@@ -86,10 +86,10 @@ def real(folder: Path, classes: str = "bethesda") -> TruthCohort:
         carriers.append(np.array([own[row] == slide["label"] for row in range(len(bags[-1]))]))
     return TruthCohort(
         name=folder.name,
-        tree=tree,
+        hierarchy=hierarchy,
         slide_ids=[slide["slide_id"] for slide in slides],
         bags=bags,
-        targets=np.array([tree.index(slide["label"]) for slide in slides]),
+        targets=np.array([hierarchy.index(slide["label"]) for slide in slides]),
         patients=[slide["case_id"] for slide in slides],
         carriers=carriers,
     )

@@ -14,6 +14,8 @@ from typing import Any
 from pams_mil.errors import ConfigError, listing, nearest
 
 _MARK = re.compile(r"^DISCOVER = ", re.MULTILINE)
+_ALIASES = {"remix": {"remix": "prototype_mix"}}
+"""Names that people type, where the file is called otherwise: {package: {typed: file}}."""
 
 
 def available(package: str) -> tuple[str, ...]:
@@ -30,6 +32,7 @@ def load(package: str, name: str) -> Any:
     if ":" in name:
         return _load_foreign(package, name)
     known = available(package)
+    name = _ALIASES.get(package, {}).get(name, name)
     if name not in known:
         raise ConfigError(
             f"There is no {package.rstrip('s')} called {name!r}.{nearest(name, known)} "

@@ -45,12 +45,12 @@ class Level:
 class ClassHierarchy:
     """A validated tree of classes with an order of urgency; ill-formed ones cannot be constructed.
 
-    >>> tree = ClassHierarchy.load("bracs")
-    >>> tree.names(0), tree.names()
+    >>> hierarchy = ClassHierarchy.load("bracs")
+    >>> hierarchy.names(0), hierarchy.names()
     (('Benign', 'Atypical', 'Malignant'), ('N', 'PB', 'UDH', 'FEA', 'ADH', 'DCIS', 'IC'))
-    >>> bool(tree.outranks()[tree.index("ADH"), tree.index("FEA")])  # tied
+    >>> bool(hierarchy.outranks()[hierarchy.index("ADH"), hierarchy.index("FEA")])  # tied
     False
-    >>> tree.lift([0, 4, 6], level=0).tolist()
+    >>> hierarchy.lift([0, 4, 6], level=0).tolist()
     [0, 1, 2]
     """
 
@@ -219,28 +219,28 @@ def _check_indices(index: Ints, count: int) -> None:
         )
 
 
-def _validate(tree: ClassHierarchy) -> None:
-    if not tree.levels:
-        raise HierarchyError(f"The hierarchy {tree.name!r} has no levels; expected at least one with two classes.")
-    if len(tree.level_names) != len(tree.levels):
+def _validate(hierarchy: ClassHierarchy) -> None:
+    if not hierarchy.levels:
+        raise HierarchyError(f"The hierarchy {hierarchy.name!r} has no levels; expected at least one with two classes.")
+    if len(hierarchy.level_names) != len(hierarchy.levels):
         raise HierarchyError(
-            f"The hierarchy {tree.name!r} has {len(tree.levels)} levels but {len(tree.level_names)} level names "
-            f"({listing(tree.level_names)}); give one name per level, coarsest first."
+            f"The hierarchy {hierarchy.name!r} has {len(hierarchy.levels)} levels but {len(hierarchy.level_names)} "
+            f"level names ({listing(hierarchy.level_names)}); give one name per level, coarsest first."
         )
-    if len(set(tree.level_names)) != len(tree.level_names):
-        raise HierarchyError(f"Level names must differ, found {listing(tree.level_names)}.")
-    for number, level in enumerate(tree.levels):
-        _validate_level(tree, number, level)
-    if len(tree.levels[-1]) < 2:
+    if len(set(hierarchy.level_names)) != len(hierarchy.level_names):
+        raise HierarchyError(f"Level names must differ, found {listing(hierarchy.level_names)}.")
+    for number, level in enumerate(hierarchy.levels):
+        _validate_level(hierarchy, number, level)
+    if len(hierarchy.levels[-1]) < 2:
         raise HierarchyError(
-            f"The hierarchy {tree.name!r} has only the class {tree.levels[-1].names[0]!r}; "
+            f"The hierarchy {hierarchy.name!r} has only the class {hierarchy.levels[-1].names[0]!r}; "
             "an order of urgency needs at least two classes."
         )
-    _validate_labels(tree)
+    _validate_labels(hierarchy)
 
 
-def _validate_level(tree: ClassHierarchy, number: int, level: Level) -> None:
-    where = f"level {tree.level_names[number]!r} of {tree.name!r}"
+def _validate_level(hierarchy: ClassHierarchy, number: int, level: Level) -> None:
+    where = f"level {hierarchy.level_names[number]!r} of {hierarchy.name!r}"
     if not len(level.names) == len(level.parents) == len(level.ranks) or not level.names:
         raise HierarchyError(f"{where} needs as many parents and ranks as names, and at least one class.")
     for label in level.names:
@@ -250,18 +250,18 @@ def _validate_level(tree: ClassHierarchy, number: int, level: Level) -> None:
         if label in seen:
             raise HierarchyError(f"The class {label!r} appears twice in {where}; every class needs its own name.")
         seen.add(label)
-    expected = len(tree.levels[number - 1]) if number else 1
+    expected = len(hierarchy.levels[number - 1]) if number else 1
     for label, parent in zip(level.names, level.parents, strict=True):
         if not 0 <= parent < expected:
             raise HierarchyError(f"The class {label!r} in {where} has no parent: index {parent} of {expected}.")
     childless = sorted(set(range(expected)) - set(level.parents))
     if childless:
-        group = tree.levels[number - 1].names[childless[0]]
+        group = hierarchy.levels[number - 1].names[childless[0]]
         raise HierarchyError(f"The group {group!r} has no classes below it in {where}; every group needs at least one.")
-    _validate_order(tree, number, level, where)
+    _validate_order(hierarchy, number, level, where)
 
 
-def _validate_order(tree: ClassHierarchy, number: int, level: Level, where: str) -> None:
+def _validate_order(hierarchy: ClassHierarchy, number: int, level: Level, where: str) -> None:
     """Indices follow ranks, and the order of the classes follows the order of their parents."""
     for first in range(len(level) - 1):
         low, high = level.names[first], level.names[first + 1]
@@ -270,7 +270,7 @@ def _validate_order(tree: ClassHierarchy, number: int, level: Level, where: str)
                 f"{low!r} (rank {level.ranks[first]}) is listed before {high!r} (rank {level.ranks[first + 1]}) in "
                 f"{where}; list the least urgent class first."
             )
-        above = tree.levels[number - 1] if number else None
+        above = hierarchy.levels[number - 1] if number else None
         parent_low, parent_high = level.parents[first], level.parents[first + 1]
         if above is None or parent_low == parent_high:
             continue
@@ -295,11 +295,11 @@ def _validate_order(tree: ClassHierarchy, number: int, level: Level, where: str)
                 f"{low!r} and {high!r} in {where} are not; classes of tied groups must all tie."
             )
     if number:
-        _validate_tied_groups(tree, number, level, where)
+        _validate_tied_groups(hierarchy, number, level, where)
 
 
-def _validate_tied_groups(tree: ClassHierarchy, number: int, level: Level, where: str) -> None:
-    above = tree.levels[number - 1]
+def _validate_tied_groups(hierarchy: ClassHierarchy, number: int, level: Level, where: str) -> None:
+    above = hierarchy.levels[number - 1]
     for rank in set(above.ranks):
         tied = [index for index, other in enumerate(above.ranks) if other == rank]
         below = {level.ranks[i] for i, parent in enumerate(level.parents) if parent in tied}
@@ -320,18 +320,18 @@ def _validate_name(label: Any, where: str) -> None:
         )
 
 
-def _validate_labels(tree: ClassHierarchy) -> None:
-    known = {label for level in tree.levels for label in level.names}
-    for kind, names in (("display names", tree.display_names), ("aliases", tree.aliases)):
+def _validate_labels(hierarchy: ClassHierarchy) -> None:
+    known = {label for level in hierarchy.levels for label in level.names}
+    for kind, names in (("display names", hierarchy.display_names), ("aliases", hierarchy.aliases)):
         for label in names:
             if label not in known:
                 raise HierarchyError(
-                    f"{kind} of {tree.name!r} mention {label!r}, which is not a class.{nearest(label, known)}"
+                    f"{kind} of {hierarchy.name!r} mention {label!r}, which is not a class.{nearest(label, known)}"
                 )
-    for level in tree.levels:
+    for level in hierarchy.levels:
         owner: dict[str, str] = {label: label for label in level.names}
         for label in level.names:
-            for alias in tree.aliases.get(label, ()):
+            for alias in hierarchy.aliases.get(label, ()):
                 if not alias.strip():
                     raise HierarchyError(f"An alias of {label!r} is empty; a missing label must stay an error.")
                 if owner.setdefault(alias, label) != label:

@@ -19,7 +19,7 @@ from pams_mil.atomic import revive
 from pams_mil.errors import MissingExtraError, TableError, listing
 
 Columns = dict[str, list[str]]
-Progress = Callable[[float], None]
+OnFraction = Callable[[float], None]
 """Called with the fraction read so far, from 0 to 1."""
 
 CHUNK_ROWS = 1 << 16
@@ -27,7 +27,7 @@ _DELIMITERS = (",", ";", "\t")
 _QUOTED = re.compile(r'"(?:[^"]|"")*"?')
 
 
-def read_chunks(path: Path | str, *, rows: int = CHUNK_ROWS, progress: Progress | None = None) -> Iterator[Columns]:
+def read_chunks(path: Path | str, *, rows: int = CHUNK_ROWS, progress: OnFraction | None = None) -> Iterator[Columns]:
     """The table piece by piece; each piece maps every column to its cells. At least one piece, maybe of no rows."""
     path = Path(path)
     _check_file(path)
@@ -41,7 +41,7 @@ def read_chunks(path: Path | str, *, rows: int = CHUNK_ROWS, progress: Progress 
         yield _columns(header, piece, path)
 
 
-def read_table(path: Path | str, *, progress: Progress | None = None) -> Columns:
+def read_table(path: Path | str, *, progress: OnFraction | None = None) -> Columns:
     """The whole table at once; for manifests and the like."""
     table: Columns = {}
     for piece in read_chunks(path, progress=progress):
@@ -89,7 +89,7 @@ def _columns(header: list[str], piece: list[list[str]], path: Path) -> Columns:
     return columns
 
 
-def _text_rows(path: Path, progress: Progress) -> Iterator[list[str]]:
+def _text_rows(path: Path, progress: OnFraction) -> Iterator[list[str]]:
     size = path.stat().st_size
     with path.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         try:
@@ -119,7 +119,7 @@ def _delimiter(header: str) -> str:
     return max(_DELIMITERS, key=_QUOTED.sub("", header).count)
 
 
-def _parquet_rows(path: Path, progress: Progress) -> Iterator[list[str]]:
+def _parquet_rows(path: Path, progress: OnFraction) -> Iterator[list[str]]:
     try:
         import pyarrow  # noqa: PLC0415
         import pyarrow.parquet  # noqa: PLC0415
@@ -138,7 +138,7 @@ def _parquet_rows(path: Path, progress: Progress) -> Iterator[list[str]]:
         raise TableError(f"{path} is not a readable parquet file: {error}") from error
 
 
-def _xlsx_rows(path: Path, progress: Progress) -> Iterator[list[str]]:
+def _xlsx_rows(path: Path, progress: OnFraction) -> Iterator[list[str]]:
     try:
         import openpyxl  # noqa: PLC0415
     except ImportError as error:

@@ -35,13 +35,13 @@ addEventListener("load", () => {
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    tree = ClassHierarchy.load("bracs")
+    hierarchy = ClassHierarchy.load("bracs")
     rng = np.random.default_rng(0)
     target = np.arange(140) % 7
     models = []
     for name in ("first", "second"):
         p = rng.dirichlet(np.ones(7), 140) * 0.5 + 0.5 * np.eye(7)[rng.permutation(target)]
-        models.append(Predictions(name, tree, [f"slide {i}" for i in range(140)], target, p.argmax(1), p))
+        models.append(Predictions(name, hierarchy, [f"slide {i}" for i in range(140)], target, p.argmax(1), p))
     # The page forbids scripts, as it should; only the copy under test gets one.
     html = audit_page(audit(models, resamples=50)).replace("default-src 'none';", "")
     path = tmp_path_factory.mktemp("page") / "report.html"

@@ -32,21 +32,21 @@ addEventListener("load", () => {
 """
 
 
-def predictions(tree, seed, *, cautious):
+def predictions(hierarchy, seed, *, cautious):
     """A model that errs by one class: towards urgency when it is cautious, else away from it."""
     random = np.random.default_rng(seed)
     target = np.arange(140) % 7
     wrong = random.random(140) < 0.4
     predicted = np.clip(np.where(wrong, target + (1 if cautious else -1), target), 0, 6)
     slides = [f"slide {number}" for number in range(140)]
-    return Predictions("model", tree, slides, target, predicted, 0.9 * np.eye(7)[predicted] + 0.1 / 7)
+    return Predictions("model", hierarchy, slides, target, predicted, 0.9 * np.eye(7)[predicted] + 0.1 / 7)
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    tree = ClassHierarchy.load("bracs")
+    hierarchy = ClassHierarchy.load("bracs")
     entries = [
-        Entry("AB-MIL", name, {f"seed {seed}": predictions(tree, seed, cautious=cautious) for seed in range(3)})
+        Entry("AB-MIL", name, {f"seed {seed}": predictions(hierarchy, seed, cautious=cautious) for seed in range(3)})
         for name, cautious in (("Cross-entropy", False), ("A method with quite a long name", True))
     ]
     html = bench_page(summarize(entries, reference="Cross-entropy", resamples=50))

@@ -254,11 +254,11 @@ class Visible(HTMLParser):
 
 
 def test_hostile_labels_and_ids_survive_harmlessly(tmp_path):
-    tree = ClassHierarchy.flat(HOSTILE, name="<b>hostile</b>")
+    hierarchy = ClassHierarchy.flat(HOSTILE, name="<b>hostile</b>")
     classes = tmp_path / "classes.yaml"
-    classes.write_text(f"name: {json.dumps(tree.name)}\nclasses: {json.dumps(HOSTILE)}\n")
+    classes.write_text(f"name: {json.dumps(hierarchy.name)}\nclasses: {json.dumps(HOSTILE)}\n")
     target = np.arange(7)
-    model = Predictions("m", tree, HOSTILE, target, np.zeros(7, int), patient_ids=HOSTILE)
+    model = Predictions("m", hierarchy, HOSTILE, target, np.zeros(7, int), patient_ids=HOSTILE)
     path, out = tmp_path / "m.csv", tmp_path / "out"
     write_predictions(path, model)
     found = json.loads(run(path, "--classes", classes, "--json", "--out", out).stdout)

@@ -39,20 +39,20 @@ def test_show_draws_the_tree_and_both_matrices():
 def test_the_template_is_a_valid_class_file_and_is_not_overwritten(tmp_path):
     path = tmp_path / "mine.yaml"
     run("classes", "init", path)
-    tree = ClassHierarchy.load(path)
-    assert tree.order() == "Normal ≺ Hyperplasia ≺ Flat atypia ≡ Ductal atypia ≺ In situ ≺ Invasive"
+    hierarchy = ClassHierarchy.load(path)
+    assert hierarchy.order() == "Normal ≺ Hyperplasia ≺ Flat atypia ≡ Ductal atypia ≺ In situ ≺ Invasive"
     path.write_text("mine")
     assert "--force" in run("classes", "init", path, code=2)
     assert path.read_text() == "mine"
     run("classes", "init", path, "--force")
-    assert ClassHierarchy.load(path) == tree
+    assert ClassHierarchy.load(path) == hierarchy
 
 
 def test_cifar10_maps_torchvisions_indices():
-    tree = ClassHierarchy.load("cifar10")
+    hierarchy = ClassHierarchy.load("cifar10")
     torchvision = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-    assert [tree.index(str(i)) for i in range(10)] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
-    assert [tree.index(name) for name in torchvision] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
+    assert [hierarchy.index(str(i)) for i in range(10)] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
+    assert [hierarchy.index(name) for name in torchvision] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
 
 
 @pytest.mark.parametrize("verb", [[], ["audit"], ["classes"], ["classes", "show"]])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pams_mil.cohorts.cifar10 import Cifar10
+from pams_mil.cohorts.cifar10_bags import Cifar10
 from pams_mil.cohorts.cifar_batches import read_batch
 from pams_mil.errors import BagError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
@@ -63,13 +63,13 @@ def test_our_batches_are_what_the_usual_loader_reads(batches: Path) -> None:
 def test_labels_are_in_the_order_of_the_paper(batches: Path) -> None:
     slides = list(Cifar10(batches, train=60, val=10, test=20).slides())
     assert len(slides) == len(Cifar10(batches, train=60, val=10, test=20)) == 90
-    tree = ClassHierarchy.load("cifar10")
+    hierarchy = ClassHierarchy.load("cifar10")
     pixels, labels = read_batch(batches / "test_batch")
     by_id = {slide.record.slide_id: slide for slide in slides}
     for row, label in enumerate(labels):
         slide = by_id[f"test_{row:05d}"]
         assert slide.record.label == TORCHVISION[label]
-        assert tree.index(slide.record.label) == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9][label]
+        assert hierarchy.index(slide.record.label) == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9][label]
         image = pixels[row].reshape(3, 32, 32).transpose(1, 2, 0) / 255
         assert slide.bag.features.shape == (49, 192)
         np.testing.assert_allclose(slide.bag.features[0], image[:8, :8].ravel(), rtol=1e-6)

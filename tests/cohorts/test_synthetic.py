@@ -26,31 +26,31 @@ def test_the_tables_of_the_paper() -> None:
 @pytest.mark.parametrize("classes", ["bracs", "colon", "bethesda"])
 def test_labels_follow_the_rule_and_counts(classes: str) -> None:
     maker = replace(SMALL, classes=classes)
-    tree = ClassHierarchy.load(classes)
+    hierarchy = ClassHierarchy.load(classes)
     slides = list(maker.slides())
     assert len(slides) == len(maker)
     for split, expected in maker.counts().items():
         assert Counter(s.record.label for s in slides if s.record.split == split) == expected
     for slide in slides:
-        found = [tree.index(label) for label in slide.instance_labels if label != "background"]
-        target = tree.index(slide.record.label)
+        found = [hierarchy.index(label) for label in slide.instance_labels if label != "background"]
+        target = hierarchy.index(slide.record.label)
         assert target in found
-        assert not tree.outranks()[found, target].any()
+        assert not hierarchy.outranks()[found, target].any()
         assert 50 <= slide.bag.num_instances <= 400
         assert ("mixed" in slide.record.tags) == (len(set(found)) > 1)
 
 
 def test_lesions_lie_along_their_direction() -> None:
-    tree = ClassHierarchy.load("bracs")
+    hierarchy = ClassHierarchy.load("bracs")
     maker = replace(SMALL, separation=6.0)
-    directions = maker.directions(tree)
+    directions = maker.directions(hierarchy)
     np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1)
     along, across = [], []
     for slide in maker.slides():
-        rows = slide.bag.features @ directions[: tree.num_classes()].T
+        rows = slide.bag.features @ directions[: hierarchy.num_classes()].T
         for row, label in zip(rows, slide.instance_labels, strict=True):
             if label != "background":
-                along.append(row[tree.index(label)])
+                along.append(row[hierarchy.index(label)])
             else:
                 across.append(np.abs(row).mean())
     assert abs(np.mean(along) - 6.0) < 0.3

@@ -14,8 +14,8 @@ from tests.data.cohorts import TREE, feature_folder
 from torch.utils.data import DataLoader
 
 from pams_mil.data import BagDataset, BagSample, Manifest, write_pack
-from pams_mil.data.cases import merge_cases
-from pams_mil.data.dataset import keep_bags
+from pams_mil.data.bags.dataset import keep_bags
+from pams_mil.data.manifest.cases import merge_cases
 from pams_mil.errors import BagError
 
 

@@ -14,9 +14,9 @@ from sklearn.model_selection import StratifiedGroupKFold
 from tests.data.cohorts import TREE, manifests
 
 from pams_mil.data import Manifest, SlideRecord
-from pams_mil.data.cases import most_urgent
-from pams_mil.data.split_writer import write_split
-from pams_mil.data.splits import Split, split_folds, split_once
+from pams_mil.data.manifest.cases import most_urgent
+from pams_mil.data.splits.split_writer import write_split
+from pams_mil.data.splits.stratify import Split, split_folds, split_once
 from pams_mil.errors import ManifestError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -141,11 +141,11 @@ def _slide_imbalance(parts: np.ndarray, targets: np.ndarray, folds: int) -> floa
 
 
 def test_cric_is_split_by_block_and_as_evenly_as_scikit_learn(cric: Path) -> None:
-    tree = ClassHierarchy.load("bethesda")
+    hierarchy = ClassHierarchy.load("bethesda")
     manifest = Manifest.read(cric / "labels.csv")
-    split = split_folds(manifest, tree, folds=5, seed=0)
+    split = split_folds(manifest, hierarchy, folds=5, seed=0)
     _check_disjoint_and_complete(manifest, split)
-    targets = manifest.targets(tree)
+    targets = manifest.targets(hierarchy)
     tests = np.array(split.folds) == "test"
     ours = _slide_imbalance(tests.argmax(axis=0), targets, 5)
     groups = [record.patient_id for record in manifest]

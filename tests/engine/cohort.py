@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from pams_mil.data import Bag, BagInfo, write_bag
-from pams_mil.data.manifest import Manifest, SlideRecord
-from pams_mil.engine import checkpoint
-from pams_mil.engine.config import RunConfig, configure
-from pams_mil.engine.training import train
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.engine.config.run_config import RunConfig, configure
+from pams_mil.engine.run import checkpoint
+from pams_mil.engine.training.train import train
 
 CLASSES = "name: tiny\nclasses:\n  Low: [a, b]\n  High: [c, d]\n"
 NAMES = "abcd"

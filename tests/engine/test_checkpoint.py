@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from tests.forked import in_child
 
-from pams_mil.engine import checkpoint
-from pams_mil.engine.blueprint import Blueprint
-from pams_mil.engine.checkpoint import Checkpoint
-from pams_mil.engine.optimizer_state import flatten, unflatten
+from pams_mil.engine.run import checkpoint
+from pams_mil.engine.run.blueprint import Blueprint
+from pams_mil.engine.run.checkpoint import Checkpoint
+from pams_mil.engine.run.optimizer_state import flatten, unflatten
 from pams_mil.errors import CheckpointError, OutputError
 
 

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from pams_mil.cli.init import template
-from pams_mil.engine.blueprint import complete
-from pams_mil.engine.config import RunConfig, build, configure, load_config, with_overrides
-from pams_mil.engine.grid_config import GridConfig, cells, reference_label
-from pams_mil.engine.yaml_file import parse_yaml, read_yaml
+from pams_mil.engine.config.grid_config import GridConfig, cells, reference_label
+from pams_mil.engine.config.run_config import RunConfig, build, configure, load_config, with_overrides
+from pams_mil.engine.config.yaml_file import parse_yaml, read_yaml
+from pams_mil.engine.run.blueprint import complete
 from pams_mil.errors import ConfigError, ParameterError
 
 GOOD = {"data": "m.csv", "classes": "digits"}
@@ -137,7 +137,8 @@ def test_grid_labels_must_differ_and_reference_must_exist():
 
 
 def test_settings_import_no_torch():
-    code = "import sys, pams_mil.engine.config, pams_mil.engine.grid_config; sys.exit('torch' in sys.modules)"
+    modules = "pams_mil.engine.config.run_config, pams_mil.engine.config.grid_config"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.cohorts import digits
-from pams_mil.engine import local_engine
+from pams_mil.engine.grid import local_processes as local_engine
 
 
 def test_demo_trains_compares_and_continues(tmp_path, monkeypatch):

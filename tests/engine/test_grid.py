@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from tests.engine.cohort import TINY_MODELS
 
-from pams_mil.engine import cells as cells_module
-from pams_mil.engine import local_engine
-from pams_mil.engine.cells import run_cell
-from pams_mil.engine.config import build
-from pams_mil.engine.grid import run_grid
-from pams_mil.engine.grid_config import GridConfig
-from pams_mil.engine.local_engine import LocalEngine
-from pams_mil.engine.lock import LOCK
+from pams_mil.engine.config.grid_config import GridConfig
+from pams_mil.engine.config.run_config import build
+from pams_mil.engine.grid import benchmark_cell as cells_module
+from pams_mil.engine.grid import local_processes as local_engine
+from pams_mil.engine.grid.benchmark_cell import run_cell
+from pams_mil.engine.grid.grid import run_grid
+from pams_mil.engine.grid.local_processes import LocalEngine
+from pams_mil.engine.run.lock import LOCK
 from pams_mil.errors import RunError
 from pams_mil.experiments.entries import read_entries
 from pams_mil.report.bench import summarize

@@ -9,8 +9,9 @@ import pytest
 from tests.engine.cohort import run, same_weights, settings
 from tests.forked import in_child
 
-from pams_mil.engine import checkpoint, fit
-from pams_mil.engine.keeper import Keeper
+from pams_mil.engine.run import checkpoint
+from pams_mil.engine.run.run_checkpoints import RunCheckpoints
+from pams_mil.engine.training import loop as fit
 
 MODELS = ("abmil", "dtfd", "transmil")
 STEPS = 12
@@ -21,12 +22,12 @@ MOMENTS = {
     "mid-epoch": (fit, "forward", STEPS + 5, False),
     "before validation": (fit, "validate", 2, False),
     "after validation": (fit, "validate", 2, True),
-    "before the best checkpoint": (Keeper, "save_best", 1, False),
-    "between best and last": (Keeper, "save_last", 1, False),
+    "before the best checkpoint": (RunCheckpoints, "save_best", 1, False),
+    "between best and last": (RunCheckpoints, "save_last", 1, False),
     "checkpoint part written": (checkpoint, "_verify", 2, False),
     "before the rename": (os, "replace", 6, False),
     "after the rename": (os, "replace", 6, True),
-    "after the checkpoint": (Keeper, "save_last", 2, True),
+    "after the checkpoint": (RunCheckpoints, "save_last", 2, True),
 }
 
 

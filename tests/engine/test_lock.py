@@ -13,7 +13,7 @@ import pytest
 from tests.engine.cohort import run, settings
 from tests.forked import in_child
 
-from pams_mil.engine.lock import LOCK, Holder, locked, process_start, read_lock
+from pams_mil.engine.run.lock import LOCK, Holder, locked, process_start, read_lock
 from pams_mil.errors import RunError
 
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from pams_mil.cli.main import app
 from pams_mil.data import Bag, BagInfo, write_bag
 from pams_mil.engine import load_run, predict
-from pams_mil.engine.export import export
+from pams_mil.engine.prediction.export import export
 from pams_mil.errors import CheckpointError, ManifestError, OutputError, PredictionsError, RunError
-from pams_mil.models.bags import BagBatch
+from pams_mil.models.core.batch import BagBatch
 from pams_mil.tables import read_table
 
 

@@ -8,8 +8,8 @@ import time
 import pytest
 from tests.engine.test_grid import grid_of
 
-from pams_mil.engine.grid import run_grid
-from pams_mil.engine.ray_engine import RayEngine
+from pams_mil.engine.grid.grid import run_grid
+from pams_mil.engine.grid.ray_tasks import RayEngine
 from pams_mil.experiments.entries import read_entries
 
 ray = pytest.importorskip("ray")

@@ -18,9 +18,10 @@ from tests.engine.cohort import SIZES, make_cohort, run, same_weights, settings,
 from tests.forked import in_child
 
 from pams_mil.data import Bag, BagInfo, write_bag
-from pams_mil.engine import fit, open_run
-from pams_mil.engine.learner import Learner
-from pams_mil.engine.lock import LOCK, read_lock
+from pams_mil.engine import open_run
+from pams_mil.engine.run.lock import LOCK, read_lock
+from pams_mil.engine.training import loop as fit
+from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import CheckpointError, ManifestError, RunError
 from pams_mil.tables import read_table
 

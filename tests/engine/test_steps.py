@@ -9,22 +9,22 @@ import torch
 from lightning_fabric import Fabric
 from tests.engine.cohort import SIZES, run, settings
 
-from pams_mil.engine import fit
-from pams_mil.engine.blueprint import Blueprint, complete
-from pams_mil.engine.cohort import open_cohort
-from pams_mil.engine.config import TrainingConfig
-from pams_mil.engine.loggers import Loggers
-from pams_mil.engine.optimize import check_precision, clip_gradients, learning_rate, make_optimizer
-from pams_mil.engine.samples import BagLoader, one_thread
+from pams_mil.engine.config.run_config import TrainingConfig
+from pams_mil.engine.run.blueprint import Blueprint, complete
+from pams_mil.engine.training import loop as fit
 from pams_mil.engine.training import training_bags
+from pams_mil.engine.training.loggers import Loggers
+from pams_mil.engine.training.optimize import check_precision, clip_gradients, learning_rate, make_optimizer
+from pams_mil.engine.training.run_cohort import open_cohort
+from pams_mil.engine.training.training_bags import BagLoader, one_thread
 from pams_mil.errors import ConfigError
 from pams_mil.hierarchy import ClassHierarchy
 
 
 def opened(cohort, **changes):
     config = complete(settings(cohort, **changes).resolved())
-    tree = ClassHierarchy.load(config.classes)
-    return config, open_cohort(config.data, tree)
+    hierarchy = ClassHierarchy.load(config.classes)
+    return config, open_cohort(config.data, hierarchy)
 
 
 def bags_of(cohort, **changes):
@@ -34,7 +34,7 @@ def bags_of(cohort, **changes):
 def learner_of(cohort, **changes):
     config, found = opened(cohort, **changes)
     torch.manual_seed(0)
-    return Blueprint.of(config, found.tree, found.features.width, found.features.encoder).build()
+    return Blueprint.of(config, found.hierarchy, found.features.width, found.features.encoder).build()
 
 
 def test_every_slide_once_in_an_order_of_its_own_per_epoch(cohort):

@@ -60,9 +60,9 @@ def test_known_costs(table):
 @given(tables)
 def test_ascc_rule_has_the_highest_expected_ascc(table):
     p = random_table(*table)
-    tree = ClassHierarchy.flat([f"c{index}" for index in range(p.shape[1])])
-    W = metric_weight(tree)
-    chosen = decide(p, tree, rule="ascc")
+    hierarchy = ClassHierarchy.flat([f"c{index}" for index in range(p.shape[1])])
+    W = metric_weight(hierarchy)
+    chosen = decide(p, hierarchy, rule="ascc")
     for row, decision in zip(p, chosen, strict=True):
         expected = [sum(row[t] / W[t, r] for t in range(len(row))) for r in range(len(row))]
         assert expected[decision] == pytest.approx(max(expected))

@@ -32,8 +32,8 @@ def test_swapping_two_classes_equals_scoring_with_the_swapped_order():
 
 
 def test_ties_stay_where_they_are():
-    tree = ClassHierarchy.flat(["a", "b", "c"], ties=[["b", "c"]])
-    model = Predictions("m", tree, ["1", "2"], np.array([2, 0]), np.array([1, 2]))
+    hierarchy = ClassHierarchy.flat(["a", "b", "c"], ties=[["b", "c"]])
+    model = Predictions("m", hierarchy, ["1", "2"], np.array([2, 0]), np.array([1, 2]))
     inside = {assumption.name: assumption.scores[0] for assumption in by_swap([model])}
     assert inside["as given"] == pytest.approx((1 / 2 + 1 / 3) / 2)  # c as b: tied; a as c: distance 2
     assert inside["b ↔ c"] == pytest.approx((1 / 2 + 1 / 2) / 2)  # a and c are neighbors now

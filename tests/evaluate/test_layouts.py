@@ -11,7 +11,7 @@ from tests.strategies import predictions
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import PredictionsError
-from pams_mil.evaluate.layouts import Source, read_predictions, recognize
+from pams_mil.evaluate.prediction_layouts import Source, read_predictions, recognize
 from pams_mil.evaluate.predictions import Predictions, write_predictions
 
 TREE = ClassHierarchy.flat(["low", "mid", "high"], name="grades")
@@ -68,19 +68,19 @@ def test_all_layouts_mean_the_same(tmp_path: Path, text: str, source: Source, la
 
 
 def test_clam_columns_by_declared_aliases():
-    tree = ClassHierarchy.load("cifar10")
+    hierarchy = ClassHierarchy.load("cifar10")
     header = ("slide_id", "Y", "Y_hat", *(f"p_{n}" for n in range(10)))
-    layout = recognize(header, tree, Source(), "x.csv")
+    layout = recognize(header, hierarchy, Source(), "x.csv")
     assert layout.classes == ("plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def test_integer_class_names_are_names_unless_an_order_says_otherwise(tmp_path: Path):
-    tree = ClassHierarchy.load("isup")
+    hierarchy = ClassHierarchy.load("isup")
     path = tmp_path / "x.csv"
     path.write_text("slide_id,target,prediction\na,5,0\nb,1,1\n")
-    assert read_predictions(path, tree).target.tolist() == [5, 1]
+    assert read_predictions(path, hierarchy).target.tolist() == [5, 1]
     reversed_order = Source(index_order=("5", "4", "3", "2", "1", "0"))
-    assert read_predictions(path, tree, reversed_order).target.tolist() == [0, 4]
+    assert read_predictions(path, hierarchy, reversed_order).target.tolist() == [0, 4]
 
 
 def test_the_prediction_column_wins_over_the_largest_probability(tmp_path: Path):
@@ -155,11 +155,11 @@ def test_write_and_read_back(tmp_path_factory: pytest.TempPathFactory, model: Pr
 
 def test_hostile_ids_and_labels_survive(tmp_path: Path):
     names = ["<script>alert(1)</script>", "=cmd()", 'a,"b"\nc\rd', "-x", "'quoted"]
-    tree = ClassHierarchy.flat(names)
+    hierarchy = ClassHierarchy.flat(names)
     slides = ["=1+1", "<img src=x>", "new\nline", "'apostrophe", "-5"]
-    model = Predictions("m", tree, slides, np.arange(5), np.arange(5)[::-1], np.eye(5), [f"@{s}" for s in slides])
+    model = Predictions("m", hierarchy, slides, np.arange(5), np.arange(5)[::-1], np.eye(5), [f"@{s}" for s in slides])
     write_predictions(tmp_path / "m.csv", model)
-    found = read_predictions(tmp_path / "m.csv", tree)
+    found = read_predictions(tmp_path / "m.csv", hierarchy)
     assert list(found.slide_ids) == slides
     assert list(found.patient_ids) == [f"@{s}" for s in slides]
     assert found.target.tolist() == [0, 1, 2, 3, 4]

@@ -23,21 +23,21 @@ REQUIRED = {
 }  # fmt: skip
 
 
-def model(true: list[int], predicted: list[int], tree: ClassHierarchy = FIGURE_TREE) -> Predictions:
-    return Predictions("m", tree, [f"s{n}" for n in range(len(true))], np.array(true), np.array(predicted))
+def model(true: list[int], predicted: list[int], hierarchy: ClassHierarchy = FIGURE_TREE) -> Predictions:
+    return Predictions("m", hierarchy, [f"s{n}" for n in range(len(true))], np.array(true), np.array(predicted))
 
 
 @settings(max_examples=25)
 @given(predictions(most_rows=30))
 def test_every_level_is_the_lifted_model(model: Predictions):
-    tree = model.hierarchy
+    hierarchy = model.hierarchy
     for level, found in enumerate(score(model, resamples=0)):
-        assert found.name == tree.level_names[level]
-        true, predicted = tree.lift(model.target, level), tree.lift(model.predicted, level)
-        assert found.values["ascc"] == pytest.approx(metrics.ascc(true, predicted, tree, level))
-        assert found.values["risk"] == pytest.approx(metrics.risk(true, predicted, tree, level))
-        summed = np.zeros((len(model), tree.num_classes(level)))
-        for leaf, group in enumerate(tree.groups(level)):
+        assert found.name == hierarchy.level_names[level]
+        true, predicted = hierarchy.lift(model.target, level), hierarchy.lift(model.predicted, level)
+        assert found.values["ascc"] == pytest.approx(metrics.ascc(true, predicted, hierarchy, level))
+        assert found.values["risk"] == pytest.approx(metrics.risk(true, predicted, hierarchy, level))
+        summed = np.zeros((len(model), hierarchy.num_classes(level)))
+        for leaf, group in enumerate(hierarchy.groups(level)):
             summed[:, group] += model.probabilities[:, leaf]
         assert found.values["auc"] == pytest.approx(metrics.macro_auc(true, summed), nan_ok=True)
         assert found.n == len(model)
@@ -133,8 +133,10 @@ def test_severe_errors_are_sorted_by_gravity():
 
 
 def test_mistakes_between_tied_classes_are_not_severe():
-    tree = ClassHierarchy.load("bracs")
-    swapped = model([tree.index("FEA"), tree.index("ADH")], [tree.index("ADH"), tree.index("FEA")], tree)
+    hierarchy = ClassHierarchy.load("bracs")
+    swapped = model(
+        [hierarchy.index("FEA"), hierarchy.index("ADH")], [hierarchy.index("ADH"), hierarchy.index("FEA")], hierarchy
+    )
     assert severe_errors(swapped) == []
     assert score(swapped, resamples=0)[-1].values["severe_errors"] == 0
     assert score(swapped, resamples=0)[0].errors == 0  # both are Atypical

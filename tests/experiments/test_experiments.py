@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from pams_mil import ClassHierarchy, discover
-from pams_mil.cohorts.base import write_cohort
 from pams_mil.cohorts.digits import Digits
-from pams_mil.engine.cells import run_cell
+from pams_mil.cohorts.made_cohort import write_cohort
+from pams_mil.engine.grid.benchmark_cell import run_cell
 from pams_mil.errors import ConfigError
-from pams_mil.evaluate.layouts import Source, read_predictions
+from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 from pams_mil.experiments.arms import ablation_arms, cluster_arms, loss_weight_arms, main_arms, remix_arms, stretch
-from pams_mil.experiments.base import Setting, Table, run_arms
 from pams_mil.experiments.entries import read_entries, together
-from pams_mil.experiments.page import names, write_section
+from pams_mil.experiments.experiments_page import names, write_section
 from pams_mil.experiments.printed import printed
+from pams_mil.experiments.study import Setting, Table, run_arms
 from pams_mil.metrics import accuracy, ascc
 from pams_mil.report.bench import Entry
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil import atomic
-from pams_mil.data import Manifest, SlideRecord, pack_writer
+from pams_mil.data import Manifest, SlideRecord
+from pams_mil.data.packs import pack_writer
 from pams_mil.errors import OutputError
 
 STAGES: tuple[tuple[Any, str], ...] = (

@@ -20,8 +20,9 @@ from tests.engine.cohort import make_cohort, run, same_weights
 from tests.engine.cohort import settings as run_settings
 from tests.forked import in_child
 
-from pams_mil.engine import fit, predict
-from pams_mil.engine.rundir import RunFolder
+from pams_mil.engine import predict
+from pams_mil.engine.run.folder import RunFolder
+from pams_mil.engine.training import loop as fit
 from pams_mil.errors import PamsError
 
 EPOCHS = 2

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pams_mil.hierarchy import ClassHierarchy, Level
-from pams_mil.methods.base import Method
+from pams_mil.methods.method import Method
 from pams_mil.methods.objective import Objective
 
 
@@ -36,10 +36,10 @@ DEEP = ClassHierarchy(
 TREES = {"flat": ClassHierarchy.flat(["x", "y", "z"]), "bracs": ClassHierarchy.load("bracs"), "deep": DEEP}
 
 
-def parameters_for(method: Method, tree: ClassHierarchy, batch: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+def parameters_for(method: Method, hierarchy: ClassHierarchy, batch: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     """Random (logits, head rows) with gradients, one pair per trained level."""
     generator = torch.Generator().manual_seed(seed)
-    counts = [tree.num_classes(level) for level in method.trained_levels(tree)]
+    counts = [hierarchy.num_classes(level) for level in method.trained_levels(hierarchy)]
     return [
         (
             torch.randn(batch, count, generator=generator).requires_grad_(),
@@ -53,12 +53,12 @@ def outputs_of(parameters) -> list[Output]:
     return [Output(logits=logits, embedding=torch.zeros(len(logits), 6), weight=rows) for logits, rows in parameters]
 
 
-def targets_for(method: Method, tree: ClassHierarchy, fine) -> list[Tensor]:
-    return [torch.tensor(tree.lift(np.asarray(fine), level)) for level in method.trained_levels(tree)]
+def targets_for(method: Method, hierarchy: ClassHierarchy, fine) -> list[Tensor]:
+    return [torch.tensor(hierarchy.lift(np.asarray(fine), level)) for level in method.trained_levels(hierarchy)]
 
 
-def all_targets(method: Method, tree: ClassHierarchy) -> list[Tensor]:
-    return targets_for(method, tree, np.arange(tree.num_classes()))
+def all_targets(method: Method, hierarchy: ClassHierarchy) -> list[Tensor]:
+    return targets_for(method, hierarchy, np.arange(hierarchy.num_classes()))
 
 
 def gradients(value: Tensor, parameters) -> Tensor:
@@ -81,12 +81,12 @@ def check_is_a_frozen_value(method: Method) -> None:
         method.towers = "shared"
 
 
-def check_terms(method: Method, tree: ClassHierarchy) -> None:
+def check_terms(method: Method, hierarchy: ClassHierarchy) -> None:
     """Named finite scalars, each with a gradient, whose gradients add up to the total's."""
-    parameters = parameters_for(method, tree, tree.num_classes())
-    objective = method.objective(tree)
+    parameters = parameters_for(method, hierarchy, hierarchy.num_classes())
+    objective = method.objective(hierarchy)
     assert isinstance(objective, Objective)
-    terms = objective(outputs_of(parameters), all_targets(method, tree))
+    terms = objective(outputs_of(parameters), all_targets(method, hierarchy))
     assert terms
     assert all(isinstance(name, str) and name.isidentifier() for name in terms)
     assert all(value.ndim == 0 and bool(value.isfinite()) for value in terms.values())
@@ -98,50 +98,50 @@ def check_terms(method: Method, tree: ClassHierarchy) -> None:
     torch.testing.assert_close(total, torch.stack(list(each.values())).sum(0), rtol=1e-4, atol=1e-5)
 
 
-def check_reads_targets(method: Method, tree: ClassHierarchy) -> None:
+def check_reads_targets(method: Method, hierarchy: ClassHierarchy) -> None:
     """Confidently right is cheaper than confidently wrong, for every true class."""
-    count = tree.num_classes()
+    count = hierarchy.num_classes()
     for true in range(count):
-        right = _total(method, tree, true, true)
-        wrong = [_total(method, tree, true, predicted) for predicted in range(count) if predicted != true]
+        right = _total(method, hierarchy, true, true)
+        wrong = [_total(method, hierarchy, true, predicted) for predicted in range(count) if predicted != true]
         assert right < min(wrong)
 
 
-def _total(method: Method, tree: ClassHierarchy, true: int, predicted: int) -> float:
+def _total(method: Method, hierarchy: ClassHierarchy, true: int, predicted: int) -> float:
     outputs = []
-    for level in method.trained_levels(tree):
-        count = tree.num_classes(level)
-        said = int(tree.lift(predicted, level))
+    for level in method.trained_levels(hierarchy):
+        count = hierarchy.num_classes(level)
+        said = int(hierarchy.lift(predicted, level))
         logits = torch.full((1, count), -2.0)
         logits[0, said] = 2.0
         if "corn" in type(method).__name__.lower():  # its logits answer "more urgent than k?"
             logits = torch.where(torch.arange(count) < said, 2.0, -2.0)[None]
         outputs.append(Output(logits, weight=torch.eye(count, 8)))
-    terms = method.objective(tree).eval()(outputs, targets_for(method, tree, [true]))
+    terms = method.objective(hierarchy).eval()(outputs, targets_for(method, hierarchy, [true]))
     return float(sum(terms.values()))
 
 
-def check_probabilities(method: Method, tree: ClassHierarchy) -> None:
-    parameters = parameters_for(method, tree, 4)
+def check_probabilities(method: Method, hierarchy: ClassHierarchy) -> None:
+    parameters = parameters_for(method, hierarchy, 4)
     with torch.no_grad():
         for p, (logits, _) in zip(
-            method.objective(tree).probabilities(outputs_of(parameters)), parameters, strict=True
+            method.objective(hierarchy).probabilities(outputs_of(parameters)), parameters, strict=True
         ):
             assert p.shape == logits.shape
             assert (p >= 0).all()
             torch.testing.assert_close(p.sum(-1), torch.ones(4))
 
 
-def check_weights(method: Method, tree: ClassHierarchy) -> None:
+def check_weights(method: Method, hierarchy: ClassHierarchy) -> None:
     """Per-bag weights: ones change nothing, and two labels mix linearly."""
-    fine = np.arange(tree.num_classes())
-    parameters = parameters_for(method, tree, len(fine))
+    fine = np.arange(hierarchy.num_classes())
+    parameters = parameters_for(method, hierarchy, len(fine))
     outputs = outputs_of(parameters)
-    first, second = targets_for(method, tree, fine), targets_for(method, tree, fine[::-1].copy())
+    first, second = targets_for(method, hierarchy, fine), targets_for(method, hierarchy, fine[::-1].copy())
     share = torch.linspace(0, 1, len(fine))
 
     def terms(targets, weights=None):
-        return method.objective(tree)(outputs, targets, weights)
+        return method.objective(hierarchy)(outputs, targets, weights)
 
     for name, value in terms(first).items():
         torch.testing.assert_close(terms(first, torch.ones(len(fine)))[name], value)
@@ -150,27 +150,27 @@ def check_weights(method: Method, tree: ClassHierarchy) -> None:
     assert all(bool(value.isfinite()) for value in halves.values())
 
 
-def check_extremes(method: Method, tree: ClassHierarchy) -> None:
+def check_extremes(method: Method, hierarchy: ClassHierarchy) -> None:
     for size in (1e4, 0.0):
         parameters = [
             ((size * rows.detach().sign()).requires_grad_(), weight)
-            for rows, weight in parameters_for(method, tree, tree.num_classes())
+            for rows, weight in parameters_for(method, hierarchy, hierarchy.num_classes())
         ]
-        terms = method.objective(tree)(outputs_of(parameters), all_targets(method, tree))
+        terms = method.objective(hierarchy)(outputs_of(parameters), all_targets(method, hierarchy))
         total = torch.stack(list(terms.values())).sum()
         assert total.isfinite()
         assert gradients(total, parameters).isfinite().all()
 
 
-def check_tier1(method: Method, tree: ClassHierarchy) -> None:
+def check_tier1(method: Method, hierarchy: ClassHierarchy) -> None:
     """Pseudo-bags that all say what their bag says double the level losses (with HAF's heads also the alignment)."""
-    parameters = parameters_for(method, tree, 2)
-    outputs, targets = outputs_of(parameters), targets_for(method, tree, [0, tree.num_classes() - 1])
-    plain = method.objective(tree).eval()(outputs, targets)
+    parameters = parameters_for(method, hierarchy, 2)
+    outputs, targets = outputs_of(parameters), targets_for(method, hierarchy, [0, hierarchy.num_classes() - 1])
+    plain = method.objective(hierarchy).eval()(outputs, targets)
     bag = torch.tensor([0, 1, 1])
     for output in outputs:
         output.tier1_logits, output.tier1_bag = output.logits[bag], bag
-    tiered = method.objective(tree).eval()(outputs, targets)
+    tiered = method.objective(hierarchy).eval()(outputs, targets)
     for name, value in plain.items():
         bags_only = ("geometry", "margin") if method.heads == "normalized" else ("alignment",)
         factor = 1.0 if name in bags_only else 2.0

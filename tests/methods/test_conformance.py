@@ -20,8 +20,8 @@ from tests.methods.conformance import (
 )
 
 from pams_mil import discover
-from pams_mil.methods.base import FinestMethod, Method
 from pams_mil.methods.ce import ce_loss
+from pams_mil.methods.method import FinestMethod, Method
 from pams_mil.methods.objective import LevelLoss, Objective
 
 NAMES = discover.available("methods")
@@ -39,11 +39,11 @@ def test_is_a_frozen_value(name):
     check_is_a_frozen_value(discover.load("methods", name)())
 
 
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("hierarchy", TREES)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_conforms(check, name, tree):
-    check(discover.load("methods", name)(), TREES[tree])
+def test_conforms(check, name, hierarchy):
+    check(discover.load("methods", name)(), TREES[hierarchy])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,8 +64,8 @@ class _Sabotaged(FinestMethod):
     def function(logits, target):
         return ce_loss(logits, target)
 
-    def level_loss(self, tree, level=-1):
-        return LevelLoss(type(self).function, num_classes=tree.num_classes(level))
+    def level_loss(self, hierarchy, level=-1):
+        return LevelLoss(type(self).function, num_classes=hierarchy.num_classes(level))
 
 
 class _IgnoresTarget(_Sabotaged):
@@ -94,28 +94,28 @@ class _NotADistribution(_Sabotaged):
 class _ForgottenTerm(_Sabotaged):
     """A term is computed and added to the total's value, but not to its gradient."""
 
-    def objective(self, tree):
+    def objective(self, hierarchy):
         class Forgetful(Objective):
             def forward(self, outputs, targets, weights=None):
                 terms = super().forward(outputs, targets, weights)
                 return {**terms, "extra": terms["loss"].detach().clone().requires_grad_()}
 
-        plain = super().objective(tree)
+        plain = super().objective(hierarchy)
         return Forgetful({"loss": (1.0, plain.terms["loss"])}, num_outputs=plain.num_outputs)
 
 
 class _IgnoresWeights(_Sabotaged):
-    def objective(self, tree):
+    def objective(self, hierarchy):
         class Weightless(Objective):
             def forward(self, outputs, targets, weights=None):
                 return super().forward(outputs, targets)
 
-        plain = super().objective(tree)
+        plain = super().objective(hierarchy)
         return Weightless({"loss": (1.0, plain.terms["loss"])}, num_outputs=plain.num_outputs)
 
 
 class _IgnoresPseudoBags(_Sabotaged):
-    def objective(self, tree):
+    def objective(self, hierarchy):
         class OneTier(torch.nn.Module):
             def forward(self, outputs, targets, weights):
                 return ce_loss(outputs[0].logits, targets[0])

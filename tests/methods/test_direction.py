@@ -24,9 +24,9 @@ def confident(num_classes, predicted, other, sureness):
     return p.log()
 
 
-def check_misses_cost_more(loss, tree, level, urgent, harmless, sureness):
+def check_misses_cost_more(loss, hierarchy, level, urgent, harmless, sureness):
     """`loss(logits, target)` of the missed urgent class against that of the false alarm."""
-    count = tree.num_classes(level)
+    count = hierarchy.num_classes(level)
     missed = loss(confident(count, harmless, urgent, sureness), torch.tensor([urgent]))
     alarm = loss(confident(count, urgent, harmless, sureness), torch.tensor([harmless]))
     assert missed.item() > alarm.item() + 1e-6
@@ -34,18 +34,18 @@ def check_misses_cost_more(loss, tree, level, urgent, harmless, sureness):
 
 @given(data=st.data(), sureness=st.floats(0.55, 0.999))
 def test_a_miss_costs_more_than_the_mirrored_alarm(data, sureness):
-    tree = data.draw(trees())
-    level = data.draw(st.integers(0, tree.num_levels - 1))
-    pairs = np.argwhere(tree.outranks(level))
+    hierarchy = data.draw(trees())
+    level = data.draw(st.integers(0, hierarchy.num_levels - 1))
+    pairs = np.argwhere(hierarchy.outranks(level))
     assume(len(pairs))
     urgent, harmless = data.draw(st.sampled_from(pairs.tolist()))
-    check_misses_cost_more(MSCELoss(tree, level), tree, level, urgent, harmless, sureness)
+    check_misses_cost_more(MSCELoss(hierarchy, level), hierarchy, level, urgent, harmless, sureness)
 
 
 @given(data=st.data())
 def test_the_weight_grows_with_the_distance_of_a_miss(data):
-    tree = data.draw(trees(ties=False))
-    M = loss_weight(tree)
+    hierarchy = data.draw(trees(ties=False))
+    M = loss_weight(hierarchy)
     for true in range(len(M)):
         below = M[true, :true]
         assert (np.diff(below) < 0).all()  # farther down, more severe
@@ -53,17 +53,17 @@ def test_the_weight_grows_with_the_distance_of_a_miss(data):
 
 
 def test_the_whole_objective_has_the_direction():
-    tree = ClassHierarchy.load("bracs")
-    objective = Pams().objective(tree)
+    hierarchy = ClassHierarchy.load("bracs")
+    objective = Pams().objective(hierarchy)
 
     def loss(logits, target):
         fine = Output(logits)
         sums = torch.stack([part.logsumexp(-1) for part in logits.split([3, 2, 2], -1)], -1)
-        coarse_target = torch.tensor(tree.lift(target.numpy(), 0))
+        coarse_target = torch.tensor(hierarchy.lift(target.numpy(), 0))
         return sum(objective([Output(sums), fine], [coarse_target, target]).values())
 
     for urgent, harmless in [(6, 0), (5, 2), (3, 1), (6, 5)]:
-        check_misses_cost_more(loss, tree, -1, urgent, harmless, 0.8)
+        check_misses_cost_more(loss, hierarchy, -1, urgent, harmless, 0.8)
 
 
 def total_loss(confusion, M, sureness=0.9):

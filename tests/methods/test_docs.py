@@ -13,9 +13,9 @@ from PIL import Image
 from pams_mil import discover
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import Method
 from pams_mil.methods.ce import CrossEntropy
 from pams_mil.methods.describe import describe, parameters
+from pams_mil.methods.method import Method
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -34,12 +34,12 @@ def test_the_page_is_fresh():
 
 
 def test_the_figure_is_fresh_and_shows_what_its_caption_claims():
-    tree = ClassHierarchy.load("bracs")
-    true = tree.index("FEA")
-    table = script("draw_loss_penalties").all_penalties(tree, true)
+    hierarchy = ClassHierarchy.load("bracs")
+    true = hierarchy.index("FEA")
+    table = script("draw_loss_penalties").all_penalties(hierarchy, true)
     with Image.open(DOCS / "images" / "loss-penalties.png") as picture:
         assert json.loads(picture.text["Description"]) == table, "run: python docs/draw_loss_penalties.py"
-    misses, alarms = tree.outranks()[true], tree.outranks()[:, true]
+    misses, alarms = hierarchy.outranks()[true], hierarchy.outranks()[:, true]
     asymmetric = {
         name for name, row in table.items()
         if min(p for p, m in zip(row, misses, strict=True) if m) > max(p for p, a in zip(row, alarms, strict=True) if a)

@@ -36,14 +36,14 @@ def test_gradcheck(name):
 
 @given(data=st.data(), detach=st.booleans())
 def test_msce_gradient_in_closed_form(data, detach):
-    tree = data.draw(trees())
-    logits, target = data.draw(samples(tree.num_classes(), scale=10.0))
-    M = torch.tensor(loss_weight(tree))
+    hierarchy = data.draw(trees())
+    logits, target = data.draw(samples(hierarchy.num_classes(), scale=10.0))
+    M = torch.tensor(loss_weight(hierarchy))
     logits.requires_grad_()
     msce_loss(logits, target, M, detach_weight=detach).sum().backward()
     with torch.no_grad():
         p = logits.softmax(-1)
-        y = torch.nn.functional.one_hot(target, tree.num_classes())
+        y = torch.nn.functional.one_hot(target, hierarchy.num_classes())
         rows = M[target]
         w = (p * rows).sum(-1, keepdim=True)
         surprise = -logits.log_softmax(-1).gather(-1, target[:, None])

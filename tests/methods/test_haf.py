@@ -79,14 +79,14 @@ def test_a_large_batch_costs_one_pair_per_bag():
 
 
 def test_state_survives_a_restart():
-    tree = ClassHierarchy.load("bracs")
-    first, second = Haf().objective(tree), Haf().objective(tree)
+    hierarchy = ClassHierarchy.load("bracs")
+    first, second = Haf().objective(hierarchy), Haf().objective(hierarchy)
     rows = [torch.eye(3, 8), torch.eye(7, 8)]
 
     def step(objective, seed, labels):
         generator = torch.Generator().manual_seed(seed)
         outputs = [Output(torch.randn(1, len(row), generator=generator), weight=row) for row in rows]
-        targets = [torch.tensor(tree.lift(labels, 0)), torch.tensor(labels)]
+        targets = [torch.tensor(hierarchy.lift(labels, 0)), torch.tensor(labels)]
         return objective(outputs, targets)
 
     for seed, label in enumerate([0, 6, 3, 2]):
@@ -94,42 +94,42 @@ def test_state_survives_a_restart():
     second.load_state_dict(first.state_dict())
     continued, restarted = step(first, 9, [5]), step(second, 9, [5])
     assert all(torch.equal(value, restarted[name]) for name, value in continued.items())
-    forgetful = step(Haf().objective(tree), 9, [5])
+    forgetful = step(Haf().objective(hierarchy), 9, [5])
     assert not torch.equal(forgetful["margin"], continued["margin"])
 
 
 def test_one_level_is_cross_entropy():
-    tree = ClassHierarchy.flat(["a", "b", "c"])
-    terms = Haf().objective(tree)([Output(torch.zeros(1, 3))], [torch.tensor([1])])
+    hierarchy = ClassHierarchy.flat(["a", "b", "c"])
+    terms = Haf().objective(hierarchy)([Output(torch.zeros(1, 3))], [torch.tensor([1])])
     assert list(terms) == ["ce"]
     assert terms["ce"].item() == pytest.approx(math.log(3))
 
 
 def test_geometry_needs_weight_rows():
-    tree = ClassHierarchy.load("bracs")
+    hierarchy = ClassHierarchy.load("bracs")
     outputs = [Output(torch.zeros(1, 3)), Output(torch.zeros(1, 7))]
     with pytest.raises(ParameterError, match="needs the weight rows of every head"):
-        Haf().objective(tree)(outputs, [torch.tensor([0]), torch.tensor([0])])
+        Haf().objective(hierarchy)(outputs, [torch.tensor([0]), torch.tensor([0])])
 
 
 def test_the_coarse_heads_receive_no_cross_entropy():
-    tree = ClassHierarchy.load("bracs")
+    hierarchy = ClassHierarchy.load("bracs")
     coarse, fine = torch.randn(2, 3, requires_grad=True), torch.randn(2, 7, requires_grad=True)
     outputs = [Output(coarse, weight=torch.eye(3, 8)), Output(fine, weight=torch.eye(7, 8))]
-    terms = Haf().objective(tree)(outputs, [torch.tensor([0, 2]), torch.tensor([0, 6])])
+    terms = Haf().objective(hierarchy)(outputs, [torch.tensor([0, 2]), torch.tensor([0, 6])])
     assert torch.autograd.grad(terms["ce"], coarse, allow_unused=True, retain_graph=True)[0] is None
     assert torch.autograd.grad(terms["alignment"], coarse)[0].abs().sum() > 0
 
 
 def test_terms_are_the_pieces_times_their_factors():
-    tree = ClassHierarchy.load("bracs")
+    hierarchy = ClassHierarchy.load("bracs")
     generator = torch.Generator().manual_seed(5)
     logits = [torch.randn(2, count, generator=generator) for count in (3, 7)]
     rows = [torch.randn(count, 8, generator=generator) for count in (3, 7)]
     outputs = [Output(z, weight=row) for z, row in zip(logits, rows, strict=True)]
     targets = [torch.tensor([0, 2]), torch.tensor([1, 6])]
     method = Haf(lambda_align=2.0, lambda_geometry=3.0, lambda_margin=4.0)
-    terms = method.objective(tree)(outputs, targets)
+    terms = method.objective(hierarchy)(outputs, targets)
     margin = LevelMargin(3, margin=3.0, memory=256)(logits[0], targets[0]).mean()
     torch.testing.assert_close(terms["ce"], torch.nn.functional.cross_entropy(logits[1], targets[1]))
     torch.testing.assert_close(terms["alignment"], 2 * alignment_loss(*logits, (3, 2, 2)).mean())

@@ -90,13 +90,13 @@ def test_pseudo_bags_are_aligned_on_request():
 
 
 def test_tier1_is_averaged_within_each_bag():
-    tree = ClassHierarchy.flat(["a", "b"])
+    hierarchy = ClassHierarchy.flat(["a", "b"])
     logits = torch.tensor([[0.0, 0.0], [1.0, -1.0]])
     tier1 = torch.tensor([[0.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
     output = Output(logits, tier1_logits=tier1, tier1_bag=torch.tensor([0, 0, 1]))
     target = torch.tensor([1, 0])
-    value = CrossEntropy().objective(tree)([output], [target])["ce"]
-    ce = CELoss(tree, reduction="none")
+    value = CrossEntropy().objective(hierarchy)([output], [target])["ce"]
+    ce = CELoss(hierarchy, reduction="none")
     bags, pseudo = ce(logits, target), ce(tier1, target[output.tier1_bag])
     expected = ((bags[0] + (pseudo[0] + pseudo[1]) / 2) + (bags[1] + pseudo[2])) / 2
     torch.testing.assert_close(value, expected)

@@ -28,28 +28,32 @@ from pams_mil.methods.weighted_ce import WeightedCrossEntropy, weighted_ce_loss
 from pams_mil.severity import loss_weight
 
 
-def ours_and_loops(name, tree, level, logits):
+def ours_and_loops(name, hierarchy, level, logits):
     """(our loss as a function of logits and target, the loop for one row)."""
     if name == "msce" or name.startswith("msce-"):
         options = {"alpha": 2.5, "distance": "power"} if name == "msce-power" else {}
         orientation = "literal" if name == "msce-literal" else "intended"
-        M = torch.tensor(loss_weight(tree, level, orientation=orientation, **options))
+        M = torch.tensor(loss_weight(hierarchy, level, orientation=orientation, **options))
         literal = {"literal": orientation == "literal", **options}
-        return lambda z, t: msce_loss(z, t, M), lambda z, t: reference.msce(z, t, tree, level, **literal)
+        return lambda z, t: msce_loss(z, t, M), lambda z, t: reference.msce(z, t, hierarchy, level, **literal)
     if name.startswith("hxe"):
         options = {"alpha": 0.5, "normalize": name == "hxe"}
-        related, weight = (torch.tensor(matrix) for matrix in hxe_matrices(tree, level, **options))
-        return lambda z, t: hxe_loss(z, t, related, weight), lambda z, t: reference.hxe(z, t, tree, level, **options)
+        related, weight = (torch.tensor(matrix) for matrix in hxe_matrices(hierarchy, level, **options))
+        return lambda z, t: hxe_loss(z, t, related, weight), lambda z, t: reference.hxe(
+            z, t, hierarchy, level, **options
+        )
     if name == "soft_labels":
-        soft = torch.tensor(soft_target(tree, level, beta=5))
+        soft = torch.tensor(soft_target(hierarchy, level, beta=5))
         return (
             lambda z, t: soft_labels_loss(z, t, soft),
-            lambda z, t: reference.soft_labels(z, t, tree, level, beta=5),
+            lambda z, t: reference.soft_labels(z, t, hierarchy, level, beta=5),
         )
     if name == "weighted_ce":
-        given_weights = [float(number * number + 1) for number in range(tree.num_classes(0))]
-        weight = torch.tensor(WeightedCrossEntropy(weights=given_weights).class_weight(tree, level))
-        inherited = [given_weights[reference.ancestors(tree, level, c)[0]] for c in range(tree.num_classes(level))]
+        given_weights = [float(number * number + 1) for number in range(hierarchy.num_classes(0))]
+        weight = torch.tensor(WeightedCrossEntropy(weights=given_weights).class_weight(hierarchy, level))
+        inherited = [
+            given_weights[reference.ancestors(hierarchy, level, c)[0]] for c in range(hierarchy.num_classes(level))
+        ]
         return lambda z, t: weighted_ce_loss(z, t, weight), lambda z, t: reference.weighted_ce(z, t, inherited)
     return {
         "ce": (ce_loss, reference.ce),
@@ -74,10 +78,10 @@ NAMES = [
 @settings(max_examples=40)
 @given(data=st.data())
 def test_loss_equals_loops(name, data):
-    tree = data.draw(trees())
-    level = data.draw(st.integers(0, tree.num_levels - 1))
-    logits, target = data.draw(samples(tree.num_classes(level)))
-    ours, loops = ours_and_loops(name, tree, level, logits)
+    hierarchy = data.draw(trees())
+    level = data.draw(st.integers(0, hierarchy.num_levels - 1))
+    logits, target = data.draw(samples(hierarchy.num_classes(level)))
+    ours, loops = ours_and_loops(name, hierarchy, level, logits)
     expected = torch.tensor(
         [loops(row.tolist(), int(t)) for row, t in zip(logits, target, strict=True)], dtype=torch.float64
     )
@@ -89,12 +93,12 @@ def test_loss_equals_loops(name, data):
 
 @given(data=st.data(), detach=st.sampled_from(["none", "fine", "coarse"]))
 def test_alignment_equals_loops(data, detach):
-    tree = data.draw(trees().filter(lambda tree: tree.num_levels > 1))
-    level = data.draw(st.integers(0, tree.num_levels - 2))
-    coarse, _ = data.draw(samples(tree.num_classes(level)))
-    fine, _ = data.draw(samples(tree.num_classes(level + 1)))
-    ours = alignment_loss(coarse, fine, child_counts(tree, level), detach=detach)
-    parents = tree.parents(level + 1).tolist()
+    hierarchy = data.draw(trees().filter(lambda hierarchy: hierarchy.num_levels > 1))
+    level = data.draw(st.integers(0, hierarchy.num_levels - 2))
+    coarse, _ = data.draw(samples(hierarchy.num_classes(level)))
+    fine, _ = data.draw(samples(hierarchy.num_classes(level + 1)))
+    ours = alignment_loss(coarse, fine, child_counts(hierarchy, level), detach=detach)
+    parents = hierarchy.parents(level + 1).tolist()
     loops = [reference.alignment(c.tolist(), f.tolist(), parents) for c, f in zip(coarse, fine, strict=True)]
     torch.testing.assert_close(ours, torch.tensor(loops, dtype=torch.float64), rtol=1e-10, atol=1e-10)
     assert ours.max() <= math.log(2) + 1e-12

@@ -67,20 +67,23 @@ def test_trains(name, batch_size, epochs):
     assert accuracy > 0.5  # chance is 1/7
 
 
-@pytest.mark.parametrize("tree", [TREE, ClassHierarchy.flat(["a", "b", "c"])], ids=["bracs", "flat"])
+@pytest.mark.parametrize("hierarchy", [TREE, ClassHierarchy.flat(["a", "b", "c"])], ids=["bracs", "flat"])
 @pytest.mark.parametrize("model_name", ["dtfd", "transmil"])
 @pytest.mark.parametrize("name", discover.available("methods"))
-def test_one_step_with_every_architecture(name, model_name, tree):
+def test_one_step_with_every_architecture(name, model_name, hierarchy):
     torch.manual_seed(0)
     method = discover.load("methods", name)()
-    counts = [tree.num_classes(level) for level in range(tree.num_levels)]
+    counts = [hierarchy.num_classes(level) for level in range(hierarchy.num_levels)]
     small = {"embedding_features": 16, "landmarks": 4} if model_name == "transmil" else {}
     model = HierarchicalModel(
         model_name, in_features=FEATURES, num_classes=counts, towers=method.towers, heads=method.heads, **small
     )
     outputs = model(BagBatch.pack([torch.randn(9, FEATURES), torch.randn(5, FEATURES)]))
-    targets = [torch.tensor(tree.lift([0, tree.num_classes() - 1], level)) for level in method.trained_levels(tree)]
-    terms = method.objective(tree)(outputs, targets)
+    targets = [
+        torch.tensor(hierarchy.lift([0, hierarchy.num_classes() - 1], level))
+        for level in method.trained_levels(hierarchy)
+    ]
+    terms = method.objective(hierarchy)(outputs, targets)
     torch.stack(list(terms.values())).sum().backward()
     untouched = [key for key, parameter in model.named_parameters() if parameter.grad is None]
     assert not untouched

@@ -102,10 +102,10 @@ def test_resamples_have_the_distribution_of_an_explicit_bootstrap(cost: int, mon
 def test_slides_of_one_patient_make_the_interval_wider():
     """Ten identical slides per patient carry the information of one; a slide bootstrap would not notice."""
     rng = np.random.default_rng(0)
-    tree = ClassHierarchy.flat(list("abc"))
+    hierarchy = ClassHierarchy.flat(list("abc"))
     target, predicted = rng.integers(0, 3, 60), rng.integers(0, 3, 60)
     cells = np.repeat(target * 3 + predicted, 10)
-    score = LabelMetrics(tree)
+    score = LabelMetrics(hierarchy)
     by_patient = label_samples(score, Patterns.of(np.repeat(np.arange(60), 10), cells, size=9), resamples=1000)["acc"]
     by_slide = label_samples(score, Patterns.of(np.arange(600), cells, size=9), resamples=1000)["acc"]
     single = label_samples(score, Patterns.of(np.arange(60), cells[::10], size=9), resamples=1000)["acc"]
@@ -202,11 +202,11 @@ def test_intervals_of_undefined_resamples(samples: list[float], expected: tuple[
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
     """400 studies of 60 patients with correlated slides; the 95 % interval of accuracy must cover about 95 %."""
-    tree, rng, hits = ClassHierarchy.flat(["a", "b"]), np.random.default_rng(0), 0
+    hierarchy, rng, hits = ClassHierarchy.flat(["a", "b"]), np.random.default_rng(0), 0
     for study in range(400):
         right = rng.random(60) < 0.7
         code = np.repeat(np.where(right, 0, 1), 3)  # three slides per patient, all right or all wrong
         patterns = Patterns.of(np.repeat(np.arange(60), 3), code, size=4)
-        low, high = interval(label_samples(LabelMetrics(tree), patterns, seed=study, resamples=400)["acc"])
+        low, high = interval(label_samples(LabelMetrics(hierarchy), patterns, seed=study, resamples=400)["acc"])
         hits += low <= 0.7 <= high
     assert 0.90 <= hits / 400 <= 0.98

@@ -34,25 +34,30 @@ def bounds(acc: float, asmc: float, classes: int, penalty: float) -> tuple[float
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[ClassHierarchy, int, np.ndarray, float]:
-    tree, level = draw(trees_and_levels(most_classes=10))
-    return tree, level, draw(confusions(tree.num_classes(level), errors=True)), draw(st.sampled_from([0.5, 2.0, 5.0]))
+    hierarchy, level = draw(trees_and_levels(most_classes=10))
+    return (
+        hierarchy,
+        level,
+        draw(confusions(hierarchy.num_classes(level), errors=True)),
+        draw(st.sampled_from([0.5, 2.0, 5.0])),
+    )
 
 
 @given(cases())
 def test_bound_on_random_confusions(case: tuple[ClassHierarchy, int, np.ndarray, float]):
-    tree, level, S, penalty = case
-    found = LabelMetrics(tree, level, penalty)(S)
-    low, high = bounds(float(found["acc"]), float(found["asmc"]), tree.num_classes(level), penalty)
+    hierarchy, level, S, penalty = case
+    found = LabelMetrics(hierarchy, level, penalty)(S)
+    low, high = bounds(float(found["acc"]), float(found["asmc"]), hierarchy.num_classes(level), penalty)
     assert low - 1e-12 <= float(found["ascc"]) <= high + 1e-12
 
 
 def test_the_bound_is_tight():
-    tree = ClassHierarchy.flat(list("abc"))
+    hierarchy = ClassHierarchy.flat(list("abc"))
     one_kind = np.array([[5, 0, 0], [0, 5, 0], [0, 4, 1]])
-    found = LabelMetrics(tree)(one_kind)
+    found = LabelMetrics(hierarchy)(one_kind)
     assert bounds(float(found["acc"]), float(found["asmc"]), 3, PENALTY)[1] == pytest.approx(float(found["ascc"]))
     both_ends = np.array([[5, 2, 0], [0, 5, 0], [3, 0, 1]])
-    found = LabelMetrics(tree)(both_ends)
+    found = LabelMetrics(hierarchy)(both_ends)
     assert bounds(float(found["acc"]), float(found["asmc"]), 3, PENALTY)[0] == pytest.approx(float(found["ascc"]))
 
 

@@ -22,9 +22,9 @@ TREE = ClassHierarchy.flat(["a", "b", "c"])
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[LabelMetrics, np.ndarray, np.ndarray]:
-    tree, level = draw(trees_and_levels(most_classes=8))
-    size = tree.num_classes(level)
-    return LabelMetrics(tree, level), draw(confusions(size, errors=True)), draw(confusions(size, errors=True))
+    hierarchy, level = draw(trees_and_levels(most_classes=8))
+    size = hierarchy.num_classes(level)
+    return LabelMetrics(hierarchy, level), draw(confusions(size, errors=True)), draw(confusions(size, errors=True))
 
 
 @given(pairs())

@@ -65,19 +65,24 @@ def test_the_table_and_the_functions_cover_one_another():
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[ClassHierarchy, int, np.ndarray, float]:
-    tree, level = draw(trees_and_levels(most_classes=9))
-    return tree, level, draw(confusions(tree.num_classes(level))), draw(st.sampled_from([0.0, 0.5, 2.0, 7.25]))
+    hierarchy, level = draw(trees_and_levels(most_classes=9))
+    return (
+        hierarchy,
+        level,
+        draw(confusions(hierarchy.num_classes(level))),
+        draw(st.sampled_from([0.0, 0.5, 2.0, 7.25])),
+    )
 
 
 @given(cases())
 def test_severity_metrics_equal_their_equations(case: tuple[ClassHierarchy, int, np.ndarray, float]):
-    tree, level, S, penalty = case
-    ranks = tree.ranks(level).tolist()
+    hierarchy, level, S, penalty = case
+    ranks = hierarchy.ranks(level).tolist()
 
     def outranks(i: int, j: int) -> bool:
         return ranks[i] > ranks[j]
 
-    found = {key: float(value) for key, value in LabelMetrics(tree, level, penalty)(S).items()}
+    found = {key: float(value) for key, value in LabelMetrics(hierarchy, level, penalty)(S).items()}
     n = int(S.sum())
     expected = {
         "ascc": reference.classification_confidence(S, outranks, penalty),
@@ -94,26 +99,26 @@ def test_severity_metrics_equal_their_equations(case: tuple[ClassHierarchy, int,
     true, predicted = labels_of(S)
     under = reference.mean_distance(S, outranks)
     over = reference.mean_distance(S, lambda t, r: outranks(r, t))
-    assert metrics.under_call_magnitude(true, predicted, tree, level) == pytest.approx(under, nan_ok=True)
-    assert metrics.over_call_magnitude(true, predicted, tree, level) == pytest.approx(over, nan_ok=True)
+    assert metrics.under_call_magnitude(true, predicted, hierarchy, level) == pytest.approx(under, nan_ok=True)
+    assert metrics.over_call_magnitude(true, predicted, hierarchy, level) == pytest.approx(over, nan_ok=True)
 
 
 @given(cases())
 def test_functions_on_labels_equal_the_table_on_counts(case: tuple[ClassHierarchy, int, np.ndarray, float]):
-    tree, level, S, _ = case
+    hierarchy, level, S, _ = case
     true, predicted = labels_of(S)
-    names = tree.names(level)
+    names = hierarchy.names(level)
     as_names = [names[t] for t in true], [names[r] for r in predicted]
-    for key, value in LabelMetrics(tree, level)(S).items():
-        assert FUNCTIONS[key](true, predicted, tree, level) == pytest.approx(float(value), nan_ok=True)
-        assert FUNCTIONS[key](*as_names, tree, level) == pytest.approx(float(value), nan_ok=True)
+    for key, value in LabelMetrics(hierarchy, level)(S).items():
+        assert FUNCTIONS[key](true, predicted, hierarchy, level) == pytest.approx(float(value), nan_ok=True)
+        assert FUNCTIONS[key](*as_names, hierarchy, level) == pytest.approx(float(value), nan_ok=True)
 
 
 @given(cases(), st.data())
 def test_leading_axes_are_scored_one_by_one(case: tuple[ClassHierarchy, int, np.ndarray, float], data: st.DataObject):
-    tree, level, S, penalty = case
-    others = [S, data.draw(confusions(tree.num_classes(level))), np.diag(np.ones(len(S), dtype=int))]
-    score = LabelMetrics(tree, level, penalty)
+    hierarchy, level, S, penalty = case
+    others = [S, data.draw(confusions(hierarchy.num_classes(level))), np.diag(np.ones(len(S), dtype=int))]
+    score = LabelMetrics(hierarchy, level, penalty)
     together = score(np.array([others, others[::-1]]))
     for i, row in enumerate([others, others[::-1]]):
         for j, single in enumerate(row):
@@ -132,12 +137,12 @@ def test_no_errors():
 
 
 def test_group_recall():
-    tree = ClassHierarchy.load("colon")
+    hierarchy = ClassHierarchy.load("colon")
     true = ["TA", "TVA", "TSA", "HP", "TA"]
     predicted = ["TVA", "TVA", "HP", "TA", "IP"]
-    assert metrics.group_recall(true, predicted, tree, "Adenoma") == 0.5
-    assert metrics.group_recall(true, predicted, tree, "Serrated") == 0.0
-    assert math.isnan(metrics.group_recall(true, predicted, tree, "Benign"))
+    assert metrics.group_recall(true, predicted, hierarchy, "Adenoma") == 0.5
+    assert metrics.group_recall(true, predicted, hierarchy, "Serrated") == 0.0
+    assert math.isnan(metrics.group_recall(true, predicted, hierarchy, "Benign"))
 
 
 def test_group_recall_needs_labels_of_one_length():

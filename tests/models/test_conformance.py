@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from pams_mil import discover
 from pams_mil.errors import ConfigError, ModelInputError
 from pams_mil.models import BagBatch, create_model
-from pams_mil.models.base import Embedded
+from pams_mil.models.core.mil_model import Embedded
 from pams_mil.models.mean_pool import MeanPool
 
 NAMES = discover.available("models")
@@ -167,7 +167,7 @@ def test_bad_input_is_refused_before_any_compute(name, bad, message, monkeypatch
 
 def test_large_finite_values_are_not_mistaken_for_infinite():
     bag = torch.full((4, WIDTH), 3e38)
-    from pams_mil.models.inputs import as_batch
+    from pams_mil.models.core.inputs import as_batch
 
     assert as_batch(bag, mask=None, in_features=WIDTH).sizes == (4,)
 

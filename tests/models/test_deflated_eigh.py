@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-import pams_mil.models.deflated_eigh as module
-from pams_mil.models.deflated_eigh import deflated_eigh
-from pams_mil.models.pinv import inverse_factor
+import pams_mil.models.kernels.deflated_eigh as module
+from pams_mil.models.kernels.deflated_eigh import deflated_eigh
+from pams_mil.models.kernels.pseudo_inverse import inverse_factor
 
 
 def landmark_matrix(sharpness, m=96, width=16, seed=0):

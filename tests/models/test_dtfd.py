@@ -8,7 +8,7 @@ from tests.reference import pooling as reference
 
 from pams_mil.errors import ParameterError
 from pams_mil.models import BagBatch, HierarchicalModel, create_model
-from pams_mil.models.partition import batch_groups, random_groups
+from pams_mil.models.layers.partition import batch_groups, random_groups
 
 
 def small(**options):

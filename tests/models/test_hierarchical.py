@@ -8,7 +8,7 @@ import torch
 from pams_mil import discover
 from pams_mil.errors import ParameterError
 from pams_mil.models import BagBatch, HierarchicalModel, create_model
-from pams_mil.models.heads import NormalizedHead, SplitHeads
+from pams_mil.models.core.heads import NormalizedHead, SplitHeads
 
 NAMES = discover.available("models")
 

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from torch.autograd import gradcheck
 from torch.nn import functional
 
-import pams_mil.models.class_row as class_row_module
-import pams_mil.models.pinv as pinv_module
-from pams_mil.models.class_row import class_row
-from pams_mil.models.depthwise import TILE_COLUMNS, TILE_ROWS, depthwise
-from pams_mil.models.fast_dropout import FastDropout
-from pams_mil.models.landmarks import LandmarkPlan
-from pams_mil.models.pinv import inverse_factor, pseudo_inverse_apply
-from pams_mil.models.pinv_eigen import divided_differences
-from pams_mil.models.split_linear import split_linear
-from pams_mil.models.value_conv import value_conv
+import pams_mil.models.kernels.class_row as class_row_module
+import pams_mil.models.kernels.pseudo_inverse as pinv_module
+from pams_mil.models.kernels.class_row import class_row
+from pams_mil.models.kernels.depthwise import TILE_COLUMNS, TILE_ROWS, depthwise
+from pams_mil.models.kernels.fast_dropout import FastDropout
+from pams_mil.models.kernels.pseudo_inverse import inverse_factor, pseudo_inverse_apply
+from pams_mil.models.kernels.pseudo_inverse_eigen import divided_differences
+from pams_mil.models.kernels.split_linear import split_linear
+from pams_mil.models.kernels.value_conv import value_conv
+from pams_mil.models.layers.landmarks import LandmarkPlan
 
 
 def plain_inverse(a, c, steps=6):

@@ -147,7 +147,7 @@ def test_extreme_neighbors_do_not_change_a_bag():
 
 
 def test_pseudo_inverse_stays_in_float32_under_autocast(monkeypatch):
-    import pams_mil.models.nystrom as module
+    import pams_mil.models.layers.nystrom as module
 
     seen = []
     real = module.pseudo_inverse_apply

@@ -28,35 +28,35 @@ def weighted_ce(z, t, weights):
     return -weights[t] * len(weights) / sum(weights) * log_softmax(z)[t]
 
 
-def severity(tree, level, t, r, *, alpha, distance):
-    if tree.levels[level].ranks[t] > tree.levels[level].ranks[r]:
+def severity(hierarchy, level, t, r, *, alpha, distance):
+    if hierarchy.levels[level].ranks[t] > hierarchy.levels[level].ranks[r]:
         return alpha * abs(t - r) if distance == "product" else alpha ** abs(t - r)
     return 1.0
 
 
-def msce(z, t, tree, level=-1, *, alpha=1.6, distance="product", literal=False):
+def msce(z, t, hierarchy, level=-1, *, alpha=1.6, distance="product", literal=False):
     p, weight = softmax(z), 0.0
     for r in range(len(z)):
         true, predicted = (r, t) if literal else (t, r)
-        weight += p[r] * severity(tree, level, true, predicted, alpha=alpha, distance=distance)
+        weight += p[r] * severity(hierarchy, level, true, predicted, alpha=alpha, distance=distance)
     return weight * ce(z, t)
 
 
-def ancestors(tree, level, leaf):
+def ancestors(hierarchy, level, leaf):
     """The leaf's ancestors from the coarsest level down to itself."""
     path, node = [], leaf
     for number in range(level, -1, -1):
         path.append(node)
-        node = tree.levels[number].parents[node]
+        node = hierarchy.levels[number].parents[node]
     return path[::-1]
 
 
-def hxe(z, t, tree, level, *, alpha, normalize):
+def hxe(z, t, hierarchy, level, *, alpha, normalize):
     log_p = log_softmax(z)
-    path = ancestors(tree, level, t)
+    path = ancestors(hierarchy, level, t)
     loss, log_parent = 0.0, 0.0
     for number, node in enumerate(path):
-        members = [c for c in range(len(z)) if ancestors(tree, level, c)[number] == node]
+        members = [c for c in range(len(z)) if ancestors(hierarchy, level, c)[number] == node]
         log_node = log_sum([log_p[c] for c in members])
         loss -= math.exp(-alpha * (number + 1)) * (log_node - log_parent)
         log_parent = log_node
@@ -64,20 +64,20 @@ def hxe(z, t, tree, level, *, alpha, normalize):
         return loss
     nodes = 1.0
     for number in range(level + 1):
-        for _ in tree.levels[number].names:
+        for _ in hierarchy.levels[number].names:
             nodes += math.exp(-alpha * (number + 1))
     return loss / nodes
 
 
-def tree_distance(tree, level, t, r):
+def tree_distance(hierarchy, level, t, r):
     """Steps up from the leaves until the two paths meet, over the height of the tree."""
-    a, b = ancestors(tree, level, t), ancestors(tree, level, r)
+    a, b = ancestors(hierarchy, level, t), ancestors(hierarchy, level, r)
     steps = sum(1 for first, second in zip(a, b, strict=True) if first != second)
     return steps / (level + 1)
 
 
-def soft_labels(z, t, tree, level, *, beta):
-    share = [math.exp(-beta * tree_distance(tree, level, t, r)) for r in range(len(z))]
+def soft_labels(z, t, hierarchy, level, *, beta):
+    share = [math.exp(-beta * tree_distance(hierarchy, level, t, r)) for r in range(len(z))]
     log_p = log_softmax(z)
     return -math.fsum(s / math.fsum(share) * lp for s, lp in zip(share, log_p, strict=True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pams_mil.remix.base import FROM_A, FROM_B, SYNTHETIC
+from pams_mil.remix.strategy import FROM_A, FROM_B, SYNTHETIC
 
 
 def check_contract(strategy, a, b, seed=0):

@@ -10,8 +10,8 @@ import torch
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
-from pams_mil.data.bag import Bag, BagInfo
-from pams_mil.data.bagfile import write_bag
+from pams_mil.data.bags.bag import Bag, BagInfo
+from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.errors import ConfigError
 from pams_mil.remix import prepare
 from pams_mil.report.remix_figure import BagView, draw, plane_of, select_all, selection_rows

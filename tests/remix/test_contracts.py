@@ -13,8 +13,8 @@ from tests.remix.strategies import pairs
 
 from pams_mil import discover
 from pams_mil.errors import ConfigError, ParameterError
-from pams_mil.remix import Mixed, Remix, base, create_remix, prepare
-from pams_mil.remix.base import check_pair, take
+from pams_mil.remix import Mixed, Remix, create_remix, prepare, strategy
+from pams_mil.remix.strategy import check_pair, take
 
 PRIORITY = [
     ("sfr", {}),
@@ -33,8 +33,8 @@ OTHERS = [
     ("pseudomix", {"mix_probability": 1.0, "init": "uniform"}),
     ("pseudomix", {"labels": "urgent", "pseudo_bags": 3, "mix_probability": 1.0}),
     ("pseudomix", {"alpha": 0.3, "init": "kmeans"}),
-    *[("remix", {"mode": mode, "rate": 0.7}) for mode in ("append", "replace", "interpolate", "cov", "joint")],
-    ("remix", {"reduced": True, "rate": 0.0, "mode": "append"}),
+    *[("prototype_mix", {"mode": mode, "rate": 0.7}) for mode in ("append", "replace", "interpolate", "cov", "joint")],
+    ("prototype_mix", {"reduced": True, "rate": 0.0, "mode": "append"}),
     ("none", {}),
 ]
 
@@ -99,8 +99,8 @@ def test_features_that_are_not_finite_are_refused_with_the_row():
         ("sfr", {"selection": "best"}, "'clusters', 'neighbors', 'evidence'"),
         ("randommix", {"tau": 101}, "from 0 to 100"),
         ("pseudomix", {"pseudo_bags": 0}, "pseudo_bags"),
-        ("remix", {"mode": "add"}, "'append', 'replace', 'interpolate', 'cov', 'joint'"),
-        ("remix", {"rate": True}, "rate must be a number"),
+        ("prototype_mix", {"mode": "add"}, "'append', 'replace', 'interpolate', 'cov', 'joint'"),
+        ("prototype_mix", {"rate": True}, "rate must be a number"),
     ],
 )
 def test_bad_settings_are_refused_in_words(name, options, message):
@@ -148,7 +148,7 @@ class Sabotaged:
 @pytest.mark.parametrize("kind_a", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind_b", [torch.float32, torch.float16, torch.bfloat16])
 def test_all_ways_to_copy_rows_agree(monkeypatch, alone, kind_a, kind_b):
-    monkeypatch.setattr(base, "_COPY_ALONE", alone)
+    monkeypatch.setattr(strategy, "_COPY_ALONE", alone)
     a, b = torch.arange(12.0).reshape(4, 3).to(kind_a), -torch.arange(6.0).reshape(2, 3).to(kind_b)
     mixed = take(a, b, torch.tensor([1, 3]))
     assert mixed.features.tolist() == [*b.tolist(), a[1].tolist(), a[3].tolist()]

@@ -15,10 +15,11 @@ from tests.reference import evidence as evidence_reference
 from tests.reference import sfr as reference
 
 from pams_mil.errors import ParameterError
-from pams_mil.remix import create_remix, lloyd, lloyd_compiled, prepare, prototypes
-from pams_mil.remix.evidence import EvidenceSettings, patient_folds, score_evidence
-from pams_mil.remix.neighbors import neighbor_distance
-from pams_mil.remix.prototypes import cluster
+from pams_mil.remix import create_remix, prepare
+from pams_mil.remix.clustering import lloyd, lloyd_compiled, prototypes
+from pams_mil.remix.clustering.prototypes import cluster
+from pams_mil.remix.selection.evidence import EvidenceSettings, patient_folds, score_evidence
+from pams_mil.remix.selection.neighbors import neighbor_distance
 from pams_mil.remix.sfr import ranked_clusters
 from pams_mil.spare_cores import SpareCores
 
@@ -27,7 +28,7 @@ both_paths = pytest.mark.parametrize("compiled", [True, False], ids=["compiled",
 
 def clustering_with(*, compiled):
     """Cluster in compiled code or with torch operations, whatever is installed."""
-    code = pytest.importorskip("pams_mil.remix.kernels") if compiled else None
+    code = pytest.importorskip("pams_mil.remix.clustering.compiled_kernels") if compiled else None
     return mock.patch.object(lloyd_compiled, "kernels", return_value=code)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from pams_mil.errors import CheckpointError, ConfigError, MissingExtraError
 from pams_mil.wsi.encoders import create_encoder, encoder_names
-from pams_mil.wsi.encoders.base import EncoderOptions, weights_digest
+from pams_mil.wsi.encoders.encoder import EncoderOptions, weights_digest
 from pams_mil.wsi.encoders.lite0_network import same_padding
 from pams_mil.wsi.encoders.torch_encoder import TorchEncoder, read_weights
 

@@ -15,11 +15,11 @@ from tests.wsi.scenes import small_scene, write
 
 from pams_mil.data import read_bag
 from pams_mil.errors import BagError, ConfigError, ParameterError, SlideError
-from pams_mil.wsi.claims import Claims
+from pams_mil.wsi.bag_record import read_record
 from pams_mil.wsi.extract import bag_path, extract
-from pams_mil.wsi.record import read_record
-from pams_mil.wsi.settings import TileSettings, WorkSettings
-from pams_mil.wsi.sources import find_slides
+from pams_mil.wsi.slide_locks import Claims
+from pams_mil.wsi.slide_sources import find_slides
+from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
 
 SETTINGS = TileSettings(mpp=2.0, tile_px=32)
 WORK = WorkSettings(workers=2, batch=16)
@@ -87,7 +87,7 @@ def test_a_bag_says_how_it_was_made_and_what_became_of_every_cell(slides, tmp_pa
 
 
 def test_features_are_those_of_the_tiles_at_their_coordinates(slides, tmp_path):
-    from pams_mil.wsi.scaled import read_scaled
+    from pams_mil.wsi.physical_pixels import read_scaled
     from pams_mil.wsi.slide import Slide
 
     run([slides / "s1.tiff"], tmp_path / "out")

@@ -17,8 +17,8 @@ RUN = """
 import sys
 from pathlib import Path
 from pams_mil.wsi.extract import extract
-from pams_mil.wsi.settings import TileSettings, WorkSettings
-from pams_mil.wsi.sources import find_slides
+from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+from pams_mil.wsi.slide_sources import find_slides
 from tests.wsi.plain_encoder import ColorEncoder
 outcome = extract(find_slides([Path(sys.argv[1])]), Path(sys.argv[2]), ColorEncoder(),
                   TileSettings(mpp=4.0, tile_px=32), WorkSettings(workers=2, batch=8))

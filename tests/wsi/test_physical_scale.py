@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tests.wsi.scenes import small_scene, write
 
+from pams_mil.cohorts.synthetic_slides import render
 from pams_mil.wsi.overview import read_overview
-from pams_mil.wsi.scaled import read_scaled
+from pams_mil.wsi.physical_pixels import read_scaled
 from pams_mil.wsi.slide import Slide
-from pams_mil.wsi.synthetic import render
-from pams_mil.wsi.tiles import blocks, read_block
-from pams_mil.wsi.tiling import Grid, plan_tiles
+from pams_mil.wsi.tile_grid import Grid, plan_tiles
+from pams_mil.wsi.tile_pixels import blocks, read_block
 from pams_mil.wsi.tissue import find_tissue
 
 TILE_PX = 64

@@ -10,10 +10,10 @@ import pytest
 from tests.wsi.plain_encoder import ColorEncoder
 from tests.wsi.test_kill import bags, make
 
-from pams_mil.wsi.encoders.base import EncoderOptions
-from pams_mil.wsi.extract import Silent, extract
-from pams_mil.wsi.settings import TileSettings, WorkSettings
-from pams_mil.wsi.sources import find_slides
+from pams_mil.wsi.encoders.encoder import EncoderOptions
+from pams_mil.wsi.extract import SilentWatcher, extract
+from pams_mil.wsi.slide_sources import find_slides
+from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
 
 ENCODER = "tests.wsi.plain_encoder:ColorEncoder"
 SETTINGS = TileSettings(mpp=4.0, tile_px=32)
@@ -27,7 +27,7 @@ def test_a_cluster_gives_the_same_bags_even_if_a_node_is_lost(tmp_path, monkeypa
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    from pams_mil.wsi.ray_engine import extract_on_cluster
+    from pams_mil.wsi.ray_slides import extract_on_cluster
 
     slides = make(tmp_path / "slides", 10)
     (slides / "torn.tiff").write_bytes(b"II*\0")
@@ -44,7 +44,9 @@ def test_a_cluster_gives_the_same_bags_even_if_a_node_is_lost(tmp_path, monkeypa
         found = []
         options = EncoderOptions(device="cpu")
         work = threading.Thread(
-            target=lambda: found.append(extract_on_cluster(sources, out, ENCODER, options, SETTINGS, WORK, Silent()))
+            target=lambda: found.append(
+                extract_on_cluster(sources, out, ENCODER, options, SETTINGS, WORK, SilentWatcher())
+            )
         )
         work.start()
         if lose_a_node:

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from pams_mil.data import read_bag
 from pams_mil.wsi.encoders import create_encoder
-from pams_mil.wsi.encoders.base import EncoderOptions
+from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.extract import bag_path, extract
-from pams_mil.wsi.settings import TileSettings, WorkSettings
-from pams_mil.wsi.sources import find_slides
+from pams_mil.wsi.slide_sources import find_slides
+from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
 
 
 @pytest.mark.usefixtures("needs_tiffslide")

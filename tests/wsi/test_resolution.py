@@ -10,7 +10,7 @@ from tests.wsi.scenes import write
 from pams_mil.errors import ParameterError, SlideError, TableError
 from pams_mil.wsi.resolution import ScaleError, check_mpp, resolve
 from pams_mil.wsi.slide import Slide
-from pams_mil.wsi.sources import read_mpp_table
+from pams_mil.wsi.slide_sources import read_mpp_table
 
 
 @pytest.mark.parametrize(

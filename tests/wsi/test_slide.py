@@ -11,8 +11,8 @@ from tests.wsi.scenes import write
 
 from pams_mil.errors import ConfigError, SlideError
 from pams_mil.wsi import slide as slide_module
-from pams_mil.wsi.readers.base import Level
 from pams_mil.wsi.readers.image_reader import ImageReader
+from pams_mil.wsi.readers.slide_reader import PyramidLevel
 from pams_mil.wsi.slide import Slide
 
 
@@ -24,7 +24,7 @@ class FragileReader:
 
     def __init__(self, path):
         type(self).opened += 1
-        self.levels = (Level(1.0, 100, 100),)
+        self.levels = (PyramidLevel(1.0, 100, 100),)
         self.stated_mpp = (0.5, 0.5)
         self.spoiled = False
 

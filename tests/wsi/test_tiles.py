@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.wsi.plain_encoder import ColorEncoder
 
 from pams_mil.errors import BagError, SlideError
-from pams_mil.wsi.readers.base import Level
-from pams_mil.wsi.stream import TileStream, encode
-from pams_mil.wsi.tiles import blocks, read_block
-from pams_mil.wsi.tiling import Grid, plan_tiles
+from pams_mil.wsi.readers.slide_reader import PyramidLevel
+from pams_mil.wsi.tile_grid import Grid, plan_tiles
+from pams_mil.wsi.tile_pixels import blocks, read_block
+from pams_mil.wsi.tile_stream import TileStream, encode
 from pams_mil.wsi.tissue import Tissue
 
 
@@ -22,7 +22,7 @@ class FakeSlide:
     """Level-0 pixels whose color tells where they lie; chosen cells cannot be read."""
 
     def __init__(self, columns, rows, bad=(), side=64):
-        self.levels = (Level(1.0, columns * side, rows * side),)
+        self.levels = (PyramidLevel(1.0, columns * side, rows * side),)
         self.path = type("Name", (), {"name": "fake.svs"})()
         self.bad, self.side = set(bad), side
 

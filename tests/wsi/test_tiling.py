@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.reference.tissue_share import tissue_share
 
 from pams_mil.errors import ParameterError, SlideError
-from pams_mil.wsi.tiling import Grid, plan_tiles, tissue_per_cell
+from pams_mil.wsi.tile_grid import Grid, plan_tiles, tissue_per_cell
 from pams_mil.wsi.tissue import Tissue
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from pams_mil.evaluate.audit import Audit, ModelAudit, Progress
-    from pams_mil.evaluate.layouts import Source
+    from pams_mil.evaluate.audit import Audit, ModelAudit, OnStage
+    from pams_mil.evaluate.prediction_layouts import Source
     from pams_mil.evaluate.predictions import Predictions
     from pams_mil.evaluate.scores import LevelScores
     from pams_mil.hierarchy import ClassHierarchy
@@ -52,16 +52,16 @@ def audit(
     """
     from pams_mil.atomic import strict_json
     from pams_mil.evaluate.audit import audit as run_audit
-    from pams_mil.evaluate.layouts import Source
+    from pams_mil.evaluate.prediction_layouts import Source
     from pams_mil.hierarchy import ClassHierarchy
 
     tag_pair = parse_tag(tag)
     _check_reference(reference, len(predictions))
-    tree = ClassHierarchy.load(classes)
+    hierarchy = ClassHierarchy.load(classes)
     order = tuple(label.strip() for label in next(csv.reader([index_order]))) if index_order else ()
     source = Source(true, pred, id_column, patient, order, (tag_pair[0],) if tag_pair else ())
     with progress_bar() as progress:
-        models = _read(predictions, tree, source, progress)
+        models = _read(predictions, hierarchy, source, progress)
         result = run_audit(
             models, tag=tag_pair, reference=reference - 1, penalty=penalty, resamples=resamples, seed=seed,
             progress=progress,
@@ -78,12 +78,12 @@ def audit(
 
 def show(result: Audit) -> None:
     """Print the audit for people."""
-    tree = result.hierarchy
+    hierarchy = result.hierarchy
     for model in result.models:
         read = model.predictions
         text = f"{model.name}: {len(read):,} slides, {read.num_patients:,} patients, read as {read.layout}."
         output.print(" ".join((text, *read.notes)), style="dim", highlight=False, markup=False)
-    for level in range(tree.num_levels - 1, -1, -1):
+    for level in range(hierarchy.num_levels - 1, -1, -1):
         output.print()
         output.print(_table(result, level))
     output.print("↑ higher is better, ↓ lower is better; 95 % intervals in brackets.", style="dim", highlight=False)
@@ -109,11 +109,11 @@ def write(result: Audit, out: Path) -> None:
     atomic.write_text(out / "report.html", page)
 
 
-def _read(paths: list[Path], tree: ClassHierarchy, source: Source, progress: Progress) -> list[Predictions]:
-    from pams_mil.evaluate.layouts import read_predictions
+def _read(paths: list[Path], hierarchy: ClassHierarchy, source: Source, progress: OnStage) -> list[Predictions]:
+    from pams_mil.evaluate.prediction_layouts import read_predictions
 
     return [
-        read_predictions(path, tree, source, name=name, progress=partial(progress, f"Reading {name}"))
+        read_predictions(path, hierarchy, source, name=name, progress=partial(progress, f"Reading {name}"))
         for path, name in zip(paths, _names(paths), strict=True)
     ]
 
@@ -153,7 +153,7 @@ def _table(result: Audit, level: int) -> Table:
 
     from pams_mil.metrics.table import FACTS
 
-    tree = result.hierarchy
+    hierarchy = result.hierarchy
     rows = [row for model in result.models for row in _rows(model, level)]
     keys = [
         key
@@ -161,7 +161,7 @@ def _table(result: Audit, level: int) -> Table:
         if key != "auc" or any(scores.values["auc"] == scores.values["auc"] for _, scores in rows)
     ]
     heads = [f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}" for key in keys]
-    title = Text(f"{tree.level_names[level]}: {tree.order(level)}")
+    title = Text(f"{hierarchy.level_names[level]}: {hierarchy.order(level)}")
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     if len(rows) > MOST_ACROSS:
         for head in ("model", "slides", *heads):

@@ -14,7 +14,7 @@ from pams_mil.cli.console import errors, output
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pams_mil.engine.grid import Engine, GridRun
+    from pams_mil.engine.grid.grid import Engine, GridRun
     from pams_mil.report.bench import Bench
 
 _SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate")
@@ -38,8 +38,8 @@ def bench(
 
     Example: pams bench grid.yaml --out bench/bracs
     """
-    from pams_mil.engine.grid import run_grid
-    from pams_mil.engine.grid_config import load_grid, reference_label
+    from pams_mil.engine.config.grid_config import load_grid, reference_label
+    from pams_mil.engine.grid.grid import run_grid
     from pams_mil.report.bench_page import write_bench
 
     settings = load_grid(grid, changes or [])
@@ -64,11 +64,11 @@ def make_engine(
     from pams_mil.errors import ConfigError, nearest
 
     if name == "local":
-        from pams_mil.engine.local_engine import LocalEngine
+        from pams_mil.engine.grid.local_processes import LocalEngine
 
         return LocalEngine(workers, threads)
     if name == "ray":
-        from pams_mil.engine.ray_engine import RayEngine
+        from pams_mil.engine.grid.ray_tasks import RayEngine
 
         return RayEngine(address, cpus, gpus)
     raise ConfigError(f"There is no engine {name!r}; expected local or ray.{nearest(name, ('local', 'ray'))}")
@@ -85,7 +85,7 @@ def summarize_grid(done: GridRun, reference: str, resamples: int) -> Bench:
 
 def show(result: Bench) -> None:
     """Print the table for people."""
-    for level in reversed(range(result.tree.num_levels)):
+    for level in reversed(range(result.hierarchy.num_levels)):
         output.print()
         output.print(_table(result, level))
     runs = " to ".join(str(count) for count in sorted({len(row.repetitions) for row in result.rows}))
@@ -101,9 +101,9 @@ def _table(result: Bench, level: int) -> Table:
     from rich.text import Text
 
     from pams_mil.metrics.table import FACTS
-    from pams_mil.report.tables import spread_text
+    from pams_mil.report.text_tables import spread_text
 
-    title = Text(f"{result.tree.level_names[level]}: {result.tree.order(level)}")
+    title = Text(f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}")
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     several = len(result.models) > 1
     for head in ("model", "method") if several else ("method",):

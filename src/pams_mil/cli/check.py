@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pams_mil.data.doctor import Diagnosis
-    from pams_mil.data.manifest import Manifest
+    from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.hierarchy import ClassHierarchy
 
 MOST_PROBLEMS = 40
@@ -50,10 +50,10 @@ def check(
 
     if features is None and not no_features:
         raise ConfigError("Give the folder of feature files with --features, or examine the table only: --no-features.")
-    tree = ClassHierarchy.load(classes)
+    hierarchy = ClassHierarchy.load(classes)
     columns = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
     table = read_table(manifest, columns, patients_are_slides, fold, splits, clini)
-    found = _examine(table, tree, None if no_features else features, workers, small_bag)
+    found = _examine(table, hierarchy, None if no_features else features, workers, small_bag)
     if json:
         print(strict_json(found.to_json()))
     else:
@@ -61,13 +61,15 @@ def check(
     raise typer.Exit(1 if found.errors else 0)
 
 
-def _examine(table: Manifest, tree: ClassHierarchy, features: Path | None, workers: int, small_bag: int) -> Diagnosis:
+def _examine(
+    table: Manifest, hierarchy: ClassHierarchy, features: Path | None, workers: int, small_bag: int
+) -> Diagnosis:
     from pams_mil.data.doctor import diagnose
 
     with progress_bar() as bar:
         advance = partial(bar, "Reading bags")
         return diagnose(
-            table, tree, features=features, workers=workers, small_bag=small_bag,
+            table, hierarchy, features=features, workers=workers, small_bag=small_bag,
             progress=lambda done, total: advance(done / total),
         )  # fmt: skip
 
@@ -81,7 +83,7 @@ def read_table(
     clini: Path | None = None,
 ) -> Manifest:
     """The manifest as the options of the data verbs describe it."""
-    from pams_mil.data.manifest import Manifest
+    from pams_mil.data.manifest.manifest import Manifest
 
     given = {role: name for role, name in columns.items() if name is not None}
     return Manifest.read(
@@ -95,7 +97,7 @@ def show(found: Diagnosis) -> None:
     _say(f"{len(manifest):,} slides of {len(manifest.patients):,} patients in {manifest.where}.")
     for note in manifest.notes:
         _say(f"Note: {note}")
-    output.print(counts_table(found.tree.names(), found.counts))
+    output.print(counts_table(found.hierarchy.names(), found.counts))
     if found.read_features:
         _say(_features(found.bag_summary()))
     ordered = sorted(found.problems, key=lambda problem: not problem.error)

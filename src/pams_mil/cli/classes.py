@@ -51,8 +51,8 @@ def list_presets(ctx: typer.Context) -> None:
 
     table = Table("preset", "levels", "classes, least urgent first", box=None, header_style="bold")
     for name in presets():
-        tree = ClassHierarchy.load(name)
-        table.add_row(name, str(tree.num_levels), tree.order())
+        hierarchy = ClassHierarchy.load(name)
+        table.add_row(name, str(hierarchy.num_levels), hierarchy.order())
     output.print(table)
     output.print("\n≺ is less urgent than, ≡ equally urgent. Draw one with: pams classes show bracs", highlight=False)
 
@@ -70,17 +70,17 @@ def show(
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.severity import loss_weight, metric_weight
 
-    tree = ClassHierarchy.load(classes)
-    output.print(_tree(tree))
-    output.print(f"\ndigest {tree.digest}", highlight=False)
-    if tree.source:
-        output.print(f"source {tree.source}", highlight=False, markup=False)
-    for level in range(tree.num_levels):
-        output.print(f"\n[bold]{tree.level_names[level]}[/]  {tree.order(level)}", highlight=False)
-        metric = metric_weight(tree, level, penalty=penalty)
-        loss = loss_weight(tree, level, alpha=alpha)
-        output.print(_matrix(tree, level, metric, f"W, gravity in AsCC and AsMC (P = {penalty:g})"))
-        output.print(_matrix(tree, level, loss, f"M, weight in the MSCE loss (α = {alpha:g})"))
+    hierarchy = ClassHierarchy.load(classes)
+    output.print(_tree(hierarchy))
+    output.print(f"\ndigest {hierarchy.digest}", highlight=False)
+    if hierarchy.source:
+        output.print(f"source {hierarchy.source}", highlight=False, markup=False)
+    for level in range(hierarchy.num_levels):
+        output.print(f"\n[bold]{hierarchy.level_names[level]}[/]  {hierarchy.order(level)}", highlight=False)
+        metric = metric_weight(hierarchy, level, penalty=penalty)
+        loss = loss_weight(hierarchy, level, alpha=alpha)
+        output.print(_matrix(hierarchy, level, metric, f"W, gravity in AsCC and AsMC (P = {penalty:g})"))
+        output.print(_matrix(hierarchy, level, loss, f"M, weight in the MSCE loss (α = {alpha:g})"))
     output.print("\nRows are the true class, columns the predicted one; missed urgency in red.", highlight=False)
 
 
@@ -102,18 +102,20 @@ def init(
     output.print(f"Wrote {file}. Edit it, then check it with: pams classes show {file}", highlight=False, markup=False)
 
 
-def _tree(tree: ClassHierarchy) -> Tree:
+def _tree(hierarchy: ClassHierarchy) -> Tree:
     from rich.text import Text
     from rich.tree import Tree
 
-    root = Tree(Text(tree.name, style="bold"), guide_style="dim")
+    root = Tree(Text(hierarchy.name, style="bold"), guide_style="dim")
     branches = [root]
-    for level in range(tree.num_levels):
-        ranks, below = tree.ranks(level), []
-        for index, (label, parent) in enumerate(zip(tree.names(level), tree.parents(level), strict=True)):
-            shown = tree.display(label)
+    for level in range(hierarchy.num_levels):
+        ranks, below = hierarchy.ranks(level), []
+        for index, (label, parent) in enumerate(zip(hierarchy.names(level), hierarchy.parents(level), strict=True)):
+            shown = hierarchy.display(label)
             sign = "  " if index == 0 else ("≡ " if ranks[index] == ranks[index - 1] else "≺ ")
-            text = Text(sign, style="bold cyan") + Text(label, style="bold" if level == tree.num_levels - 1 else "")
+            text = Text(sign, style="bold cyan") + Text(
+                label, style="bold" if level == hierarchy.num_levels - 1 else ""
+            )
             if shown != label:
                 text += Text(f"  {shown}", style="dim")
             below.append(branches[parent].add(text))
@@ -121,16 +123,16 @@ def _tree(tree: ClassHierarchy) -> Tree:
     return root
 
 
-def _matrix(tree: ClassHierarchy, level: int, matrix: Matrix, title: str) -> Table:
+def _matrix(hierarchy: ClassHierarchy, level: int, matrix: Matrix, title: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    severe = tree.outranks(level)
+    severe = hierarchy.outranks(level)
     table = Table(title=title, title_justify="left", title_style="dim", box=None, header_style="dim")
     table.add_column("true \\ predicted", style="dim")
-    for label in tree.names(level):
+    for label in hierarchy.names(level):
         table.add_column(Text(label), justify="right")
-    for t, label in enumerate(tree.names(level)):
+    for t, label in enumerate(hierarchy.names(level)):
         cells = [Text(f"{value:g}", style="red" if severe[t, r] else "") for r, value in enumerate(matrix[t])]
         table.add_row(Text(label), *cells)
     return table

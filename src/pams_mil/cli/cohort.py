@@ -11,7 +11,7 @@ import typer
 from pams_mil.cli.console import output, progress_bar
 
 if TYPE_CHECKING:
-    from pams_mil.cohorts.cifar10 import Cifar10
+    from pams_mil.cohorts.cifar10_bags import Cifar10
     from pams_mil.cohorts.digits import Digits
     from pams_mil.cohorts.synthetic import Synthetic
 
@@ -39,7 +39,7 @@ def make(
 
     Example: pams cohort make digits DIGITS
     """
-    from pams_mil.cohorts.base import write_cohort
+    from pams_mil.cohorts.made_cohort import write_cohort
 
     maker = build(kind, option, seed, source)
     total = len(maker)
@@ -58,7 +58,7 @@ def make(
 
 def build(kind: str, options: list[str], seed: int, source: Path | None) -> Digits | Synthetic | Cifar10:
     """The cohort that the options describe."""
-    from pams_mil.cohorts.cifar10 import Cifar10
+    from pams_mil.cohorts.cifar10_bags import Cifar10
     from pams_mil.cohorts.digits import Digits
     from pams_mil.cohorts.synthetic import Synthetic
     from pams_mil.errors import ConfigError, listing, nearest

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from pams_mil.evaluate.audit import Progress
+    from pams_mil.evaluate.audit import OnStage
 
 output = Console()
 errors = Console(stderr=True)
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
+def progress_bar() -> Iterator[OnStage]:
     """A bar on stderr: call the result with what is being done and the fraction done."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -11,7 +11,7 @@ import typer
 from pams_mil.cli.console import errors, output, progress_bar
 
 if TYPE_CHECKING:
-    from pams_mil.engine.grid_config import GridConfig
+    from pams_mil.engine.config.grid_config import GridConfig
     from pams_mil.evaluate.predictions import Predictions
 
 FIGURE_1 = {
@@ -40,8 +40,8 @@ def demo(
         audit_figure_1(out)
         return
     from pams_mil.cli.bench import grid_bar, show, summarize_grid
-    from pams_mil.engine.grid import run_grid
-    from pams_mil.engine.local_engine import LocalEngine
+    from pams_mil.engine.grid.grid import run_grid
+    from pams_mil.engine.grid.local_processes import LocalEngine
     from pams_mil.report.bench_page import write_bench
 
     cohort = make_digits(out / "cohort")
@@ -62,8 +62,8 @@ def demo(
 
 def make_digits(folder: Path) -> Path:
     """The digits cohort, made once."""
-    from pams_mil.cohorts.base import write_cohort
     from pams_mil.cohorts.digits import Digits
+    from pams_mil.cohorts.made_cohort import write_cohort
 
     if not (folder / "manifest.csv").exists():
         maker = Digits()
@@ -76,8 +76,8 @@ def make_digits(folder: Path) -> Path:
 
 def demo_grid(cohort: Path, seeds: int, epochs: int) -> GridConfig:
     """Both methods with everything else the same."""
-    from pams_mil.engine.config import build
-    from pams_mil.engine.grid_config import GridConfig
+    from pams_mil.engine.config.grid_config import GridConfig
+    from pams_mil.engine.config.run_config import build
 
     content = {
         "data": {"manifest": cohort / "manifest.csv", "features": cohort / "h5_files"},
@@ -123,12 +123,12 @@ def figure_1_models() -> list[Predictions]:
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.seeding import numpy_generator
 
-    tree = ClassHierarchy.flat(["Benign", "Atypical", "Malignant"], name="figure-1")
+    hierarchy = ClassHierarchy.flat(["Benign", "Atypical", "Malignant"], name="figure-1")
     target = np.repeat([0, 1, 2], [sum(row) for row in FIGURE_1["A"]])
     slides = [f"slide-{number + 1:03d}" for number in range(len(target))]
     models = []
     for name, matrix in FIGURE_1.items():
         rows = [np.repeat([0, 1, 2], counts) for counts in matrix]
         predicted = np.concatenate([numpy_generator(0, name, t).permutation(row) for t, row in enumerate(rows)])
-        models.append(Predictions(name, tree, slides, target, predicted, layout="Figure 1"))
+        models.append(Predictions(name, hierarchy, slides, target, predicted, layout="Figure 1"))
     return models

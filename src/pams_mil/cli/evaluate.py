@@ -10,7 +10,7 @@ import typer
 from pams_mil.cli.console import errors, progress_bar
 
 if TYPE_CHECKING:
-    from pams_mil.engine.outcome import SlidePredictions
+    from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 
 
 def evaluate(
@@ -46,7 +46,7 @@ def evaluate(
                 progress=lambda fraction, name=name: progress(f"Predicting {name}", fraction),
             )  # fmt: skip
             if classes is not None:
-                refuse_other_classes([found.tree.digest], [run], classes)
+                refuse_other_classes([found.hierarchy.digest], [run], classes)
             if manifest is None and run.is_dir():
                 found.write(run, name="predictions" if split == "test" else f"predictions_of_{split}")
             models.append(found.labeled(name))
@@ -64,9 +64,9 @@ def predict_run(
     run: Path, *, split: str | None, manifest: Path | None = None, features: Path | None = None, **options: Any
 ) -> SlidePredictions:
     """Predict with a run, by default on its own manifest, read as it was for training."""
-    from pams_mil.engine.cohort import features_path
-    from pams_mil.engine.prediction import predict
-    from pams_mil.engine.rundir import open_run
+    from pams_mil.engine.prediction.predict import predict
+    from pams_mil.engine.run.folder import open_run
+    from pams_mil.engine.training.run_cohort import features_path
 
     if manifest is not None:
         return predict([run], manifest, split=split, features=features, **options)

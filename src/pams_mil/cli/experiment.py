@@ -12,7 +12,7 @@ from pams_mil.cli.console import errors, output
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-    from pams_mil.experiments.base import Table
+    from pams_mil.experiments.study import Table
 
 QUICK_TRAINING = {"epochs": 8, "patience": None, "lr": 1e-3}
 QUICK_MODEL = {"embedding_features": 64, "attention_features": 32}
@@ -51,8 +51,8 @@ def experiment(
     from pams_mil.cli.audit import parse_tag
     from pams_mil.cli.bench import grid_bar, make_engine
     from pams_mil.errors import ConfigError, listing, nearest
-    from pams_mil.experiments.base import Setting
-    from pams_mil.experiments.page import names, write_section
+    from pams_mil.experiments.experiments_page import names, write_section
+    from pams_mil.experiments.study import Setting
 
     if name not in names():
         raise ConfigError(f"There is no experiment {name!r}.{nearest(name, names())} Available: {listing(names())}.")
@@ -91,7 +91,7 @@ def _model(name: str, quick: bool, hidden: int | None) -> dict[str, Any]:
 
 
 def _training(changes: list[str], quick: bool) -> dict[str, Any]:
-    from pams_mil.engine.config import with_overrides
+    from pams_mil.engine.config.run_config import with_overrides
 
     return with_overrides(QUICK_TRAINING if quick else {}, changes)
 

@@ -19,7 +19,7 @@ def export(
 
     Example: pams export runs/pams-abmil-seed0 --out exported
     """
-    from pams_mil.engine.export import export as run_export
+    from pams_mil.engine.prediction.export import export as run_export
 
     folder = out or run / "export"
     for file, what in run_export(run, folder, onnx=onnx, trusted=trust_code).items():

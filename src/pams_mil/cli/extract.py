@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from pams_mil.wsi.extract import Outcome, Watcher
-    from pams_mil.wsi.sources import SlideSource
+    from pams_mil.wsi.slide_sources import SlideSource
 
 
 def extract(
@@ -52,10 +52,10 @@ def extract(
     """
     from pams_mil.errors import ConfigError
     from pams_mil.wsi.encoders import create_encoder
-    from pams_mil.wsi.encoders.base import EncoderOptions
+    from pams_mil.wsi.encoders.encoder import EncoderOptions
     from pams_mil.wsi.extract import extract as run
-    from pams_mil.wsi.settings import TileSettings, WorkSettings
-    from pams_mil.wsi.sources import find_slides, read_mpp_table
+    from pams_mil.wsi.slide_sources import find_slides, read_mpp_table
+    from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
 
     if engine not in ("local", "ray"):
         raise ConfigError(f"There is no engine {engine!r}; choose local or ray.")
@@ -66,7 +66,7 @@ def extract(
     options = EncoderOptions(device, precision, weights)
     with _progress(sources) as watcher:
         if engine == "ray":
-            from pams_mil.wsi.ray_engine import extract_on_cluster
+            from pams_mil.wsi.ray_slides import extract_on_cluster
 
             outcome = extract_on_cluster(sources, out, encoder, options, settings, work, watcher, _notice)
         else:
@@ -92,10 +92,10 @@ def _progress(sources: tuple[SlideSource, ...]) -> Iterator[Watcher]:
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     with Progress(*columns, console=errors, transient=True) as bar:
-        yield Bar(bar, len(sources))
+        yield ExtractBar(bar, len(sources))
 
 
-class Bar:
+class ExtractBar:
     """A progress bar that counts slides, moves with tiles, and shows tiles per second."""
 
     def __init__(self, bar: Progress, total: int) -> None:

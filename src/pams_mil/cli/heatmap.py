@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-    from pams_mil.data.dataset import BagSample
-    from pams_mil.engine.learner import Learner
-    from pams_mil.engine.outcome import SlidePredictions
+    from pams_mil.data.bags.dataset import BagSample
+    from pams_mil.engine.prediction.slide_predictions import SlidePredictions
+    from pams_mil.engine.training.learner import Learner
     from pams_mil.wsi.heatmap import Heatmap
     from pams_mil.wsi.overview import Overview
 
@@ -42,7 +42,7 @@ def heatmap(
 
     Example: pams heatmap runs/pams-abmil-seed0 slide.svs --out heat
     """
-    from pams_mil.engine.prediction import load_run, predict
+    from pams_mil.engine.prediction.predict import load_run, predict
     from pams_mil.wsi.overview import read_overview
     from pams_mil.wsi.slide import Slide
 
@@ -75,7 +75,7 @@ def evidence(
     """
     import torch
 
-    from pams_mil.models.bags import BagBatch
+    from pams_mil.models.core.batch import BagBatch
 
     parts: list[list[Tensor]] = []
     for start in range(0, len(features), _CHUNK):
@@ -101,9 +101,9 @@ def _bags(
     mpp_of_slide: float | None,
 ) -> tuple[Path, Path]:
     from pams_mil import atomic
-    from pams_mil.wsi.encoders.base import EncoderOptions
-    from pams_mil.wsi.for_run import bags_for_run
-    from pams_mil.wsi.sources import find_slides
+    from pams_mil.wsi.encoders.encoder import EncoderOptions
+    from pams_mil.wsi.slide_sources import find_slides
+    from pams_mil.wsi.slides_for_run import bags_for_run
 
     sources = find_slides([slide], mpp_of_slide=mpp_of_slide)
     if features is not None:
@@ -119,8 +119,8 @@ def _bags(
 
 def _tiles(sample: BagSample, features: Path) -> Heatmap:
     from pams_mil.data import read_bag
-    from pams_mil.data.locate import FeatureFolder
-    from pams_mil.data.manifest import SlideRecord
+    from pams_mil.data.bags.locate import FeatureFolder
+    from pams_mil.data.manifest.manifest import SlideRecord
     from pams_mil.errors import BagError
     from pams_mil.wsi.heatmap import Heatmap
 
@@ -137,19 +137,19 @@ def _measure(
     learner: Learner, sample: BagSample, attention: list[Tensor]
 ) -> dict[str, tuple[str, npt.NDArray[np.float64]]]:
     """Named values per tile, with the kind that decides how they are drawn: rank or sign."""
-    tree, levels = learner.tree, learner.levels[-len(attention) :]
+    hierarchy, levels = learner.hierarchy, learner.levels[-len(attention) :]
     measured: dict[str, tuple[str, npt.NDArray[np.float64]]] = {}
     scores = evidence(learner, sample.features, attention, sample.slide_id)
     for position, level in enumerate(levels):
-        name = tree.level_names[level]
+        name = hierarchy.level_names[level]
         measured[f"attention {name}"] = ("rank", attention[position].double().numpy())
-        for index, label in enumerate(tree.names(level)):
+        for index, label in enumerate(hierarchy.names(level)):
             measured[f"evidence {name} {label}"] = ("sign", scores[position][:, index])
     return measured
 
 
 def _write(out: Path, overview: Overview, tiles: Heatmap, measured: dict[str, Any], opacity: float) -> None:
-    from pams_mil.data.filenames import file_names
+    from pams_mil.data.bags.filenames import file_names
     from pams_mil.wsi.heatmap import overlay, ranked, symmetric, write_geojson, write_png
 
     names = file_names(measured)
@@ -162,7 +162,7 @@ def _write(out: Path, overview: Overview, tiles: Heatmap, measured: dict[str, An
 
 def _show(found: SlidePredictions, out: Path) -> None:
     for level, probabilities in enumerate(found.probabilities):
-        labels = found.tree.names(level)
+        labels = found.hierarchy.names(level)
         shown = ", ".join(f"{label} {p:.3f}" for label, p in zip(labels, probabilities[0].tolist(), strict=True))
-        output.print(f"{found.tree.level_names[level]}: {shown}", highlight=False, markup=False, soft_wrap=True)
+        output.print(f"{found.hierarchy.level_names[level]}: {shown}", highlight=False, markup=False, soft_wrap=True)
     output.print(f"Heatmaps: {out}", highlight=False, markup=False, soft_wrap=True)

@@ -26,7 +26,7 @@ def pack(
 
     Example: pams pack labels.csv --features FEATURES --out cohort.pack
     """
-    from pams_mil.data.pack_writer import write_pack
+    from pams_mil.data.packs.pack_writer import write_pack
 
     columns = {"slide_id": slide_column, "label": label_column}
     table = read_table(manifest, columns, patients_are_slides=True, clini=clini)
@@ -52,7 +52,7 @@ def unpack(
 
     Example: pams unpack cohort.pack --out FEATURES
     """
-    from pams_mil.data.unpack import unpack as run
+    from pams_mil.data.packs.unpack import unpack as run
 
     with progress_bar() as bar:
         advance = partial(bar, "Unpacking")

@@ -13,9 +13,9 @@ from pams_mil.cli.console import errors, output, progress_bar
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pams_mil.data.dataset import BagSample
-    from pams_mil.engine.outcome import SlidePredictions
-    from pams_mil.engine.prediction import Attend
+    from pams_mil.data.bags.dataset import BagSample
+    from pams_mil.engine.prediction.predict import Attend
+    from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 
 
 def predict(
@@ -40,10 +40,10 @@ def predict(
 
     Example: pams predict runs/pams-abmil-seed0 new-slides.csv --features features/ --out predicted
     """
-    from pams_mil.engine.prediction import load_run
-    from pams_mil.engine.prediction import predict as run_prediction
+    from pams_mil.engine.prediction.predict import load_run
+    from pams_mil.engine.prediction.predict import predict as run_prediction
     from pams_mil.errors import ConfigError
-    from pams_mil.wsi.for_run import is_slide
+    from pams_mil.wsi.slides_for_run import is_slide
 
     if len(paths) < 2:
         raise ConfigError("Expected at least one run folder, then a manifest or slides: pams predict RUN... MANIFEST.")
@@ -52,7 +52,9 @@ def predict(
     if not runs:
         raise ConfigError("Expected at least one run folder before the slides: pams predict RUN SLIDE...")
     if classes is not None:
-        refuse_other_classes([load_run(run, trusted=trust_code).blueprint.tree.digest for run in runs], runs, classes)
+        refuse_other_classes(
+            [load_run(run, trusted=trust_code).blueprint.hierarchy.digest for run in runs], runs, classes
+        )
     folder = out or (runs[0] if runs[0].is_dir() else runs[0].parent)
     attend = attention_writer(folder) if attention else None
     if manifest is None:
@@ -74,8 +76,8 @@ def encode_slides(
     slides: list[Path], folder: Path, made: Mapping[str, Any], encoder: str | None, mpp_of_slide: float | None
 ) -> tuple[Path, Path]:
     """A table of the slides and the folder of their features, made as the run's own were."""
-    from pams_mil.wsi.for_run import bags_for_run
-    from pams_mil.wsi.sources import find_slides
+    from pams_mil.wsi.slide_sources import find_slides
+    from pams_mil.wsi.slides_for_run import bags_for_run
 
     sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
     with errors.status(f"Encoding {len(sources)} slides"):
@@ -102,7 +104,7 @@ def attention_writer(folder: Path) -> Attend:
     import h5py
 
     from pams_mil import atomic
-    from pams_mil.data.filenames import file_names
+    from pams_mil.data.bags.filenames import file_names
 
     def write(sample: BagSample, attention: list[Tensor]) -> None:
         name = file_names([sample.slide_id])[sample.slide_id]
@@ -118,7 +120,7 @@ def attention_writer(folder: Path) -> Attend:
 
 
 def _counts(found: SlidePredictions) -> None:
-    names = found.tree.names()
+    names = found.hierarchy.names()
     predicted = found.probabilities[-1].argmax(1).tolist()
     shown = ", ".join(f"{label} {predicted.count(index)}" for index, label in enumerate(names))
     output.print(f"{len(found)} slides, least urgent class first: {shown}", highlight=False, markup=False)
@@ -128,6 +130,6 @@ def _each(found: SlidePredictions) -> None:
     """Every slide's probabilities at every level, for a handful of slide files."""
     for row, slide in enumerate(found.names):
         for level, probabilities in enumerate(found.probabilities):
-            labels = zip(found.tree.names(level), probabilities[row].tolist(), strict=True)
+            labels = zip(found.hierarchy.names(level), probabilities[row].tolist(), strict=True)
             shown = "  ".join(f"{label} {value:.3f}" for label, value in labels)
-            output.print(f"{slide}, {found.tree.level_names[level]}: {shown}", highlight=False, markup=False)
+            output.print(f"{slide}, {found.hierarchy.level_names[level]}: {shown}", highlight=False, markup=False)

@@ -12,9 +12,9 @@ from pams_mil.cli.console import output, progress_bar
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pams_mil.data.dataset import BagDataset
+    from pams_mil.data.bags.dataset import BagDataset
     from pams_mil.hierarchy import ClassHierarchy
-    from pams_mil.remix.base import Mixed
+    from pams_mil.remix.strategy import Mixed
     from pams_mil.report.remix_figure import BagView
 
 
@@ -40,8 +40,8 @@ def remix(
     Example: pams remix slide_7 slide_12 --manifest manifest.csv --classes bracs --features FEATURES
     """
     from pams_mil import atomic
-    from pams_mil.data.dataset import BagDataset
-    from pams_mil.data.manifest import Manifest
+    from pams_mil.data.bags.dataset import BagDataset
+    from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.errors import ConfigError
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.report.remix_figure import draw, select_all, selection_rows
@@ -50,10 +50,10 @@ def remix(
         raise ConfigError(
             f"--out must end in .png, .svg or .pdf and --plane must be pca or umap; found {out.name!r} and {plane!r}."
         )
-    tree = ClassHierarchy.load(classes)
+    hierarchy = ClassHierarchy.load(classes)
     cohort = Manifest.read(manifest, patients_are_slides=patients_are_slides)
-    bags = BagDataset(cohort, tree, features or manifest.parent / "h5_files", with_coords=True)
-    a, b = _views(bags, tree, first, second, evidence, seed)
+    bags = BagDataset(cohort, hierarchy, features or manifest.parent / "h5_files", with_coords=True)
+    a, b = _views(bags, hierarchy, first, second, evidence, seed)
     mixed = select_all(a.bag, b.bag, seed=seed)
     figure = draw(a, b, mixed, plane="umap" if plane == "umap" else "pca", seed=seed)
     with atomic.replacing(out) as part:
@@ -64,17 +64,17 @@ def remix(
 
 
 def _views(
-    bags: BagDataset, tree: ClassHierarchy, first: str, second: str, evidence: bool, seed: int
+    bags: BagDataset, hierarchy: ClassHierarchy, first: str, second: str, evidence: bool, seed: int
 ) -> tuple[BagView, BagView]:
     from pams_mil.errors import ManifestError, nearest
-    from pams_mil.remix.base import prepare
+    from pams_mil.remix.strategy import prepare
     from pams_mil.report.remix_figure import BagView
 
     place = {source.name: number for number, source in enumerate(bags.sources)}
     for name in (first, second):
         if name not in place:
             raise ManifestError(f"The manifest has no slide {name!r}.{nearest(name, place)}")
-    ranks, names = tree.ranks(), tree.names()
+    ranks, names = hierarchy.ranks(), hierarchy.names()
     targets = {name: bags.sources[place[name]].target for name in (first, second)}
     if ranks[targets[first]] == ranks[targets[second]]:
         raise ManifestError(
@@ -82,7 +82,7 @@ def _views(
             f"{names[targets[second]]}. Remix needs two slides of different urgency."
         )
     urgent, other = sorted((first, second), key=lambda name: -ranks[targets[name]])
-    scores = _evidence(bags, tree, place[urgent], seed) if evidence else None
+    scores = _evidence(bags, hierarchy, place[urgent], seed) if evidence else None
     views = []
     for name, own in ((urgent, scores), (other, None)):
         sample = bags[place[name]]
@@ -91,14 +91,14 @@ def _views(
     return views[0], views[1]
 
 
-def _evidence(bags: BagDataset, tree: ClassHierarchy, slide: int, seed: int) -> Tensor | None:
+def _evidence(bags: BagDataset, hierarchy: ClassHierarchy, slide: int, seed: int) -> Tensor | None:
     """Evidence of one slide, learned from the training slides (all slides where the table has no splits)."""
-    from pams_mil.remix.evidence import score_evidence
+    from pams_mil.remix.selection.evidence import score_evidence
 
     records = [source.records[0] for source in bags.sources]
     learned = [number for number, record in enumerate(records) if record.split in ("train", "", None)]
     used = sorted({*learned, slide})
-    ranks = tree.ranks()[[bags.sources[number].target for number in used]].tolist()
+    ranks = hierarchy.ranks()[[bags.sources[number].target for number in used]].tolist()
     patients = [bags.sources[number].patient_id for number in used]
     with progress_bar() as advance:
         done = 0

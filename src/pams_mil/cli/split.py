@@ -11,7 +11,7 @@ from pams_mil.cli.check import counts_table, read_table
 from pams_mil.cli.console import output
 
 if TYPE_CHECKING:
-    from pams_mil.data.split_writer import WrittenSplit
+    from pams_mil.data.splits.split_writer import WrittenSplit
 
 
 def split(
@@ -38,22 +38,22 @@ def split(
 
     Example: pams split labels.csv --classes bracs --folds 5 --out splits
     """
-    from pams_mil.data.examine import examine_manifest
+    from pams_mil.data.manifest.examine import examine_manifest
     from pams_mil.data.problems import refuse_errors
-    from pams_mil.data.split_writer import write_split
-    from pams_mil.data.splits import split_folds, split_once
+    from pams_mil.data.splits.split_writer import write_split
+    from pams_mil.data.splits.stratify import split_folds, split_once
     from pams_mil.hierarchy import ClassHierarchy
 
-    tree = ClassHierarchy.load(classes)
+    hierarchy = ClassHierarchy.load(classes)
     columns = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
     table = read_table(manifest, columns, patients_are_slides, clini=clini)
     table = table.with_splits([""] * len(table))  # the splits to be made replace any that the table has
-    refuse_errors(examine_manifest(table, tree), table.where)
+    refuse_errors(examine_manifest(table, hierarchy), table.where)
     if folds is None:
-        made = split_once(table, tree, fractions=_numbers(fractions), seed=seed, hold_out_tag=hold_out_tag)
+        made = split_once(table, hierarchy, fractions=_numbers(fractions), seed=seed, hold_out_tag=hold_out_tag)
     else:
-        made = split_folds(table, tree, folds=folds, seed=seed, hold_out_tag=hold_out_tag)
-    _show(write_split(out, table, tree, made, is_folds=folds is not None), tree.names())
+        made = split_folds(table, hierarchy, folds=folds, seed=seed, hold_out_tag=hold_out_tag)
+    _show(write_split(out, table, hierarchy, made, is_folds=folds is not None), hierarchy.names())
 
 
 def _show(written: WrittenSplit, names: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ import typer
 from pams_mil.cli.console import errors, output
 
 if TYPE_CHECKING:
-    from pams_mil.engine.config import RunConfig
+    from pams_mil.engine.config.run_config import RunConfig
 
 
 def train(
@@ -31,8 +31,8 @@ def train(
     Example: pams train --manifest cohort/manifest.csv --classes bracs --method pams --model transmil
     """
     from pams_mil.cli.train_progress import TrainBar
-    from pams_mil.engine.fit import RunInterruptedError
-    from pams_mil.engine.training import train as run_training
+    from pams_mil.engine.training.loop import RunInterruptedError
+    from pams_mil.engine.training.train import train as run_training
 
     options = {"manifest": manifest, "features": features, "classes": classes, "method": method, "model": model}
     config = read_settings(list(arguments or []), {**options, "seed": seed}, out=out, resume=resume)
@@ -53,9 +53,9 @@ def train(
 
 def read_settings(arguments: list[str], options: dict[str, Any], *, out: Path | None, resume: bool) -> RunConfig:
     """Settings from a file, options and KEY=VALUE; a resumed run brings its own."""
-    from pams_mil.engine.config import RunConfig, build, with_overrides
-    from pams_mil.engine.rundir import RunFolder
-    from pams_mil.engine.yaml_file import read_yaml
+    from pams_mil.engine.config.run_config import RunConfig, build, with_overrides
+    from pams_mil.engine.config.yaml_file import read_yaml
+    from pams_mil.engine.run.folder import RunFolder
     from pams_mil.errors import ConfigError
 
     files = [text for text in arguments if "=" not in text]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.data.bag import Array
+from pams_mil.data.bags.bag import Array
 from pams_mil.errors import BagError
 
 IMAGE_BYTES = 3072

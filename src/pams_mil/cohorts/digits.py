@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pams_mil.cohorts.base import BACKGROUND, MadeSlide, grid_coords, patient_names
-from pams_mil.data.bag import Array, Bag, BagInfo
-from pams_mil.data.manifest import SPLITS, SlideRecord
+from pams_mil.cohorts.made_cohort import BACKGROUND, MadeSlide, grid_coords, patient_names
+from pams_mil.data.bags.bag import Array, Bag, BagInfo
+from pams_mil.data.manifest.manifest import SPLITS, SlideRecord
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.seeding import numpy_generator
@@ -64,7 +64,7 @@ class Digits:
 
     def slides(self) -> Iterator[MadeSlide]:
         """All bags, split by split."""
-        tree = ClassHierarchy.load("digits")
+        hierarchy = ClassHierarchy.load("digits")
         images, digits = _load()
         pools = image_pools(digits, self.seed)
         for split in SPLITS:
@@ -73,16 +73,16 @@ class Digits:
             patients = patient_names(count, generator, most_slides=3, prefix=f"{split}-")
             targets = generator.permutation(np.arange(count) % CLASSES)
             for number in range(count):
-                chosen = self._choose(int(targets[number]), tree, pools[split], generator)
-                yield self._slide(split, number, patients[number], images[chosen], digits[chosen], tree, generator)
+                chosen = self._choose(int(targets[number]), hierarchy, pools[split], generator)
+                yield self._slide(split, number, patients[number], images[chosen], digits[chosen], hierarchy, generator)
 
     def _choose(
-        self, target: int, tree: ClassHierarchy, pool: dict[int, Array], generator: np.random.Generator
+        self, target: int, hierarchy: ClassHierarchy, pool: dict[int, Array], generator: np.random.Generator
     ) -> Array:
         """Images of one bag: a few of the target digit, maybe less urgent ones, and background."""
         size = int(generator.integers(self.smallest, self.largest + 1))
         chosen = [generator.choice(pool[target], int(generator.integers(1, self.findings + 1)))]
-        below = np.flatnonzero(tree.outranks()[target])
+        below = np.flatnonzero(hierarchy.outranks()[target])
         if len(below) and generator.random() < self.mixed:
             others = generator.choice(below, int(generator.integers(1, self.findings + 1)))
             chosen.extend(generator.choice(pool[int(digit)], 1) for digit in others)
@@ -97,10 +97,10 @@ class Digits:
         patient: str,
         images: Array,
         digits: Array,
-        tree: ClassHierarchy,
+        hierarchy: ClassHierarchy,
         generator: np.random.Generator,
     ) -> MadeSlide:
-        names = tree.names()
+        names = hierarchy.names()
         noisy = images + self.noise * generator.standard_normal(images.shape)
         present = sorted({int(digit) for digit in digits if digit < CLASSES})
         record = SlideRecord(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pams_mil.cohorts.base import BACKGROUND, MadeSlide, grid_coords, patient_names
-from pams_mil.data.bag import Array, Bag, BagInfo
-from pams_mil.data.manifest import SPLITS, SlideRecord
+from pams_mil.cohorts.made_cohort import BACKGROUND, MadeSlide, grid_coords, patient_names
+from pams_mil.data.bags.bag import Array, Bag, BagInfo
+from pams_mil.data.manifest.manifest import SPLITS, SlideRecord
 from pams_mil.errors import ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.seeding import numpy_generator
@@ -79,47 +79,52 @@ class Synthetic:
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Slides per split and class."""
-        tree = ClassHierarchy.load(self.classes)
-        flat: Counts = {split: dict.fromkeys(tree.names(), n) for split, n in zip(SPLITS, (20, 5, 10), strict=True)}
-        table = COUNTS.get(tree.name, flat)
-        if set(table["train"]) != set(tree.names()):
+        hierarchy = ClassHierarchy.load(self.classes)
+        flat: Counts = {
+            split: dict.fromkeys(hierarchy.names(), n) for split, n in zip(SPLITS, (20, 5, 10), strict=True)
+        }
+        table = COUNTS.get(hierarchy.name, flat)
+        if set(table["train"]) != set(hierarchy.names()):
             table = flat
         return {
-            split: {name: max(1, round(table[split][name] * self.scale)) for name in tree.names()} for split in SPLITS
+            split: {name: max(1, round(table[split][name] * self.scale)) for name in hierarchy.names()}
+            for split in SPLITS
         }
 
     def slides(self) -> Iterator[MadeSlide]:
         """All slides, split by split, classes in random order."""
-        tree = ClassHierarchy.load(self.classes)
-        directions = self.directions(tree)
+        hierarchy = ClassHierarchy.load(self.classes)
+        directions = self.directions(hierarchy)
         counts = self.counts()
         for split in SPLITS:
             generator = numpy_generator(self.seed, "synthetic", split)
-            targets = np.repeat(np.arange(tree.num_classes()), [counts[split][name] for name in tree.names()])
+            targets = np.repeat(np.arange(hierarchy.num_classes()), [counts[split][name] for name in hierarchy.names()])
             targets = generator.permutation(targets)
             patients = patient_names(len(targets), generator, most_slides=3, prefix=f"{split}-")
             for number, target in enumerate(targets.tolist()):
-                kinds = self._kinds(target, tree, generator)
-                yield self._slide(f"{split}_{number:05d}", patients[number], split, kinds, directions, tree, generator)
+                kinds = self._kinds(target, hierarchy, generator)
+                yield self._slide(
+                    f"{split}_{number:05d}", patients[number], split, kinds, directions, hierarchy, generator
+                )
 
-    def directions(self, tree: ClassHierarchy) -> Array:
+    def directions(self, hierarchy: ClassHierarchy) -> Array:
         """Unit vectors [c + tissues, d]: one per finest class, then the background tissues."""
         generator = numpy_generator(self.seed, "synthetic", "directions")
-        groups = _unit(generator.standard_normal((tree.num_classes(0), self.width)))
-        own = _unit(generator.standard_normal((tree.num_classes(), self.width)))
+        groups = _unit(generator.standard_normal((hierarchy.num_classes(0), self.width)))
+        own = _unit(generator.standard_normal((hierarchy.num_classes(), self.width)))
         tissues = _unit(generator.standard_normal((_TISSUES, self.width)))
-        return np.concatenate([_unit(own + groups[tree.groups(0)]), tissues])
+        return np.concatenate([_unit(own + groups[hierarchy.groups(0)]), tissues])
 
-    def _kinds(self, target: int, tree: ClassHierarchy, generator: np.random.Generator) -> Array:
+    def _kinds(self, target: int, hierarchy: ClassHierarchy, generator: np.random.Generator) -> Array:
         """What every instance of a slide shows: a class index, or c and above for background tissues."""
         size = int(np.exp(generator.uniform(np.log(self.smallest), np.log(self.largest + 1))))
         few = max(1, round(self.lesion * size))
         kinds = [np.full(few, target)]
-        below = np.flatnonzero(tree.outranks()[target])
+        below = np.flatnonzero(hierarchy.outranks()[target])
         if len(below) and generator.random() < self.mixed:
             kinds.append(np.full(few, generator.choice(below)))
         rest = size - sum(map(len, kinds))
-        kinds.append(tree.num_classes() + generator.integers(0, _TISSUES, rest))
+        kinds.append(hierarchy.num_classes() + generator.integers(0, _TISSUES, rest))
         return generator.permutation(np.concatenate(kinds))
 
     def _slide(
@@ -129,10 +134,10 @@ class Synthetic:
         split: str,
         kinds: Array,
         directions: Array,
-        tree: ClassHierarchy,
+        hierarchy: ClassHierarchy,
         generator: np.random.Generator,
     ) -> MadeSlide:
-        names = tree.names()
+        names = hierarchy.names()
         features = self.separation * directions[kinds] + generator.standard_normal((len(kinds), self.width))
         present = sorted({int(kind) for kind in kinds if kind < len(names)})
         if not present:

@@ -9,25 +9,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pams_mil.data.bag import Bag, BagInfo
-    from pams_mil.data.bagfile import write_bag
-    from pams_mil.data.dataset import BagDataset, BagSample
-    from pams_mil.data.layouts import read_bag
-    from pams_mil.data.manifest import Manifest, SlideRecord
-    from pams_mil.data.pack import Pack
-    from pams_mil.data.pack_writer import write_pack
+    from pams_mil.data.bags.bag import Bag, BagInfo
+    from pams_mil.data.bags.bag_file import write_bag
+    from pams_mil.data.bags.dataset import BagDataset, BagSample
+    from pams_mil.data.bags.layouts import read_bag
+    from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+    from pams_mil.data.packs.pack_reader import Pack
+    from pams_mil.data.packs.pack_writer import write_pack
 
 _HOMES = {
-    "Bag": "bag",
-    "BagInfo": "bag",
-    "BagDataset": "dataset",
-    "BagSample": "dataset",
-    "Manifest": "manifest",
-    "Pack": "pack",
-    "SlideRecord": "manifest",
-    "read_bag": "layouts",
-    "write_bag": "bagfile",
-    "write_pack": "pack_writer",
+    "Bag": "bags.bag",
+    "BagInfo": "bags.bag",
+    "BagDataset": "bags.dataset",
+    "BagSample": "bags.dataset",
+    "Manifest": "manifest.manifest",
+    "Pack": "packs.pack_reader",
+    "SlideRecord": "manifest.manifest",
+    "read_bag": "bags.layouts",
+    "write_bag": "bags.bag_file",
+    "write_pack": "packs.pack_writer",
 }
 
 __all__ = [

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pams_mil.data.bag import BagInfo
-from pams_mil.data.examine import examine_manifest
-from pams_mil.data.manifest import SPLITS, Manifest, SlideRecord
+from pams_mil.data.bags.bag import BagInfo
+from pams_mil.data.bags.store import BagStore, open_store
+from pams_mil.data.manifest.examine import examine_manifest
+from pams_mil.data.manifest.manifest import SPLITS, Manifest, SlideRecord
 from pams_mil.data.problems import Problem
-from pams_mil.data.store import BagStore, open_store
 from pams_mil.errors import BagError, LabelError, listing
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -38,7 +38,7 @@ class Diagnosis:
     """Everything found: the problems, counts per class and split, and what the bags are like."""
 
     manifest: Manifest
-    tree: ClassHierarchy
+    hierarchy: ClassHierarchy
     problems: tuple[Problem, ...]
     bags: tuple[BagFacts, ...]
     read_features: bool
@@ -51,12 +51,12 @@ class Diagnosis:
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """Slides per split and class, in the order of the hierarchy; slides in no split count under ''."""
-        names = self.tree.names()
+        names = self.hierarchy.names()
         splits = [split for split in (*SPLITS, "") if any(record.split == split for record in self.manifest)]
         table = {split: dict.fromkeys(names, 0) for split in splits}
         for record in self.manifest:
             try:
-                table[record.split][names[self.tree.index(record.label)]] += 1
+                table[record.split][names[self.hierarchy.index(record.label)]] += 1
             except (LabelError, KeyError):
                 continue
         return table
@@ -65,7 +65,11 @@ class Diagnosis:
         """The diagnosis as plain values."""
         return {
             "manifest": str(self.manifest.source),
-            "classes": {"name": self.tree.name, "digest": self.tree.digest, "order": list(self.tree.names())},
+            "classes": {
+                "name": self.hierarchy.name,
+                "digest": self.hierarchy.digest,
+                "order": list(self.hierarchy.names()),
+            },
             "slides": len(self.manifest),
             "patients": len(self.manifest.patients),
             "patients_are_slides": self.manifest.patients_are_slides,
@@ -95,7 +99,7 @@ class Diagnosis:
 
 def diagnose(
     manifest: Manifest,
-    tree: ClassHierarchy,
+    hierarchy: ClassHierarchy,
     *,
     features: Path | str | None,
     workers: int = 4,
@@ -103,7 +107,7 @@ def diagnose(
     progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
     """Examine the table and, unless `features` is None, every feature file."""
-    problems = examine_manifest(manifest, tree)
+    problems = examine_manifest(manifest, hierarchy)
     bags: list[BagFacts] = []
     if features is not None:
         unreadable = []
@@ -113,7 +117,7 @@ def diagnose(
             else:
                 bags.append(found)
         problems += [*unreadable, *_mixtures(bags), *_duplicates(bags), *_small(bags, small_bag)]
-    return Diagnosis(manifest, tree, tuple(problems), tuple(bags), features is not None)
+    return Diagnosis(manifest, hierarchy, tuple(problems), tuple(bags), features is not None)
 
 
 def _read_all(

@@ -14,20 +14,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pams_mil.engine.config import RunConfig, configure, load_config
-    from pams_mil.engine.prediction import load_run, predict
-    from pams_mil.engine.rundir import RunFolder, open_run
-    from pams_mil.engine.training import train
+    from pams_mil.engine.config.run_config import RunConfig, configure, load_config
+    from pams_mil.engine.prediction.predict import load_run, predict
+    from pams_mil.engine.run.folder import RunFolder, open_run
+    from pams_mil.engine.training.train import train
 
 _HOMES = {
-    "RunConfig": "config",
-    "RunFolder": "rundir",
-    "configure": "config",
-    "load_config": "config",
-    "load_run": "prediction",
-    "open_run": "rundir",
-    "predict": "prediction",
-    "train": "training",
+    "RunConfig": "config.run_config",
+    "RunFolder": "run.folder",
+    "configure": "config.run_config",
+    "load_config": "config.run_config",
+    "load_run": "prediction.predict",
+    "open_run": "run.folder",
+    "predict": "prediction.predict",
+    "train": "training.train",
 }
 
 __all__ = ["RunConfig", "RunFolder", "configure", "load_config", "load_run", "open_run", "predict", "train"]

@@ -15,7 +15,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.bootstrap import RESAMPLES
 from pams_mil.severity import PENALTY
 
-Progress = Callable[[str, float], None]
+OnStage = Callable[[str, float], None]
 """Called with what is being done and the fraction done."""
 
 
@@ -100,7 +100,7 @@ def audit(
     penalty: float = PENALTY,
     seed: int = 0,
     resamples: int = RESAMPLES,
-    progress: Progress | None = None,
+    progress: OnStage | None = None,
 ) -> Audit:
     """Score every model and compare the others with the reference."""
     report = progress or (lambda what, fraction: None)

@@ -107,8 +107,8 @@ def compare(
 ) -> Comparison:
     """Candidate minus reference at every level, paired by patient."""
     first, second, notes = paired(reference, candidate)
-    tree = first.hierarchy
-    levels = range(tree.num_levels)
+    hierarchy = first.hierarchy
+    levels = range(hierarchy.num_levels)
     scored = first.probabilities is not None and second.probabilities is not None
     aucs = _auc_draws(first, second, seed, resamples, progress) if scored else None
     return Comparison(
@@ -116,7 +116,7 @@ def compare(
         candidate=candidate.name,
         n=len(first),
         levels={
-            tree.level_names[level]: _differences(
+            hierarchy.level_names[level]: _differences(
                 first, second, level, penalty, seed, resamples, None if aucs is None else aucs[level]
             )
             for level in levels
@@ -157,11 +157,11 @@ def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predic
 def _differences(
     first: Predictions, second: Predictions, level: int, penalty: float, seed: int, resamples: int, aucs: Array | None
 ) -> dict[str, Difference]:
-    tree = first.hierarchy
-    size = tree.num_classes(level)
+    hierarchy = first.hierarchy
+    size = hierarchy.num_classes(level)
     target, one, scores_one = first.at(level)
     _, two, scores_two = second.at(level)
-    score = LabelMetrics(tree, level, penalty)
+    score = LabelMetrics(hierarchy, level, penalty)
     patterns = Patterns.of(first.patient, target * size + one, target * size + two, size=size**2)
     counts = patterns.resample(np.random.default_rng(seed), resamples).reshape(-1, 2, size, size)
     drawn = score(counts)

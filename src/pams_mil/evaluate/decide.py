@@ -88,8 +88,8 @@ def decide(
         cost: For "risk": "severity" for W − 1, "lca" for the height in the tree, or any matrix `[true, predicted]`.
         penalty: P of W, for "ascc" and the cost "severity".
 
-    >>> tree = ClassHierarchy.flat(["benign", "atypical", "malignant"])
-    >>> [int(decide([[0.4, 0.25, 0.35]], tree, rule=rule)[0]) for rule in RULES]
+    >>> hierarchy = ClassHierarchy.flat(["benign", "atypical", "malignant"])
+    >>> [int(decide([[0.4, 0.25, 0.35]], hierarchy, rule=rule)[0]) for rule in RULES]
     [0, 2, 2]
     """
     p = check_probabilities(probabilities, hierarchy.num_classes(level))

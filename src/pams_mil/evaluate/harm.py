@@ -35,8 +35,8 @@ def by_penalty(
 ) -> list[Assumption]:
     """Scores and ranks for each penalty P."""
     confusions = _confusions(models, level)
-    tree = models[0].hierarchy
-    return [_assume(f"P = {p:g}", confusions, LabelMetrics(tree, level, p), metric) for p in penalties]
+    hierarchy = models[0].hierarchy
+    return [_assume(f"P = {p:g}", confusions, LabelMetrics(hierarchy, level, p), metric) for p in penalties]
 
 
 def by_swap(

@@ -98,11 +98,11 @@ def score(
 def _score_level(
     predictions: Predictions, level: int, penalty: float, seed: int, resamples: int, auc_draws: Array | None
 ) -> LevelScores:
-    tree = predictions.hierarchy
+    hierarchy = predictions.hierarchy
     target, predicted, scores = predictions.at(level)
-    size = tree.num_classes(level)
+    size = hierarchy.num_classes(level)
     confusion = count_cells(target, predicted, size)
-    metrics = LabelMetrics(tree, level, penalty)
+    metrics = LabelMetrics(hierarchy, level, penalty)
     values = {key: float(value) for key, value in metrics(confusion).items()}
     intervals: dict[str, Interval] = {}
     if resamples:
@@ -111,14 +111,14 @@ def _score_level(
         intervals = {key: interval(samples) for key, samples in draws.items()}
     if auc_draws is not None:
         intervals["auc"] = interval(auc_draws)
-    distance, outranks = tree.distance(level).astype(np.float64), tree.outranks(level)
-    cost = metric_weight(tree, level, penalty=penalty) - 1.0
+    distance, outranks = hierarchy.distance(level).astype(np.float64), hierarchy.outranks(level)
+    cost = metric_weight(hierarchy, level, penalty=penalty) - 1.0
     per_class = np.bincount(target, minlength=size)
     values["auc"] = math.nan if scores is None else macro_auc(target, scores)
     return LevelScores(
         level=level,
-        name=tree.level_names[level],
-        classes=tree.names(level),
+        name=hierarchy.level_names[level],
+        classes=hierarchy.names(level),
         confusion=confusion,
         values=values,
         intervals=intervals,
@@ -131,7 +131,7 @@ def _score_level(
         classes_without_auc=()
         if scores is None
         else tuple(
-            label for label, count in zip(tree.names(level), per_class, strict=True) if count in (0, len(target))
+            label for label, count in zip(hierarchy.names(level), per_class, strict=True) if count in (0, len(target))
         ),
     )
 
@@ -150,9 +150,9 @@ class SevereError:
 
 def severe_errors(predictions: Predictions, *, penalty: float = PENALTY) -> list[SevereError]:
     """All missed urgencies at the finest level, gravest first; gravity is the metric's W[true, predicted]."""
-    tree = predictions.hierarchy
-    W, names = metric_weight(tree, penalty=penalty), tree.names()
-    severe = tree.outranks()[predictions.target, predictions.predicted]
+    hierarchy = predictions.hierarchy
+    W, names = metric_weight(hierarchy, penalty=penalty), hierarchy.names()
+    severe = hierarchy.outranks()[predictions.target, predictions.predicted]
     rows = np.flatnonzero(severe)
     gravity = W[predictions.target[rows], predictions.predicted[rows]]
     found = []

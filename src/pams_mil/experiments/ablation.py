@@ -6,9 +6,9 @@ import math
 
 from pams_mil.evaluate.compare import Difference
 from pams_mil.experiments.arms import ablation_arms
-from pams_mil.experiments.base import Section, Setting, Table, compare_arms
 from pams_mil.experiments.bench_section import bench_files, bench_tables, printed_table, verdict_lines
-from pams_mil.experiments.figures import COLORS, drawing
+from pams_mil.experiments.study import Section, Setting, Table, compare_arms
+from pams_mil.experiments.study_figures import COLORS, drawing
 from pams_mil.metrics.table import FACTS
 from pams_mil.report.bench import TABLE, Bench
 
@@ -42,7 +42,7 @@ def run(setting: Setting) -> Section:
 
 def differences(bench: Bench) -> Table:
     """Ablated minus full at the finest level, in points, with 95 % intervals over patients."""
-    finest = bench.tree.level_names[-1]
+    finest = bench.hierarchy.level_names[-1]
     rows = []
     for row in bench.rows:
         if row.comparison is None:
@@ -64,7 +64,7 @@ def _points(difference: Difference) -> str:
 
 def draw(bench: Bench, setting: Setting) -> None:
     """Grouped bars of the differences, one panel per model."""
-    finest = bench.tree.level_names[-1]
+    finest = bench.hierarchy.level_names[-1]
     folder, models = setting.folder(NAME), bench.models
     with drawing(folder, "differences", width=5.0 * len(models), ncols=len(models), squeeze=False) as (_, axes):
         for ax, model in zip(axes[0], models, strict=True):

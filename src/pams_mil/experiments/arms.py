@@ -24,9 +24,9 @@ class Arm:
     printed: str = ""
 
 
-def main_arms(tree: ClassHierarchy) -> list[Arm]:
+def main_arms(hierarchy: ClassHierarchy) -> list[Arm]:
     """All methods of the paper's main table, PAMS last."""
-    groups = tree.num_classes(0)
+    groups = hierarchy.num_classes(0)
     return [
         Arm("CE", {"name": "ce"}, "ce"),
         Arm("Weighted CE (2:3:5)", {"name": "weighted_ce", "weights": stretch((2, 3, 5), groups)}, "weighted_ce 2:3:5"),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pams_mil import atomic
 from pams_mil.experiments.arms import Arm
-from pams_mil.experiments.base import Table
 from pams_mil.experiments.printed import printed
+from pams_mil.experiments.study import Table
 from pams_mil.metrics.table import FACTS
-from pams_mil.report import tables
+from pams_mil.report import text_tables as tables
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
 
 COLUMNS = (*TABLE, *EXTRA)
@@ -19,7 +19,7 @@ COLUMNS = (*TABLE, *EXTRA)
 def bench_tables(bench: Bench) -> tuple[Table, ...]:
     """One table per level, finest first: mean ± sd, best bold, second underlined, p against the reference."""
     found = []
-    for level in reversed(range(bench.tree.num_levels)):
+    for level in reversed(range(bench.hierarchy.num_levels)):
         rows: list[tuple[str, ...]] = []
         bold: set[tuple[int, int]] = set()
         underlined: set[tuple[int, int]] = set()
@@ -31,7 +31,7 @@ def bench_tables(bench: Bench) -> tuple[Table, ...]:
                     (bold if place == 1 else underlined).add((number, column + 2))
             rows.append((row.model, row.method, *cells, _p(bench, number, level)))
         heads = [f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}" for key in COLUMNS]
-        name = bench.tree.level_names[level]
+        name = bench.hierarchy.level_names[level]
         caption = f"{name}. {tables.caption(bench)} p: missed urgency against {bench.reference}, Holm-corrected."
         head = ("model", "method", *heads, "p")
         found.append(Table(caption, head, tuple(rows), frozenset(bold), frozenset(underlined)))
@@ -83,6 +83,6 @@ def _p(bench: Bench, number: int, level: int) -> str:
     comparison = bench.rows[number].comparison
     if comparison is None:
         return ""
-    found = comparison.levels[bench.tree.level_names[level]]["under_call_rate"]
+    found = comparison.levels[bench.hierarchy.level_names[level]]["under_call_rate"]
     p = found.p_value if found.corrected_p is None else found.corrected_p
     return "" if p is None else f"{p:.2g}"

@@ -11,16 +11,16 @@ from functools import partial
 import numpy as np
 
 from pams_mil import atomic
-from pams_mil.cohorts.cifar10 import Cifar10
+from pams_mil.cohorts.cifar10_bags import Cifar10
 from pams_mil.errors import ConfigError
-from pams_mil.evaluate.layouts import read_predictions
+from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions import Predictions, write_predictions
 from pams_mil.experiments.arms import Arm
-from pams_mil.experiments.base import Section, Setting, Table
 from pams_mil.experiments.bench_section import bench_files, bench_tables, printed_table, verdict_lines
-from pams_mil.experiments.figures import drawing, look
 from pams_mil.experiments.image_study import Budget, ImageSet, train_and_predict
 from pams_mil.experiments.networks import resnet18, small_network
+from pams_mil.experiments.study import Section, Setting, Table
+from pams_mil.experiments.study_figures import drawing, look
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods import losses
 from pams_mil.metrics.probability import expected_class_of_errors
@@ -49,21 +49,21 @@ def run(setting: Setting) -> Section:
     """Train one network per loss and seed; report the table and the expected class of the misclassified."""
     if setting.manifest is None:
         raise ConfigError("cifar10 needs a local copy: --manifest FOLDER with the python batches or class folders.")
-    tree = ClassHierarchy.load("cifar10")
+    hierarchy = ClassHierarchy.load("cifar10")
     entries = [Entry("ResNet-18" if not setting.quick else "small network", arm.label, {}) for arm in ARMS]
     jobs = [(entry, seed) for seed in setting.seeds for entry in entries]
     for number, (entry, seed) in enumerate(jobs):
-        entry.runs[f"seed {seed}"] = _predictions(setting, tree, entry.method, seed)
+        entry.runs[f"seed {seed}"] = _predictions(setting, hierarchy, entry.method, seed)
         setting.tell((number + 1) / len(jobs), f"{entry.method}, seed {seed}: done")
     bench = summarize(entries, reference="MSCE", resamples=setting.resamples)
     files = bench_files(bench, setting.folder(NAME))
     expected = expected_classes(entries)
-    draw(setting, tree, expected)
+    draw(setting, hierarchy, expected)
     return Section(
         NAME,
         TITLE,
         lines=verdict_lines(bench),
-        tables=(*_tables(bench, tree, expected), *printed_table("cifar10", "cifar10", ARMS)),
+        tables=(*_tables(bench, hierarchy, expected), *printed_table("cifar10", "cifar10", ARMS)),
         figures=(("expected-class", "Expected class of misclassified images per true class; higher is safer."),),
         files=files,
     )
@@ -84,9 +84,9 @@ def expected_classes(entries: Sequence[Entry]) -> dict[str, list[float]]:
     return found
 
 
-def draw(setting: Setting, tree: ClassHierarchy, expected: Mapping[str, Sequence[float]]) -> None:
+def draw(setting: Setting, hierarchy: ClassHierarchy, expected: Mapping[str, Sequence[float]]) -> None:
     """One line per loss over the true classes; the diagonal is where an unbiased mistake would point."""
-    names = tree.names()
+    names = hierarchy.names()
     with drawing(setting.folder(NAME), "expected-class", width=5.5, height=3.2) as (_, ax):
         ax.plot(range(len(names)), range(1, len(names) + 1), color="#888888", linestyle=":", label="true class")
         for number, (label, values) in enumerate(expected.items()):
@@ -96,13 +96,13 @@ def draw(setting: Setting, tree: ClassHierarchy, expected: Mapping[str, Sequence
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _tables(bench: Bench, tree: ClassHierarchy, expected: Mapping[str, Sequence[float]]) -> tuple[Table, ...]:
+def _tables(bench: Bench, hierarchy: ClassHierarchy, expected: Mapping[str, Sequence[float]]) -> tuple[Table, ...]:
     rows = tuple((label, *(f"{value:.2f}" for value in values)) for label, values in expected.items())
     caption = "Expected class (1 to 10) of misclassified images by true class, mean over seeds."
-    return (*bench_tables(bench), Table(caption, ("loss", *tree.names()), rows))
+    return (*bench_tables(bench), Table(caption, ("loss", *hierarchy.names()), rows))
 
 
-def _predictions(setting: Setting, tree: ClassHierarchy, label: str, seed: int) -> Predictions:
+def _predictions(setting: Setting, hierarchy: ClassHierarchy, label: str, seed: int) -> Predictions:
     """Predictions of one run, read back when an earlier run with the same budget left them."""
     sizes = {"train": 4000, "val": 1, "test": 1000} if setting.quick else {"train": 50_000, "val": 1, "test": 10_000}
     sizes.update({key: int(value) for key, value in setting.data.items() if key in sizes})
@@ -111,10 +111,12 @@ def _predictions(setting: Setting, tree: ClassHierarchy, label: str, seed: int) 
     settings = {"sizes": sizes, "budget": vars(budget), "quick": setting.quick, "seed": seed, "loss": label}
     marker = folder / "settings.json"
     if marker.exists() and marker.read_text("utf-8") == atomic.strict_json(settings) + "\n":
-        return read_predictions(folder / "predictions.csv", tree, name=label)
+        return read_predictions(folder / "predictions.csv", hierarchy, name=label)
     train, test = _images(setting, sizes)
-    network = partial(small_network if setting.quick else resnet18, tree.num_classes())
-    found = train_and_predict(label, network, LOSSES[label](tree), train, test, tree, budget=budget, seed=seed)
+    network = partial(small_network if setting.quick else resnet18, hierarchy.num_classes())
+    found = train_and_predict(
+        label, network, LOSSES[label](hierarchy), train, test, hierarchy, budget=budget, seed=seed
+    )
     write_predictions(folder / "predictions.csv", found)
     atomic.write_json(marker, settings)
     return found

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pams_mil.engine.grid import GridRun
-from pams_mil.evaluate.layouts import Source, read_predictions
+from pams_mil.engine.grid.grid import GridRun
+from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.bench import Entry
@@ -22,9 +22,9 @@ def read_entries(done: GridRun, *, tags: tuple[str, ...] = ()) -> list[Entry]:
     trees: dict[str, ClassHierarchy] = {}
     found: dict[tuple[str, str], dict[int, dict[str, Predictions]]] = {}
     for cell in done.finished:
-        tree = trees.setdefault(cell.config.classes, ClassHierarchy.load(cell.config.classes))
+        hierarchy = trees.setdefault(cell.config.classes, ClassHierarchy.load(cell.config.classes))
         path = done.out / cell.key / "predictions.csv"
-        predictions = read_predictions(path, tree, Source(tags=tags), name=cell.key)
+        predictions = read_predictions(path, hierarchy, Source(tags=tags), name=cell.key)
         found.setdefault((cell.model, cell.method), {}).setdefault(cell.seed, {})[cell.repetition] = predictions
     order = dict.fromkeys((cell.model, cell.method) for cell in done.cells)
     return [Entry(*key, _repetitions(found[key])) for key in order if key in found]

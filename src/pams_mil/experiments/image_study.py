@@ -44,7 +44,7 @@ def train_and_predict(
     loss: nn.Module,
     train: ImageSet,
     test: ImageSet,
-    tree: ClassHierarchy,
+    hierarchy: ClassHierarchy,
     *,
     budget: Budget,
     seed: int,
@@ -73,7 +73,9 @@ def train_and_predict(
             progress((epoch + 1) / budget.epochs)
     probabilities = _predict(model, _normalized(test.images), budget.batch_size, device)
     slides = [f"image-{number:05d}" for number in range(len(test.target))]
-    return Predictions(name, tree, slides, test.target, probabilities.argmax(1), probabilities, layout="image study")
+    return Predictions(
+        name, hierarchy, slides, test.target, probabilities.argmax(1), probabilities, layout="image study"
+    )
 
 
 def augment(images: Tensor, draw: torch.Generator) -> Tensor:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pams_mil.experiments.arms import Arm, main_arms
-from pams_mil.experiments.base import Section, Setting, compare_arms
 from pams_mil.experiments.bench_section import bench_files, bench_tables, printed_table, verdict_lines
-from pams_mil.experiments.figures import drawing, look
+from pams_mil.experiments.study import Section, Setting, compare_arms
+from pams_mil.experiments.study_figures import drawing, look
 from pams_mil.report.bench import Bench
 
 DISCOVER = "run"
@@ -17,7 +17,7 @@ NAME = "main-table"
 
 def run(setting: Setting) -> Section:
     """Train all methods and write the table, the tests against PAMS and the picture of accuracy against mildness."""
-    arms = main_arms(setting.tree)
+    arms = main_arms(setting.hierarchy)
     bench = compare_arms(setting, arms, reference="PAMS")
     files = bench_files(bench, setting.folder(NAME))
     draw(bench, setting, arms)
@@ -33,7 +33,7 @@ def run(setting: Setting) -> Section:
 
 def draw(bench: Bench, setting: Setting, arms: Sequence[Arm]) -> None:
     """One panel per model: accuracy against AsMC, PAMS emphasized."""
-    finest = bench.tree.num_levels - 1
+    finest = bench.hierarchy.num_levels - 1
     width = 3.5 * len(bench.models)
     with drawing(
         setting.folder(NAME), "accuracy-and-mildness", width=width, height=3.4, ncols=len(bench.models), squeeze=False

@@ -18,9 +18,9 @@ from pams_mil.evaluate.harm import Assumption, by_penalty, by_swap
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import score
 from pams_mil.experiments.arms import main_arms
-from pams_mil.experiments.base import Section, Setting, Table, run_arms
 from pams_mil.experiments.entries import read_entries
-from pams_mil.experiments.figures import drawing, look
+from pams_mil.experiments.study import Section, Setting, Table, run_arms
+from pams_mil.experiments.study_figures import drawing, look
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.table import FACTS
 from pams_mil.report.bench import pool
@@ -39,7 +39,7 @@ def run(setting: Setting) -> Section:
     scenario = mirrored_models()
     models, source = scenario, "the two mirrored models"
     if setting.manifest is not None:
-        entries = read_entries(run_arms(setting, main_arms(setting.tree)))
+        entries = read_entries(run_arms(setting, main_arms(setting.hierarchy)))
         first = entries[0].model
         models = [pool(entry.method, entry.runs) for entry in entries if entry.model == first]
         source = f"the methods of the main table on {first}"
@@ -63,16 +63,16 @@ def run(setting: Setting) -> Section:
 
 def mirrored_models() -> list[Predictions]:
     """Five classes; B makes A's mistakes in the opposite direction, with the classes counted from the other end."""
-    tree = ClassHierarchy.flat(["i", "ii", "iii", "iv", "v"], name="scenario")
+    hierarchy = ClassHierarchy.flat(["i", "ii", "iii", "iv", "v"], name="scenario")
     a = np.asarray(TOO_LOW, dtype=np.int64)
-    return [_as_predictions(name, tree, matrix) for name, matrix in (("A", a), ("B", a[::-1, ::-1]))]
+    return [_as_predictions(name, hierarchy, matrix) for name, matrix in (("A", a), ("B", a[::-1, ::-1]))]
 
 
-def _as_predictions(name: str, tree: ClassHierarchy, matrix: npt.NDArray[np.int64]) -> Predictions:
+def _as_predictions(name: str, hierarchy: ClassHierarchy, matrix: npt.NDArray[np.int64]) -> Predictions:
     true, predicted = np.nonzero(matrix)
     counts = matrix[true, predicted]
     slides = [f"{name}{number}" for number in range(int(counts.sum()))]
-    return Predictions(name, tree, slides, np.repeat(true, counts), np.repeat(predicted, counts))
+    return Predictions(name, hierarchy, slides, np.repeat(true, counts), np.repeat(predicted, counts))
 
 
 def scenario_table(models: Sequence[Predictions]) -> Table:

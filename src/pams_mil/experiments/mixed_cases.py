@@ -15,9 +15,9 @@ from pams_mil.errors import ConfigError
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import score
 from pams_mil.experiments.arms import main_arms
-from pams_mil.experiments.base import Section, Setting, Table, run_arms
 from pams_mil.experiments.entries import read_entries
-from pams_mil.experiments.figures import COLORS, drawing
+from pams_mil.experiments.study import Section, Setting, Table, run_arms
+from pams_mil.experiments.study_figures import COLORS, drawing
 from pams_mil.metrics.reduce import divide
 from pams_mil.metrics.table import FACTS
 from pams_mil.report.bench import Entry, Spread
@@ -35,8 +35,8 @@ def run(setting: Setting) -> Section:
             "mixed-cases needs the column that marks mixed slides: --tag COLUMN=VALUE, e.g. findings=mixed."
         )
     column, value = setting.tag
-    entries = read_entries(run_arms(setting, main_arms(setting.tree)), tags=(column,))
-    groups = setting.tree.names(0)
+    entries = read_entries(run_arms(setting, main_arms(setting.hierarchy)), tags=(column,))
+    groups = setting.hierarchy.names(0)
     urgent = len(groups) - 1
     rows, radar = [], {}
     for entry in entries:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 
-class ResidualBlock(nn.Module):
+class ImageResidualBlock(nn.Module):
     """relu(shortcut(x) + F(x))."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
@@ -51,8 +51,8 @@ def resnet18(num_classes: int, *, small_images: bool = False) -> nn.Module:
     widths = (64, 64, 128, 256, 512)
     blocks: list[nn.Module] = []
     for stage in range(4):
-        blocks.append(ResidualBlock(widths[stage], widths[stage + 1], stride=1 if stage == 0 else 2))
-        blocks.append(ResidualBlock(widths[stage + 1], widths[stage + 1], stride=1))
+        blocks.append(ImageResidualBlock(widths[stage], widths[stage + 1], stride=1 if stage == 0 else 2))
+        blocks.append(ImageResidualBlock(widths[stage + 1], widths[stage + 1], stride=1))
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes)]
     return nn.Sequential(*stem, *blocks, *head)
 

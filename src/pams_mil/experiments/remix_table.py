@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import isnan
 
 from pams_mil.experiments.arms import remix_arms
-from pams_mil.experiments.base import Section, Setting, compare_arms
 from pams_mil.experiments.bench_section import bench_files, bench_tables, printed_table, verdict_lines
-from pams_mil.experiments.figures import COLORS, drawing
+from pams_mil.experiments.study import Section, Setting, compare_arms
+from pams_mil.experiments.study_figures import COLORS, drawing
 from pams_mil.metrics.table import FACTS
 from pams_mil.report.bench import Bench
 
@@ -34,7 +34,7 @@ def run(setting: Setting) -> Section:
 
 def draw(bench: Bench, setting: Setting) -> None:
     """Bars per strategy for accuracy, AsMC and missed urgency, one row of panels per model."""
-    keys, finest, models = ("acc", "asmc", "under_call_rate"), bench.tree.num_levels - 1, bench.models
+    keys, finest, models = ("acc", "asmc", "under_call_rate"), bench.hierarchy.num_levels - 1, bench.models
     with drawing(
         setting.folder(NAME),
         "remix",

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pams_mil import atomic
-from pams_mil.engine.grid import GridRun
-from pams_mil.engine.rundir import RunFolder
+from pams_mil.engine.grid.grid import GridRun
+from pams_mil.engine.run.folder import RunFolder
 from pams_mil.experiments.arms import Arm, cluster_arms, loss_weight_arms
-from pams_mil.experiments.base import Section, Setting, Table, run_arms
-from pams_mil.experiments.figures import drawing, look
+from pams_mil.experiments.study import Section, Setting, Table, run_arms
+from pams_mil.experiments.study_figures import drawing, look
 from pams_mil.metrics.table import FACTS
 
 DISCOVER = "run"

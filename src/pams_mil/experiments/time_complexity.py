@@ -13,10 +13,10 @@ import torch
 
 from pams_mil import atomic
 from pams_mil.experiments.arms import Arm, remix_arms
-from pams_mil.experiments.base import Section, Setting, Table
-from pams_mil.experiments.figures import drawing, look
 from pams_mil.experiments.printed import printed
-from pams_mil.remix.base import create_remix
+from pams_mil.experiments.study import Section, Setting, Table
+from pams_mil.experiments.study_figures import drawing, look
+from pams_mil.remix.strategy import create_remix
 from pams_mil.seeding import generator
 
 DISCOVER = "run"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pams_mil.methods.alignment import alignment_loss
-    from pams_mil.methods.base import FinestMethod, LevelMethod, Method
     from pams_mil.methods.losses import (
         CDWCELoss,
         CELoss,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         SORDLoss,
         WeightedCELoss,
     )
+    from pams_mil.methods.method import FinestMethod, LevelMethod, Method
     from pams_mil.methods.msce import msce_loss
     from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective
 
@@ -32,13 +32,13 @@ _HOME = {
     "CO2Loss": "losses",
     "CORNLoss": "losses",
     "EMDLoss": "losses",
-    "FinestMethod": "base",
+    "FinestMethod": "method",
     "HXELoss": "losses",
     "LevelLoss": "objective",
-    "LevelMethod": "base",
+    "LevelMethod": "method",
     "LevelTerm": "objective",
     "MSCELoss": "losses",
-    "Method": "base",
+    "Method": "method",
     "Objective": "objective",
     "SORDLoss": "losses",
     "SoftLabelsLoss": "losses",

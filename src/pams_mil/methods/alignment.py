@@ -21,7 +21,7 @@ from pams_mil.methods.checks import require_choice
 from pams_mil.methods.objective import mean_per_bag
 
 if TYPE_CHECKING:
-    from pams_mil.models.base import LevelOutput
+    from pams_mil.models.core.mil_model import LevelOutput
 
 Detach = Literal["none", "fine", "coarse"]
 DETACH: tuple[Detach, ...] = ("none", "fine", "coarse")
@@ -58,21 +58,21 @@ def alignment_loss(
     return ops.js_divergence(coarse, fine)
 
 
-def child_counts(tree: ClassHierarchy, level: int) -> tuple[int, ...]:
+def child_counts(hierarchy: ClassHierarchy, level: int) -> tuple[int, ...]:
     """How many classes of the next finer level each class of `level` has.
 
     >>> child_counts(ClassHierarchy.load("bracs"), 0)
     (3, 2, 2)
     """
-    return tuple(int(count) for count in np.bincount(tree.parents(tree.level(level) + 1)))
+    return tuple(int(count) for count in np.bincount(hierarchy.parents(hierarchy.level(level) + 1)))
 
 
 class AlignmentTerm(nn.Module):
     """Sum of the alignment losses of all neighboring levels; needs an output per level."""
 
-    def __init__(self, tree: ClassHierarchy, *, detach: Detach = "none", tier1: bool = False) -> None:
+    def __init__(self, hierarchy: ClassHierarchy, *, detach: Detach = "none", tier1: bool = False) -> None:
         super().__init__()
-        self.sizes = [child_counts(tree, level) for level in range(tree.num_levels - 1)]
+        self.sizes = [child_counts(hierarchy, level) for level in range(hierarchy.num_levels - 1)]
         self.detach: Detach = detach
         self.tier1 = tier1
 

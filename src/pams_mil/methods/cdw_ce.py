@@ -19,8 +19,8 @@ from torch import Tensor
 
 from pams_mil import ops
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import FinestMethod
 from pams_mil.methods.checks import checked, require_number
+from pams_mil.methods.method import FinestMethod
 from pams_mil.methods.objective import LevelLoss
 
 DISCOVER = "CdwCe"
@@ -58,6 +58,6 @@ class CdwCe(FinestMethod):
         """Alpha is above 0."""
         require_number("alpha", self.alpha, above=0)
 
-    def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss:
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level."""
-        return LevelLoss(cdw_ce_loss, num_classes=tree.num_classes(level), alpha=self.alpha)
+        return LevelLoss(cdw_ce_loss, num_classes=hierarchy.num_classes(level), alpha=self.alpha)

@@ -17,8 +17,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import LevelMethod
 from pams_mil.methods.checks import checked
+from pams_mil.methods.method import LevelMethod
 from pams_mil.methods.objective import LevelLoss
 
 DISCOVER = "CrossEntropy"
@@ -43,6 +43,6 @@ class CrossEntropy(LevelMethod):
 
     term: ClassVar[str] = "ce"
 
-    def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss:
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level."""
-        return LevelLoss(ce_loss, num_classes=tree.num_classes(level))
+        return LevelLoss(ce_loss, num_classes=hierarchy.num_classes(level))

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pams_mil.methods.base import Heads, Towers
 from pams_mil.methods.ce import CrossEntropy
+from pams_mil.methods.method import Heads, Towers
 
 DISCOVER = "Chang"
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import FinestMethod
 from pams_mil.methods.checks import checked, require_number
+from pams_mil.methods.method import FinestMethod
 from pams_mil.methods.objective import LevelLoss
 
 DISCOVER = "Co2"
@@ -64,7 +64,7 @@ class Co2(FinestMethod):
         require_number("delta", self.delta, at_least=0)
         require_number("lambda_margin", self.lambda_margin, at_least=0)
 
-    def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss:
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level."""
-        classes = tree.num_classes(level)
+        classes = hierarchy.num_classes(level)
         return LevelLoss(co2_loss, num_classes=classes, delta=self.delta, lambda_margin=self.lambda_margin)

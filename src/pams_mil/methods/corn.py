@@ -24,8 +24,8 @@ from torch.nn.functional import logsigmoid
 
 from pams_mil import ops
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import FinestMethod
 from pams_mil.methods.checks import checked
+from pams_mil.methods.method import FinestMethod
 from pams_mil.methods.objective import LevelLoss
 
 DISCOVER = "Corn"
@@ -64,9 +64,9 @@ class Corn(FinestMethod):
     term: ClassVar[str] = "corn"
     has_softmax: ClassVar[bool] = False
 
-    def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss:
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level."""
-        return LevelLoss(corn_loss, num_classes=tree.num_classes(level))
+        return LevelLoss(corn_loss, num_classes=hierarchy.num_classes(level))
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """p, by the chain of questions."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from pams_mil import discover
 from pams_mil.errors import ParameterError
-from pams_mil.methods.base import Method
+from pams_mil.methods.method import Method
 
 _NOTES = ("Paper's setting", "Deviations", "License")
 _ATTRIBUTE = re.compile(r"^(\w+): (.*)$")

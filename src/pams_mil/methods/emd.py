@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import FinestMethod
 from pams_mil.methods.checks import checked
+from pams_mil.methods.method import FinestMethod
 from pams_mil.methods.objective import LevelLoss
 
 DISCOVER = "Emd"
@@ -46,6 +46,6 @@ class Emd(FinestMethod):
 
     term: ClassVar[str] = "emd"
 
-    def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss:
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level."""
-        return LevelLoss(emd_loss, num_classes=tree.num_classes(level))
+        return LevelLoss(emd_loss, num_classes=hierarchy.num_classes(level))

@@ -27,14 +27,14 @@ from torch import Tensor, nn
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.alignment import AlignmentTerm, child_counts
-from pams_mil.methods.base import Heads, Method, Towers
 from pams_mil.methods.ce import CrossEntropy
 from pams_mil.methods.checks import require_count, require_number
 from pams_mil.methods.margin import MarginTerm
+from pams_mil.methods.method import Heads, Method, Towers
 from pams_mil.methods.objective import LevelTerm, Objective
 
 if TYPE_CHECKING:
-    from pams_mil.models.base import LevelOutput
+    from pams_mil.models.core.mil_model import LevelOutput
 
 DISCOVER = "Haf"
 
@@ -56,9 +56,9 @@ def geometry_loss(coarse_rows: Tensor, fine_rows: Tensor, sizes: Sequence[int]) 
 class GeometryTerm(nn.Module):
     """Sum of the geometry losses of all neighboring levels; the same value for every bag."""
 
-    def __init__(self, tree: ClassHierarchy) -> None:
+    def __init__(self, hierarchy: ClassHierarchy) -> None:
         super().__init__()
-        self.sizes = [child_counts(tree, level) for level in range(tree.num_levels - 1)]
+        self.sizes = [child_counts(hierarchy, level) for level in range(hierarchy.num_levels - 1)]
 
     def forward(
         self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor], weights: Tensor | None = None
@@ -101,13 +101,13 @@ class Haf(Method):
         for name in ("lambda_align", "lambda_geometry", "lambda_margin"):
             require_number(name, getattr(self, name), at_least=0)
 
-    def objective(self, tree: ClassHierarchy) -> Objective:
+    def objective(self, hierarchy: ClassHierarchy) -> Objective:
         """Terms "ce" (finest level only), "alignment", "geometry" and "margin"."""
-        finest, several = tree.num_levels - 1, float(tree.num_levels > 1)
+        finest, several = hierarchy.num_levels - 1, float(hierarchy.num_levels > 1)
         terms: dict[str, tuple[float, nn.Module]] = {
-            "ce": (1.0, LevelTerm({finest: CrossEntropy().level_loss(tree, finest)})),
-            "alignment": (several * self.lambda_align, AlignmentTerm(tree, tier1=True)),
-            "geometry": (several * self.lambda_geometry, GeometryTerm(tree)),
-            "margin": (several * self.lambda_margin, MarginTerm(tree, margin=self.margin, memory=self.memory)),
+            "ce": (1.0, LevelTerm({finest: CrossEntropy().level_loss(hierarchy, finest)})),
+            "alignment": (several * self.lambda_align, AlignmentTerm(hierarchy, tier1=True)),
+            "geometry": (several * self.lambda_geometry, GeometryTerm(hierarchy)),
+            "margin": (several * self.lambda_margin, MarginTerm(hierarchy, margin=self.margin, memory=self.memory)),
         }
-        return Objective(terms, num_outputs=tree.num_levels)
+        return Objective(terms, num_outputs=hierarchy.num_levels)

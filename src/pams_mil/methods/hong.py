@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.alignment import DETACH, AlignmentTerm, Detach
-from pams_mil.methods.base import Method, Towers
 from pams_mil.methods.ce import CrossEntropy
 from pams_mil.methods.checks import require_choice, require_number
+from pams_mil.methods.method import Method, Towers
 from pams_mil.methods.objective import LevelTerm, Objective
 
 DISCOVER = "Hong"
@@ -48,11 +48,12 @@ class Hong(Method):
         require_number("lambda_align", self.lambda_align, at_least=0)
         require_choice("detach", self.detach, DETACH)
 
-    def objective(self, tree: ClassHierarchy) -> Objective:
+    def objective(self, hierarchy: ClassHierarchy) -> Objective:
         """Terms "ce" and "alignment"."""
-        levels = range(tree.num_levels)
-        ce = LevelTerm({level: CrossEntropy().level_loss(tree, level) for level in levels})
+        levels = range(hierarchy.num_levels)
+        ce = LevelTerm({level: CrossEntropy().level_loss(hierarchy, level) for level in levels})
         align = self.lambda_align if len(levels) > 1 else 0.0
         return Objective(
-            {"ce": (1.0, ce), "alignment": (align, AlignmentTerm(tree, detach=self.detach))}, num_outputs=len(levels)
+            {"ce": (1.0, ce), "alignment": (align, AlignmentTerm(hierarchy, detach=self.detach))},
+            num_outputs=len(levels),
         )

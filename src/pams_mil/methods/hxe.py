@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import FinestMethod
 from pams_mil.methods.checks import checked, require_number
+from pams_mil.methods.method import FinestMethod
 from pams_mil.methods.objective import LevelLoss
 
 DISCOVER = "Hxe"
@@ -39,8 +39,8 @@ def hxe_loss(logits: Tensor, target: Tensor, related: Tensor, node_weight: Tenso
         related: `[h, t, r]` is true when leaves t and r have the same ancestor at level h.
         node_weight: v, coarsest level first.
 
-    >>> tree = ClassHierarchy.load("bracs")
-    >>> related, node_weight = hxe_matrices(tree, alpha=0.5)
+    >>> hierarchy = ClassHierarchy.load("bracs")
+    >>> related, node_weight = hxe_matrices(hierarchy, alpha=0.5)
     >>> logits = torch.tensor([[0.10, 0.15, 0.05, 0.20, 0.10, 0.25, 0.15]]).log()
     >>> hxe_loss(logits, torch.tensor([6]), torch.tensor(related), torch.tensor(node_weight))
     tensor([0.1699])
@@ -55,14 +55,14 @@ def hxe_loss(logits: Tensor, target: Tensor, related: Tensor, node_weight: Tenso
 
 
 def hxe_matrices(
-    tree: ClassHierarchy, level: int = -1, *, alpha: float = 0.1, normalize: bool = True
+    hierarchy: ClassHierarchy, level: int = -1, *, alpha: float = 0.1, normalize: bool = True
 ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.bool_]], np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
     """`related` and `node_weight` for the tree cut at `level`."""
-    levels = range(tree.level(level) + 1)
-    ancestor = np.stack([tree.groups(number, of_level=level) for number in levels])
+    levels = range(hierarchy.level(level) + 1)
+    ancestor = np.stack([hierarchy.groups(number, of_level=level) for number in levels])
     step = np.exp(-alpha * (np.arange(len(levels)) + 1.0))
     if normalize:
-        step /= 1.0 + sum(tree.num_classes(number) * np.exp(-alpha * (number + 1)) for number in levels)
+        step /= 1.0 + sum(hierarchy.num_classes(number) * np.exp(-alpha * (number + 1)) for number in levels)
     return ancestor[:, :, None] == ancestor[:, None, :], step - np.append(step[1:], 0.0)
 
 
@@ -84,8 +84,8 @@ class Hxe(FinestMethod):
         """Alpha is not negative."""
         require_number("alpha", self.alpha, at_least=0)
 
-    def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss:
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level, for the tree cut there."""
-        related, node_weight = hxe_matrices(tree, level, alpha=self.alpha, normalize=self.normalize)
+        related, node_weight = hxe_matrices(hierarchy, level, alpha=self.alpha, normalize=self.normalize)
         matrices = {"related": related, "node_weight": node_weight}
-        return LevelLoss(hxe_loss, num_classes=tree.num_classes(level), matrices=matrices)
+        return LevelLoss(hxe_loss, num_classes=hierarchy.num_classes(level), matrices=matrices)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from pams_mil.errors import ParameterError, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import Method
 from pams_mil.methods.cdw_ce import CdwCe
 from pams_mil.methods.ce import CrossEntropy
 from pams_mil.methods.checks import require_choice
@@ -21,6 +20,7 @@ from pams_mil.methods.co2 import Co2
 from pams_mil.methods.corn import Corn
 from pams_mil.methods.emd import Emd
 from pams_mil.methods.hxe import Hxe
+from pams_mil.methods.method import Method
 from pams_mil.methods.msce import Msce
 from pams_mil.methods.objective import LevelLoss
 from pams_mil.methods.soft_labels import SoftLabels
@@ -32,7 +32,7 @@ _NOT_FOR_LOSSES = {field.name for field in fields(Method)}
 
 
 class _Recipe(Protocol):
-    def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss: ...
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss: ...
 
 
 class HierarchyLoss(nn.Module):

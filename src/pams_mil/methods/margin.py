@@ -20,7 +20,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.checks import checked
 
 if TYPE_CHECKING:
-    from pams_mil.models.base import LevelOutput
+    from pams_mil.models.core.mil_model import LevelOutput
 
 _EMPTY = -1
 
@@ -72,10 +72,11 @@ class LevelMargin(nn.Module):
 class MarginTerm(nn.Module):
     """Sum of the margins of all levels but the finest."""
 
-    def __init__(self, tree: ClassHierarchy, *, margin: float, memory: int) -> None:
+    def __init__(self, hierarchy: ClassHierarchy, *, margin: float, memory: int) -> None:
         super().__init__()
         self.levels = nn.ModuleList(
-            LevelMargin(tree.num_classes(level), margin=margin, memory=memory) for level in range(tree.num_levels - 1)
+            LevelMargin(hierarchy.num_classes(level), margin=margin, memory=memory)
+            for level in range(hierarchy.num_levels - 1)
         )
 
     def forward(

@@ -74,16 +74,16 @@ class Msce:
             size = len(self.cost) if hasattr(self.cost, "__len__") else 0
             check_cost(self.cost, size, zero_diagonal=False)
 
-    def severity(self, tree: ClassHierarchy, level: int = -1) -> Matrix:
+    def severity(self, hierarchy: ClassHierarchy, level: int = -1) -> Matrix:
         """M at a level."""
         if self.cost is not None:
-            return check_cost(self.cost, tree.num_classes(level), zero_diagonal=False)
+            return check_cost(self.cost, hierarchy.num_classes(level), zero_diagonal=False)
         if self.alpha is None:
-            return np.ones((tree.num_classes(level),) * 2)
-        return loss_weight(tree, level, alpha=self.alpha, distance=self.distance, orientation=self.orientation)
+            return np.ones((hierarchy.num_classes(level),) * 2)
+        return loss_weight(hierarchy, level, alpha=self.alpha, distance=self.distance, orientation=self.orientation)
 
-    def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss:
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level with its severity matrix."""
-        severity = self.severity(tree, level)
+        severity = self.severity(hierarchy, level)
         matrices, options = {"severity": severity}, {"detach_weight": self.detach_weight}
         return LevelLoss(msce_loss, num_classes=len(severity), matrices=matrices, **options)

@@ -19,7 +19,7 @@ from pams_mil import ops
 from pams_mil.errors import ParameterError
 
 if TYPE_CHECKING:
-    from pams_mil.models.base import LevelOutput
+    from pams_mil.models.core.mil_model import LevelOutput
 
 LossFunction = Callable[..., Tensor]
 

@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.alignment import DETACH, AlignmentTerm, Detach, alignment_loss
-from pams_mil.methods.base import Method, Towers
 from pams_mil.methods.checks import require_choice, require_number
+from pams_mil.methods.method import Method, Towers
 from pams_mil.methods.msce import CostMatrix, Msce, msce_loss
 from pams_mil.methods.objective import LevelTerm, Objective
 from pams_mil.severity import Distance, Orientation
@@ -78,15 +78,17 @@ class Pams(Method):
         if not self.lambda_msce and not self.lambda_align:
             raise ParameterError("lambda_msce and lambda_align must not both be 0: nothing would be trained.")
 
-    def objective(self, tree: ClassHierarchy) -> Objective:
+    def objective(self, hierarchy: ClassHierarchy) -> Objective:
         """Terms "msce" and "alignment"."""
-        levels = range(tree.num_levels)
+        levels = range(hierarchy.num_levels)
         costs = self.costs if self.costs is not None else [None] * len(levels)
         if len(costs) != len(levels):
             raise ParameterError(f"costs must hold one entry per level, {len(levels)}, found {len(costs)}.")
-        losses = {level: self._msce(cost).level_loss(tree, level) for level, cost in zip(levels, costs, strict=True)}
+        losses = {
+            level: self._msce(cost).level_loss(hierarchy, level) for level, cost in zip(levels, costs, strict=True)
+        }
         align = self.lambda_align if len(levels) > 1 else 0.0
-        alignment = AlignmentTerm(tree, detach=self.detach, tier1=self.align_tier1)
+        alignment = AlignmentTerm(hierarchy, detach=self.detach, tier1=self.align_tier1)
         terms = {"msce": (self.lambda_msce, LevelTerm(losses)), "alignment": (align, alignment)}
         return Objective(terms, num_outputs=len(levels))
 

@@ -20,8 +20,8 @@ import numpy as np
 from torch import Tensor
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import FinestMethod
 from pams_mil.methods.checks import checked, require_number
+from pams_mil.methods.method import FinestMethod
 from pams_mil.methods.objective import LevelLoss
 from pams_mil.severity import Matrix, lca_cost
 
@@ -47,13 +47,13 @@ def soft_labels_loss(logits: Tensor, target: Tensor, soft_target: Tensor) -> Ten
     return -(soft_target.to(logits)[target] * logits.log_softmax(-1)).sum(-1)
 
 
-def soft_target(tree: ClassHierarchy, level: int = -1, *, beta: float = 10.0) -> Matrix:
+def soft_target(hierarchy: ClassHierarchy, level: int = -1, *, beta: float = 10.0) -> Matrix:
     """s, the share of the target that each class gets, `[true, class]`.
 
     >>> soft_target(ClassHierarchy.load("bracs"), beta=5).round(6)[6, [6, 5, 0]].tolist()
     [0.896238, 0.073568, 0.006039]
     """
-    share = np.exp(-beta * lca_cost(tree, level))
+    share = np.exp(-beta * lca_cost(hierarchy, level))
     normalized: Matrix = share / share.sum(axis=1, keepdims=True)
     return normalized
 
@@ -76,9 +76,9 @@ class SoftLabels(FinestMethod):
         """Beta is above 0: at 0 all classes would be equally right."""
         require_number("beta", self.beta, above=0)
 
-    def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss:
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level with its soft targets."""
-        matrix = soft_target(tree, level, beta=self.beta)
+        matrix = soft_target(hierarchy, level, beta=self.beta)
         if self.divide_by_classes:
             matrix = matrix / len(matrix)
         return LevelLoss(soft_labels_loss, num_classes=len(matrix), matrices={"soft_target": matrix})

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from pams_mil import ops
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import FinestMethod
 from pams_mil.methods.checks import require_number
+from pams_mil.methods.method import FinestMethod
 from pams_mil.methods.objective import LevelLoss
 from pams_mil.methods.soft_labels import soft_labels_loss
 
@@ -56,6 +56,6 @@ class Sord(FinestMethod):
         """Alpha is above 0: at 0 all classes would be equally right."""
         require_number("alpha", self.alpha, above=0)
 
-    def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss:
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level."""
-        return LevelLoss(sord_loss, num_classes=tree.num_classes(level), alpha=self.alpha)
+        return LevelLoss(sord_loss, num_classes=hierarchy.num_classes(level), alpha=self.alpha)

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.base import LevelMethod
 from pams_mil.methods.checks import checked, require_number
+from pams_mil.methods.method import LevelMethod
 from pams_mil.methods.objective import LevelLoss
 
 DISCOVER = "WeightedCrossEntropy"
@@ -67,21 +67,21 @@ class WeightedCrossEntropy(LevelMethod):
             require_number(f"weights[{position}]", weight, above=0)
         object.__setattr__(self, "weights", tuple(self.weights))
 
-    def class_weight(self, tree: ClassHierarchy, level: int = -1) -> npt.NDArray[np.float64]:
+    def class_weight(self, hierarchy: ClassHierarchy, level: int = -1) -> npt.NDArray[np.float64]:
         """Weights at a level, scaled to a mean of 1."""
         if self.weights == "priority":
-            weight = np.unique(tree.ranks(level), return_inverse=True)[1] + 1.0
-        elif len(self.weights) != tree.num_classes(0):
+            weight = np.unique(hierarchy.ranks(level), return_inverse=True)[1] + 1.0
+        elif len(self.weights) != hierarchy.num_classes(0):
             raise ParameterError(
-                f"weights must hold one number per class of the coarsest level of {tree.name!r}, "
-                f"{tree.num_classes(0)}, found {len(self.weights)}."
+                f"weights must hold one number per class of the coarsest level of {hierarchy.name!r}, "
+                f"{hierarchy.num_classes(0)}, found {len(self.weights)}."
             )
         else:
-            weight = np.asarray(self.weights, dtype=np.float64)[tree.groups(0, of_level=level)]
+            weight = np.asarray(self.weights, dtype=np.float64)[hierarchy.groups(0, of_level=level)]
         scaled: npt.NDArray[np.float64] = weight / weight.mean()
         return scaled
 
-    def level_loss(self, tree: ClassHierarchy, level: int = -1) -> LevelLoss:
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level with its class weights."""
-        weight = self.class_weight(tree, level)
+        weight = self.class_weight(hierarchy, level)
         return LevelLoss(weighted_ce_loss, num_classes=len(weight), matrices={"class_weight": weight})

@@ -6,7 +6,7 @@ Functions take `(y_true, y_pred, hierarchy, level=-1)`, truth first as in scikit
 
 from pams_mil.metrics.confusion import confusion_matrix
 from pams_mil.metrics.probability import calibration_error, expected_class_of_errors, expected_cost, macro_auc
-from pams_mil.metrics.severity import (
+from pams_mil.metrics.severity_scores import (
     ascc,
     asmc,
     ecc,

@@ -19,8 +19,8 @@ def confusion_matrix(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, 
 
     Labels are class names or class indices of `level`.
 
-    >>> tree = ClassHierarchy.flat(["benign", "malignant"])
-    >>> confusion_matrix(["benign", "malignant", "malignant"], ["benign", "benign", "malignant"], tree).tolist()
+    >>> hierarchy = ClassHierarchy.flat(["benign", "malignant"])
+    >>> confusion_matrix(["benign", "malignant", "malignant"], ["benign", "benign", "malignant"], hierarchy).tolist()
     [[1, 0], [1, 1]]
     """
     true, predicted = class_indices(y_true, hierarchy, level), class_indices(y_pred, hierarchy, level)

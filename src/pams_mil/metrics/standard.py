@@ -38,8 +38,8 @@ def group_recall(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, grou
 
     Labels are of the finest level, `group` is a class of `level`; for example, all Adenoma classes positive.
 
-    >>> tree = ClassHierarchy.load("bracs")
-    >>> group_recall(["DCIS", "IC", "IC", "N"], ["IC", "IC", "N", "N"], tree, "Malignant")
+    >>> hierarchy = ClassHierarchy.load("bracs")
+    >>> group_recall(["DCIS", "IC", "IC", "N"], ["IC", "IC", "N", "N"], hierarchy, "Malignant")
     0.6666666666666666
     """
     wanted = hierarchy.index(group, level)

@@ -9,21 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pams_mil.models.base import BagBatch, LevelOutput, MILModel
-    from pams_mil.models.factory import create_model
-    from pams_mil.models.hierarchical import HierarchicalModel
-    from pams_mil.models.limits import explain_out_of_memory, instance_cap
-    from pams_mil.models.published import load_published
+    from pams_mil.models.core.factory import create_model
+    from pams_mil.models.core.hierarchical import HierarchicalModel
+    from pams_mil.models.core.limits import explain_out_of_memory, instance_cap
+    from pams_mil.models.core.mil_model import BagBatch, LevelOutput, MILModel
+    from pams_mil.models.core.published import load_published
 
 _HOME = {
-    "BagBatch": "base",
-    "HierarchicalModel": "hierarchical",
-    "LevelOutput": "base",
-    "MILModel": "base",
-    "create_model": "factory",
-    "explain_out_of_memory": "limits",
-    "instance_cap": "limits",
-    "load_published": "published",
+    "BagBatch": "core.mil_model",
+    "HierarchicalModel": "core.hierarchical",
+    "LevelOutput": "core.mil_model",
+    "MILModel": "core.mil_model",
+    "create_model": "core.factory",
+    "explain_out_of_memory": "core.limits",
+    "instance_cap": "core.limits",
+    "load_published": "core.published",
 }
 
 __all__ = [

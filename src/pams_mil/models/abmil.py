@@ -12,13 +12,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pams_mil.models.attention_pool import AttentionScores, stream_pool
-from pams_mil.models.bags import BagBatch, joined
-from pams_mil.models.base import Embedded, MILModel, require_positive
-from pams_mil.models.heads import Head
-from pams_mil.models.lean_pool import lean_pool, pools_leanly
-from pams_mil.models.precision import at_least_float32
-from pams_mil.models.projection import Projection
+from pams_mil.models.core.batch import BagBatch, joined
+from pams_mil.models.core.heads import Head
+from pams_mil.models.core.mil_model import Embedded, MILModel, require_positive
+from pams_mil.models.core.precision import at_least_float32
+from pams_mil.models.kernels.lean_pool import lean_pool, pools_leanly
+from pams_mil.models.layers.attention_pool import AttentionScores, stream_pool
+from pams_mil.models.layers.projection import Projection
 
 DISCOVER = "ABMIL"
 

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pams_mil.errors import ParameterError
-from pams_mil.models.attention_pool import AttentionScores, merge_gates, stream_pool
-from pams_mil.models.bags import BagBatch
-from pams_mil.models.base import Embedded, MILModel, require_positive
-from pams_mil.models.heads import Head
-from pams_mil.models.inputs import as_batch
-from pams_mil.models.precision import at_least_float32
-from pams_mil.models.projection import Projection
+from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.heads import Head
+from pams_mil.models.core.inputs import as_batch
+from pams_mil.models.core.mil_model import Embedded, MILModel, require_positive
+from pams_mil.models.core.precision import at_least_float32
+from pams_mil.models.layers.attention_pool import AttentionScores, merge_gates, stream_pool
+from pams_mil.models.layers.projection import Projection
 
 DISCOVER = "ClamSB"
 

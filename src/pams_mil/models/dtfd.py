@@ -18,15 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from pams_mil.errors import ParameterError
-from pams_mil.models.attention_pool import AttentionScores, merge_gates, spread_scores, stream_pool
-from pams_mil.models.bags import BagBatch, joined
-from pams_mil.models.base import Embedded, MILModel, require_positive
-from pams_mil.models.distill import ranked_rows
-from pams_mil.models.heads import Head, make_head
-from pams_mil.models.lean_pool import lean_pool, pools_leanly
-from pams_mil.models.partition import batch_groups
-from pams_mil.models.precision import at_least_float32
-from pams_mil.models.projection import Projection
+from pams_mil.models.core.batch import BagBatch, joined
+from pams_mil.models.core.heads import Head, make_head
+from pams_mil.models.core.mil_model import Embedded, MILModel, require_positive
+from pams_mil.models.core.precision import at_least_float32
+from pams_mil.models.kernels.lean_pool import lean_pool, pools_leanly
+from pams_mil.models.layers.attention_pool import AttentionScores, merge_gates, spread_scores, stream_pool
+from pams_mil.models.layers.distillation import ranked_rows
+from pams_mil.models.layers.partition import batch_groups
+from pams_mil.models.layers.projection import Projection
 
 DISCOVER = "DTFD"
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pams_mil.models.bags import BagBatch
-from pams_mil.models.base import Embedded, MILModel
-from pams_mil.models.heads import Head
-from pams_mil.models.projection import CHUNK_ROWS, Projection
+from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.heads import Head
+from pams_mil.models.core.mil_model import Embedded, MILModel
+from pams_mil.models.layers.projection import CHUNK_ROWS, Projection
 
 DISCOVER = "MeanPool"
 

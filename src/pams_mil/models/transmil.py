@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from pams_mil.errors import ParameterError
-from pams_mil.models.bags import BagBatch, joined
-from pams_mil.models.base import Embedded, MILModel, require_positive
-from pams_mil.models.fast_dropout import FastDropout
-from pams_mil.models.heads import Head
-from pams_mil.models.nystrom import NystromAttention
-from pams_mil.models.ppeg import PPEG
-from pams_mil.models.projection import Projection
+from pams_mil.models.core.batch import BagBatch, joined
+from pams_mil.models.core.heads import Head
+from pams_mil.models.core.mil_model import Embedded, MILModel, require_positive
+from pams_mil.models.kernels.fast_dropout import FastDropout
+from pams_mil.models.layers.nystrom import NystromAttention
+from pams_mil.models.layers.ppeg import PPEG
+from pams_mil.models.layers.projection import Projection
 
 DISCOVER = "TransMIL"
 

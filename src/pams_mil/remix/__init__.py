@@ -11,16 +11,16 @@ import importlib
 from typing import Any
 
 _HOME = {
-    "Mixed": "base",
-    "PreparedBag": "base",
-    "Remix": "base",
-    "prepare": "base",
-    "create_remix": "base",
+    "Mixed": "strategy",
+    "PreparedBag": "strategy",
+    "Remix": "strategy",
+    "prepare": "strategy",
+    "create_remix": "strategy",
     "Pair": "pairing",
     "Pairing": "pairing",
     "Tally": "tally",
-    "EvidenceSettings": "evidence",
-    "score_evidence": "evidence",
+    "EvidenceSettings": "selection.evidence",
+    "score_evidence": "selection.evidence",
 }
 
 __all__ = sorted(_HOME)

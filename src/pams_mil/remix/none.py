@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pams_mil.remix.base import FROM_A, AnyBag, Mixed, PartnerRule, check_pair
+from pams_mil.remix.strategy import FROM_A, AnyBag, Mixed, PartnerRule, check_pair
 
 DISCOVER = "NoRemix"
 

@@ -17,7 +17,7 @@ import torch
 from pams_mil import seeding
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy, Ints
-from pams_mil.remix.base import PARTNER_RULES, PartnerRule, check_number, check_option
+from pams_mil.remix.strategy import PARTNER_RULES, PartnerRule, check_number, check_option
 
 Mode = Literal["replace", "add"]
 
@@ -48,7 +48,7 @@ class Pairing:
     """Draws partners for the slides of a training set.
 
     Args:
-        tree: the class hierarchy.
+        hierarchy: the class hierarchy.
         slide_ids: one unique id per training slide.
         targets: finest-level class index of each slide.
         rule: which slides may meet; take it from the strategy's `partner`.
@@ -56,13 +56,13 @@ class Pairing:
         mode: "replace" trains on the remixed bag instead of the drawn one, "add" on both.
         seed: the run's seed.
 
-    >>> tree = ClassHierarchy.flat(["benign", "atypical", "malignant"])
-    >>> pairing = Pairing(tree, ["s1", "s2", "s3"], [0, 0, 2], probability=1.0)
+    >>> hierarchy = ClassHierarchy.flat(["benign", "atypical", "malignant"])
+    >>> pairing = Pairing(hierarchy, ["s1", "s2", "s3"], [0, 0, 2], probability=1.0)
     >>> pairing.draw(0, epoch=0), pairing.draw(2, epoch=0).a  # s1 can only meet s3, which is more urgent
     (Pair(a=2, b=0), 2)
     """
 
-    tree: ClassHierarchy
+    hierarchy: ClassHierarchy
     slide_ids: Sequence[str]
     targets: Sequence[int]
     rule: PartnerRule = "outranked"
@@ -77,7 +77,7 @@ class Pairing:
         check_option("rule", self.rule, PARTNER_RULES)
         check_option("mode", self.mode, ("replace", "add"))
         check_number("probability", self.probability, 0, 1)
-        ids, classes = list(self.slide_ids), self.tree.num_classes()
+        ids, classes = list(self.slide_ids), self.hierarchy.num_classes()
         if len(ids) != len(self.targets) or len(set(ids)) != len(ids):
             raise ParameterError(
                 f"Pairing needs one unique id and one target per slide; found {len(ids)} ids "
@@ -88,7 +88,7 @@ class Pairing:
                 f"targets must be class indices from 0 to {classes - 1}, found {list(self.targets)!r}."
             )
         targets = np.asarray(self.targets, dtype=np.int64)
-        object.__setattr__(self, "_ranks", self.tree.ranks()[targets])
+        object.__setattr__(self, "_ranks", self.hierarchy.ranks()[targets])
         keys = {"outranked": self._ranks, "same_class": targets, "any": np.arange(len(targets))}[self.rule]
         object.__setattr__(self, "_order", np.argsort(keys, kind="stable"))
         object.__setattr__(self, "_keys", keys[self._order])
@@ -141,12 +141,12 @@ class Pairing:
 
         Remixed bags carry the more urgent label, so classes drift toward urgency; the least urgent class loses most.
 
-        >>> tree = ClassHierarchy.flat(["low", "high"])
-        >>> before, after = Pairing(tree, ["a", "b", "c"], [0, 0, 1], probability=1.0).class_counts(epoch=0)
+        >>> hierarchy = ClassHierarchy.flat(["low", "high"])
+        >>> before, after = Pairing(hierarchy, ["a", "b", "c"], [0, 0, 1], probability=1.0).class_counts(epoch=0)
         >>> before.tolist(), after.tolist()
         ([2, 1], [0, 3])
         """
         targets = np.asarray(self.targets, dtype=np.int64)
         trained = [step.labeled_by for slide in range(len(targets)) for step in self.steps(slide, epoch)]
-        classes = self.tree.num_classes()
+        classes = self.hierarchy.num_classes()
         return np.bincount(targets, minlength=classes), np.bincount(targets[trained], minlength=classes)

@@ -18,7 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pams_mil.remix.base import (
+from pams_mil.remix.clustering.prototypes import Init, check_clustering, cluster
+from pams_mil.remix.strategy import (
     FROM_A,
     FROM_B,
     AnyBag,
@@ -29,7 +30,6 @@ from pams_mil.remix.base import (
     check_pair,
     prepare,
 )
-from pams_mil.remix.prototypes import Init, check_clustering, cluster
 
 DISCOVER = "PseudoMix"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pams_mil.remix.base import AnyBag, Mixed, PartnerRule, check_number, check_pair, take
+from pams_mil.remix.strategy import AnyBag, Mixed, PartnerRule, check_number, check_pair, take
 
 DISCOVER = "RandomMix"
 

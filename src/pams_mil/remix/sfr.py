@@ -21,10 +21,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pams_mil.remix.base import AnyBag, Mixed, PartnerRule, check_number, check_option, check_pair, prepare, take
-from pams_mil.remix.evidence import convincing_rows
-from pams_mil.remix.neighbors import distant_rows
-from pams_mil.remix.prototypes import Clusters, Init, check_clustering, cluster
+from pams_mil.remix.clustering.prototypes import Clusters, Init, check_clustering, cluster
+from pams_mil.remix.selection.evidence import convincing_rows
+from pams_mil.remix.selection.neighbors import distant_rows
+from pams_mil.remix.strategy import AnyBag, Mixed, PartnerRule, check_number, check_option, check_pair, prepare, take
 
 DISCOVER = "SFR"
 Selection = Literal["clusters", "neighbors", "evidence"]

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.remix.base import FROM_A, Mixed
+from pams_mil.remix.strategy import FROM_A, Mixed
 
 _log = logging.getLogger("pams_mil.remix")
 
@@ -17,11 +17,11 @@ class Tally:
     """Counts over the steps of a run; the engine calls `plain` or `mixed` once per step.
 
     Args:
-        tree: the class hierarchy.
+        hierarchy: the class hierarchy.
         top_k: how many clusters the strategy takes, or None when it does not take clusters.
     """
 
-    tree: ClassHierarchy
+    hierarchy: ClassHierarchy
     top_k: int | None = None
     drawn: Counter[int] = field(default_factory=Counter)
     trained: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -63,7 +63,7 @@ class Tally:
         sentences = [f"{self.applied} of {steps} training bags were remixed, with {self.share_copied:.0%} of a's rows."]
         drift = [
             f"{name} {self.drawn[index]} to {round(self.trained[index], 1):g}"
-            for index, name in enumerate(self.tree.names())
+            for index, name in enumerate(self.hierarchy.names())
             if self.drawn[index] or self.trained[index]
         ]
         sentences.append(f"Bags per class before and after remixing: {', '.join(drift)}.")

@@ -79,7 +79,7 @@ class Row:
 class Bench:
     """A whole benchmark."""
 
-    tree: ClassHierarchy
+    hierarchy: ClassHierarchy
     rows: list[Row]
     reference: str
     resamples: int
@@ -112,7 +112,7 @@ class Bench:
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""
         return {
-            "hierarchy": {"name": self.tree.name, "digest": self.tree.digest},
+            "hierarchy": {"name": self.hierarchy.name, "digest": self.hierarchy.digest},
             "reference": self.reference,
             "resamples": self.resamples,
             "failed": self.missing,
@@ -122,14 +122,14 @@ class Bench:
                     "method": row.method,
                     "runs": list(row.repetitions),
                     "levels": {
-                        self.tree.level_names[level]: {
+                        self.hierarchy.level_names[level]: {
                             metric: {
                                 "mean": spread.mean, "sd": spread.sd, "n": spread.n,
                                 "ci": list(row.pooled[level].intervals.get(metric, ())) or None,
                             }
                             for (of, metric), spread in row.spreads.items() if of == level
                         }
-                        for level in range(self.tree.num_levels)
+                        for level in range(self.hierarchy.num_levels)
                     },
                     "against_reference": None if row.comparison is None else row.comparison.to_json(),
                 }
@@ -151,16 +151,18 @@ def summarize(
     """Score all runs, pool them, and compare every method with the reference on the same model."""
     if not entries:
         raise PredictionsError("No run of the benchmark is finished, so there is nothing to compare.")
-    tree = next(iter(entries[0].runs.values())).hierarchy
+    hierarchy = next(iter(entries[0].runs.values())).hierarchy
     rows: list[Row] = []
     for model in dict.fromkeys(entry.model for entry in entries):
-        rows += _model_rows([entry for entry in entries if entry.model == model], tree, reference, resamples, seed)
+        rows += _model_rows([entry for entry in entries if entry.model == model], hierarchy, reference, resamples, seed)
         if progress is not None:
             progress(len(rows) / len(entries))
-    return Bench(tree, rows, reference, resamples, dict(missing or {}))
+    return Bench(hierarchy, rows, reference, resamples, dict(missing or {}))
 
 
-def _model_rows(entries: Sequence[Entry], tree: ClassHierarchy, reference: str, resamples: int, seed: int) -> list[Row]:
+def _model_rows(
+    entries: Sequence[Entry], hierarchy: ClassHierarchy, reference: str, resamples: int, seed: int
+) -> list[Row]:
     pooled = {entry.method: pool(entry.method, entry.runs) for entry in entries}
     comparisons: dict[str, Comparison] = {}
     if reference in pooled and len(pooled) > 1:
@@ -172,7 +174,7 @@ def _model_rows(entries: Sequence[Entry], tree: ClassHierarchy, reference: str, 
             model=entry.model,
             method=entry.method,
             repetitions=tuple(entry.runs),
-            spreads=_spreads(entry, tree),
+            spreads=_spreads(entry, hierarchy),
             pooled=score(pooled[entry.method], seed=seed, resamples=resamples),
             comparison=comparisons.get(entry.method),
         )
@@ -200,10 +202,10 @@ def pool(name: str, runs: dict[str, Predictions]) -> Predictions:
     )
 
 
-def _spreads(entry: Entry, tree: ClassHierarchy) -> dict[tuple[int, str], Spread]:
+def _spreads(entry: Entry, hierarchy: ClassHierarchy) -> dict[tuple[int, str], Spread]:
     runs = [score(run, resamples=0) for run in entry.runs.values()]
     return {
         (level, metric): Spread.of([levels[level].values[metric] for levels in runs])
-        for level in range(tree.num_levels)
+        for level in range(hierarchy.num_levels)
         for metric in (*TABLE, *EXTRA)
     }

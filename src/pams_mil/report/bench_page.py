@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pams_mil import atomic
 from pams_mil.metrics.table import FACTS
-from pams_mil.report import figures, tables
+from pams_mil.report import figures
+from pams_mil.report import text_tables as tables
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
 from pams_mil.report.page import environment
 
@@ -37,13 +38,13 @@ def write_bench(bench: Bench, out: Path | str) -> list[Path]:
 
 def bench_page(bench: Bench) -> str:
     """The benchmark as one HTML page."""
-    finest = bench.tree.num_levels - 1
+    finest = bench.hierarchy.num_levels - 1
     return (
         environment()
         .get_template("bench.html.j2")
         .render(
             bench=bench,
-            tree=bench.tree,
+            hierarchy=bench.hierarchy,
             columns=(*TABLE, *EXTRA),
             finest=finest,
             caption=tables.caption(bench),
@@ -64,7 +65,7 @@ def _bars(rows: list[Row]) -> list[figures.Bar]:
 
 
 def _pareto(bench: Bench, model: str) -> object:
-    finest = bench.tree.num_levels - 1
+    finest = bench.hierarchy.num_levels - 1
     points = [
         figures.Point(row.method, row.spreads[finest, "acc"].mean, row.spreads[finest, "asmc"].mean)
         for row in bench.of_model(model)

@@ -43,7 +43,7 @@ def audit_page(audit: Audit) -> str:
         .get_template("audit.html.j2")
         .render(
             audit=audit,
-            tree=audit.hierarchy,
+            hierarchy=audit.hierarchy,
             summary=[key for key in SUMMARY if key != "auc" or any(_has_auc(m.levels[-1]) for m in audit.models)],
             best=_best(audit),
             charts=[_model_charts(audit.hierarchy, model.levels) for model in audit.models],
@@ -107,9 +107,9 @@ def _best(audit: Audit) -> dict[tuple[int, str], int]:
     return best
 
 
-def _model_charts(tree: ClassHierarchy, levels: list[LevelScores]) -> dict[str, Any]:
+def _model_charts(hierarchy: ClassHierarchy, levels: list[LevelScores]) -> dict[str, Any]:
     finest = levels[-1]
-    severe, distance = tree.outranks(), tree.distance()
+    severe, distance = hierarchy.outranks(), hierarchy.distance()
     steps = range(1, finest.confusion.shape[0])
     under = [int(finest.confusion[severe & (distance == step)].sum()) for step in steps]
     over = [int(finest.confusion[severe.T & (distance == step)].sum()) for step in steps]
@@ -127,9 +127,9 @@ def _radar(audit: Audit) -> Any:
     return charts.radar([FACTS[key].label for key in keys], series)
 
 
-def _matrix(tree: ClassHierarchy, scores: LevelScores) -> list[list[dict[str, Any]]]:
+def _matrix(hierarchy: ClassHierarchy, scores: LevelScores) -> list[list[dict[str, Any]]]:
     """Cells of a confusion matrix with their kind and shade: a share of the true class, by row."""
-    severe = tree.outranks(scores.level)
+    severe = hierarchy.outranks(scores.level)
     totals = np.maximum(1, scores.confusion.sum(1, keepdims=True))
     share = scores.confusion / totals
     kinds = np.where(severe, "severe", np.where(severe.T, "over", "tied"))

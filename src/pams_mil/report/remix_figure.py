@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 
 from pams_mil.errors import ConfigError
-from pams_mil.remix.base import SYNTHETIC, Mixed, PreparedBag, create_remix
-from pams_mil.remix.prototypes import cluster
+from pams_mil.remix.clustering.prototypes import cluster
+from pams_mil.remix.strategy import SYNTHETIC, Mixed, PreparedBag, create_remix
 
 Array = npt.NDArray[Any]
 Plane = Literal["pca", "umap"]

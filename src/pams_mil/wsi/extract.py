@@ -17,12 +17,12 @@ from typing import Protocol
 from filelock import FileLock
 
 from pams_mil.errors import BagError, SlideError
-from pams_mil.wsi.claims import Claims
-from pams_mil.wsi.encoders.base import Encoder
-from pams_mil.wsi.one_slide import PreparedSlide, finish, prepare
-from pams_mil.wsi.record import read_record
-from pams_mil.wsi.settings import TileSettings, WorkSettings, hold_to
-from pams_mil.wsi.sources import SlideSource, file_fingerprint
+from pams_mil.wsi.bag_record import read_record
+from pams_mil.wsi.encoders.encoder import Encoder
+from pams_mil.wsi.slide_locks import Claims
+from pams_mil.wsi.slide_sources import SlideSource, file_fingerprint
+from pams_mil.wsi.slide_to_bag import PreparedSlide, finish, prepare
+from pams_mil.wsi.tile_settings import TileSettings, WorkSettings, hold_to
 
 BAG_FOLDER = "h5_files"
 _POLL_S = 0.2
@@ -48,7 +48,7 @@ class Watcher(Protocol):
         ...
 
 
-class Silent:
+class SilentWatcher:
     """A watcher that looks away."""
 
     def planned(self, slide_id: str, tiles: int) -> None:
@@ -96,7 +96,7 @@ def extract(
     settings, work = settings or TileSettings(), work or WorkSettings()
     (out / BAG_FOLDER).mkdir(parents=True, exist_ok=True)
     hold_to(out, settings, encoder)
-    run = _Run(out, encoder, settings, work, watcher or Silent())
+    run = _Run(out, encoder, settings, work, watcher or SilentWatcher())
     try:
         run.over(sources)
     finally:

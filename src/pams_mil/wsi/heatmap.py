@@ -21,7 +21,7 @@ from PIL import Image
 from pams_mil import atomic
 from pams_mil.errors import ParameterError
 from pams_mil.wsi.overview import Overview
-from pams_mil.wsi.readers.base import Pixels
+from pams_mil.wsi.readers.slide_reader import Pixels
 
 Values = npt.NDArray[Any]
 _SPACE = uuid.UUID("5f1f2a52-6a3c-5bb0-9a55-4f9e9f6c2b11")  # makes the ids of QuPath objects stable from run to run

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pams_mil.wsi.readers.base import Pixels
-from pams_mil.wsi.scaled import best_level, read_scaled
+from pams_mil.wsi.physical_pixels import best_level, read_scaled
+from pams_mil.wsi.readers.slide_reader import Pixels
 from pams_mil.wsi.slide import Slide
 
 _BLOCK_PX = 2048  # side of what is read at once, in pixels of the level that is read

@@ -10,8 +10,8 @@ from PIL import Image, ImageDraw
 
 from pams_mil import atomic
 from pams_mil.wsi.overview import Overview
-from pams_mil.wsi.readers.base import Pixels
-from pams_mil.wsi.tiling import TilePlan
+from pams_mil.wsi.readers.slide_reader import Pixels
+from pams_mil.wsi.tile_grid import TilePlan
 from pams_mil.wsi.tissue import Mask, Tissue
 
 _LONGEST_PX = 1600

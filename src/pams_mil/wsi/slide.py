@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 
 from pams_mil.errors import ConfigError, MissingExtraError, ParameterError, SlideError
-from pams_mil.wsi.readers.base import Level, Pixels, Reader
+from pams_mil.wsi.readers.slide_reader import Pixels, PyramidLevel, Reader
 from pams_mil.wsi.resolution import Resolution, ScaleError, resolve
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
@@ -39,7 +39,7 @@ class Slide:
         self.path = Path(path)
         _check_file(self.path)
         self.reader_name, first = _open_any(self.path, reader)
-        self.levels: tuple[Level, ...] = first.levels
+        self.levels: tuple[PyramidLevel, ...] = first.levels
         self._is_shared = first.is_shared
         self._handles: dict[int, Reader] = {self._owner(): first}
         self._guard = threading.Lock()

@@ -12,7 +12,7 @@ from scipy import ndimage
 
 from pams_mil.errors import MissingExtraError
 from pams_mil.wsi.overview import Overview
-from pams_mil.wsi.readers.base import Pixels
+from pams_mil.wsi.readers.slide_reader import Pixels
 
 Mask = npt.NDArray[np.bool_]
 

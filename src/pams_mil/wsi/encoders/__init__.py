@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pams_mil.wsi.encoders.base import Encoder, create_encoder, encoder_names
+from pams_mil.wsi.encoders.encoder import Encoder, create_encoder, encoder_names
 
 __all__ = ["Encoder", "create_encoder", "encoder_names"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pams_mil.errors import MissingExtraError
-from pams_mil.wsi.encoders.base import EncoderOptions
+from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.lite0_network import EfficientNetLite0
 from pams_mil.wsi.encoders.torch_encoder import TorchEncoder, file_digest, read_weights
 

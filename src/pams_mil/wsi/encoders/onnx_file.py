@@ -15,7 +15,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from pams_mil.errors import ConfigError, MissingExtraError
-from pams_mil.wsi.encoders.base import EncoderOptions
+from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.torch_encoder import file_digest
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pams_mil.errors import ConfigError, MissingExtraError
-from pams_mil.wsi.encoders.base import EncoderOptions
+from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.torch_encoder import TorchEncoder, file_digest, read_weights
 
 NOTICE = (

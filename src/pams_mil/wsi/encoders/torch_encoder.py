@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pams_mil.core_team import CoreTeam
 from pams_mil.errors import CheckpointError, ConfigError, RunError
-from pams_mil.wsi.encoders.base import EncoderOptions
+from pams_mil.wsi.encoders.encoder import EncoderOptions
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from pams_mil.errors import SlideError
-from pams_mil.wsi.readers.base import Level, Pixels
+from pams_mil.wsi.readers.slide_reader import Pixels, PyramidLevel
 
 MOST_PIXELS = 400_000_000
 """Largest plain image, 1.2 GB once decoded; larger ones belong into a pyramidal file."""
@@ -30,7 +30,7 @@ class ImageReader:
             if image.mode not in ("1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "YCbCr"):
                 raise SlideError(f"the image has mode {image.mode!r}; expected eight-bit gray or RGB")
             self._pixels: Pixels = np.asarray(_on_white(image))
-        self.levels = (Level(1.0, width, height),)
+        self.levels = (PyramidLevel(1.0, width, height),)
         self.stated_mpp: tuple[float | None, float | None] = (None, None)
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:

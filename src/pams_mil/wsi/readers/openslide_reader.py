@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pams_mil.wsi.readers.base import Pixels, number, pyramid
+from pams_mil.wsi.readers.slide_reader import Pixels, number, pyramid
 
 _CACHE_BYTES = 64 << 20  # decoded tiles kept per handle: neighboring regions share the tiles at their border
 

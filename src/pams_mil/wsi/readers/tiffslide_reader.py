@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil.errors import SlideError
-from pams_mil.wsi.readers.base import Pixels, number, pyramid
+from pams_mil.wsi.readers.slide_reader import Pixels, number, pyramid
 
 
 class TiffSlideReader:

@@ -1,0 +1,127 @@
+"""CIFAR-10 from a local copy: every image is a bag of its patches, in the order of urgency of the PAMS paper.
+
+Reads the standard python batches (`data_batch_1` ... `test_batch`) or folders of class folders with images
+(`train/<class>/*.png`, `test/<class>/*.png`). A tenth of the training images validates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.cohorts.cifar_batches import read_batch
+from pams_mil.cohorts.made_cohort import MadeSlide
+from pams_mil.data.bags.bag import Array, Bag, BagInfo
+from pams_mil.data.manifest.manifest import SPLITS, SlideRecord
+from pams_mil.errors import ParameterError, listing
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.seeding import numpy_generator
+
+SIDE = 32
+BATCHES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
+_IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
+
+
+@dataclass(frozen=True)
+class Cifar10:
+    """CIFAR-10 as bags of patches.
+
+    Args:
+        source: The folder `cifar-10-batches-py`, or one with class folders.
+        train: Images for training; `val` and `test` likewise. Fewer are used where there are fewer.
+        patch_px: Side of a patch; `stride_px` the step between patches.
+        seed: Which images are drawn.
+    """
+
+    source: Path
+    train: int = 2000
+    val: int = 500
+    test: int = 1000
+    patch_px: int = 8
+    stride_px: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.patch_px <= SIDE or self.stride_px < 1 or min(self.train, self.val, self.test) < 1:
+            raise ParameterError(f"patch_px must be from 1 to {SIDE}, and stride_px and the counts at least 1.")
+        if not Path(self.source).is_dir():
+            raise ParameterError(f"There is no folder {self.source}; expected cifar-10-batches-py or class folders.")
+
+    def __len__(self) -> int:
+        return sum(len(rows) for rows, _ in self._chosen().values())
+
+    def slides(self) -> Iterator[MadeSlide]:
+        """All images as bags, split by split."""
+        hierarchy = ClassHierarchy.load("cifar10")
+        for split, (rows, part) in self._chosen().items():
+            images, labels = self._images(part)
+            for row in rows.tolist():
+                label = hierarchy.names()[hierarchy.index(labels[row])]
+                slide_id = f"{part}_{row:05d}"
+                bag = self._bag(images(row))
+                record = SlideRecord(slide_id, slide_id, label, split)
+                yield MadeSlide(record, bag, (label,) * bag.num_instances)
+
+    def images(self, split: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """Whole images [n, 3, 32, 32] of a split and their classes [n] in the order of urgency."""
+        hierarchy = ClassHierarchy.load("cifar10")
+        rows, part = self._chosen()[split]
+        image, labels = self._images(part)
+        pixels = [np.rint(255 * image(row)).astype(np.uint8).transpose(2, 0, 1) for row in rows.tolist()]
+        return np.stack(pixels), np.asarray([hierarchy.index(labels[row]) for row in rows], dtype=np.int64)
+
+    def _chosen(self) -> dict[str, tuple[Array, str]]:
+        """For every split, the rows of its images and the part of the source they are in."""
+        count = {part: len(self._images(part)[1]) for part in BATCHES}
+        order = {part: numpy_generator(self.seed, "cifar10", part).permutation(n) for part, n in count.items()}
+        held = max(1, count["train"] // 10)
+        rows = {"train": order["train"][held:], "val": order["train"][:held], "test": order["test"]}
+        most = {"train": self.train, "val": self.val, "test": self.test}
+        return {split: (rows[split][: most[split]], "test" if split == "test" else "train") for split in SPLITS}
+
+    def _images(self, part: str) -> tuple[ImageSource, Sequence[str]]:
+        source = Path(self.source)
+        files = [source / name for name in BATCHES[part]]
+        if all(path.is_file() for path in files):
+            batches = [read_batch(path) for path in files]
+            pixels = np.concatenate([data for data, _ in batches])
+            return ImageSource(pixels=pixels), [str(label) for _, labels in batches for label in labels]
+        if (source / part).is_dir():
+            paths = sorted(path for path in (source / part).glob("*/*") if path.suffix.lower() in _IMAGE_SUFFIXES)
+            if paths:
+                return ImageSource(paths=tuple(paths)), [path.parent.name for path in paths]
+        raise ParameterError(
+            f"{source} is no copy of CIFAR-10: expected the files {listing(BATCHES[part])}, "
+            f"or images in '{part}/<class>/'."
+        )
+
+    def _bag(self, image: Array) -> Bag:
+        """Patches [n, 3 * patch^2] of an image [32, 32, 3] in [0, 1]."""
+        starts = np.arange(0, SIDE - self.patch_px + 1, self.stride_px)
+        corners = np.array([(x, y) for y in starts for x in starts], dtype=np.int32)
+        patches = np.stack([image[y : y + self.patch_px, x : x + self.patch_px].ravel() for x, y in corners])
+        info = BagInfo(encoder="patch-pixels", tile_px=self.patch_px, tile_px0=float(self.patch_px), layout="pams")
+        return Bag(patches.astype(np.float32), corners, info)
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """Images by row: from the pixels of batches [n, 3072], or from files."""
+
+    pixels: Array | None = None
+    paths: tuple[Path, ...] = ()
+
+    def __call__(self, row: int) -> Array:
+        """Image [32, 32, 3] in [0, 1]."""
+        if self.pixels is not None:
+            planes: Array = self.pixels[row].reshape(3, SIDE, SIDE)
+            scaled: Array = planes.transpose(1, 2, 0) / 255.0
+            return scaled
+        from PIL import Image  # noqa: PLC0415  only folders of images need it
+
+        with Image.open(self.paths[row]) as image:
+            return np.asarray(image.convert("RGB").resize((SIDE, SIDE))) / 255.0

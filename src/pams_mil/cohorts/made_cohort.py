@@ -1,0 +1,77 @@
+"""What a made cohort is: bags with labels, and the truth about every instance, for scoring attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pams_mil import atomic
+from pams_mil.data.bags.bag import Array, Bag
+from pams_mil.data.bags.bag_file import write_bag
+from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.errors import OutputError
+
+BACKGROUND = "background"
+FEATURES = "h5_files"
+
+
+@dataclass(frozen=True)
+class MadeSlide:
+    """A slide of a made cohort: its record, its bag and the label of every instance (or `background`)."""
+
+    record: SlideRecord
+    bag: Bag
+    instance_labels: tuple[str, ...]
+
+
+def write_cohort(
+    out: Path | str, slides: Iterable[MadeSlide], *, total: int, progress: Callable[[int], None] | None = None
+) -> Manifest:
+    """Write a cohort in CLAM's layout: `h5_files/`, `manifest.csv` and `instance_labels.csv`.
+
+    The manifest is written last, so a folder that has one is complete.
+    """
+    out = Path(out)
+    if (out / "manifest.csv").exists():
+        raise OutputError(f"{out} already holds a cohort; choose another folder or delete it first.")
+    records: list[SlideRecord] = []
+    truth: list[tuple[str, int, str]] = []
+    for number, slide in enumerate(slides):
+        name = file_names([slide.record.slide_id])[slide.record.slide_id]
+        write_bag(out / FEATURES / f"{name}.h5", slide.bag)
+        records.append(slide.record)
+        truth.extend((slide.record.slide_id, row, label) for row, label in enumerate(slide.instance_labels))
+        if progress is not None:
+            progress(number + 1)
+    if len(records) != total:
+        raise OutputError(f"The cohort in {out} should have {total} slides, but {len(records)} were made.")
+    atomic.write_csv(out / "instance_labels.csv", ["slide_id", "row", "label"], truth)
+    manifest = Manifest(tuple(records), source=out / "manifest.csv")
+    manifest.write(out / "manifest.csv")
+    return manifest
+
+
+def grid_coords(count: int, tile_px0: int) -> Array:
+    """Level-0 corners [n, 2] of tiles laid row by row in a square.
+
+    >>> grid_coords(3, 8).tolist()
+    [[0, 0], [8, 0], [0, 8]]
+    """
+    side = int(np.ceil(np.sqrt(count)))
+    row, column = np.divmod(np.arange(count), side)
+    return np.stack([column * tile_px0, row * tile_px0], axis=1).astype(np.int32)
+
+
+def patient_names(count: int, generator: np.random.Generator, *, most_slides: int, prefix: str) -> Sequence[str]:
+    """Patients for `count` slides in a row, each with 1 to `most_slides` slides."""
+    names: list[str] = []
+    patient = 0
+    while len(names) < count:
+        slides = int(generator.integers(1, most_slides + 1))
+        names.extend([f"{prefix}{patient:04d}"] * min(slides, count - len(names)))
+        patient += 1
+    return names

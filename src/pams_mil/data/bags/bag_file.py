@@ -1,0 +1,113 @@
+"""Our own bag files: HDF5 that CLAM's readers understand, plus checksums and how the features were made.
+
+Datasets `features` [n, d] and `coords` [n, 2] with Fletcher-32 checksums on every chunk. The attribute
+`pams_bag` on the file and `pams_digest` on the features hold the same digest of all content, so that no
+damaged bit, in data or attributes, can pass for a sound file.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from pams_mil import atomic
+from pams_mil.data.bags.bag import Array, Bag, BagInfo, check_finite
+from pams_mil.errors import BagError
+
+VERSION = 1
+FILE_MARK = "pams_bag"
+DATASET_MARK = "pams_digest"
+_CHUNK_BYTES = 1 << 18
+
+
+def write_bag(path: Path | str, bag: Bag) -> str:
+    """Write a bag atomically, verified by reading it back; returns its digest.
+
+    Features that are not finite are refused, so that no file on disk holds any.
+    """
+    path = Path(path)
+    check_finite(bag, str(path))
+    digest = bag.digest
+
+    def verify(part: Path) -> None:
+        with h5py.File(part, "r", locking=False) as file:
+            read_marked(file, part)
+
+    # HDF5 can crash the process when a disk is full, so it writes to memory and plain code writes to disk.
+    memory = io.BytesIO()
+    with h5py.File(memory, "w", libver="v108") as file:
+        _fill(file, bag, digest)
+    with atomic.replacing(path, verify=verify) as part, part.open("wb") as out:
+        out.write(memory.getbuffer())
+    return digest
+
+
+def _fill(file: h5py.File, bag: Bag, digest: str) -> None:
+    header = {
+        "version": VERSION,
+        "digest": digest,
+        "shape": list(bag.features.shape),
+        "coords": _unit(bag),
+        "info": bag.info.to_json(),
+    }
+    file.attrs[FILE_MARK] = json.dumps(header)
+    features = _dataset(file, "features", bag.features)
+    features.attrs[DATASET_MARK] = digest
+    for name, value in bag.info.to_json().items():
+        if value is not None and name != "layout":
+            features.attrs[name] = value
+    coords = bag.coords_px0 if bag.coords_px0 is not None else bag.coords_um
+    if coords is not None:
+        _dataset(file, "coords", coords).attrs["unit"] = _unit(bag)
+
+
+def _dataset(file: h5py.File, name: str, values: Array) -> h5py.Dataset:
+    row_bytes = max(1, values.itemsize * values.shape[1])
+    rows = min(values.shape[0], max(1, _CHUNK_BYTES // row_bytes))
+    return file.create_dataset(name, data=values, chunks=(rows, values.shape[1]), fletcher32=True)
+
+
+def _unit(bag: Bag) -> str:
+    if bag.coords_px0 is not None:
+        return "px0"
+    return "um" if bag.coords_um is not None else "none"
+
+
+def read_marked(file: h5py.File, path: Path, *, verify: bool = True) -> Bag:
+    """The bag in a file of ours, refused unless everything it says about itself is true."""
+    try:
+        header: dict[str, Any] = json.loads(file.attrs[FILE_MARK])
+        second = str(file["features"].attrs[DATASET_MARK])
+        if header["version"] > VERSION:
+            raise BagError(
+                f"{path} was written by a later PAMS (bag version {header['version']}, this one reads {VERSION}); "
+                "update PAMS to read it."
+            )
+        features = file["features"][()]
+        coords = file["coords"][()] if header["coords"] != "none" else None
+        bag = Bag(
+            features=features,
+            coords_px0=coords if header["coords"] == "px0" else None,
+            coords_um=coords if header["coords"] == "um" else None,
+            info=BagInfo.from_json({**header["info"], "layout": "pams"}),
+        )
+    except BagError:
+        raise
+    except Exception as error:  # damaged HDF5 raises OSError, KeyError, ValueError, TypeError and more
+        raise damaged(path, str(error)) from error
+    if list(features.shape) != header["shape"] or second != header["digest"]:
+        raise damaged(path, "its header does not match its features")
+    if header["coords"] not in ("px0", "um", "none"):
+        raise damaged(path, f"its coordinates are in the unknown unit {header['coords']!r}")
+    if verify and bag.digest != header["digest"]:
+        raise damaged(path, "its content does not match its digest")
+    return bag
+
+
+def damaged(path: Path, cause: str) -> BagError:
+    """The error for a file of ours that was altered after it was written."""
+    return BagError(f"{path} is damaged: {cause}. Extract or copy the slide again.")

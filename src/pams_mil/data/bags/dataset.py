@@ -1,0 +1,136 @@
+"""The training dataset: bags as torch tensors, read when asked for, in any number of workers.
+
+Nothing is opened until the first item is read, and open files and the cache are left behind when the dataset
+is pickled, so fork and spawn give the same data. Checksums and finite values are verified the first time a
+bag is read; all workers share what has been verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from pams_mil.data.bags.bag import Array, Bag
+from pams_mil.data.bags.store import BagStore, open_store
+from pams_mil.data.manifest.cases import BagSource, slides_as_sources
+from pams_mil.data.manifest.manifest import Manifest
+from pams_mil.errors import BagError, ParameterError
+from pams_mil.hierarchy import ClassHierarchy
+
+
+class BagSample(NamedTuple):
+    """One bag ready for a model: features [n, d], the finest class index, and whose bag it is."""
+
+    features: Tensor
+    target: int
+    slide_id: str
+    patient_id: str
+    coords_px0: Tensor | None = None
+
+
+class BagDataset(Dataset[BagSample]):
+    """The bags of a manifest as a map-style torch dataset.
+
+    Args:
+        manifest: The slides, e.g. `manifest.select("train")`.
+        hierarchy: The class hierarchy that turns labels into targets.
+        features: The folder of feature files, a pack, or an opened store.
+        dtype: Precision of the returned features; None keeps what is stored.
+        cache_bytes: Keep bags in memory, in their stored precision, until this many bytes are used. Each
+            worker process has a cache of its own.
+        with_coords: Return level-0 coordinates [n, 2] too, where the files have them.
+        sources: Bags made of several slides (see `manifest.cases.merge_cases`); one bag per slide if None.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        hierarchy: ClassHierarchy,
+        features: Path | str | BagStore,
+        *,
+        dtype: torch.dtype | None = torch.float32,
+        cache_bytes: int = 0,
+        with_coords: bool = False,
+        sources: Sequence[BagSource] | None = None,
+    ) -> None:
+        if cache_bytes < 0:
+            raise ParameterError(f"cache_bytes must be 0 or more, found {cache_bytes}.")
+        self.sources = tuple(slides_as_sources(manifest, hierarchy) if sources is None else sources)
+        self.dtype = dtype
+        self.cache_bytes = cache_bytes
+        self.with_coords = with_coords
+        self._store = open_store(features, manifest) if isinstance(features, (str, Path)) else features
+        self._verified = torch.zeros(len(self.sources), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+        self._cache: dict[int, tuple[Tensor, Tensor | None]] = {}
+        self._cached_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The finest class index of every bag."""
+        return tuple(source.target for source in self.sources)
+
+    def __getitem__(self, index: int) -> BagSample:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"bag {index} of {len(self)}")
+        index %= len(self)
+        source = self.sources[index]
+        stored, coords = self._cache.get(index) or self._load(index)
+        wanted = stored.dtype if self.dtype is None else self.dtype
+        kept = index in self._cache
+        features = stored.to(wanted, copy=kept)  # a copy, so that nobody can alter the cache
+        if kept and coords is not None:
+            coords = coords.clone()
+        return BagSample(features, source.target, source.name, source.patient_id, coords)
+
+    def _load(self, index: int) -> tuple[Tensor, Tensor | None]:
+        source = self.sources[index]
+        verify = not bool(self._verified[index])
+        bags = [self._store.read(record, verify=verify) for record in source.records]
+        features = _tensor(bags[0].features) if len(bags) == 1 else _joined(bags, source)
+        coords = _coords(bags) if self.with_coords else None
+        self._verified[index] = 1
+        size = features.nbytes + (0 if coords is None else coords.nbytes)
+        if self._cached_bytes + size <= self.cache_bytes:
+            # An epoch visits every bag once: whatever fits first is as good to keep as anything else.
+            self._cache[index] = (features, coords)
+            self._cached_bytes += size
+        return features, coords
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": {}, "_cached_bytes": 0}
+
+
+def keep_bags(samples: list[BagSample]) -> list[BagSample]:
+    """The `collate_fn` for bags: a list, because bags of different sizes do not stack."""
+    return samples
+
+
+def _tensor(values: Array) -> Tensor:
+    return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def _coords(bags: list[Bag]) -> Tensor | None:
+    parts = [bag.coords_px0 for bag in bags]
+    if len(parts) == 1 and parts[0] is not None:
+        return _tensor(parts[0])
+    known = [part for part in parts if part is not None]
+    return _tensor(np.concatenate(known)) if len(known) == len(parts) else None
+
+
+def _joined(bags: list[Bag], source: BagSource) -> Tensor:
+    widths = {bag.width for bag in bags}
+    if len(widths) > 1:
+        raise BagError(
+            f"The slides of case {source.name!r} have features of different widths {sorted(widths)}; "
+            "extract them all with one encoder."
+        )
+    return _tensor(np.concatenate([bag.features for bag in bags]))

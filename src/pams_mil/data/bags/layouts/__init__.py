@@ -1,0 +1,80 @@
+"""One reader for the feature files of CLAM, TRIDENT, STAMP, torchmil, slideflow, MIL_BASELINE and our own.
+
+The layout is recognized from the file itself and reported in `bag.info.layout`. Files that are locked, torn,
+empty, mismatched or not finite are refused by name. Precision is kept as stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pams_mil.data.bags.bag import Bag, BagInfo, check_finite
+from pams_mil.data.bags.layouts.hdf5 import read_hdf5
+from pams_mil.data.bags.layouts.reading import Reading
+from pams_mil.data.bags.layouts.tensors import read_npy, read_safetensors, read_torch
+from pams_mil.errors import BagError, listing
+
+READERS: dict[str, Callable[[Path, Reading], Bag]] = {
+    ".h5": read_hdf5,
+    ".hdf5": read_hdf5,
+    ".pt": read_torch,
+    ".pth": read_torch,
+    ".npy": read_npy,
+    ".safetensors": read_safetensors,
+}
+
+
+def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool = True, mapped: bool = False) -> Bag:
+    """The bag in a feature file of any known layout.
+
+    Args:
+        path: The feature file.
+        level0_mpp: The slide's true microns per pixel at level 0, where known: coordinates stored in microns
+            become level-0 pixels, and nominal magnifications become a true `mpp`.
+        verify: Check digests and finite values. Switch off only for files already checked in this process.
+        mapped: Let the arrays be the file's own pages where it is stored plainly: nothing is copied, but the file
+            must not be cut short while they are in use.
+    """
+    path = Path(path)
+    _refuse_unreadable(path)
+    try:
+        bag = READERS[path.suffix.lower()](path, Reading(verify=verify, mapped=mapped))
+    except BagError as error:
+        message = str(error)
+        raise error if str(path) in message else BagError(f"{path} cannot be used: {message}") from error.__cause__
+    except OSError as error:
+        raise BagError(f"{path} cannot be read: {error}. It is torn, damaged or of another format.") from error
+    if verify:
+        check_finite(bag, str(path))
+    return bag if level0_mpp is None else _at_scale(bag, level0_mpp)
+
+
+def _refuse_unreadable(path: Path) -> None:
+    if path.suffix.lower() not in READERS:
+        raise BagError(f"{path} is no known kind of feature file; expected one of {listing(READERS)}.")
+    if not path.is_file():
+        raise BagError(f"There is no feature file {path}.")
+    lock = path.with_name(path.name + ".lock")
+    if lock.exists():
+        raise BagError(
+            f"{path} is being written: {lock.name} lies beside it. Wait for the extraction to finish, "
+            "or delete the lock and extract the slide again if it was interrupted."
+        )
+    if path.stat().st_size == 0:
+        raise BagError(f"{path} is empty (0 bytes); extract the slide again.")
+
+
+def _at_scale(bag: Bag, level0_mpp: float) -> Bag:
+    """The bag with what a known level-0 resolution tells."""
+    info, coords_px0, coords_um = bag.info, bag.coords_px0, bag.coords_um
+    mpp, tile_px0 = info.mpp, info.tile_px0
+    if coords_px0 is None and coords_um is not None:
+        coords_px0, coords_um = coords_um / level0_mpp, None
+        if tile_px0 is None and info.tile_px is not None and mpp is not None:
+            tile_px0 = info.tile_px * mpp / level0_mpp
+    if mpp is None and info.tile_px and tile_px0:
+        mpp = level0_mpp * tile_px0 / info.tile_px
+    changed: BagInfo = replace(info, mpp=mpp, tile_px0=tile_px0, level0_mpp=level0_mpp)
+    return Bag(features=bag.features, coords_px0=coords_px0, coords_um=coords_um, info=changed)

@@ -1,0 +1,143 @@
+"""HDF5 feature files: CLAM, TRIDENT, STAMP, torchmil and our own.
+
+They differ in the name of the features, in where attributes sit (on a dataset or on the file), and in the
+unit of the coordinates (level-0 pixels, or microns for STAMP).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from pams_mil.data.bags.bag import Array, Bag, BagInfo
+from pams_mil.data.bags.bag_file import DATASET_MARK, FILE_MARK, read_marked
+from pams_mil.data.bags.layouts.chunks import read_dataset
+from pams_mil.data.bags.layouts.reading import Reading
+from pams_mil.errors import BagError, listing
+
+FEATURE_KEYS = ("features", "feats", "patch_embeddings")
+
+
+def read_hdf5(path: Path, reading: Reading) -> Bag:
+    """The bag in an HDF5 file."""
+    with open_hdf5(path) as file:
+        try:
+            names = set(file)
+            key = _feature_key(names, path)
+            features = file[key]
+            told, own = _attributes(file), _attributes(features)
+            if FILE_MARK in told or DATASET_MARK in own:
+                return read_marked(file, path, verify=reading.verify)
+            placed = file["coords"] if "coords" in names else None
+            if placed is not None:
+                told |= _attributes(placed)
+            return _read_foreign(features, placed, told | own, names, path, reading)
+        except BagError:
+            raise
+        except Exception as error:  # damaged HDF5 raises OSError, KeyError, RuntimeError, ValueError and more
+            raise BagError(f"{path} is torn or damaged: {error}. Extract or copy the slide again.") from error
+
+
+def open_hdf5(path: Path) -> h5py.File:
+    """The file opened for reading, without locks so that read-only and network disks work."""
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError as error:
+        raise BagError(
+            f"{path} is not a complete HDF5 file ({_short(error)}); it was probably cut short while it was "
+            "written or copied. Extract or copy the slide again."
+        ) from error
+
+
+def _feature_key(names: set[str], path: Path) -> str:
+    for key in FEATURE_KEYS:
+        if key in names:
+            return key
+    raise BagError(
+        f"{path} holds no features: expected a dataset called {listing(FEATURE_KEYS)}, "
+        f"found {listing(sorted(names)) or 'nothing'}. Is it a coordinates file?"
+    )
+
+
+def as_rows(features: Array) -> Array:
+    """Features as [n, d]: a slide-level vector [d] is one row, and a leading axis of one is dropped."""
+    if features.ndim == 1:
+        return features[None]
+    return features[0] if features.ndim == 3 and features.shape[0] == 1 else features
+
+
+def _attributes(owner: h5py.File | h5py.Dataset) -> dict[str, Any]:
+    if not h5py.h5a.get_num_attrs(owner.id):  # CLAM writes none, and asking for them takes longer than for their number
+        return {}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in owner.attrs.items()}
+
+
+def _read_foreign(
+    features: h5py.Dataset,
+    placed: h5py.Dataset | None,
+    attributes: dict[str, Any],
+    names: set[str],
+    path: Path,
+    reading: Reading,
+) -> Bag:
+    coords = None if placed is None else read_dataset(placed, path, mapped=reading.mapped)
+    in_microns = attributes.get("unit") == "um"
+    return Bag(
+        features=as_rows(read_dataset(features, path, mapped=reading.mapped)),
+        coords_px0=None if in_microns else coords,
+        coords_um=coords if in_microns else None,
+        info=_info(attributes, layout=_layout(names, attributes)),
+    )
+
+
+def _layout(names: set[str], attributes: dict[str, Any]) -> str:
+    if "stamp_version" in attributes or "feats" in names or attributes.get("unit") == "um":
+        return "stamp"
+    if "patch_size_level0" in attributes or ("encoder" in attributes and "savetodir" in attributes):
+        return "trident"
+    if names & {"labels", "inst_labels", "patch_labels"}:
+        return "torchmil"
+    return "clam" if {"features", "coords"} <= names else "h5"
+
+
+def _info(attributes: dict[str, Any], *, layout: str) -> BagInfo:
+    tile_px = _number(attributes, "tile_px", "tile_size_px", "patch_size")
+    tile_um = _number(attributes, "tile_size_um")
+    if tile_um is None and attributes.get("unit") == "um":
+        tile_um = _number(attributes, "tile_size")
+    tile_px0 = _number(attributes, "tile_px0", "patch_size_level0")
+    if tile_px0 is None and tile_px is not None and "downsample" in attributes:
+        custom = _number(attributes, "custom_downsample") or 1.0
+        tile_px0 = tile_px * float(np.ravel(attributes["downsample"])[0]) * custom
+    mpp = _number(attributes, "mpp")
+    if mpp is None and tile_um is not None and tile_px:
+        mpp = tile_um / tile_px
+    encoder = next((str(attributes[name]) for name in ("encoder", "extractor") if name in attributes), None)
+    return BagInfo(
+        encoder=None if encoder in (None, "", "None") else encoder,
+        tile_px=None if tile_px is None else round(tile_px),
+        tile_px0=tile_px0,
+        mpp=mpp,
+        magnification=_number(attributes, "target_magnification"),
+        layout=layout,
+    )
+
+
+def _number(attributes: dict[str, Any], *names: str) -> float | None:
+    """The first of these attributes that is a positive number; TRIDENT writes the text 'None' for nothing."""
+    for name in names:
+        try:
+            value = float(np.ravel(attributes[name])[0])
+        except (KeyError, ValueError, TypeError, IndexError):
+            continue
+        if math.isfinite(value) and value > 0:
+            return value
+    return None
+
+
+def _short(error: OSError) -> str:
+    return str(error).split("(", 1)[-1].rstrip(")")

@@ -1,0 +1,145 @@
+"""Feature files that hold bare arrays: `.pt` tensors or dictionaries, `.npy`, and safetensors.
+
+Such files know little about themselves; torchmil and slideflow keep the rest in files beside them, which are
+read where they are found: `../coords/<bag>.npy`, `<slide>.index.npz`, `bags_config.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pams_mil.data.bags.bag import Array, Bag, BagInfo
+from pams_mil.data.bags.layouts.hdf5 import FEATURE_KEYS, as_rows
+from pams_mil.data.bags.layouts.reading import Reading
+from pams_mil.errors import BagError, listing
+
+if TYPE_CHECKING:
+    import torch
+
+
+def read_npy(path: Path, reading: Reading) -> Bag:
+    """The bag in a `.npy` file, as torchmil writes it, with the coordinates of the sibling folder."""
+    del reading  # plain arrays carry nothing to verify
+    try:
+        features = np.load(path)
+    except (ValueError, EOFError) as error:
+        raise BagError(f"{path} is not a complete .npy array of numbers: {error}. Write or copy it again.") from error
+    beside = path.parent.parent / "coords" / path.name
+    coords = np.load(beside) if beside.is_file() else None
+    return Bag(as_rows(features), coords, BagInfo(layout="torchmil" if coords is not None else "npy"))
+
+
+def read_safetensors(path: Path, reading: Reading) -> Bag:
+    """The bag in a safetensors file with a tensor `features` and, optionally, `coords`."""
+    del reading
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415  not needed for HDF5 cohorts
+
+    try:
+        with safe_open(path, framework="np") as file:
+            keys = list(file.keys())
+            key = _feature_key(keys, path)
+            features = file.get_tensor(key)
+            coords = file.get_tensor("coords") if "coords" in keys else None
+            said: dict[str, str] = file.metadata() or {}
+    except (SafetensorError, TypeError, ValueError, struct.error) as error:
+        raise BagError(
+            f"{path} is not a readable safetensors file: {error}. Features must be float16, float32 or float64."
+        ) from error
+    info = BagInfo(encoder=said.get("encoder") or said.get("extractor"), layout="safetensors")
+    return Bag(as_rows(features), coords, info)
+
+
+def read_torch(path: Path, reading: Reading) -> Bag:
+    """The bag in a `.pt` file: a tensor or array [n, d], or a dictionary with features and coordinates."""
+    del reading
+    content = _load_torch(path)
+    if isinstance(content, dict):
+        key = _feature_key([str(name) for name in content], path)
+        features, coords = _array(content[key], path), content.get("coords")
+        coords = None if coords is None else _array(coords, path)
+        said = content.get("encoder") or content.get("extractor")
+        info = BagInfo(encoder=said if isinstance(said, str) else None, layout="torch-dict")
+        return Bag(as_rows(features), coords, info)
+    features = as_rows(_array(content, path))
+    coords, info = _slideflow(path)
+    return Bag(features, coords, info)
+
+
+def _load_torch(path: Path) -> Any:
+    import torch  # noqa: PLC0415  slow to import, and only .pt files need it
+
+    try:
+        allowed = getattr(torch.serialization, "safe_globals", None)  # since torch 2.5
+        with nullcontext() if allowed is None else allowed(_numpy_globals()):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError, KeyError and more
+        raise BagError(
+            f"{path} cannot be loaded as plain tensors: {_first_line(error)}. It is torn, or holds objects that "
+            "could run code when loaded, which is refused; save it again as a tensor."
+        ) from error
+
+
+def _numpy_globals() -> list[Any]:
+    """What a numpy array saved with torch consists of; none of it runs foreign code."""
+    rebuild = np.zeros(0).__reduce__()[0]
+    kinds = [type(np.dtype(name)) for name in ("f2", "f4", "f8", "i4", "i8")]
+    spellings = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct")
+    return [np.ndarray, np.dtype, *kinds, *((rebuild, name) for name in spellings)]
+
+
+def _array(value: Any, path: Path) -> Array:
+    import torch  # noqa: PLC0415
+
+    if isinstance(value, torch.Tensor):
+        return _from_tensor(value)
+    if isinstance(value, np.ndarray):
+        return value
+    raise BagError(f"{path} holds a {type(value).__name__} where a tensor [n, d] was expected.")
+
+
+def _from_tensor(tensor: torch.Tensor) -> Array:
+    import torch  # noqa: PLC0415
+
+    if tensor.dtype == torch.bfloat16:  # numpy has no bfloat16; float32 holds every value exactly
+        tensor = tensor.float()
+    array: Array = tensor.detach().contiguous().numpy()
+    return array
+
+
+def _slideflow(path: Path) -> tuple[Array | None, BagInfo]:
+    """Tile locations and settings that slideflow keeps beside its bags."""
+    index, config = path.with_suffix(".index.npz"), path.parent / "bags_config.json"
+    coords = None
+    if index.is_file():
+        with np.load(index) as archive:
+            coords = archive[archive.files[0]]
+    if not config.is_file():
+        return coords, BagInfo(layout="slideflow" if coords is not None else "torch")
+    try:
+        said = json.loads(config.read_text("utf-8"))
+        tile_px, tile_um = said.get("tile_px"), said.get("tile_um")
+        extractor = said.get("extractor", {})
+        name = extractor.get("class") if isinstance(extractor, dict) else extractor
+    except (ValueError, AttributeError) as error:
+        raise BagError(f"{config} is not the JSON that slideflow writes: {error}.") from error
+    mpp = tile_um / tile_px if isinstance(tile_um, (int, float)) and isinstance(tile_px, int) and tile_px else None
+    info = BagInfo(encoder=name, tile_px=tile_px if isinstance(tile_px, int) else None, mpp=mpp, layout="slideflow")
+    return coords, info
+
+
+def _feature_key(keys: list[str], path: Path) -> str:
+    for key in FEATURE_KEYS:
+        if key in keys:
+            return key
+    raise BagError(f"{path} holds no features: expected {listing(FEATURE_KEYS)}, found {listing(keys) or 'nothing'}.")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

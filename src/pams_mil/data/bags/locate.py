@@ -1,0 +1,81 @@
+"""Where a slide's features are: by the manifest's path, or by looking the slide id up in the feature folder.
+
+Ids are looked up among the files that exist; they are never pasted into a path, so no id can point outside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.errors import BagError, listing, nearest
+
+SUFFIXES = (".h5", ".hdf5", ".safetensors", ".npy", ".pt", ".pth")  # the most informative kind first
+SLIDE_SUFFIXES = (".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".czi", ".dcm", ".isyntax")
+_SIDE_FOLDERS = {"coords", "patches", "labels", "inst_labels", "patch_labels", "masks", "stitches"}
+
+
+class FeatureFolder:
+    """The feature files of a cohort; files are listed once, on first use."""
+
+    def __init__(self, folder: Path | str, *, manifest_folder: Path | None = None) -> None:
+        self.folder = Path(folder)
+        self.manifest_folder = manifest_folder
+        if not self.folder.is_dir():
+            raise BagError(f"There is no feature folder {self.folder}.")
+
+    def find(self, record: SlideRecord) -> Path:
+        """The feature file of a slide; missing and ambiguous ones are errors that name candidates."""
+        if record.path:
+            return self._given(record)
+        found = self._candidates(record.slide_id)
+        if not found:
+            hint = nearest(record.slide_id, list(self._files)[:5000])
+            raise BagError(f"Slide {record.slide_id!r} has no feature file in {self.folder}.{hint}")
+        best = min(SUFFIXES.index(path.suffix.lower()) for path in found)
+        chosen = [path for path in found if SUFFIXES.index(path.suffix.lower()) == best]
+        if len(chosen) > 1:
+            raise BagError(
+                f"Slide {record.slide_id!r} has several feature files: {listing(sorted(chosen))}. "
+                "Point --features at one folder, or give the file in a 'path' column."
+            )
+        return chosen[0]
+
+    def _given(self, record: SlideRecord) -> Path:
+        if "\\" in record.path:
+            raise BagError(
+                f"Slide {record.slide_id!r} has the path {record.path!r}; write paths with forward slashes, "
+                f"e.g. {record.path.replace(chr(92), '/')!r}."
+            )
+        bases = [self.folder] if self.manifest_folder is None else [self.folder, self.manifest_folder]
+        for base in bases:
+            if (base / record.path).is_file():
+                return base / record.path
+        raise BagError(f"Slide {record.slide_id!r} has no feature file {record.path!r} below {listing(bases)}.")
+
+    def _candidates(self, slide_id: str) -> list[Path]:
+        found = self._files.get(slide_id)
+        if found is None and slide_id.lower().endswith(SLIDE_SUFFIXES):
+            found = self._files.get(str(PurePosixPath(slide_id).with_suffix("")))
+        return found or []
+
+    @cached_property
+    def _files(self) -> dict[str, list[Path]]:
+        """Every name a feature file may be called by: its stem, and its path below the folder without suffix."""
+        files: dict[str, list[Path]] = {}
+        for path in _walk(self.folder):
+            relative = path.relative_to(self.folder).with_suffix("")
+            for name in {path.name[: -len(path.suffix)], relative.as_posix()}:
+                files.setdefault(name, []).append(path)
+        return files
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _SIDE_FOLDERS and not name.startswith("."))
+        for name in sorted(names):
+            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
+                yield Path(root, name)

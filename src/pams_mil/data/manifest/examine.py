@@ -1,0 +1,147 @@
+"""What is wrong with a manifest by itself, before any feature file is opened: all of it, in one pass."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from pams_mil.data.bags.locate import SLIDE_SUFFIXES, SUFFIXES
+from pams_mil.data.manifest.manifest import SPLITS, Manifest
+from pams_mil.data.problems import Problem
+from pams_mil.errors import LabelError, listing
+from pams_mil.hierarchy import ClassHierarchy
+
+_KNOWN_SUFFIXES = (*SLIDE_SUFFIXES, *SUFFIXES)
+
+
+def examine_manifest(manifest: Manifest, hierarchy: ClassHierarchy) -> list[Problem]:
+    """Every problem of the table: ids, labels, patients, splits and paths."""
+    if not manifest.records:
+        return [Problem("no slides", f"{manifest.where} has no rows; expected one per slide.")]
+    problems = [
+        *_ids(manifest),
+        *_labels(manifest, hierarchy),
+        *_patients(manifest),
+        *_splits(manifest),
+        *_paths(manifest),
+    ]
+    return [*problems, *_absent_classes(manifest, hierarchy)]
+
+
+def _ids(manifest: Manifest) -> Iterator[Problem]:
+    counts = Counter(record.slide_id for record in manifest)
+    if counts.get(""):
+        yield Problem("no slide id", f"{counts['']} rows have no slide id; every slide needs one.")
+    twice = tuple(slide for slide, count in counts.items() if slide and count > 1)
+    if twice:
+        yield Problem("duplicate slide", f"{len(twice)} slide ids appear more than once: {listing(twice)}.", twice)
+    alike: dict[str, list[str]] = {}
+    for slide in counts:
+        alike.setdefault(folded(slide), []).append(slide)
+    confusable = tuple(slide for slides in alike.values() if len(slides) > 1 for slide in slides)
+    if confusable:
+        yield Problem(
+            "look-alike ids",
+            f"{len(confusable)} slide ids differ from another only in case, extension or Unicode form: "
+            f"{listing(confusable)}. They are kept apart; are they different slides?",
+            confusable,
+            error=False,
+        )
+
+
+def folded(slide_id: str) -> str:
+    """What a careless reader or file system takes an id for.
+
+    >>> folded("Slide1.SVS") == folded("slide1")
+    True
+    """
+    text = slide_id.lower() if slide_id.isascii() else unicodedata.normalize("NFKC", slide_id).casefold()
+    while text.endswith(_KNOWN_SUFFIXES):
+        text = text[: text.rindex(".")]
+    return text
+
+
+def _labels(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[Problem]:
+    slides: dict[str, list[str]] = {}
+    for record in manifest:
+        slides.setdefault(record.label, []).append(record.slide_id)
+    for label, found in slides.items():
+        if not label.strip():
+            yield Problem("no label", f"{len(found)} slides have no label: {listing(found)}.", tuple(found))
+            continue
+        try:
+            hierarchy.index(label)
+        except LabelError as error:
+            message = f"{len(found)} slides ({listing(found, most=3)}) have an unknown label: {error}"
+            yield Problem("unknown label", message, tuple(found))
+
+
+def _patients(manifest: Manifest) -> Iterator[Problem]:
+    nameless = tuple(record.slide_id for record in manifest if not record.patient_id.strip())
+    if nameless:
+        yield Problem("no patient", f"{len(nameless)} slides have no patient id: {listing(nameless)}.", nameless)
+    splits: dict[str, set[str]] = {}
+    for record in manifest:
+        if record.split and record.patient_id:
+            splits.setdefault(record.patient_id, set()).add(record.split)
+    shared = [patient for patient, found in splits.items() if len(found) > 1]
+    if shared:
+        wanted = set(shared)
+        slides = tuple(record.slide_id for record in manifest if record.patient_id in wanted)
+        yield Problem(
+            "patient in two splits",
+            f"{len(shared)} patients have slides in more than one split: {listing(shared)}. Scores would be inflated; "
+            "split by patient with 'pams split'.",
+            slides,
+        )
+
+
+def _splits(manifest: Manifest) -> Iterator[Problem]:
+    unknown: dict[str, list[str]] = {}
+    for record in manifest:
+        if record.split and record.split not in SPLITS:
+            unknown.setdefault(record.split, []).append(record.slide_id)
+    for split, found in unknown.items():
+        message = f"{len(found)} slides are in the unknown split {split!r}; expected {listing(SPLITS)}."
+        yield Problem("unknown split", message, tuple(found))
+    outside = tuple(record.slide_id for record in manifest if not record.split)
+    if outside and len(outside) < len(manifest):
+        message = f"{len(outside)} slides are in no split and will not be used: {listing(outside)}."
+        yield Problem("no split", message, outside, error=False)
+
+
+def _paths(manifest: Manifest) -> Iterator[Problem]:
+    odd = tuple(record.slide_id for record in manifest if "\\" in record.path)
+    if odd:
+        yield Problem("backslash in path", f"{len(odd)} paths have backslashes; write them with '/'.", odd)
+    owners: dict[PurePosixPath, list[str]] = {}
+    for record in manifest:
+        if record.path:
+            owners.setdefault(PurePosixPath(record.path), []).append(record.slide_id)
+    for path, found in owners.items():
+        if len(set(found)) > 1:
+            message = f"{len(found)} slides have the same feature file '{path}': {listing(found)}."
+            yield Problem("shared feature file", message, tuple(found))
+
+
+def _absent_classes(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[Problem]:
+    """Classes that a split lacks; without splits, classes that the cohort lacks."""
+    names = hierarchy.names()
+    labels: dict[str, set[str]] = {}
+    for record in manifest:
+        labels.setdefault(record.split, set()).add(record.label)
+    present = [split for split in SPLITS if split in labels] or [""]
+    for split in present:
+        found = set()
+        for label in labels.get(split, set()):
+            try:
+                found.add(names[hierarchy.index(label)])
+            except LabelError:
+                continue
+        absent = [name for name in names if name not in found]
+        if absent:
+            where = f"the split {split!r}" if split else "the cohort"
+            message = f"{where[0].upper()}{where[1:]} has no slide of {listing(absent)}."
+            yield Problem("absent class", message, error=False)

@@ -1,0 +1,164 @@
+"""The cohort table: one row per slide, with its patient, label, split and feature file. All ids are opaque text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from pams_mil import atomic
+from pams_mil.errors import ManifestError, listing, nearest
+from pams_mil.hierarchy import ClassHierarchy, Ints
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class SlideRecord:
+    """One slide: whose it is, what it shows, which split it is in and where its features are.
+
+    `case_id` groups slides that were diagnosed together; it is the patient where the table has no other.
+    `tags` are the words of the column `tags`; `extra` holds all columns PAMS does not know, kept as they are.
+    """
+
+    slide_id: str
+    patient_id: str
+    label: str
+    split: str = ""
+    path: str = ""
+    case_id: str = ""
+    tags: tuple[str, ...] = ()
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def case(self) -> str:
+        """The case, or the patient where the table names no cases."""
+        return self.case_id or self.patient_id
+
+    def has_tag(self, tag: str) -> bool:
+        """Whether the slide carries a tag: a word of `tags`, a cell of another column, or `column=cell`.
+
+        >>> slide = SlideRecord("s1", "p1", "HSIL", tags=("rescan",), extra={"findings": "mixed"})
+        >>> slide.has_tag("mixed"), slide.has_tag("findings=mixed"), slide.has_tag("findings=pure")
+        (True, True, False)
+        """
+        if tag in self.tags or tag in self.extra.values():
+            return True
+        column, sign, cell = tag.partition("=")
+        return bool(sign) and self.extra.get(column) == cell
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The slides of a cohort, in the order of the table.
+
+    `notes` are facts about how the table was read that every report repeats, for example that it names no
+    patients and each slide was taken for one.
+    """
+
+    records: tuple[SlideRecord, ...]
+    source: Path | None = None
+    patients_are_slides: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[SlideRecord]:
+        return iter(self.records)
+
+    @classmethod
+    def read(
+        cls,
+        path: Path | str,
+        *,
+        patients_are_slides: bool = False,
+        columns: Mapping[str, str] | None = None,
+        fold: int | None = None,
+        splits: Path | str | None = None,
+        clini: Path | str | None = None,
+    ) -> Manifest:
+        """A cohort table of any known shape; see `pams_mil.data.manifest.manifest_reader.read_manifest`."""
+        from pams_mil.data.manifest.manifest_reader import read_manifest  # noqa: PLC0415  the reader knows this class
+
+        return read_manifest(
+            path, patients_are_slides=patients_are_slides, columns=columns, fold=fold, splits=splits, clini=clini
+        )
+
+    def targets(self, hierarchy: ClassHierarchy) -> Ints:
+        """The class index of every slide at the finest level, [n]; an unknown label is an error naming its slide."""
+        index: dict[str, int] = {}
+        for record in self.records:
+            if record.label not in index:
+                try:
+                    index[record.label] = hierarchy.index(record.label)
+                except Exception as error:
+                    raise ManifestError(f"Slide {record.slide_id!r}: {error}") from error
+        return np.asarray([index[record.label] for record in self.records], dtype=np.int64)
+
+    def select(self, split: str) -> Manifest:
+        """The slides of one split, in order."""
+        if split not in SPLITS:
+            raise ManifestError(f"There is no split {split!r}; splits are {listing(SPLITS)}.{nearest(split, SPLITS)}")
+        chosen = tuple(record for record in self.records if record.split == split)
+        if not chosen:
+            present = sorted({record.split or "(none)" for record in self.records})
+            raise ManifestError(
+                f"No slide of {self.where} is in the split {split!r}; the table has {listing(present)}. "
+                "Make splits with 'pams split'."
+            )
+        return replace(self, records=chosen)
+
+    @property
+    def where(self) -> str:
+        """The table's name for messages."""
+        return str(self.source) if self.source is not None else "the manifest"
+
+    @property
+    def patients(self) -> tuple[str, ...]:
+        """All patients, each once, in order of first appearance."""
+        return tuple(dict.fromkeys(record.patient_id for record in self.records))
+
+    def with_splits(self, splits: Mapping[str, str] | Sequence[str]) -> Manifest:
+        """The same slides with new splits, given by slide id or in the order of the slides."""
+        given = [splits[r.slide_id] for r in self.records] if isinstance(splits, Mapping) else list(splits)
+        records = tuple(
+            SlideRecord(r.slide_id, r.patient_id, r.label, split, r.path, r.case_id, r.tags, r.extra)
+            for r, split in zip(self.records, given, strict=True)
+        )
+        return replace(self, records=records)
+
+    def write(self, path: Path | str, *, columns: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Write the table as CSV that `read` gives back; `columns` adds cells, one per slide."""
+        added = dict(columns or {})
+        shown = [name for name in _KNOWN if any(_cell(record, name) for record in self.records)]
+        shown = [name for name in _KNOWN if name in shown or name in ("slide_id", "patient_id", "label")]
+        if self.patients_are_slides:
+            shown.remove("patient_id")
+        extra = [name for name in _extra_columns(self.records) if name not in added]
+        rows = (
+            [
+                *(_cell(record, name) for name in shown),
+                *(record.extra.get(name, "") for name in extra),
+                *(cells[number] for cells in added.values()),
+            ]
+            for number, record in enumerate(self.records)
+        )
+        atomic.write_csv(path, [*shown, *extra, *added], rows)
+
+
+_KNOWN = ("slide_id", "patient_id", "case_id", "label", "split", "path", "tags")
+
+
+def _cell(record: SlideRecord, name: str) -> str:
+    return ";".join(record.tags) if name == "tags" else str(getattr(record, name))
+
+
+def _extra_columns(records: Iterable[SlideRecord]) -> list[str]:
+    seen: dict[str, None] = {}
+    for record in records:
+        for name in record.extra:
+            seen.setdefault(name)
+    return list(seen)

@@ -1,0 +1,208 @@
+"""Cohort tables as people have them: our own, CLAM's dataset CSV, STAMP's two tables, Patho-Bench's fold TSV.
+
+Columns are recognized by name, whatever their case: `slide_id | slide | filename`, `patient_id | patient`,
+`case_id | case`, `label`, `split`, `path`, `tags`, and `fold_<k>` with cells train, val or test. What is called
+otherwise is named by the user; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from pams_mil import tables
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.data.manifest.pathobench import Task, read_task
+from pams_mil.data.splits.clam_files import read_splits
+from pams_mil.errors import ManifestError, listing, nearest
+
+ROLES: dict[str, tuple[str, ...]] = {
+    "slide_id": ("slide_id", "slide", "filename"),
+    "patient_id": ("patient_id", "patient"),
+    "case_id": ("case_id", "case"),
+    "label": ("label",),
+    "split": ("split",),
+    "path": ("path",),
+    "tags": ("tags",),
+}
+_FOLD = re.compile(r"fold_(\d+)")
+_SPLIT_NAMES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"}
+_TAG_SEPARATORS = re.compile(r"[;,|]")
+
+
+def read_manifest(
+    path: Path | str,
+    *,
+    patients_are_slides: bool = False,
+    columns: Mapping[str, str] | None = None,
+    fold: int | None = None,
+    splits: Path | str | None = None,
+    clini: Path | str | None = None,
+) -> Manifest:
+    """Read a cohort table.
+
+    Args:
+        path: CSV, TSV, xlsx or parquet.
+        patients_are_slides: Take every slide for a patient of its own where the table names no patients.
+        columns: Role to column name, where the table uses other names, e.g. `{"label": "grade"}`.
+        fold: Take the splits from the column `fold_<k>`.
+        splits: Take the splits from CLAM's `splits_<k>.csv` or `splits_<k>_bool.csv`.
+        clini: STAMP's clinical table; `path` is then its slide table.
+    """
+    path = Path(path)
+    table = tables.read_table(path)
+    notes: list[str] = []
+    if clini is not None:
+        table = _joined(table, path, Path(clini), columns or {}, notes)
+    task = read_task(path, table)
+    roles = _roles(table, path, columns or {}, task)
+    if fold is not None:
+        roles["split"] = _fold_column(table, fold, path)
+    patients_are_slides = _without_patients(table, roles, path, allowed=patients_are_slides)
+    if patients_are_slides:
+        notes.append("The table names no patients: every slide was taken for a patient of its own.")
+    records = _records(table, roles, task, patients_are_slides)
+    manifest = Manifest(tuple(records), source=path, patients_are_slides=patients_are_slides, notes=tuple(notes))
+    return manifest if splits is None else _with_split_file(manifest, Path(splits))
+
+
+def _roles(table: tables.Columns, path: Path, given: Mapping[str, str], task: Task | None) -> dict[str, str]:
+    """Which column plays which part."""
+    folded = {name.casefold(): name for name in reversed(table)}
+    roles: dict[str, str] = {}
+    for role, names in ROLES.items():
+        wanted = given.get(role)
+        if wanted is not None:
+            if wanted not in table:
+                raise ManifestError(f"{path} has no column {wanted!r}.{nearest(wanted, table)} Found {listing(table)}.")
+            roles[role] = wanted
+            continue
+        found = next((folded[name] for name in names if name in folded), None)
+        if found is not None:
+            roles[role] = found
+    if task is not None and "label" not in given:
+        roles["label"] = task.column
+    for role in ("slide_id", "label"):
+        if role not in roles:
+            raise ManifestError(
+                f"{path} has no column {' or '.join(map(repr, ROLES[role]))}; found {listing(table)}. "
+                f"Name it with --{role.split('_')[0]}-column."
+            )
+    return roles
+
+
+def _without_patients(table: tables.Columns, roles: Mapping[str, str], path: Path, *, allowed: bool) -> bool:
+    """Whether the table names no patients, which must be allowed."""
+    if "patient_id" in roles or "case_id" in roles:
+        return False
+    if not allowed:
+        raise ManifestError(
+            f"{path} has no column 'patient_id' or 'case_id', so slides of one patient cannot be kept together. "
+            f"Found {listing(table)}. Name the column, or state that every slide is a patient of its own with "
+            "--patients-are-slides."
+        )
+    return True
+
+
+def _records(
+    table: tables.Columns, roles: Mapping[str, str], task: Task | None, patients_are_slides: bool
+) -> list[SlideRecord]:
+    count = len(next(iter(table.values()), []))
+    blank = [""] * count
+    slides: Sequence[str] = table[roles["slide_id"]]
+    cases = table[roles["case_id"]] if "case_id" in roles else blank
+    patients = table[roles["patient_id"]] if "patient_id" in roles else (slides if patients_are_slides else cases)
+    labels = table[roles["label"]]
+    if task is not None and task.names:
+        labels = [task.names.get(label, label) for label in labels]
+    split = [_split_name(cell) for cell in table[roles["split"]]] if "split" in roles else blank
+    paths = table[roles["path"]] if "path" in roles else _stamp_paths(slides, roles["slide_id"])
+    slides = _stamp_ids(slides, roles["slide_id"])
+    tags = [_tags(cell) for cell in table[roles["tags"]]] if "tags" in roles else [()] * count
+    taken = set(roles.values())
+    others = [name for name in table if name and name not in taken]
+    cells = zip(*(table[name] for name in others), strict=True) if others else iter([()] * count)
+    extra = (dict(zip(others, row, strict=True)) for row in cells)
+    named_cases = cases if "patient_id" in roles else blank
+    rows = zip(slides, patients, labels, split, paths, named_cases, tags, extra, strict=True)
+    return [SlideRecord(*row) for row in rows if row[0] or row[1] or row[2]]
+
+
+def _split_name(cell: str) -> str:
+    name = cell.strip().casefold()
+    return _SPLIT_NAMES.get(name, name)
+
+
+def _tags(cell: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in _TAG_SEPARATORS.split(cell) if word.strip())
+
+
+def _stamp_paths(slides: Sequence[str], column: str) -> Sequence[str]:
+    """STAMP's FILENAME is the path of the feature file below the feature folder."""
+    return slides if column.casefold() == "filename" else [""] * len(slides)
+
+
+def _stamp_ids(slides: Sequence[str], column: str) -> Sequence[str]:
+    return [name.removesuffix(".h5") for name in slides] if column.casefold() == "filename" else slides
+
+
+def _fold_column(table: tables.Columns, fold: int, path: Path) -> str:
+    folds = {int(match[1]): name for name in table if (match := _FOLD.fullmatch(name))}
+    if fold not in folds:
+        raise ManifestError(
+            f"{path} has no column 'fold_{fold}'; folds found: {listing(sorted(folds)) or 'none'}. "
+            "Make folds with 'pams split --folds'."
+        )
+    return folds[fold]
+
+
+def _joined(
+    slides: tables.Columns, path: Path, clini: Path, columns: Mapping[str, str], notes: list[str]
+) -> tables.Columns:
+    """STAMP's slide table with every patient's row of the clinical table beside each of the patient's slides."""
+    patients = tables.read_table(clini)
+    key = columns.get("patient_id", "PATIENT")
+    for where, table in ((path, slides), (clini, patients)):
+        if key not in table:
+            raise ManifestError(
+                f"{where} has no column {key!r}; found {listing(table)}. Name it with --patient-column."
+            )
+    row_of: dict[str, int] = {}
+    for row, patient in enumerate(patients[key]):
+        if row_of.setdefault(patient, row) != row:
+            raise ManifestError(f"{clini} has the patient {patient!r} twice; expected one row per patient.")
+    unknown = [patient for patient in dict.fromkeys(slides[key]) if patient not in row_of]
+    if unknown:
+        notes.append(
+            f"{len(unknown)} patients of {path.name} are not in {clini.name} and were left out: {listing(unknown)}."
+        )
+    without = [patient for patient in row_of if patient not in set(slides[key])]
+    if without:
+        notes.append(f"{len(without)} patients of {clini.name} have no slide in {path.name}: {listing(without)}.")
+    runs = sum(first != second for first, second in pairwise(slides[key])) + 1
+    if runs > len(set(slides[key])):
+        notes.append(f"Slides of one patient are not in adjacent rows of {path.name}; they were grouped all the same.")
+    rows = [row for row, patient in enumerate(slides[key]) if patient in row_of]
+    joined = {name: [cells[row] for row in rows] for name, cells in slides.items()}
+    for name, cells in patients.items():
+        if name not in joined:
+            joined[name] = [cells[row_of[patient]] for patient in joined[key]]
+    return joined
+
+
+def _with_split_file(manifest: Manifest, path: Path) -> Manifest:
+    assigned = read_splits(path)
+    known = {record.slide_id for record in manifest}
+    unknown = [slide for slide in assigned if slide not in known]
+    if unknown:
+        raise ManifestError(
+            f"{path} names {len(unknown)} slides that {manifest.where} does not have: {listing(unknown)}."
+            f"{nearest(unknown[0], list(known)[:5000])}"
+        )
+    left_out = len(known) - len(assigned)
+    note = f"{left_out} slides are in no split of {path.name} and are not used."
+    changed = manifest.with_splits({record.slide_id: assigned.get(record.slide_id, "") for record in manifest})
+    return replace(changed, notes=(*manifest.notes, note)) if left_out else changed

@@ -1,0 +1,286 @@
+"""Writing packs: in parallel, resumable, verified, and never larger than the feature files.
+
+The plan deals the slides, in manifest order, into segments of about equal size. Every segment is written
+through `atomic` and read back before it gets its name; a rerun keeps the segments whose bags, sources and
+checksums are as planned and writes the others. The index comes last.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pams_mil import atomic
+from pams_mil.data.bags.bag import Array, Bag, BagInfo, all_finite
+from pams_mil.data.bags.layouts import read_bag
+from pams_mil.data.bags.locate import FeatureFolder
+from pams_mil.data.manifest.manifest import Manifest
+from pams_mil.data.packs.pack_format import (
+    INDEX,
+    VERSION,
+    Footer,
+    PackEntry,
+    encode_footer,
+    encode_index,
+    padded,
+    read_footer,
+)
+from pams_mil.data.packs.pack_reader import Pack, is_pack
+from pams_mil.errors import BagError, ManifestError, OutputError, ParameterError, listing
+
+SEGMENT_BYTES = 1 << 26
+SLACK_BYTES = 4096  # one disk block for the index
+_SEGMENT = re.compile(r"segment-\d{5,}\.bin")
+_DTYPES = {"keep": None, "float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
+
+
+@dataclass(frozen=True)
+class PackSource:
+    """A slide to pack: its id, its feature file, and the file's size and fingerprint."""
+
+    slide_id: str
+    path: Path
+    size: int
+    fingerprint: int
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What packing did: slides, bytes before and after, and the segments kept from an earlier run."""
+
+    slides: int
+    source_bytes: int
+    pack_bytes: int
+    kept_segments: int
+    segments: int
+
+
+def write_pack(
+    out: Path | str,
+    manifest: Manifest,
+    features: Path | str,
+    *,
+    dtype: str = "keep",
+    workers: int = 4,
+    allow_larger: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Packed:
+    """Pack the bags of a manifest.
+
+    Args:
+        out: The pack's folder; an unfinished pack there is completed.
+        manifest: The slides; each needs a feature file.
+        features: The folder of feature files.
+        dtype: "keep" stores bits as they are; "float16" or "float32" converts.
+        workers: Segments written at the same time.
+        allow_larger: Do not refuse a pack that is larger than its (compressed) feature files.
+        progress: Called with the bytes of source files done and their total.
+    """
+    if dtype not in _DTYPES:
+        raise ParameterError(f"dtype must be one of {listing(_DTYPES)}, found {dtype!r}.")
+    out = Path(out)
+    sources = _sources(manifest, features, dtype)
+    plan = _plan(sources)
+    _prepare(out, len(plan))
+    write = partial(_segment, dtype=_DTYPES[dtype], allow_larger=allow_larger)
+    total = sum(source.size for source in sources)
+    kept = done = 0
+    for was_kept, part in _in_parallel(write, out, plan, workers):
+        kept += was_kept
+        done += sum(source.size for source in part)
+        if progress is not None:
+            progress(done, total)
+    size = _finish(out, list(plan), dtype)
+    return Packed(len(sources), total, size, kept, len(plan))
+
+
+def _in_parallel(
+    write: Callable[[Path, list[PackSource]], bool], out: Path, plan: dict[str, list[PackSource]], workers: int
+) -> Iterator[tuple[bool, list[PackSource]]]:
+    """Write the segments; on an error no further ones are begun."""
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        jobs = {pool.submit(write, out / name, part): part for name, part in plan.items()}
+        try:
+            for job in as_completed(jobs):
+                yield job.result(), jobs[job]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _sources(manifest: Manifest, features: Path | str, dtype: str) -> list[PackSource]:
+    beside = manifest.source.parent if manifest.source is not None else None
+    folder = FeatureFolder(features, manifest_folder=beside)
+    sources, failures, seen = [], [], set()
+    for record in manifest:
+        if record.slide_id in seen:
+            raise ManifestError(f"{manifest.where} has the slide {record.slide_id!r} twice.")
+        seen.add(record.slide_id)
+        try:
+            path = folder.find(record)
+        except BagError as error:
+            failures.append(str(error))
+            continue
+        stat = path.stat()
+        told = f"{dtype}:{path.absolute()}:{stat.st_size}:{stat.st_mtime_ns}".encode("utf-8", "surrogatepass")
+        sources.append(PackSource(record.slide_id, path, stat.st_size, zlib.crc32(told)))
+    if failures:
+        shown = "".join(f"\n- {failure}" for failure in failures[:8])
+        raise BagError(f"{len(failures)} of {len(manifest)} slides cannot be packed:{shown}\nNothing was written.")
+    if not sources:
+        raise ManifestError(f"{manifest.where} has no slides to pack.")
+    return sources
+
+
+def _plan(sources: Sequence[PackSource]) -> dict[str, list[PackSource]]:
+    """Segment name to slides, in order; each segment about `SEGMENT_BYTES` of feature files."""
+    parts: list[list[PackSource]] = [[]]
+    size = 0
+    for source in sources:
+        if parts[-1] and size + source.size > SEGMENT_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(source)
+        size += source.size
+    return {f"segment-{number:05d}.bin": part for number, part in enumerate(parts)}
+
+
+def _prepare(out: Path, segments: int) -> None:
+    """Withdraw the index of an earlier pack, so that a folder being rewritten never looks finished."""
+    if out.exists() and not out.is_dir():
+        raise OutputError(f"{out} is a file; a pack is a folder. Choose another name.")
+    if out.is_dir():
+        names = [path.name for path in out.iterdir()]
+        foreign = [
+            name for name in names if name != INDEX and not _SEGMENT.fullmatch(name) and not name.endswith(".part")
+        ]
+        if foreign:
+            raise OutputError(f"{out} holds other files ({listing(foreign)}); give the pack a folder of its own.")
+        (out / INDEX).unlink(missing_ok=True)
+        for name in names:
+            if _SEGMENT.fullmatch(name) and int(name[8:-4]) >= segments:
+                (out / name).unlink()
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _segment(path: Path, sources: Sequence[PackSource], *, dtype: np.dtype[Any] | None, allow_larger: bool) -> bool:
+    """Write one segment, unless it is there already; says whether it was kept."""
+    if path.exists() and _is_as_planned(path, sources):
+        return True
+    with atomic.replacing(path, verify=_check_footer) as part, part.open("wb") as file:
+        entries: list[PackEntry] = []
+        infos: dict[BagInfo, int] = {}
+        for source in sources:
+            bag = _converted(read_bag(source.path, mapped=True), source, dtype)
+            entry = _entry(bag, source, file.tell(), infos.setdefault(bag.info, len(infos)))
+            pieces = _pieces(bag, entry)
+            file.writelines(pieces)
+            file.write(bytes(padded(file.tell()) - file.tell()))
+            file.flush()
+            _compare(part, entry, pieces)
+            checksum = reduce(lambda before, piece: zlib.crc32(piece, before), pieces, 0)
+            entries.append(replace(entry, checksum=checksum))
+        file.write(encode_footer(Footer(tuple(entries), tuple(infos))))
+        _refuse_larger(file.tell(), sources, allow_larger)
+    return False
+
+
+def _entry(bag: Bag, source: PackSource, offset: int, info: int) -> PackEntry:
+    coords = bag.coords_px0 if bag.coords_px0 is not None else bag.coords_um
+    return PackEntry(
+        slide_id=source.slide_id,
+        offset=offset,
+        rows=bag.num_instances,
+        width=bag.width,
+        dtype=_little(bag.features).dtype.str,
+        coords_dtype="" if coords is None else _little(coords).dtype.str,
+        coords_unit="" if coords is None else ("px0" if bag.coords_px0 is not None else "um"),
+        info=info,
+        checksum=0,
+        source=source.fingerprint,
+    )
+
+
+def _pieces(bag: Bag, entry: PackEntry) -> list[Any]:
+    pieces: list[Any] = [_little(bag.features).data.cast("B")]
+    coords = bag.coords_px0 if bag.coords_px0 is not None else bag.coords_um
+    if coords is not None:
+        pieces += [bytes(entry.coords_start - entry.features_bytes), _little(coords).data.cast("B")]
+    return pieces
+
+
+def _little(values: Array) -> Array:
+    return np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+
+
+def _converted(bag: Bag, source: PackSource, dtype: np.dtype[Any] | None) -> Bag:
+    if dtype is None or bag.features.dtype == dtype:
+        return bag
+    with np.errstate(over="ignore"):
+        features = bag.features.astype(dtype)
+    if not all_finite(features):
+        raise BagError(f"{source.path} has values beyond the range of {dtype.name}; pack it with --dtype keep.")
+    return Bag(features, bag.coords_px0, bag.info, bag.coords_um)
+
+
+def _refuse_larger(size: int, sources: Sequence[PackSource], allow_larger: bool) -> None:
+    before = sum(source.size for source in sources)
+    if size > before + SLACK_BYTES and not allow_larger:
+        raise OutputError(
+            f"Packed, {len(sources)} bags from {sources[0].slide_id!r} on would take {size:,} bytes instead of "
+            f"{before:,}; the feature files are probably compressed. Halve them with --dtype float16, or accept a "
+            "larger pack with --allow-larger."
+        )
+
+
+def _check_footer(part: Path) -> None:
+    read_footer(part)
+
+
+def _compare(part: Path, entry: PackEntry, pieces: Sequence[Any]) -> None:
+    """Read a bag back and compare it, byte by byte, with what was meant."""
+    written: Array = np.memmap(part, np.uint8, "r", entry.offset, (entry.nbytes,)).view(np.ndarray)
+    start = 0
+    for piece in pieces:
+        meant: Array = np.frombuffer(piece, np.uint8)
+        back = written[start : start + meant.size]
+        words = meant.size - meant.size % 8  # eight bytes at a time
+        same = np.array_equal(back[:words].view(np.uint64), meant[:words].view(np.uint64))
+        if not same or not np.array_equal(back[words:], meant[words:]):
+            raise OutputError(f"{part} read back differently from what was written for slide {entry.slide_id!r}.")
+        start += meant.size
+
+
+def _is_as_planned(path: Path, sources: Sequence[PackSource]) -> bool:
+    """Whether a segment of an earlier run holds these slides, packed from the same files, undamaged."""
+    try:
+        footer, _ = read_footer(path)
+    except BagError:
+        return False
+    if [(entry.slide_id, entry.source) for entry in footer.entries] != [(s.slide_id, s.fingerprint) for s in sources]:
+        return False
+    data: Array = np.memmap(path, np.uint8, "r")
+    for entry in footer.entries:
+        if zlib.crc32(data[entry.offset : entry.offset + entry.nbytes].data) != entry.checksum:
+            return False
+    return True
+
+
+def _finish(out: Path, names: Sequence[str], dtype: str) -> int:
+    segments: list[tuple[str, int, int]] = []
+    for name in names:
+        _, checksum = read_footer(out / name)
+        segments.append((name, (out / name).stat().st_size, checksum))
+    content = {"format": "pams-pack", "version": VERSION, "dtype": dtype, "segments": segments}
+    atomic.write_text(out / INDEX, encode_index(content))
+    if not is_pack(out) or len(Pack(out)) == 0:
+        raise OutputError(f"The pack {out} could not be read back after it was written.")
+    return sum(size for _, size, _ in segments) + (out / INDEX).stat().st_size

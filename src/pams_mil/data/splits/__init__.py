@@ -1,0 +1,1 @@
+"""Patient-disjoint splits: dealing patients, and the files that carry the result."""

@@ -1,0 +1,114 @@
+"""Patient-disjoint, stratified splits.
+
+A patient counts as the most urgent class of its slides; every part gets its share of the patients of every
+class to within one, and its share of slides as nearly as whole patients allow (see `pams_mil.data.splits.deal`). The
+result depends on the seed and the set of slides, not on the order of the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pams_mil.data.manifest.cases import most_urgent
+from pams_mil.data.manifest.manifest import Manifest
+from pams_mil.data.splits.deal import deal
+from pams_mil.errors import ManifestError, ParameterError, nearest
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.seeding import derive
+
+
+@dataclass(frozen=True)
+class Split:
+    """Splits of a manifest: for every fold, the split of every slide in table order.
+
+    `held_out` counts the slides that carry the held-out tag, `followed` those that went with their patient.
+    """
+
+    folds: tuple[tuple[str, ...], ...]
+    held_out: int = 0
+    followed: int = 0
+
+    def manifest(self, manifest: Manifest, fold: int = 0) -> Manifest:
+        """The manifest with the splits of one fold."""
+        return manifest.with_splits(self.folds[fold])
+
+
+def split_folds(
+    manifest: Manifest, hierarchy: ClassHierarchy, *, folds: int, seed: int = 0, hold_out_tag: str | None = None
+) -> Split:
+    """K folds: fold k tests on part k, validates on the next part and trains on the others.
+
+    Slides with `hold_out_tag`, and all slides of their patients, are in the test split of every fold.
+    """
+    if folds < 3:
+        raise ParameterError(f"Cross-validation needs at least 3 folds (train, val and test differ), found {folds}.")
+    held, held_out = _held_patients(manifest, hold_out_tag)
+    part_of = _deal(manifest, hierarchy, [1 / folds] * folds, seed, held)
+    named = []
+    for fold in range(folds):
+        names = dict.fromkeys(range(folds), "train") | {fold: "test", (fold + 1) % folds: "val"}
+        named.append(tuple(names[part_of[r.patient_id]] if r.patient_id in part_of else "test" for r in manifest))
+    return Split(tuple(named), held_out, _followed(manifest, held, held_out))
+
+
+def split_once(
+    manifest: Manifest,
+    hierarchy: ClassHierarchy,
+    *,
+    fractions: Sequence[float] = (0.7, 0.1, 0.2),
+    seed: int = 0,
+    hold_out_tag: str | None = None,
+) -> Split:
+    """One split into train, val and test with the given shares of patients.
+
+    Slides with `hold_out_tag`, and all slides of their patients, are in the test split beside its share.
+    """
+    if len(fractions) != 3 or min(fractions) <= 0 or not math.isclose(sum(fractions), 1, abs_tol=1e-6):
+        raise ParameterError(
+            f"The shares of train, val and test must be three positive numbers with sum 1, found {list(fractions)}."
+        )
+    held, held_out = _held_patients(manifest, hold_out_tag)
+    part_of = _deal(manifest, hierarchy, list(fractions), seed, held)
+    names = ("train", "val", "test")
+    splits = tuple(names[part_of[r.patient_id]] if r.patient_id in part_of else "test" for r in manifest)
+    return Split((splits,), held_out, _followed(manifest, held, held_out))
+
+
+def _deal(
+    manifest: Manifest, hierarchy: ClassHierarchy, fractions: list[float], seed: int, held: set[str]
+) -> dict[str, int]:
+    """Patient to part."""
+    found: dict[str, list[int]] = {}
+    for record, target in zip(manifest, manifest.targets(hierarchy).tolist(), strict=True):
+        if record.patient_id not in held:
+            found.setdefault(record.patient_id, []).append(target)
+    patients = sorted(found, key=lambda patient: derive(seed, "split", patient))
+    slides = np.zeros((len(patients), hierarchy.num_classes()))
+    for row, patient in enumerate(patients):
+        for target in found[patient]:
+            slides[row, target] += 1
+    parts = deal(slides, [most_urgent(found[patient], hierarchy) for patient in patients], fractions)
+    return dict(zip(patients, parts, strict=True))
+
+
+def _held_patients(manifest: Manifest, tag: str | None) -> tuple[set[str], int]:
+    if tag is None:
+        return set(), 0
+    tagged = [record for record in manifest if record.has_tag(tag)]
+    if not tagged:
+        known = {word for record in manifest for word in (*record.tags, *record.extra.values())}
+        raise ManifestError(
+            f"No slide of {manifest.where} has the tag {tag!r}, in a column 'tags' or any other.{nearest(tag, known)}"
+        )
+    held = {record.patient_id for record in tagged}
+    if len(held) == len(manifest.patients):
+        raise ManifestError(f"Every patient has a slide with the tag {tag!r}; nothing would be left to train on.")
+    return held, len(tagged)
+
+
+def _followed(manifest: Manifest, held: set[str], held_out: int) -> int:
+    return int(np.sum([record.patient_id in held for record in manifest], dtype=np.int64)) - held_out

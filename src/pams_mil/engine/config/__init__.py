@@ -1,0 +1,1 @@
+"""The settings of a run and of a benchmark, checked before anything is read."""

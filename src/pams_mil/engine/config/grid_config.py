@@ -1,0 +1,123 @@
+"""The settings of a benchmark: methods x models x seeds x folds, everything else the same for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from pams_mil.data.bags.filenames import file_names
+from pams_mil.engine.config.run_config import (
+    Choice,
+    ComputeConfig,
+    DataConfig,
+    RunConfig,
+    Strict,
+    TrainingConfig,
+    build,
+    read_choice,
+    with_overrides,
+)
+from pams_mil.engine.config.yaml_file import read_yaml
+from pams_mil.errors import ConfigError, listing, nearest
+
+
+def _all(package: str) -> Any:
+    def read(values: Any) -> Any:
+        given = values if isinstance(values, (list, tuple)) else [values]
+        return [read_choice(package, value) for value in given]
+
+    return BeforeValidator(read)
+
+
+class GridConfig(Strict):
+    """A benchmark; a `label` beside a method's or model's name tells variants apart in the table."""
+
+    data: DataConfig
+    classes: str
+    methods: Annotated[tuple[Choice, ...], _all("methods")] = Field(min_length=1)
+    models: Annotated[tuple[Choice, ...], _all("models")] = (Choice(name="abmil"),)
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2, 3, 4), min_length=1)
+    folds: tuple[int, ...] | None = None
+    reference: str | None = None
+    """Label of the method that the others are compared with; the first when null."""
+    pairing: dict[str, Any] = Field(default_factory=dict)
+    training: TrainingConfig = TrainingConfig()
+    compute: ComputeConfig = ComputeConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _manifest_alone(cls, content: Any) -> Any:
+        if isinstance(content, Mapping) and isinstance(content.get("data"), (str, Path)):
+            return {**content, "data": {"manifest": content["data"]}}
+        return content
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a benchmark: its folder name, its place in the table and its settings."""
+
+    key: str
+    model: str
+    method: str
+    seed: int
+    fold: int | None
+    config: RunConfig
+
+    @property
+    def repetition(self) -> str:
+        """What tells runs of one row apart."""
+        return f"seed {self.seed}" if self.fold is None else f"seed {self.seed}, fold {self.fold}"
+
+
+def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> GridConfig:
+    """A grid file with `key=value` overrides."""
+    return build(GridConfig, with_overrides(read_yaml(path), overrides), where=str(path))
+
+
+def reference_label(grid: GridConfig) -> str:
+    """The method that the others are compared with."""
+    labels = [label(choice) for choice in grid.methods]
+    wanted = grid.reference or labels[0]
+    if wanted not in labels:
+        raise ConfigError(
+            f"reference: there is no method labelled {wanted!r} in the grid.{nearest(wanted, labels)} "
+            f"Found {listing(labels)}."
+        )
+    return wanted
+
+
+def label(choice: Choice) -> str:
+    """The name in the table."""
+    return str(choice.options.get("label", choice.name))
+
+
+def cells(grid: GridConfig) -> list[Cell]:
+    """All runs, seed by seed, so that a benchmark that is cut short is balanced."""
+    for kind, choices in (("methods", grid.methods), ("models", grid.models)):
+        labels = [label(choice) for choice in choices]
+        twice = sorted({name for name in labels if labels.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f"{kind}: {listing(twice)} appears more than once; tell variants apart with 'label', "
+                "e.g. {name: pams, label: PAMS without remix, remix: null}."
+            )
+    found = []
+    folds: tuple[int | None, ...] = grid.folds or (None,)
+    for seed, fold, model, method in product(grid.seeds, folds, grid.models, grid.methods):
+        name = f"{label(model)}--{label(method)}--seed{seed}" + ("" if fold is None else f"--fold{fold}")
+        data = grid.data if fold is None else grid.data.model_copy(update={"fold": fold})
+        config = RunConfig(
+            data=data, classes=grid.classes, method=_without_label(method), model=_without_label(model),
+            pairing=grid.pairing, training=grid.training, compute=grid.compute, seed=seed,
+        )  # fmt: skip
+        found.append(Cell(file_names([name])[name], label(model), label(method), seed, fold, config))
+    return found
+
+
+def _without_label(choice: Choice) -> Choice:
+    return Choice(name=choice.name, **{key: value for key, value in choice.options.items() if key != "label"})

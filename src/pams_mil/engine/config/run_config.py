@@ -1,0 +1,263 @@
+"""The settings of a run: one YAML file or keyword arguments, checked before anything is read or trained.
+
+Unknown keys are refused with the nearest known one. What is left at null follows the recipe of the model
+(see `RECIPES`); `RunConfig.resolved` fills it in, so that the stored config says what was really used.
+No torch here: the options of methods, models and remixes are checked by the code that builds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from pams_mil import discover
+from pams_mil.engine.config.yaml_file import parse_yaml, read_yaml
+from pams_mil.errors import ConfigError, listing, nearest
+
+Schedule = Literal["constant", "step", "cosine"]
+Selection = Literal[
+    "ascc", "acc", "balanced_acc", "auc", "asmc", "ecc", "emc", "risk", "under_call_rate", "kappa", "loss", "last"
+]
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "dtfd": {"clip_norm": 5.0, "clip_each_part": True, "schedule": "step"},
+    "": {"clip_norm": 0.0, "clip_each_part": False, "schedule": "constant"},
+}
+"""What `training` leaves at null, by model; the empty name is everyone else. DTFD's is its authors'."""
+
+
+class Strict(BaseModel):
+    """Settings that cannot be changed and have no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataConfig(Strict):
+    """The cohort."""
+
+    manifest: Path
+    features: Path | None = None
+    """Folder of feature files, or a pack; the manifest's folder when null."""
+    fold: int | None = Field(default=None, ge=0)
+    splits: Path | None = None
+    clini: Path | None = None
+    columns: dict[str, str] = Field(default_factory=dict)
+    patients_are_slides: bool = False
+    merge_cases: bool = False
+    """One bag per case instead of one per slide."""
+
+
+class Choice(BaseModel):
+    """A name with options beside it: `pams`, or `{name: pams, alpha: 1.8}`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were given."""
+        return dict(self.model_extra or {})
+
+
+def read_choice(package: str, value: Any) -> Any:
+    """A bare name as a choice, its name checked; anything else is left for pydantic to refuse."""
+    chosen = {"name": value} if isinstance(value, str) else value
+    if isinstance(chosen, Mapping) and isinstance(chosen.get("name"), str):
+        _check_name(package, chosen["name"])
+    return chosen
+
+
+def _check_name(package: str, name: str) -> None:
+    known = discover.available(package)
+    if ":" not in name and name not in known:
+        raise ValueError(
+            f"there is no {package.rstrip('s')} called {name!r}.{nearest(name, known)} "
+            f"Available: {listing(known, most=40)}, or 'your_module:YourClass' for your own"
+        )
+
+
+class TrainingConfig(Strict):
+    """Optimization and model selection; one bag per step."""
+
+    epochs: int = Field(default=50, ge=1)
+    patience: int | None = Field(default=10, ge=1)
+    """Stop after this many epochs without a better validation score; null: never."""
+    optimizer: Literal["adam", "adamw", "radam"] = "adam"
+    lr: float = Field(default=1e-4, gt=0)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    accumulate: int = Field(default=1, ge=1)
+    """Bags per optimizer step; their gradients are averaged."""
+    clip_norm: float | None = Field(default=None, ge=0)
+    """Largest gradient norm, 0: not clipped; null: the model's recipe."""
+    clip_each_part: bool | None = None
+    """Clip every part of a model on its own; null: the model's recipe."""
+    schedule: Schedule | None = None
+    """constant; step: times `step_factor` at half time; cosine to 0. null: the model's recipe."""
+    step_factor: float = Field(default=0.2, gt=0, le=1)
+    warmup_epochs: int = Field(default=0, ge=0)
+    select: Selection = "ascc"
+    """The validation metric that chooses the checkpoint, at the finest level; last: none, the last epoch's is taken."""
+    max_instances: int | None = Field(default=None, ge=1)
+    """Most instances of a training bag, another random choice every epoch; null: all."""
+    checkpoint_minutes: float | None = Field(default=15.0, gt=0)
+    """Also save within an epoch after this long; null: only after every epoch."""
+
+
+class ComputeConfig(Strict):
+    """Where it runs; none of this changes the result on a CPU, except the number of devices."""
+
+    accelerator: str = "auto"
+    devices: int | str = 1
+    nodes: int = Field(default=1, ge=1)
+    strategy: str = "auto"
+    precision: str = "32-true"
+    threads: int | None = Field(default=None, ge=1)
+    workers: int = Field(default=0, ge=0)
+    cache_mb: int = Field(default=1024, ge=0)
+    loggers: tuple[Literal["csv", "tensorboard", "mlflow", "wandb"], ...] = ("csv",)
+
+
+class RunConfig(Strict):
+    """Everything that defines a run."""
+
+    data: DataConfig
+    classes: str
+    method: Annotated[Choice, BeforeValidator(partial(read_choice, "methods"))] = Choice(name="pams")
+    model: Annotated[Choice, BeforeValidator(partial(read_choice, "models"))] = Choice(name="abmil")
+    pairing: dict[str, Any] = Field(default_factory=dict)
+    """How often and with whom bags are remixed; see `pams_mil.remix.pairing`."""
+    training: TrainingConfig = TrainingConfig()
+    compute: ComputeConfig = ComputeConfig()
+    seed: int = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _manifest_alone(cls, content: Any) -> Any:
+        """`data: manifest.csv` is short for `data: {manifest: manifest.csv}`."""
+        if isinstance(content, Mapping) and isinstance(content.get("data"), (str, Path)):
+            return {**content, "data": {"manifest": content["data"]}}
+        return content
+
+    def resolved(self) -> RunConfig:
+        """The same config with the model's recipe filled in and paths made absolute."""
+        recipe = RECIPES.get(self.model.name, RECIPES[""])
+        missing = {key: value for key, value in recipe.items() if getattr(self.training, key) is None}
+        data = {
+            key: value.resolve()
+            for key in ("manifest", "features", "splits", "clini")
+            if (value := getattr(self.data, key)) is not None
+        }
+        classes = str(Path(self.classes).resolve()) if Path(self.classes).is_file() else self.classes
+        return self.model_copy(
+            update={
+                "classes": classes,
+                "training": self.training.model_copy(update=missing),
+                "data": self.data.model_copy(update=data),
+            }
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, as they go into `config.yaml`."""
+        content = self.model_dump(mode="json")
+        content["data"] = {key: value for key, value in content["data"].items() if value not in (None, {}, False)}
+        return content
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must not change when a run is resumed: all but where the data lies and what computes it."""
+        content = self.to_json()
+        del content["data"], content["compute"], content["classes"]
+        content["devices"] = [self.compute.devices, self.compute.nodes, self.compute.precision]
+        return content
+
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+def configure(
+    manifest: Path | str,
+    *,
+    classes: str | Path,
+    method: str | Mapping[str, Any] = "pams",
+    model: str | Mapping[str, Any] = "abmil",
+    features: Path | str | None = None,
+    seed: int = 0,
+    data: Mapping[str, Any] | None = None,
+    pairing: Mapping[str, Any] | None = None,
+    compute: Mapping[str, Any] | None = None,
+    **training: Any,
+) -> RunConfig:
+    """A config from keyword arguments; those not named here are settings of `training`.
+
+    >>> configure("manifest.csv", classes="bracs", method={"name": "pams", "alpha": 2.0}, epochs=5).training.epochs
+    5
+    >>> configure("manifest.csv", classes="bracs", epoch=5)
+    Traceback (most recent call last):
+    pams_mil.errors.ConfigError: the settings: there is no setting 'training.epoch'. Did you mean 'epochs'? ...
+    """
+    given = {"manifest": manifest, **({} if features is None else {"features": features}), **(data or {})}
+    parts = {"pairing": pairing, "compute": compute, "training": training}
+    content = {"data": given, "classes": str(classes), "method": method, "model": model, "seed": seed}
+    return build(RunConfig, {**content, **{key: dict(part) for key, part in parts.items() if part}})
+
+
+def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
+    """A config file with `key=value` overrides, e.g. `training.lr=3e-4` or `method=ce`."""
+    return build(RunConfig, with_overrides(read_yaml(path), overrides), where=str(path))
+
+
+def build(kind: type[Config], content: Mapping[str, Any], *, where: str = "the settings") -> Config:
+    """A checked config from plain values; every complaint names the key and what it should be."""
+    try:
+        return kind.model_validate(dict(content))
+    except ValidationError as error:
+        complaints = [_complaint(kind, dict(item)) for item in error.errors(include_url=False)]
+        raise ConfigError(f"{where}: " + " ".join(complaints)) from error
+
+
+def with_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Settings changed by `dotted.key=value`; values are read as YAML.
+
+    >>> with_overrides({"method": "pams"}, ["method.alpha=2", "seed=1"])
+    {'method': {'name': 'pams', 'alpha': 2}, 'seed': 1}
+    """
+    changed: dict[str, Any] = dict(content)
+    for override in overrides:
+        key, sign, text = override.partition("=")
+        if not sign or not key.strip():
+            raise ConfigError(f"{override!r} is not a setting; expected key=value, e.g. training.lr=3e-4.")
+        place, steps = changed, key.strip().split(".")
+        for step in steps[:-1]:
+            below = place.get(step)
+            below = {("manifest" if step == "data" else "name"): below} if isinstance(below, str) else dict(below or {})
+            place[step] = below
+            place = below
+        place[steps[-1]] = parse_yaml(text, where=f"the value of {key!r}")
+    return changed
+
+
+def _complaint(kind: type[BaseModel], item: dict[str, Any]) -> str:
+    key = ".".join(str(part) for part in item["loc"]) or "the file"
+    if item["type"] == "extra_forbidden":
+        known = _fields(kind, item["loc"][:-1])
+        return (
+            f"there is no setting {key!r}.{nearest(str(item['loc'][-1]), known)} Known here: {listing(known, most=20)}."
+        )
+    if item["type"] == "missing":
+        return f"the setting {key!r} is missing."
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return f"{key}: {message[:1].lower()}{message[1:]}, found {item['input']!r}."
+
+
+def _fields(kind: type[BaseModel], place: Sequence[str | int]) -> list[str]:
+    for part in place:
+        field = kind.model_fields.get(str(part))
+        inner = field.annotation if field is not None else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        kind = inner
+    return list(kind.model_fields)

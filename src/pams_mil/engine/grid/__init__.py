@@ -1,0 +1,1 @@
+"""Benchmarks: many runs, in processes of this machine or on a Ray cluster."""

@@ -1,0 +1,82 @@
+"""Benchmarks: every cell a run folder, done in parallel, resumable, failures listed and not fatal."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pams_mil import atomic
+from pams_mil.engine.config.grid_config import Cell, GridConfig, cells
+from pams_mil.engine.grid.benchmark_cell import CellResult, epochs_done, is_done, resolve
+from pams_mil.errors import ConfigError
+
+Progress = Callable[[float, str], None]
+"""Called with the share of all epochs done, and what just happened."""
+
+
+class Engine(Protocol):
+    """Runs cells somewhere; yields each result as it comes, and None now and then so that progress can be shown."""
+
+    def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Iterator[CellResult | None]:
+        """Run all cells."""
+        ...
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """What a benchmark left behind."""
+
+    out: Path
+    cells: tuple[Cell, ...]
+    failures: dict[str, str]
+
+    @property
+    def finished(self) -> list[Cell]:
+        """Cells whose predictions exist."""
+        return [cell for cell in self.cells if is_done(cell, self.out)]
+
+
+def run_grid(grid: GridConfig, out: Path | str, engine: Engine, *, progress: Progress | None = None) -> GridRun:
+    """Run all cells that are not done yet; what fails is listed in `failures.csv`."""
+    out = Path(out)
+    planned = [resolve(cell) for cell in cells(grid)]
+    keys = [cell.key for cell in planned]
+    if len(set(keys)) < len(keys):
+        raise ConfigError("Two cells of the grid would share a folder; choose labels that differ in more than case.")
+    cell_folder = out / "cells"
+    pending = [cell for cell in planned if not is_done(cell, cell_folder)]
+    failures: dict[str, str] = {}
+    done = len(planned) - len(pending)
+    tell = progress or (lambda share, text: None)
+    tell(done / len(planned), f"{done} of {len(planned)} runs were done already" if done else "")
+    results = engine.run(pending, cell_folder, _owner(out)) if pending else iter(())
+    for result in results:
+        text = ""
+        if result is not None:
+            done += 1
+            text = f"{result.key}: {result.error or f'done in {result.seconds:.0f} s'}"
+            if result.error:
+                failures[result.key] = result.error
+        under_way = [cell for cell in pending if not is_done(cell, cell_folder) and cell.key not in failures]
+        share = sum(min(1.0, epochs_done(cell, cell_folder) / cell.config.training.epochs) for cell in under_way)
+        tell((done + share) / len(planned) if under_way else done / len(planned), text)
+    atomic.write_csv(out / "failures.csv", ["cell", "error"], sorted(failures.items()))
+    return GridRun(cell_folder, tuple(planned), failures)
+
+
+def default_workers() -> int:
+    """One process per core that this process may use."""
+    available = getattr(os, "sched_getaffinity", None)
+    return len(available(0)) if available is not None else (os.cpu_count() or 1)
+
+
+def _owner(out: Path) -> str:
+    """A name for this benchmark, kept over restarts: its own dead attempts may be followed, nobody else's."""
+    file = out / "owner.txt"
+    if not file.exists():
+        atomic.write_text(file, secrets.token_hex(8))
+    return file.read_text("utf-8").strip()

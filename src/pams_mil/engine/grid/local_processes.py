@@ -1,0 +1,105 @@
+"""Cells in processes of this machine: as many as cores, one torch thread each.
+
+Small models do not gain from a second thread, so two runs side by side beat one run on two threads
+(`benchmarks/engine.py` measures it).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait as wait_for
+from pathlib import Path
+
+from pams_mil.engine.config.grid_config import Cell
+from pams_mil.engine.grid.benchmark_cell import CellResult, run_cell
+from pams_mil.engine.grid.grid import default_workers
+from pams_mil.engine.run.lock import LOCK
+
+MOST_CRASHES = 2
+"""How often a cell may take its process down with it before it counts as failed."""
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """Runs cells in fresh processes.
+
+    Attributes:
+        workers: Processes; None: one per core.
+        threads: Torch threads of each; None: the cores divided among the processes.
+    """
+
+    workers: int | None = None
+    threads: int | None = None
+
+    def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Iterator[CellResult | None]:
+        """All results; a process that dies is replaced, and what it ran is tried once more."""
+        workers = min(self.workers or default_workers(), len(pending))
+        threads = self.threads or max(1, default_workers() // workers)
+        waiting, crashes = list(pending), Counter[str]()
+        while waiting:
+            survivors: set[str] = set()
+            context = get_context("spawn")
+            with _few_threads(threads), ProcessPoolExecutor(workers, context, initializer=die_with_parent) as pool:
+                futures = {pool.submit(run_cell, cell, str(out), owner, threads): cell for cell in waiting}
+                for item in _results(futures):
+                    if item is not None:
+                        survivors.add(item.key)
+                    yield item
+            waiting = [cell for cell in waiting if cell.key not in survivors]
+            # A lock that is still there tells which cells were under way when their process died.
+            under_way = [cell.key for cell in waiting if (out / cell.key / LOCK).exists()]
+            crashes.update(under_way or ([] if survivors else [cell.key for cell in waiting]))
+            for cell in [cell for cell in waiting if crashes[cell.key] >= MOST_CRASHES]:
+                waiting.remove(cell)
+                yield CellResult(cell.key, "Its process was killed or crashed twice; is there enough memory?")
+
+
+def die_with_parent() -> None:
+    """End this process when the benchmark that started it is gone, instead of training on unseen."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _results(futures: dict[Future[CellResult], Cell]) -> Iterator[CellResult | None]:
+    """Results as they come; those of a broken pool are left out."""
+    left = set(futures)
+    while left:
+        done, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
+        if not done:
+            yield None
+        for future in done:
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                continue
+
+
+@contextmanager
+def _few_threads(threads: int) -> Iterator[None]:
+    """Children read these variables when they load their math libraries."""
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

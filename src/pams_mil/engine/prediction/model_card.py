@@ -1,0 +1,84 @@
+"""The card that goes with an exported model: what it is, what it was trained on, how it errs, what it must not do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pams_mil import __version__
+from pams_mil.engine.prediction.predict import LoadedRun
+from pams_mil.engine.run.folder import read_json
+
+_METRICS = (("acc", "Accuracy"), ("auc", "AUC"), ("ascc", "AsCC"), ("asmc", "AsMC"), ("under_call_rate", "Under-calls"))
+
+
+def model_card(run: LoadedRun, folder: Path, files: dict[str, str]) -> str:
+    """Markdown with the metadata header that model hubs read."""
+    blueprint, hierarchy = run.blueprint, run.blueprint.hierarchy
+    facts = read_json(folder / "run.json")
+    parts = [
+        "---\nlibrary_name: pams-mil\ntags: [multiple-instance-learning, computational-pathology]\n---\n",
+        f"# {blueprint.model['name']} trained with {blueprint.method['name']}\n",
+        f"A bag classifier for the classes of `{_inline(hierarchy.name)}`, least urgent first: "
+        f"{_inline(hierarchy.order())}. "
+        f"It takes the features [n, {blueprint.in_features}] of one slide's tiles and gives class probabilities.\n",
+        "## Training\n",
+        _list({
+            "method": _options(blueprint.method),
+            "model": _options(blueprint.model),
+            "encoder of the features": blueprint.encoder.get("encoder", "not stated by the files"),
+            "tile size and resolution": {k: v for k, v in blueprint.encoder.items() if k != "encoder"} or "not stated",
+            "training and validation bags": facts.get("bags", "unknown"),
+            "seed": facts.get("seed", "unknown"),
+            "digest of the cohort": run.state.get("cohort"),
+            "digest of the classes": hierarchy.digest,
+            "made with": f"pams-mil {__version__}, torch {facts.get('packages', {}).get('torch', 'unknown')}",
+        }),
+        "## Validation scores of this checkpoint\n",
+        _scores(run),
+        _test_scores(folder),
+        "## Files\n",
+        _list(files),
+        "## Limits\n",
+        "For research. The model was not validated for clinical use; its scores hold for slides like those it was "
+        "tested on, extracted with the same encoder, tile size and resolution. Validation scores are optimistic, "
+        "because they chose the checkpoint.\n",
+    ]  # fmt: skip
+    return "\n".join(part for part in parts if part)
+
+
+def _scores(run: LoadedRun) -> str:
+    row = run.state.get("row") or {}
+    shown = {label: row.get(f"val_{key}") for key, label in _METRICS}
+    lines = [f"| {label} | {'undefined' if value is None else f'{value:.4f}'} |" for label, value in shown.items()]
+    chosen = f"Chosen by {run.state.get('metric')} in epoch {run.state.get('epoch')}.\n"
+    return "\n".join([chosen, "| metric | value |", "|---|---|", *lines, ""])
+
+
+def _test_scores(folder: Path) -> str:
+    """The audit of `pams evaluate`, if there was one."""
+    files = read_json(folder / "report" / "scores.json").get("files") or []
+    if not files:
+        return "## Test scores\n\nNone yet; `pams evaluate` makes them.\n"
+    lines = ["## Test scores, with 95 % intervals\n", "| level | metric | value |", "|---|---|---|"]
+    for level, scores in files[0].get("levels", {}).items():
+        for key, label in _METRICS:
+            value, ci = scores.get(key), scores.get("ci", {}).get(key)
+            if value is not None:
+                interval = f" ({ci[0]:.4f} to {ci[1]:.4f})" if ci and None not in ci else ""
+                lines.append(f"| {_inline(level)} | {label} | {value:.4f}{interval} |")
+    return "\n".join([*lines, ""])
+
+
+def _options(choice: dict[str, Any]) -> str:
+    given = ", ".join(f"{key} = {value}" for key, value in choice.items() if key != "name")
+    return f"{choice['name']} ({given})" if given else str(choice["name"])
+
+
+def _list(items: dict[str, Any]) -> str:
+    return "\n".join(f"- {key}: {_inline(str(value))}" for key, value in items.items()) + "\n"
+
+
+def _inline(text: str) -> str:
+    """Text of others inside Markdown: on one line, without HTML."""
+    return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|")

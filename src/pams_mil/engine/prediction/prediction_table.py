@@ -1,0 +1,106 @@
+"""Cohort tables for prediction: labels are welcome, but not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil import tables
+from pams_mil.data.manifest.cases import BagSource, most_urgent
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.data.manifest.manifest_reader import ROLES
+from pams_mil.errors import ManifestError, listing
+from pams_mil.hierarchy import ClassHierarchy
+
+
+@dataclass(frozen=True)
+class PredictionManifest:
+    """The slides to predict; targets [n] are finest classes, -1 where unknown."""
+
+    manifest: Manifest
+    sources: tuple[BagSource, ...]
+    targets: npt.NDArray[np.int64]
+    tags: Mapping[str, Sequence[str]]
+
+
+def read_for_prediction(
+    path: Path | str,
+    hierarchy: ClassHierarchy,
+    *,
+    split: str | None = None,
+    labels: bool = True,
+    columns: Mapping[str, str] | None = None,
+    patients_are_slides: bool = False,
+    merge_cases: bool = False,
+    **reading: Any,
+) -> PredictionManifest:
+    """Read a table of slides; one that names neither labels nor patients will do."""
+    head = {name.casefold(): name for name in next(iter(tables.read_chunks(path, rows=1)))}
+    given = dict(columns or {})
+    labeled = labels and ("label" in given or "label" in head or reading.get("clini") is not None)
+    if not labeled:
+        # The reader wants a label column; the ids stand in for it, and are never taken for labels below.
+        slide = next((head[name] for name in ROLES["slide_id"] if name in head), None)
+        given["label"] = given.get("slide_id") or slide or "label"
+    nameless = not any(name in head for role in ("patient_id", "case_id") for name in ROLES[role])
+    manifest = Manifest.read(
+        path,
+        columns=given,
+        patients_are_slides=patients_are_slides or (nameless and "patient_id" not in given),
+        **reading,
+    )
+    if split is not None:
+        manifest = manifest.select(split)
+    if not manifest.records:
+        raise ManifestError(f"{path} has no slides to predict.")
+    sources = _sources(manifest, hierarchy, labeled=labeled, merge_cases=merge_cases)
+    _refuse_repeated(sources, path)
+    targets = np.asarray([source.target for source in sources], dtype=np.int64)
+    return PredictionManifest(manifest, sources, targets, _tags(sources))
+
+
+def _sources(
+    manifest: Manifest, hierarchy: ClassHierarchy, *, labeled: bool, merge_cases: bool
+) -> tuple[BagSource, ...]:
+    groups = [(record.slide_id, [record]) for record in manifest]
+    if merge_cases:
+        members: dict[str, list[SlideRecord]] = {}
+        for record in manifest:
+            members.setdefault(record.case, []).append(record)
+        groups = list(members.items())
+    found = []
+    for name, records in groups:
+        known = [_target(record, hierarchy) for record in records if labeled and record.label.strip()]
+        target = most_urgent(known, hierarchy) if known else -1
+        found.append(BagSource(name, records[0].patient_id, target, tuple(records)))
+    return tuple(found)
+
+
+def _target(record: SlideRecord, hierarchy: ClassHierarchy) -> int:
+    try:
+        return hierarchy.index(record.label)
+    except Exception as error:
+        raise ManifestError(
+            f"Slide {record.slide_id!r}: {error} To predict without looking at labels, use --no-labels."
+        ) from error
+
+
+def _refuse_repeated(sources: Sequence[BagSource], path: Path | str) -> None:
+    names = [source.name for source in sources]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ManifestError(f"{path} has {len(twice)} slides more than once: {listing(twice)}.")
+
+
+def _tags(sources: Sequence[BagSource]) -> dict[str, list[str]]:
+    """The column `tags` and all columns PAMS does not know, for subsets in reports."""
+    first = [source.records[0] for source in sources]
+    tags = {"tags": [";".join(record.tags) for record in first]} if any(record.tags for record in first) else {}
+    for name in dict.fromkeys(name for record in first for name in record.extra):
+        tags[name] = [record.extra.get(name, "") for record in first]
+    return tags

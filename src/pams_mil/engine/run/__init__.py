@@ -1,0 +1,1 @@
+"""One run on disk: its folder, lock, checkpoints, and how far it is."""

@@ -1,0 +1,175 @@
+"""What a trained model is made of, as plain values: enough to build it again from a checkpoint alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pams_mil import discover
+from pams_mil.engine.config.run_config import Choice, RunConfig
+from pams_mil.engine.training.learner import Learner
+from pams_mil.errors import CheckpointError, ConfigError, listing, nearest
+from pams_mil.hierarchy import ClassHierarchy, Level
+from pams_mil.methods.method import Method
+from pams_mil.models.core.hierarchical import HierarchicalModel
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Method, model, classes and features of a learner.
+
+    Attributes:
+        method: `name` and all options.
+        model: `name` and all options.
+        hierarchy: The class tree.
+        in_features: Feature width d.
+        encoder: How the features were made, as far as the files said.
+    """
+
+    method: dict[str, Any]
+    model: dict[str, Any]
+    hierarchy: ClassHierarchy
+    in_features: int
+    encoder: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, config: RunConfig, hierarchy: ClassHierarchy, in_features: int, encoder: Mapping[str, Any]
+    ) -> Blueprint:
+        """The blueprint of a run whose options are complete."""
+        return cls(
+            method={"name": config.method.name, **config.method.options},
+            model={"name": config.model.name, **config.model.options},
+            hierarchy=hierarchy,
+            in_features=in_features,
+            encoder=dict(encoder),
+        )
+
+    @classmethod
+    def from_json(cls, content: Any) -> Blueprint:
+        """A blueprint from a checkpoint's state."""
+        try:
+            return cls(**{**content, "hierarchy": hierarchy_from_json(content["hierarchy"])})
+        except (TypeError, KeyError) as error:
+            raise CheckpointError(f"The checkpoint does not describe its model as expected: {error}.") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        parts = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        return {**parts, "hierarchy": hierarchy_to_json(self.hierarchy)}
+
+    def build(self, *, trusted: bool = False) -> Learner:
+        """The untrained learner.
+
+        Args:
+            trusted: Also import methods and models from modules that the blueprint names. A checkpoint of
+                someone else could name any module, so that takes an explicit yes.
+        """
+        for part in (self.method, self.model):
+            if ":" in str(part.get("name")) and not trusted:
+                raise CheckpointError(
+                    f"The checkpoint names code outside of PAMS, {part['name']!r}, which would be imported and run. "
+                    "If you know where the checkpoint comes from, allow it with --trust-code (trusted=True)."
+                )
+        hierarchy = self.hierarchy
+        method = make_method(_as_choice(self.method))
+        options = {key: value for key, value in self.model.items() if key != "name"}
+        model = HierarchicalModel(
+            self.model["name"],
+            in_features=self.in_features,
+            num_classes=[hierarchy.num_classes(level) for level in range(hierarchy.num_levels)],
+            towers=method.towers,
+            heads=method.heads,
+            **options,
+        )
+        return Learner(model, method.objective(hierarchy), hierarchy, method.trained_levels(hierarchy))
+
+
+def complete(config: RunConfig) -> RunConfig:
+    """The config with every option of its method and model written out; unknown ones are refused."""
+    method = make_method(config.method)
+    options = {item.name: _plain(getattr(method, item.name)) for item in dataclasses.fields(method) if item.init}
+    defaults = option_defaults(
+        discover.load("models", config.model.name), without=("in_features", "num_classes", "head", "heads")
+    )
+    refuse_unknown("model", config.model, defaults)
+    if config.model.options.get("splits", 1) != 1 and not method.has_softmax:
+        raise ConfigError(
+            f"model.splits is {config.model.options['splits']}, but several looks at a bag are averaged as softmax "
+            f"probabilities and the outputs of the method {config.method.name!r} are none. Use splits=1."
+        )
+    return config.model_copy(
+        update={
+            "method": Choice(name=config.method.name, **options),
+            "model": Choice(name=config.model.name, **{**defaults, **config.model.options}),
+        }
+    )
+
+
+def make_method(choice: Choice) -> Method:
+    """The method behind a name with its options."""
+    kind = discover.load("methods", choice.name)
+    refuse_unknown("method", choice, option_defaults(kind))
+    method: Method = kind(**choice.options)
+    return method
+
+
+def option_defaults(kind: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The options of a class and their defaults."""
+    parameters = inspect.signature(kind).parameters.values()
+    return {
+        parameter.name: None if parameter.default is inspect.Parameter.empty else parameter.default
+        for parameter in parameters
+        if parameter.name not in without and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+
+
+def refuse_unknown(part: str, choice: Choice, known: Mapping[str, Any]) -> None:
+    """Refuse options that a method or model does not have."""
+    for option in choice.options:
+        if option not in known:
+            raise ConfigError(
+                f"The {part} {choice.name!r} has no option {option!r}.{nearest(option, known)} "
+                f"Its options: {listing(known, most=20)}."
+            )
+
+
+def hierarchy_to_json(hierarchy: ClassHierarchy) -> dict[str, Any]:
+    """A class tree as plain values."""
+    content = dataclasses.asdict(hierarchy)
+    return {**content, "aliases": dict(hierarchy.aliases), "display_names": dict(hierarchy.display_names)}
+
+
+def hierarchy_from_json(content: Mapping[str, Any]) -> ClassHierarchy:
+    """The class tree that `hierarchy_to_json` was given."""
+    try:
+        return ClassHierarchy(
+            name=content["name"],
+            levels=tuple(
+                Level(tuple(level["names"]), tuple(level["parents"]), tuple(level["ranks"]))
+                for level in content["levels"]
+            ),
+            level_names=tuple(content["level_names"]),
+            display_names=dict(content["display_names"]),
+            aliases={label: tuple(others) for label, others in content["aliases"].items()},
+            source=content["source"],
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"The checkpoint does not describe its classes as expected: {error!r}.") from error
+
+
+def _as_choice(content: Mapping[str, Any]) -> Choice:
+    if not isinstance(content.get("name"), str):
+        raise CheckpointError("The checkpoint does not name its method.")
+    return Choice(**content)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -1,0 +1,152 @@
+"""A run folder: where everything of one training run lies, and what state it is in.
+
+config.yaml     the effective settings            run.json      versions, digests, seeds, command
+last.safetensors  best.safetensors                checkpoints, each one file
+metrics.csv     one row per epoch                 status.json   running, interrupted, failed or finished
+predictions.csv  predictions_<level>.csv          written by `pams predict` and `pams evaluate`
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from pams_mil import __version__, atomic
+from pams_mil.engine.config.run_config import RunConfig, build
+from pams_mil.engine.config.yaml_file import read_yaml, write_yaml
+from pams_mil.errors import RunError, nearest
+
+State = Literal["running", "interrupted", "failed", "finished"]
+_PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors", "h5py", "scikit-learn", "torchmetrics")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of a run."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The effective settings."""
+        return self.path / "config.yaml"
+
+    @property
+    def last(self) -> Path:
+        """The checkpoint to continue from."""
+        return self.path / "last.safetensors"
+
+    @property
+    def best(self) -> Path:
+        """The checkpoint to predict with."""
+        return self.path / "best.safetensors"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One row per epoch."""
+        return self.path / "metrics.csv"
+
+    @property
+    def predictions_file(self) -> Path:
+        """Predictions at the finest level."""
+        return self.path / "predictions.csv"
+
+    def level_predictions_file(self, level_name: str) -> Path:
+        """Predictions of the model of a coarser level."""
+        return self.path / f"predictions_{level_name}.csv"
+
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return self.config_file.exists()
+
+    def config(self) -> RunConfig:
+        """The settings that the run was started with."""
+        require_run(self)
+        return build(RunConfig, read_yaml(self.config_file), where=str(self.config_file))
+
+    def start(self, config: RunConfig, facts: Mapping[str, Any]) -> None:
+        """Write what defines the run; `config.yaml` last, since its presence says that a run exists."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        atomic.write_json(self.path / "run.json", {**manifest(config), **facts})
+        write_yaml(
+            self.config_file, config.to_json(), comment=f"Effective settings, written by pams-mil {__version__}."
+        )
+
+    def set_status(self, state: State, **facts: Any) -> None:
+        """Say what the run is doing."""
+        atomic.write_json(self.path / "status.json", {"state": state, "time": _now(), **facts})
+
+    def status(self) -> dict[str, Any]:
+        """What the run was last said to be doing; empty when unknown."""
+        return read_json(self.path / "status.json")
+
+
+def open_run(path: Path | str) -> RunFolder:
+    """The folder of an existing run."""
+    folder = RunFolder(Path(path))
+    require_run(folder)
+    return folder
+
+
+def require_run(folder: RunFolder) -> None:
+    """Refuse a folder that holds no run, naming runs nearby."""
+    if folder.exists():
+        return
+    parent = folder.path.parent
+    runs = [entry.parent.name for entry in parent.glob("*/config.yaml")] if parent.is_dir() else []
+    hint = nearest(folder.path.name, runs)
+    raise RunError(f"{folder.path} is not a run folder: it has no config.yaml.{hint} 'pams train' makes one.")
+
+
+def manifest(config: RunConfig) -> dict[str, Any]:
+    """Versions, seed, commit, machine and command of a run."""
+    return {
+        "pams_mil": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "git_commit": git_commit(Path.cwd()),
+        "command": sys.argv,
+        "seed": config.seed,
+        "started": _now(),
+    }
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit that is checked out in a folder, with `-dirty` when files differ; None outside git."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],  # noqa: S607  the user's git
+            cwd=folder, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from one of our own files; empty when it is missing or damaged."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -1,0 +1,84 @@
+"""How far a run is: a handful of numbers that a checkpoint carries and the loop advances."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from pams_mil.errors import CheckpointError
+from pams_mil.metrics.table import FACTS
+
+
+@dataclass
+class RunProgress:
+    """Where the loop stands.
+
+    Attributes:
+        epoch: Epochs that are complete.
+        step: Bags of the next epoch that were trained on already.
+        sums: Sum of every loss term over these bags.
+        best: The best validation score so far.
+        best_epoch: When it was reached, counted from 1; 0: never.
+        waited: Epochs since then.
+        history: One row per complete epoch.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    best: float | None = None
+    best_epoch: int = 0
+    waited: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, content: Any) -> RunProgress:
+        """Progress from a checkpoint's state."""
+        try:
+            return cls(**content)
+        except TypeError as error:
+            raise CheckpointError(f"The checkpoint does not say how far the run was: {error}.") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return dataclasses.asdict(self)
+
+    def is_over(self, epochs: int, patience: int | None) -> bool:
+        """Whether all epochs are done, or patience has run out."""
+        return self.epoch >= epochs or (patience is not None and self.waited >= patience)
+
+    def add(self, terms: dict[str, float]) -> None:
+        """Count one more bag."""
+        self.step += 1
+        for name, value in terms.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def close_epoch(self, row: dict[str, Any], score: float, metric: str) -> bool:
+        """Complete the epoch; whether its score is the best so far. A score that is not finite never is.
+
+        >>> progress = RunProgress()
+        >>> [progress.close_epoch({}, score, "ascc") for score in (0.5, float("nan"), 0.4, 0.6)]
+        [True, False, False, True]
+        >>> progress.best_epoch, progress.waited
+        (4, 0)
+        """
+        self.epoch += 1
+        self.step, self.sums = 0, {}
+        self.history.append({key: _finite(value) for key, value in row.items()})
+        better = math.isfinite(score) and (self.best is None or _beats(score, self.best, metric))
+        if better:
+            self.best, self.best_epoch, self.waited = score, self.epoch, 0
+        else:
+            self.waited += 1
+        return better
+
+
+def _beats(score: float, best: float, metric: str) -> bool:
+    higher = metric == "last" or (metric in FACTS and FACTS[metric].higher_is_better)
+    return score > best if higher else score < best
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,1 @@
+"""From settings to the best checkpoint: cohort, bags, loop, validation."""

@@ -1,0 +1,92 @@
+"""Model and objective as one module: bags and labels in, named loss terms out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.methods.objective import Objective
+from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.hierarchical import HierarchicalModel
+
+
+class Learner(nn.Module):
+    """What is trained. The loss is computed inside `forward`, so that data-parallel wrappers see all of it.
+
+    Args:
+        model: One output per trained level.
+        objective: The terms to minimize.
+        hierarchy: The class hierarchy.
+        levels: The trained levels, coarsest first.
+    """
+
+    def __init__(
+        self, model: HierarchicalModel, objective: Objective, hierarchy: ClassHierarchy, levels: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+        self.hierarchy = hierarchy
+        self.levels = tuple(levels)
+        for position, level in enumerate(self.levels):
+            self.register_buffer(f"ancestor_{position}", torch.from_numpy(hierarchy.groups(level)), persistent=False)
+
+    def forward(
+        self,
+        features: Tensor,
+        sizes: Sequence[int],
+        keys: Sequence[str],
+        seeds: Sequence[int],
+        targets: Tensor,
+        weights: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Weighted terms whose sum is the loss.
+
+        Args:
+            features: [sum n_i, d] of packed bags.
+            sizes: n_i of every bag.
+            keys: slide ids.
+            seeds: what fixes a model's random choices in training.
+            targets: [k, b] finest classes; k > 1 when a bag carries several labels.
+            weights: [k, b] how much each label counts; None: 1.
+        """
+        outputs = self.model(BagBatch(features, tuple(sizes), tuple(keys), tuple(seeds)))
+        total: dict[str, Tensor] = {}
+        for number, target in enumerate(targets):
+            weight = None if weights is None else weights[number]
+            terms = self.objective(outputs, self.lift(target), weight)
+            total = {name: total[name] + value for name, value in terms.items()} if total else terms
+        return total
+
+    def lift(self, target: Tensor) -> list[Tensor]:
+        """Finest classes [b] as the classes of every trained level."""
+        return [self.get_buffer(f"ancestor_{position}")[target] for position in range(len(self.levels))]
+
+    @torch.inference_mode()
+    def predict(self, batch: BagBatch, *, attention: bool = False) -> Prediction:
+        """Probabilities of every trained level; the module must be in evaluation mode."""
+        outputs = self.model(batch, attention=attention)
+        weights = None
+        if attention:
+            weights = [None if output.attention is None else output.attention.float().cpu() for output in outputs]
+        probabilities = [level.double().cpu() for level in self.objective.probabilities(outputs)]
+        return Prediction(probabilities, weights)
+
+    def parts(self) -> list[nn.Module]:
+        """The separately clipped parts: every child of every tower, and heads beside towers."""
+        model = self.model
+        found = [child for tower in model.towers for child in tower.children()]
+        found += [heads for heads in (model.heads, model.tier1_heads) if heads is not None]
+        return [part for part in found if any(True for _ in part.parameters())]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Probabilities [b, c] per trained level, coarsest first; attention [sum n_i] per trained level on request."""
+
+    probabilities: list[Tensor]
+    attention: list[Tensor | None] | None = None

@@ -1,0 +1,182 @@
+"""The training loop, top to bottom: one bag per step, validation after every epoch, a checkpoint after that.
+
+There is no way in for the test split: `fit` takes training and validation bags and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.run.progress import RunProgress
+from pams_mil.engine.run.run_checkpoints import RunCheckpoints
+from pams_mil.engine.run.watch import StopRequest, Watch
+from pams_mil.engine.training.learner import Learner
+from pams_mil.engine.training.loggers import Loggers
+from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
+from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, TrainingBags
+from pams_mil.engine.training.validate import validate
+from pams_mil.errors import RunError
+from pams_mil.models.core.limits import explain_out_of_memory
+
+
+class RunInterruptedError(RunError):
+    """The run was asked to stop; everything is saved."""
+
+
+@dataclass(frozen=True)
+class LoopContext:
+    """What the loop needs besides model and bags."""
+
+    config: RunConfig
+    checkpoints: RunCheckpoints
+    watch: Watch
+    stop: StopRequest
+    loggers: Loggers
+
+
+def fit(fabric: Fabric, learner: Learner, train: TrainingBags, val: BagDataset, context: LoopContext) -> RunProgress:
+    """Train until the epochs are done or patience runs out; resume where the last checkpoint was."""
+    config, checkpoints, watch = context.config, context.checkpoints, context.watch
+    training = config.training
+    module, optimizer = fabric.setup(learner, make_optimizer(learner, training))
+    progress = checkpoints.restore(learner, optimizer)
+    loader = BagLoader(train, workers=config.compute.workers, pin_memory=fabric.device.type == "cuda")
+    while not progress.is_over(training.epochs, training.patience):
+        epoch = progress.epoch
+        rate = learning_rate(training, epoch)
+        set_learning_rate(optimizer, rate)
+        keys = train.epoch_keys(epoch, rank=fabric.global_rank, world_size=fabric.world_size)
+        watch.epoch_started(epoch, training.epochs, len(keys), progress.step)
+        _train_epoch(
+            fabric, learner, module, optimizer, loader.bags(keys[progress.step :]), len(keys), progress, context
+        )
+        scores = validate(fabric, learner, val, watch)
+        row = _row(epoch, rate, progress, scores)
+        score = float(epoch + 1) if training.select == "last" else scores[training.select]
+        if progress.close_epoch(row, score, training.select) and fabric.is_global_zero:
+            checkpoints.save_best(learner, progress, training.select)
+        if fabric.is_global_zero:
+            # After the best one: a kill in between repeats this epoch, bit for bit, and writes the same best again.
+            checkpoints.save_last(learner, optimizer, progress)
+            checkpoints.write_log(progress)
+            context.loggers.log(progress.history[-1])
+        watch.epoch_finished(progress.history[-1])
+        for note in first_epoch_notes(row) if epoch == 0 and fabric.is_global_zero else ():
+            watch.noted(note)
+        if _asked_to_stop(fabric, context.stop) and not progress.is_over(training.epochs, training.patience):
+            raise RunInterruptedError(f"Stopped after epoch {progress.epoch}; everything is saved.")
+    return progress
+
+
+def _train_epoch(
+    fabric: Fabric, learner: Learner, module: Any, optimizer: Any, bags: Any, total: int, progress: RunProgress,
+    context: LoopContext,
+) -> None:  # fmt: skip
+    training = context.config.training
+    learner.train()
+    saved_at = time.monotonic()
+    for bag in bags:
+        first = progress.step - progress.step % training.accumulate
+        group = min(training.accumulate, total - first)
+        last_of_group = progress.step - first == group - 1
+        seed_everything(fabric.device, bag.seed)
+        with (
+            explain_out_of_memory(bag.name, len(bag.features)),
+            fabric.no_backward_sync(module, enabled=not last_of_group),
+        ):
+            terms = forward(module, bag, fabric.device)
+            loss = torch.stack(list(terms.values())).sum()
+            values = {name: value.item() for name, value in terms.items()}
+            _refuse_non_finite(values, bag, progress)
+            fabric.backward(loss / group)
+        if last_of_group:
+            clip_gradients(fabric, learner, optimizer, training)
+            optimizer.step()
+            optimizer.zero_grad()
+        progress.add({**values, **{f"#{name}": count for name, count in bag.counts.items()}})
+        context.watch.stepped(values)
+        if last_of_group and progress.step < total and fabric.world_size == 1:
+            minutes = (time.monotonic() - saved_at) / 60
+            if context.stop.requested or (training.checkpoint_minutes and minutes >= training.checkpoint_minutes):
+                context.checkpoints.save_last(learner, optimizer, progress)
+                saved_at = time.monotonic()
+            if context.stop.requested:
+                raise RunInterruptedError(
+                    f"Stopped in epoch {progress.epoch + 1} after {progress.step} bags; all is saved."
+                )
+
+
+def forward(module: Any, bag: TrainingBag, device: torch.device) -> dict[str, torch.Tensor]:
+    """The loss terms of one bag."""
+    targets = torch.tensor(bag.targets, device=device)[:, None]
+    weights = None if len(bag.targets) == 1 else torch.tensor(bag.weights, device=device)[:, None]
+    features = bag.features.to(device, non_blocking=True)
+    terms: dict[str, torch.Tensor] = module(features, (len(features),), (bag.key,), (bag.seed,), targets, weights)
+    return terms
+
+
+def seed_everything(device: torch.device, seed: int) -> None:
+    """Start torch's generators anew for every step: dropout is a function of (seed, epoch, slide), and resumes so."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
+def _refuse_non_finite(values: Mapping[str, float], bag: TrainingBag, progress: RunProgress) -> None:
+    bad = [name for name, value in values.items() if not math.isfinite(value)]
+    if bad:
+        shown = ", ".join(f"{name} = {values[name]}" for name in bad)
+        raise RunError(
+            f"The loss is not finite on slide {bag.name!r} ({len(bag.features)} instances), in epoch "
+            f"{progress.epoch + 1} after {progress.step} bags: {shown}. The last good checkpoint is kept. Look at the "
+            "slide with 'pams check', lower training.lr, or set training.clip_norm=1."
+        )
+
+
+def _row(epoch: int, rate: float, progress: RunProgress, scores: Mapping[str, float]) -> dict[str, Any]:
+    """The log's row: mean loss terms of training, what was done to bags, and validation scores."""
+    terms = {name: value / progress.step for name, value in progress.sums.items() if not name.startswith("#")}
+    counts = {name[1:]: value for name, value in progress.sums.items() if name.startswith("#")}
+    if counts.get("remixed"):
+        counts["copied"] /= counts["remixed"]
+    row = {"epoch": epoch + 1, "lr": rate, "loss": sum(terms.values())}
+    return {**row, **terms, **counts, **{f"val_{name}": value for name, value in scores.items()}}
+
+
+def first_epoch_notes(row: Mapping[str, Any]) -> list[str]:
+    """What the first epoch did to bags and people should know, said once per run; later epochs are in the log.
+
+    >>> first_epoch_notes({"remixed": 120.0, "degenerate": 3.0})[0][:57]
+    'In 3 of 120 remixes so few clusters were occupied that al'
+    >>> first_epoch_notes({"remixed": 120.0, "degenerate": 0.0})
+    []
+    """
+    notes = []
+    if row.get("degenerate"):
+        notes.append(
+            f"In {row['degenerate']:.0f} of {row['remixed']:.0f} remixes so few clusters were occupied that all rows "
+            "of the more urgent bag were copied and nothing was selected. Use init='quantile', a smaller top_k, or "
+            "larger bags; every epoch's count is in metrics.csv."
+        )
+    if row.get("capped"):
+        notes.append(
+            f"{row['capped']:.0f} bags had more instances than training.max_instances; each epoch trains on another "
+            "random choice of them. Validation and prediction use all."
+        )
+    return notes
+
+
+def _asked_to_stop(fabric: Fabric, stop: StopRequest) -> bool:
+    if fabric.world_size == 1:
+        return stop.requested
+    asked = fabric.all_reduce(torch.tensor(float(stop.requested), device=fabric.device), reduce_op="sum")
+    return bool(torch.as_tensor(asked) > 0)

@@ -1,0 +1,105 @@
+"""The bags a run may see: train and val. The test split is dropped here and cannot be asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.data.bags.store import BagStore, open_store
+from pams_mil.data.manifest.cases import BagSource, merge_cases, slides_as_sources
+from pams_mil.data.manifest.examine import examine_manifest
+from pams_mil.data.manifest.manifest import Manifest
+from pams_mil.data.problems import refuse_errors
+from pams_mil.engine.config.run_config import DataConfig
+from pams_mil.errors import ManifestError, listing
+from pams_mil.hierarchy import ClassHierarchy
+
+_ENCODER_KEYS = ("encoder", "tile_px", "mpp", "magnification")
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the bags of a cohort have in common: width and how they were made, as far as the files say."""
+
+    width: int
+    encoder: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Training and validation bags with what identifies them."""
+
+    hierarchy: ClassHierarchy
+    train: BagDataset
+    val: BagDataset
+    features: Features
+    digest: str
+    notes: tuple[str, ...]
+
+
+def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int = 0) -> Cohort:
+    """Read the manifest, check it, and open the bags of train and val."""
+    manifest = read_manifest(data)
+    seen = replace(manifest, records=tuple(r for r in manifest if r.split in ("train", "val")))
+    train, val = manifest.select("train"), manifest.select("val")
+    refuse_errors(examine_manifest(seen, hierarchy), manifest.where)
+    _refuse_shared_patients(manifest, seen)
+    store = open_store(features_path(data), manifest)
+    sources = [make_sources(part, hierarchy, data) for part in (train, val)]
+    datasets = [
+        BagDataset(part, hierarchy, store, cache_bytes=cache_bytes, sources=source)
+        for part, source in zip((train, val), sources, strict=True)
+    ]
+    features = look_at_features(store, train)
+    digest = cohort_digest(seen, hierarchy, features)
+    return Cohort(hierarchy, datasets[0], datasets[1], features, digest, manifest.notes)
+
+
+def read_manifest(data: DataConfig) -> Manifest:
+    """The manifest with the settings that say how to read it."""
+    return Manifest.read(
+        data.manifest,
+        patients_are_slides=data.patients_are_slides,
+        columns=data.columns or None,
+        fold=data.fold,
+        splits=data.splits,
+        clini=data.clini,
+    )
+
+
+def features_path(data: DataConfig) -> Path:
+    """The folder of feature files or the pack; the manifest's own folder when none is given."""
+    return data.features if data.features is not None else data.manifest.parent
+
+
+def make_sources(manifest: Manifest, hierarchy: ClassHierarchy, data: DataConfig) -> list[BagSource]:
+    """One bag per slide, or per case."""
+    return merge_cases(manifest, hierarchy) if data.merge_cases else slides_as_sources(manifest, hierarchy)
+
+
+def look_at_features(store: BagStore, manifest: Manifest) -> Features:
+    """Width and encoder of the first bag; every other bag is held against them when it is read."""
+    bag = store.read(manifest.records[0])
+    info = bag.info.to_json()
+    return Features(bag.width, {key: info[key] for key in _ENCODER_KEYS if info.get(key) is not None})
+
+
+def cohort_digest(manifest: Manifest, hierarchy: ClassHierarchy, features: Features) -> str:
+    """32 hex digits of the slides with their patients, labels and splits, and of how the features were made."""
+    rows = [[r.slide_id, r.patient_id, r.case_id, r.label, r.split] for r in manifest]
+    content = json.dumps([rows, hierarchy.digest, features.width, features.encoder], sort_keys=True)
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _refuse_shared_patients(manifest: Manifest, seen: Manifest) -> None:
+    trained = {record.patient_id for record in seen}
+    shared = sorted({r.patient_id for r in manifest if r.split == "test" and r.patient_id in trained})
+    if shared:
+        raise ManifestError(
+            f"{manifest.where}: {len(shared)} patients have slides in train or val and in test: {listing(shared)}. "
+            "Test scores would be inflated; split by patient with 'pams split'."
+        )

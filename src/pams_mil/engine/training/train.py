@@ -1,0 +1,224 @@
+"""One run from settings to the best checkpoint, in a folder of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from pams_mil import seeding
+from pams_mil.engine.config.run_config import Choice, RunConfig
+from pams_mil.engine.run.blueprint import Blueprint, complete, make_method, refuse_unknown
+from pams_mil.engine.run.folder import RunFolder
+from pams_mil.engine.run.lock import locked
+from pams_mil.engine.run.progress import RunProgress
+from pams_mil.engine.run.run_checkpoints import RunCheckpoints
+from pams_mil.engine.run.watch import SilentWatch, StopRequest, Watch
+from pams_mil.engine.training.loggers import Loggers
+from pams_mil.engine.training.loop import LoopContext, RunInterruptedError, fit
+from pams_mil.engine.training.optimize import check_precision
+from pams_mil.engine.training.run_cohort import Cohort, open_cohort
+from pams_mil.engine.training.training_bags import TrainingBags, one_thread
+from pams_mil.errors import RunError
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.remix.pairing import Pairing
+from pams_mil.remix.selection.evidence import score_evidence
+from pams_mil.remix.strategy import create_remix
+
+_PAIRING_OPTIONS = ("probability", "mode")
+
+
+def train(
+    config: RunConfig, out: Path | str, *, resume: bool = False, watch: Watch | None = None, owner: str = ""
+) -> RunFolder:
+    """Train a model and return its run folder.
+
+    Args:
+        config: The settings; see `pams_mil.engine.config.run_config`.
+        out: The run folder; it must not hold another run.
+        resume: Continue the run in `out` from its last checkpoint, or start it if there is none.
+        watch: Told about progress.
+        owner: On whose behalf the folder is locked; attempts of one owner may follow each other.
+    """
+    config = complete(config.resolved())
+    check_precision(config.training, config.compute.precision)
+    folder = RunFolder(Path(out))
+    with _threads(config.compute.threads):
+        fabric = _fabric(config)
+        launch: Any = fabric.launch
+        launch(_train_in_process, config, folder, resume, watch or SilentWatch(), owner)
+    return folder
+
+
+def _train_in_process(
+    fabric: Fabric, config: RunConfig, folder: RunFolder, resume: bool, watch: Watch, owner: str
+) -> None:
+    with ExitStack() as stack:
+        _together(fabric, lambda: _enter(stack, folder, resume, watch, owner))
+        cohort = _open(config)
+        blueprint = Blueprint.of(config, cohort.hierarchy, cohort.features.width, cohort.features.encoder)
+        checkpoints = RunCheckpoints(folder, blueprint, config.fingerprint(), cohort.digest)
+        bags = training_bags(config, cohort)
+        stop = stack.enter_context(StopRequest())
+        started = time.monotonic()
+        if fabric.is_global_zero:
+            if not folder.last.exists():
+                folder.start(config, _facts(cohort, bags))
+            folder.set_status("running")
+            for note in cohort.notes:
+                watch.noted(note)
+        loggers = Loggers(config.compute.loggers if fabric.is_global_zero else (), folder.path, config.to_json())
+        stack.callback(loggers.close)
+        with _status(fabric, folder):
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seeding.derive(config.seed, "weights"))
+                learner = blueprint.build(trusted=True)
+            context = LoopContext(config, checkpoints, watch, stop, loggers)
+            progress = fit(fabric, learner, bags, cohort.val, context)
+            _finish(fabric, folder, progress, config, time.monotonic() - started)
+
+
+def training_bags(config: RunConfig, cohort: Cohort) -> TrainingBags:
+    """The training set with the method's remix."""
+    method = make_method(config.method)
+    refuse_unknown("pairing", Choice(name="pairing", **config.pairing), dict.fromkeys(_PAIRING_OPTIONS))
+    remix = pairing = evidence = None
+    if method.remix not in (None, "none"):
+        remix = create_remix(method.remix, **method.remix_options)
+        ids = [source.name for source in cohort.train.sources]
+        pairing = Pairing(
+            cohort.hierarchy, ids, cohort.train.targets, rule=remix.partner, seed=config.seed, **config.pairing
+        )
+        if getattr(remix, "needs_evidence", False):
+            evidence = _evidence(cohort, config.seed)
+    return TrainingBags(
+        cohort.train,
+        seed=config.seed,
+        remix=remix,
+        pairing=pairing,
+        max_instances=config.training.max_instances,
+        evidence=evidence,
+    )
+
+
+def _evidence(cohort: Cohort, seed: int) -> list[torch.Tensor | None]:
+    """What the remix learns from the training slides' labels; a function of them and the seed, so it is not saved."""
+    bags = cohort.train
+    ranks = cohort.hierarchy.ranks()[list(bags.targets)].tolist()
+    patients = [source.patient_id for source in bags.sources]
+    with one_thread():  # sums over several threads may round differently when a run is resumed elsewhere
+        return score_evidence(lambda slide: bags[slide].features, ranks, patients, seed=seed)
+
+
+def _open(config: RunConfig) -> Cohort:
+    hierarchy = ClassHierarchy.load(config.classes)
+    return open_cohort(config.data, hierarchy, cache_bytes=config.compute.cache_mb << 20)
+
+
+def _enter(stack: ExitStack, folder: RunFolder, resume: bool, watch: Watch, owner: str) -> None:
+    if folder.exists() and not resume:
+        state = folder.status().get("state", "unfinished")
+        raise RunError(
+            f"{folder.path} already holds a run ({state}). Continue it with --resume, or choose another folder."
+        )
+    before = stack.enter_context(locked(folder.path, take_over=resume, owner=owner))
+    if before is not None:
+        watch.noted(f"Took over from {before}, which is no longer running.")
+    if resume and not folder.last.exists():
+        watch.noted("There is no checkpoint yet, so the run starts from the beginning.")
+
+
+def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:
+    """What `run.json` says about the data."""
+    facts: dict[str, Any] = {
+        "hierarchy": {
+            "name": cohort.hierarchy.name,
+            "digest": cohort.hierarchy.digest,
+            "order": cohort.hierarchy.order(),
+        },
+        "cohort_digest": cohort.digest,
+        "bags": {"train": len(cohort.train), "val": len(cohort.val)},
+        "features": {"width": cohort.features.width, **cohort.features.encoder},
+        "notes": list(cohort.notes),
+    }
+    if bags.pairing is not None:
+        before, after = bags.pairing.class_counts(epoch=0)
+        names = cohort.hierarchy.names()
+        facts["class_drift_by_remix"] = {
+            "bags": dict(zip(names, before.tolist(), strict=True)),
+            "first_epoch": dict(zip(names, after.tolist(), strict=True)),
+        }
+    return facts
+
+
+def _finish(fabric: Fabric, folder: RunFolder, progress: RunProgress, config: RunConfig, seconds: float) -> None:
+    metric = config.training.select
+    if not progress.best_epoch:
+        raise RunError(
+            f"No epoch had a finite validation {metric}, so there is no best checkpoint. Are all classes in the val "
+            "split? Choose another metric with training.select."
+        )
+    if fabric.is_global_zero:
+        folder.set_status(
+            "finished", epochs=progress.epoch, best_epoch=progress.best_epoch, metric=metric, best=progress.best,
+            seconds=round(seconds, 3),
+        )  # fmt: skip
+
+
+@contextmanager
+def _status(fabric: Fabric, folder: RunFolder) -> Iterator[None]:
+    """Say in `status.json` how the run ended, whatever happens."""
+    try:
+        yield
+    except (RunInterruptedError, KeyboardInterrupt):
+        if fabric.is_global_zero:
+            folder.set_status("interrupted")
+        raise
+    except Exception as error:
+        if fabric.is_global_zero:
+            folder.set_status("failed", error=f"{type(error).__name__}: {error}")
+        raise
+
+
+def _together(fabric: Fabric, action: Any) -> None:
+    """Do something in the first process; if it fails there, all processes fail instead of waiting for it."""
+    failure: str | None = None
+    error: Exception | None = None
+    if fabric.is_global_zero:
+        try:
+            action()
+        except Exception as caught:
+            error, failure = caught, str(caught)
+    if fabric.world_size > 1:
+        failure = fabric.broadcast(failure)
+    if error is not None:
+        raise error
+    if failure is not None:
+        raise RunError(failure)
+
+
+def _fabric(config: RunConfig) -> Fabric:
+    compute = config.compute
+    return Fabric(
+        accelerator=compute.accelerator,
+        devices=compute.devices,
+        num_nodes=compute.nodes,
+        strategy=compute.strategy,
+        precision=compute.precision,  # type: ignore[arg-type]
+    )
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

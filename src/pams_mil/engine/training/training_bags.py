@@ -1,0 +1,185 @@
+"""Training bags: read, remixed and capped, each a pure function of (seed, epoch, slide).
+
+Loader workers and the main process make the same bag bit for bit: all of it runs on one thread, because sums
+over several threads may round differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from pams_mil import seeding
+from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.models.core.limits import instance_cap
+from pams_mil.remix.pairing import Pairing
+from pams_mil.remix.strategy import FROM_A, AnyBag, Remix, prepare
+
+
+class StepKey(NamedTuple):
+    """Which training bag: the epoch, the slide drawn, and which of its steps (0, or 1 for an added remix)."""
+
+    epoch: int
+    slide: int
+    part: int
+
+
+@dataclass(frozen=True)
+class TrainingBag:
+    """One training step.
+
+    Attributes:
+        features: [n, d]
+        name: The slide, or both slides of a remixed bag, for messages.
+        key: The slide drawn.
+        seed: Fixes the model's random choices in this step.
+        targets: Finest classes, one per label that the bag carries.
+        weights: How much each label counts; they sum to 1.
+        counts: What was done to the bag, for the log: remixed, share copied, degenerate, capped.
+    """
+
+    features: Tensor
+    name: str
+    key: str
+    seed: int
+    targets: tuple[int, ...]
+    weights: tuple[float, ...]
+    counts: dict[str, float]
+
+
+class TrainingBags(Dataset[TrainingBag]):
+    """The training set as steps.
+
+    Args:
+        bags: The training bags as they are.
+        seed: The run's seed.
+        remix: How two bags become one; None: never.
+        pairing: Which bags meet; None: none do.
+        max_instances: Most instances of a step.
+        evidence: Per slide how much each instance speaks for the label, for strategies that need it; None: not needed.
+    """
+
+    def __init__(
+        self,
+        bags: BagDataset,
+        *,
+        seed: int,
+        remix: Remix | None = None,
+        pairing: Pairing | None = None,
+        max_instances: int | None = None,
+        evidence: Sequence[Tensor | None] | None = None,
+    ) -> None:
+        self.bags = bags
+        self.seed = seed
+        self.remix = remix
+        self.pairing = pairing
+        self.max_instances = max_instances
+        self.evidence = evidence
+
+    def __len__(self) -> int:
+        return len(self.bags)
+
+    def epoch_keys(self, epoch: int, *, rank: int = 0, world_size: int = 1) -> list[StepKey]:
+        """The steps of an epoch in order; several processes get disjoint shares of equal length."""
+        order = torch.randperm(len(self), generator=seeding.generator(self.seed, "order", epoch)).tolist()
+        keys = [
+            StepKey(epoch, slide, part)
+            for slide in order
+            for part in range(1 if self.pairing is None else len(self.pairing.steps(slide, epoch)))
+        ]
+        short = -len(keys) % world_size  # processes that wait for each other must take equally many steps
+        return [*keys, *keys[:short]][rank::world_size]
+
+    def __getitem__(self, key: StepKey) -> TrainingBag:
+        with one_thread():
+            return self._make(key)
+
+    def _make(self, key: StepKey) -> TrainingBag:
+        sample = self.bags[key.slide]
+        features, name = sample.features, sample.slide_id
+        targets: tuple[int, ...] = (sample.target,)
+        weights: tuple[float, ...] = (1.0,)
+        counts: dict[str, float] = {}
+        step = self.pairing.steps(key.slide, key.epoch)[key.part] if self.pairing is not None else None
+        if step is not None and step.pair is not None and self.pairing is not None and self.remix is not None:
+            a, b = (sample if i == key.slide else self.bags[i] for i in (step.pair.a, step.pair.b))
+            first: AnyBag = a.features
+            if self.evidence is not None:
+                first = prepare(a.features, evidence=self.evidence[step.pair.a])
+            mixed = self.remix(first, b.features, self.pairing.generator(key.slide, key.epoch))
+            features, name = mixed.features, f"{a.slide_id} remixed with {b.slide_id}"
+            targets, weights = (a.target,), (1.0,)
+            if mixed.weight_a < 1:
+                targets, weights = (a.target, b.target), (mixed.weight_a, 1.0 - mixed.weight_a)
+            copied = int((mixed.origin_bag == FROM_A).sum()) / len(a.features)
+            top_k = getattr(self.remix, "top_k", None)
+            degenerate = mixed.live_clusters is not None and top_k is not None and mixed.live_clusters <= top_k
+            counts = {"remixed": 1.0, "copied": copied, "degenerate": float(degenerate)}
+        rows = instance_cap(
+            len(features), self.max_instances, seed=self.seed, epoch=key.epoch, slide_id=sample.slide_id
+        )
+        if rows is not None:
+            features, counts = features[rows], {**counts, "capped": 1.0}
+        seed = seeding.derive(self.seed, "model", key.epoch, key.part, sample.slide_id)
+        return TrainingBag(features, name, sample.slide_id, seed, targets, weights, counts)
+
+
+class BagLoader:
+    """Gives the bags of a list of keys in order, read ahead by worker processes that live as long as the loader."""
+
+    def __init__(self, bags: TrainingBags, *, workers: int, pin_memory: bool = False) -> None:
+        self._keys = _Keys()
+        options: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
+        self._loader = DataLoader(
+            bags,
+            sampler=self._keys,
+            batch_size=None,
+            num_workers=workers,
+            collate_fn=_as_is,
+            pin_memory=pin_memory,
+            # Its own generator: torch's global one belongs to the model.
+            generator=torch.Generator(),
+            **options,
+        )
+
+    def bags(self, keys: Sequence[StepKey]) -> Iterator[TrainingBag]:
+        """The bags of these keys."""
+        self._keys.keys = keys
+        yield from self._loader
+
+
+class _Keys(Sampler[StepKey]):
+    """The keys of the current epoch; workers need not know them in advance."""
+
+    def __init__(self) -> None:
+        self.keys: Sequence[StepKey] = ()
+
+    def __iter__(self) -> Iterator[StepKey]:
+        return iter(self.keys)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def _as_is(bag: Any) -> Any:
+    return bag
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread inside, and as many as before afterwards."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,82 @@
+"""Validation: predict every bag in evaluation mode, score at every level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from lightning_fabric import Fabric
+
+from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.engine.run.watch import Watch
+from pams_mil.engine.training.learner import Learner
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.confusion import count_cells
+from pams_mil.metrics.probability import macro_auc
+from pams_mil.metrics.table import LabelMetrics
+from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.limits import explain_out_of_memory
+
+SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate")
+"""What a row of the log says about the coarser levels."""
+
+
+def validate(fabric: Fabric, learner: Learner, bags: BagDataset, watch: Watch) -> dict[str, float]:
+    """Scores of the finest level by metric, `<level>_<metric>` of the coarser ones, and the loss."""
+    learner.eval()
+    device, hierarchy = fabric.device, learner.hierarchy
+    sizes = [hierarchy.num_classes(level) for level in learner.levels]
+    table = torch.zeros(len(bags), sum(sizes) + 1, dtype=torch.float64)
+    for index in range(fabric.global_rank, len(bags), fabric.world_size):
+        sample = bags[index]
+        batch = BagBatch.single(sample.features.to(device), sample.slide_id)
+        with explain_out_of_memory(sample.slide_id, len(sample.features)), torch.inference_mode(), fabric.autocast():
+            outputs = learner.model(batch)
+            target = torch.tensor([sample.target], device=device)
+            loss = sum(learner.objective(outputs, learner.lift(target)).values())
+            row = [*learner.objective.probabilities(outputs), torch.as_tensor(loss).reshape(1, 1)]
+        table[index] = torch.cat([part.double().cpu() for part in row], dim=1)[0]
+        watch.validated((index + 1) / len(bags))
+    if fabric.world_size > 1:
+        table = fabric.all_reduce(table.to(device), reduce_op="sum").cpu()  # type: ignore[union-attr]
+    probabilities = torch.split(table[:, :-1], sizes, dim=1)
+    targets = np.asarray(bags.targets, dtype=np.int64)
+    found = dict(_rows(hierarchy, learner.levels, targets, [level.numpy() for level in probabilities]))
+    return {**found, "loss": float(table[:, -1].mean())}
+
+
+def level_scores(
+    hierarchy: ClassHierarchy, level: int, targets: npt.NDArray[np.int64], probabilities: npt.NDArray[np.float64]
+) -> dict[str, float]:
+    """Every label metric and the AUC of one level; targets are classes of that level."""
+    predicted = probabilities.argmax(1)
+    counts = count_cells(targets, predicted, hierarchy.num_classes(level))
+    scores = {name: float(value) for name, value in LabelMetrics(hierarchy, level)(counts).items()}
+    finite = bool(np.isfinite(probabilities).all())
+    return {**scores, "auc": macro_auc(targets, probabilities) if finite else math.nan}
+
+
+def level_probabilities(
+    hierarchy: ClassHierarchy, levels: tuple[int, ...], given: list[npt.NDArray[np.float64]], level: int
+) -> npt.NDArray[np.float64]:
+    """Probabilities [n, c] of a level: of its own output where it was trained, else summed from the finest."""
+    if level in levels:
+        return given[levels.index(level)]
+    belongs = hierarchy.groups(level)[:, None] == np.arange(hierarchy.num_classes(level))
+    summed: npt.NDArray[np.float64] = given[-1] @ belongs.astype(np.float64)
+    return summed
+
+
+def _rows(
+    hierarchy: ClassHierarchy, levels: tuple[int, ...], targets: Any, given: list[npt.NDArray[np.float64]]
+) -> Iterator[tuple[str, float]]:
+    finest = hierarchy.num_levels - 1
+    yield from level_scores(hierarchy, finest, targets, given[-1]).items()
+    for level in range(finest):
+        probabilities = level_probabilities(hierarchy, levels, given, level)
+        scores = level_scores(hierarchy, level, hierarchy.lift(targets, level), probabilities)
+        yield from ((f"{hierarchy.level_names[level]}_{name}", scores[name]) for name in SHOWN)

@@ -1,0 +1,281 @@
+"""Predictions files of other tools, recognized by their columns: ours, CLAM's, STAMP's, or any with column names.
+
+Labels are matched exactly or through aliases of the class file. Integers are class indices of someone's own
+order, so they are read only with `index_order`, which names the classes in that order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import LabelError, PredictionsError, listing, nearest
+from pams_mil.evaluate.predictions import Predictions, check_probabilities
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.tables import Columns, OnFraction, read_chunks
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which column holds what; `scores` has one column per class in the order of `classes`."""
+
+    name: str
+    slide: str
+    true: str
+    predicted: str | None = None
+    patient: str | None = None
+    scores: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """How to read a file: everything that the command line may say about it."""
+
+    true: str | None = None
+    predicted: str | None = None
+    slide: str | None = None
+    patient: str | None = None
+    index_order: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
+def read_predictions(
+    path: Path | str,
+    hierarchy: ClassHierarchy,
+    source: Source | None = None,
+    *,
+    name: str | None = None,
+    progress: OnFraction | None = None,
+) -> Predictions:
+    """Read a predictions file of any known layout in one pass, bounded by what is kept."""
+    source = source or Source()
+    _check_index_order(source.index_order, hierarchy)
+    collected: _Collector | None = None
+    for piece in read_chunks(path, progress=progress):
+        if collected is None:
+            layout = recognize(tuple(piece), hierarchy, source, str(path))
+            collected = _Collector(layout, hierarchy, source, str(path))
+        collected.add(piece)
+    if collected is None or not collected.slides:
+        raise PredictionsError(f"{path} has a header but no rows; there is nothing to score.")
+    return collected.finish(name or Path(path).stem)
+
+
+def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, where: str) -> Layout:
+    """The layout of a file by its columns, with what the user said about them."""
+    if source.true or source.predicted:
+        layout = _generic(header, hierarchy, source)
+    elif {"slide_id", "Y", "Y_hat"} <= set(header):
+        layout = _clam(header, hierarchy, source)
+    elif {"PATIENT", "pred"} <= set(header):
+        layout = _stamp(header, hierarchy, where)
+    elif "slide_id" in header and "target" in header:
+        scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
+        predicted = "prediction" if "prediction" in header else None
+        layout = Layout("PAMS", "slide_id", "target", predicted, scores=scores, classes=hierarchy.names())
+    else:
+        raise PredictionsError(
+            f"{where} has none of the known layouts. Columns: {listing(header, most=12)}. Expected 'slide_id, target, "
+            "p_<class>...' (PAMS), 'slide_id, Y, Y_hat, p_0...' (CLAM), 'PATIENT, <target>, pred, ...' (STAMP), "
+            "or name the columns with --true and --pred."
+        )
+    if source.patient or (layout.patient is None and "patient_id" in header):
+        layout = replace(layout, patient=source.patient or "patient_id")
+    if source.slide:
+        layout = replace(layout, slide=source.slide)
+    _check_columns(layout, header, source, where)
+    return layout
+
+
+def _generic(header: Sequence[str], hierarchy: ClassHierarchy, source: Source) -> Layout:
+    if not (source.true and source.predicted):
+        raise PredictionsError("--true and --pred go together: the columns of the true and the predicted class.")
+    slide = source.slide or next((column for column in ("slide_id", "id", "slide") if column in header), "")
+    scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
+    return Layout("named columns", slide, source.true, source.predicted, scores=scores, classes=hierarchy.names())
+
+
+def _clam(header: Sequence[str], hierarchy: ClassHierarchy, source: Source) -> Layout:
+    """CLAM numbers its classes; p_<i> belongs to the i-th class of the index order, or to a class known as <i>."""
+    scores = tuple(column for column in header if column.startswith("p_"))
+    if source.index_order:
+        return Layout(
+            "CLAM evaluation", "slide_id", "Y", "Y_hat", classes=source.index_order,
+            scores=tuple(f"p_{i}" for i in range(len(source.index_order))) if scores else (),
+        )  # fmt: skip
+    encode = _encoder(hierarchy, (), "CLAM's columns")
+    classes = tuple(hierarchy.names()[encode([column[2:]], column, ["any"])[0]] for column in scores)
+    return Layout("CLAM evaluation", "slide_id", "Y", "Y_hat", scores=scores, classes=classes)
+
+
+def _stamp(header: Sequence[str], hierarchy: ClassHierarchy, where: str) -> Layout:
+    """STAMP names the probability columns <target>_<class>, which gives the target column away."""
+    for column in header:
+        scores = tuple(f"{column}_{label}" for label in hierarchy.names() if f"{column}_{label}" in header)
+        if scores:
+            return Layout(
+                "STAMP patient-preds", "PATIENT", column, "pred", "PATIENT", scores=scores, classes=hierarchy.names()
+            )
+    raise PredictionsError(
+        f"{where} looks like STAMP's patient-preds.csv, but no column <target>_<class> matches the classes "
+        f"{listing(hierarchy.names())}. Columns: {listing(header, most=12)}."
+    )
+
+
+def _check_columns(layout: Layout, header: Sequence[str], source: Source, where: str) -> None:
+    needed = [layout.slide, layout.true, layout.predicted, layout.patient, *layout.scores, *source.tags]
+    for column in needed:
+        if column == "":
+            raise PredictionsError(f"{where} has no column that identifies the slides; name it with --id.")
+        if column is not None and column not in header:
+            raise PredictionsError(
+                f"{where} has no column {column!r}.{nearest(column, header)} Columns: {listing(header, most=12)}."
+            )
+    if layout.scores and len(layout.scores) != len(layout.classes):
+        raise PredictionsError(
+            f"{where} has {len(layout.scores)} probability columns ({listing(layout.scores)}) for "
+            f"{len(layout.classes)} classes ({listing(layout.classes)}); expected one per class."
+        )
+    if layout.predicted is None and not layout.scores:
+        raise PredictionsError(
+            f"{where} has neither a column 'prediction' nor probabilities; expected one column p_<class> per class: "
+            f"{listing(f'p_{label}' for label in layout.classes)}."
+        )
+
+
+def _check_index_order(order: tuple[str, ...], hierarchy: ClassHierarchy) -> None:
+    if order and sorted(order) != sorted(hierarchy.names()):
+        raise PredictionsError(
+            f"--index-order must name every class once, in the order of the indices: expected the "
+            f"{hierarchy.num_classes()} classes {listing(hierarchy.names(), most=30)}, found {listing(order, most=30)}."
+        )
+
+
+class _Collector:
+    """Turns pieces of text into indices and numbers, keeping only what an audit needs."""
+
+    def __init__(self, layout: Layout, hierarchy: ClassHierarchy, source: Source, where: str) -> None:
+        self.layout, self.hierarchy, self.where = layout, hierarchy, where
+        self.slides: list[str] = []
+        self.patients: list[str] = []
+        self.splits: Counter[str] = Counter()
+        self.tags: dict[str, list[str]] = {tag: [] for tag in source.tags}
+        self._true: list[npt.NDArray[np.int64]] = []
+        self._predicted: list[npt.NDArray[np.int64]] = []
+        self._scores: list[Array] = []
+        self._encode = _encoder(hierarchy, source.index_order, where)
+
+    def add(self, piece: Columns) -> None:
+        layout = self.layout
+        slides = piece[layout.slide]
+        if "" in slides:
+            raise PredictionsError(self._blank(layout.slide, slides))
+        self._true.append(self._encode(piece[layout.true], layout.true, slides))
+        if layout.predicted is not None:
+            self._predicted.append(self._encode(piece[layout.predicted], layout.predicted, slides))
+        if layout.scores:
+            self._scores.append(self._numbers(piece, slides))
+        if layout.patient is not None:
+            if "" in piece[layout.patient]:  # one empty patient would tie unrelated slides together
+                raise PredictionsError(self._blank(layout.patient, piece[layout.patient]))
+            self.patients.extend(piece[layout.patient])
+        self.splits.update(piece.get("split", ()))
+        self.slides.extend(slides)
+        for tag, cells in self.tags.items():
+            cells.extend(piece[tag])
+
+    def _blank(self, column: str, cells: list[str]) -> str:
+        return f"{self.where}: row {len(self.slides) + cells.index('') + 1} has no {column}; every row needs one."
+
+    def _numbers(self, piece: Columns, slides: list[str]) -> Array:
+        scores = np.empty((len(slides), len(self.layout.scores)))
+        for column, label in zip(self.layout.scores, self.layout.classes, strict=True):
+            try:
+                values = np.fromiter(map(float, piece[column]), np.float64, len(slides))
+            except ValueError as error:
+                raise PredictionsError(f"{self.where}: column {column!r} must hold numbers: {error}.") from error
+            scores[:, self.hierarchy.index(label)] = values
+        check_probabilities(scores, slides, self.where)
+        return scores
+
+    def finish(self, name: str) -> Predictions:
+        if len(set(self.slides)) != len(self.slides):
+            seen: set[str] = set()
+            twice = [slide for slide in self.slides if slide in seen or seen.add(slide)]  # type: ignore[func-returns-value]
+            raise PredictionsError(
+                f"{self.where}: {len(twice)} slide ids appear more than once: {listing(dict.fromkeys(twice), most=5)}. "
+                "Every slide must be predicted once; put folds or seeds in files of their own."
+            )
+        scores = np.concatenate(self._scores) if self._scores else None
+        predicted = np.concatenate(self._predicted) if self._predicted else np.empty(0, np.int64)
+        result = Predictions(
+            name=name,
+            hierarchy=self.hierarchy,
+            slide_ids=self.slides,
+            target=np.concatenate(self._true),
+            predicted=predicted if scores is None or self._predicted else scores.argmax(1).astype(np.int64),
+            probabilities=scores,
+            patient_ids=self.patients or None,
+            tags=self.tags,
+            layout=self.layout.name,
+        )
+        return replace(result, notes=_notes(result, self.splits))
+
+
+def _notes(predictions: Predictions, splits: Counter[str]) -> tuple[str, ...]:
+    notes = [] if predictions.patient_ids is not None else ["No patient column: every slide counts as its own patient."]
+    odd = predictions.contradictory_patients()
+    if odd:
+        notes.append(f"{len(odd)} patients have slides with different labels: {listing(odd, most=5)}.")
+    if len(splits) > 1:
+        found = listing(f"{split} ({count})" for split, count in splits.most_common())
+        notes.append(f"Rows of several splits are scored together: {found}. Use --tag split=test for one of them.")
+    return tuple(notes)
+
+
+def _encoder(
+    hierarchy: ClassHierarchy, order: tuple[str, ...], where: str
+) -> Callable[[list[str], str, list[str]], npt.NDArray[np.int64]]:
+    """Text to class index, with each distinct spelling looked up once."""
+    known: dict[str, int] = {}
+
+    def look_up(label: str) -> int:
+        position = _whole(label)
+        if order and position is not None:
+            if position >= len(order):
+                raise LabelError(f"class index {label!r} is outside --index-order, which names {len(order)} classes.")
+            return hierarchy.index(order[position])
+        try:
+            return hierarchy.index(label)
+        except LabelError:
+            if position is None:
+                raise
+            raise LabelError(
+                f"{label!r} is a class index, and the order of the indices is never guessed. Name the classes in that "
+                f"order with --index-order, e.g. --index-order {','.join(hierarchy.names())}"
+            ) from None
+
+    def encode(labels: list[str], column: str, slides: list[str]) -> npt.NDArray[np.int64]:
+        for label in set(labels) - known.keys():
+            try:
+                known[label] = look_up(label)
+            except LabelError as error:
+                slide = slides[labels.index(label)]
+                raise PredictionsError(f"{where}, column {column!r}, slide {slide!r}: {error}") from error
+        return np.fromiter(map(known.__getitem__, labels), np.int64, len(labels))
+
+    return encode
+
+
+def _whole(text: str) -> int | None:
+    """The index in '3' or '3.0', as CLAM writes it; None for anything else."""
+    head, _, tail = text.partition(".")
+    return int(head) if head.isascii() and head.isdigit() and len(head) < 10 and not tail.strip("0") else None

@@ -1,0 +1,96 @@
+"""What a method is: towers, heads, a remix and an objective, held by a frozen dataclass of hyper-parameters.
+
+A method is one file named as users type it. Adding one touches nothing else: the command line, the config,
+docs/methods.md and the conformance tests find it by its `DISCOVER` line.
+
+Towers: "per_level" trains one model per level, "shared" one model with a head per level, "finest" one model for
+the finest level, whose probabilities are summed where a coarser level is reported.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from pams_mil.errors import ParameterError
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.methods.checks import require_choice
+from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective, softmax_probabilities
+
+Towers = Literal["finest", "shared", "per_level"]
+Heads = Literal["linear", "normalized", "split"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """Hyper-parameters of one training method.
+
+    Attributes:
+        towers: Which models are trained: one for the finest level, one shared by all levels, or one per level.
+        remix: Name of the remix that makes training bags, or none.
+        remix_options: Settings of the remix; those not given keep the paper's values.
+    """
+
+    towers: Towers = "per_level"
+    remix: str | None = None
+    remix_options: Mapping[str, Any] = field(default_factory=dict)
+
+    heads: ClassVar[Heads] = "linear"
+    has_softmax: ClassVar[bool] = True
+    allowed_towers: ClassVar[tuple[Towers, ...]] = ("finest", "shared", "per_level")
+    paper_remix_options: ClassVar[Mapping[str, Any]] = {}
+
+    def __post_init__(self) -> None:
+        require_choice("towers", self.towers, self.allowed_towers)
+        if self.remix is not None and not isinstance(self.remix, str):
+            raise ParameterError(f"remix must be the name of a remix or none, found {self.remix!r}.")
+        if self.remix is None and self.remix_options:
+            raise ParameterError(f"remix_options need a remix, found {dict(self.remix_options)!r} and remix none.")
+        if self.remix is not None and self.remix == type(self).remix:
+            object.__setattr__(self, "remix_options", {**self.paper_remix_options, **self.remix_options})
+        self.check()
+
+    def check(self) -> None:  # noqa: B027  some methods have nothing to refuse
+        """Refuse hyper-parameters that are out of range."""
+
+    @abstractmethod
+    def objective(self, hierarchy: ClassHierarchy) -> Objective:
+        """The terms to minimize for this hierarchy, a module that owns its matrices and any state."""
+
+    def trained_levels(self, hierarchy: ClassHierarchy) -> range:
+        """The levels that have an output, coarsest first."""
+        return range(hierarchy.num_levels - 1 if self.towers == "finest" else 0, hierarchy.num_levels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelMethod(Method):
+    """A method with one loss function on logits, applied at every trained level and summed."""
+
+    term: ClassVar[str]
+
+    @abstractmethod
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
+        """The loss of one level with its matrices."""
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Class probabilities [b, c] that belong to this loss."""
+        return softmax_probabilities(logits)
+
+    def objective(self, hierarchy: ClassHierarchy) -> Objective:
+        """One term: the sum of the level losses."""
+        levels = self.trained_levels(hierarchy)
+        losses = {position: self.level_loss(hierarchy, level) for position, level in enumerate(levels)}
+        return Objective(
+            {self.term: (1.0, LevelTerm(losses))}, num_outputs=len(levels), probabilities=self.probabilities
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinestMethod(LevelMethod):
+    """A level method whose paper trains the finest level only; other towers apply it at every level."""
+
+    towers: Towers = "finest"

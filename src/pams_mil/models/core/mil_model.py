@@ -1,0 +1,128 @@
+"""What every model shares: bags in, one `LevelOutput` out, checked input, a head that can be replaced.
+
+A model is two parts. `embed` turns each bag into a vector (for DTFD also one vector per pseudo-bag), and
+a head turns vectors into logits. Towers that serve several levels call `embed` once and own many heads.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from pams_mil.errors import ParameterError
+from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.heads import Head, Scored, make_head
+from pams_mil.models.core.inputs import as_batch
+
+__all__ = ["BagBatch", "Embedded", "LevelOutput", "MILModel", "level_output", "require_positive"]
+
+
+@dataclass(frozen=True)
+class LevelOutput:
+    """What a level's objective, prediction and heat map need.
+
+    Attributes:
+        logits: [b, c]
+        embedding: [b, e], what the head saw.
+        attention: [sum n_i], sums to 1 within each bag; only on request.
+        weight: [c, e], the rows of the head's weight as used.
+        tier1_logits: [g, c] of DTFD's pseudo-bags.
+        tier1_bag: [g], the bag each pseudo-bag belongs to.
+    """
+
+    logits: Tensor
+    embedding: Tensor
+    attention: Tensor | None = None
+    weight: Tensor | None = None
+    tier1_logits: Tensor | None = None
+    tier1_bag: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Bags as vectors, before any head.
+
+    Attributes:
+        vectors: [r * b, e]; r > 1 when a model looks at every bag several times (DTFD's splits).
+        attention: [sum n_i] or None.
+        tier1_vectors: [g, e] of pseudo-bags, or None.
+        tier1_bag: [g], or None.
+        repeats: r.
+    """
+
+    vectors: Tensor
+    attention: Tensor | None = None
+    tier1_vectors: Tensor | None = None
+    tier1_bag: Tensor | None = None
+    repeats: int = 1
+
+
+class MILModel(nn.Module, ABC):
+    """A bag classifier: `model(bags) -> LevelOutput`, without a label, for bags of one instance or more.
+
+    Args:
+        in_features: feature width d.
+        num_classes: c.
+        embedding_features: width e of the vectors that `embed` returns.
+        head: "linear" or "normalized" (see `heads`).
+    """
+
+    def __init__(self, *, in_features: int, num_classes: int, embedding_features: int, head: str = "linear") -> None:
+        super().__init__()
+        require_positive(in_features=in_features, num_classes=num_classes, embedding_features=embedding_features)
+        self.in_features = in_features
+        self.num_classes = num_classes
+        self.embedding_features = embedding_features
+        self.head: Head = make_head(head, embedding_features, num_classes)
+        self.tier1_head: Head | None = None
+
+    @property
+    def ranks_instances(self) -> bool:
+        """Whether `embed` needs a tier-1 head."""
+        return False
+
+    @abstractmethod
+    def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
+        """Vectors of checked bags; the head is what a two-tier model ranks instances with."""
+
+    def forward(self, bags: BagBatch | Tensor, *, mask: Tensor | None = None, attention: bool = False) -> LevelOutput:
+        """Logits of every bag.
+
+        Args:
+            bags: packed bags, one bag [n, d], or padded bags [b, n, d].
+            mask: [b, n], true where a row of padded bags is an instance.
+            attention: also return the attention of every instance.
+        """
+        batch = as_batch(bags, mask=mask, in_features=self.in_features)
+        embedded = self.embed(batch, attention=attention, tier1_head=self.tier1_head)
+        tier1 = None
+        if self.tier1_head is not None and embedded.tier1_vectors is not None:
+            tier1 = self.tier1_head(embedded.tier1_vectors)
+        scored = Scored(self.head(embedded.vectors), embedded.vectors, self.head.rows())
+        return level_output(embedded, scored, tier1)
+
+
+def level_output(embedded: Embedded, scored: Scored, tier1_logits: Tensor | None = None) -> LevelOutput:
+    """A level's output; repeated looks at a bag are averaged as probabilities, in log space."""
+    logits, vectors, rows = scored
+    if embedded.repeats > 1:
+        log_p = logits.reshape(embedded.repeats, -1, logits.shape[-1]).log_softmax(-1)
+        logits = log_p.logsumexp(0) - math.log(embedded.repeats)
+        vectors = vectors.reshape(embedded.repeats, -1, vectors.shape[-1]).mean(0)
+    return LevelOutput(logits, vectors, embedded.attention, rows, tier1_logits, embedded.tier1_bag)
+
+
+def require_positive(**values: int) -> None:
+    """Refuse sizes that are not whole numbers of at least 1.
+
+    >>> require_positive(in_features=384)
+    >>> require_positive(in_features=0)
+    Traceback (most recent call last):
+    pams_mil.errors.ParameterError: in_features must be a whole number of at least 1, found 0.
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ParameterError(f"{name} must be a whole number of at least 1, found {value!r}.")

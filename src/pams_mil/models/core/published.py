@@ -1,0 +1,118 @@
+"""Published checkpoints: their keys, mapped onto ours. Files are opened without running any code in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pams_mil.errors import CheckpointError, listing
+from pams_mil.models.core.mil_model import MILModel
+
+# Wrappers that training frameworks put around a state dict or in front of every key.
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+_PREFIXES = ("module.", "model.", "net.")
+
+
+def load_published(model: MILModel, source: str | Path | Mapping[str, Any]) -> MILModel:
+    """Load a checkpoint of the original code into the model of the same architecture, and return the model.
+
+    Args:
+        model: from `create_model`, with the checkpoint's feature width and number of classes.
+        source: a file (.pt, .pth, .ckpt, read with weights_only, or .safetensors) or its content.
+
+    Raises:
+        CheckpointError: unsafe or unreadable file, unknown or missing keys, another shape.
+    """
+    mapping = getattr(model, "published_keys", None)
+    if mapping is None:
+        raise CheckpointError(f"There is no published checkpoint layout for {type(model).__name__}.")
+    published = flatten_state(_read(source) if isinstance(source, str | Path) else source)
+    translated = translate_keys(published, mapping, model=type(model).__name__)
+    convert = getattr(model, "merge_published", None)
+    state = convert(translated) if convert is not None else translated
+    _check_shapes(state, model)
+    model.load_state_dict(state)
+    return model
+
+
+def flatten_state(content: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
+    """Tensors by dotted key, without the wrappers of training frameworks; nested dicts become prefixes.
+
+    >>> sorted(flatten_state({"classifier": {"module.fc.weight": torch.zeros(1)}}))
+    ['classifier.fc.weight']
+    """
+    for wrapper in _WRAPPERS:
+        if not prefix and isinstance(content.get(wrapper), Mapping):
+            return flatten_state(content[wrapper])
+    flat: dict[str, Tensor] = {}
+    for key, value in content.items():
+        name = str(key)
+        for unwanted in _PREFIXES:
+            name = name.removeprefix(unwanted)
+        if isinstance(value, Mapping):
+            flat.update(flatten_state(value, f"{prefix}{name}."))
+        elif isinstance(value, Tensor):
+            flat[prefix + name] = value
+    return flat
+
+
+def translate_keys(published: Mapping[str, Tensor], mapping: Mapping[str, str], *, model: str) -> dict[str, Tensor]:
+    r"""Rename by full-match patterns; an empty replacement drops a key on purpose.
+
+    >>> translate_keys({"_fc1.0.bias": torch.zeros(1)}, {r"_fc1\.0\.(\w+)": r"projection.\1"}, model="TransMIL")
+    {'projection.bias': tensor([0.])}
+    """
+    translated: dict[str, Tensor] = {}
+    unknown: list[str] = []
+    for key, value in published.items():
+        pattern = next((pattern for pattern in mapping if re.fullmatch(pattern, key)), None)
+        if pattern is None:
+            unknown.append(key)
+        elif mapping[pattern]:
+            translated[re.sub(pattern, mapping[pattern], key)] = value
+    if unknown:
+        raise CheckpointError(
+            f"The checkpoint holds keys that the published {model} does not have: {listing(unknown)}. "
+            "Is it a checkpoint of another model?"
+        )
+    return translated
+
+
+def _read(path: str | Path) -> Mapping[str, Any]:
+    path = Path(path)
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file  # noqa: PLC0415  only for this kind of file
+
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(
+            f"Could not read the checkpoint {str(path)!r} safely: {str(error).splitlines()[0]}. Expected a file "
+            "with tensors only; a file that holds other objects could run code and is refused."
+        ) from error
+    if not isinstance(content, Mapping):
+        raise CheckpointError(f"Expected a state dict in {str(path)!r}, found {type(content).__name__}.")
+    return content
+
+
+def _check_shapes(state: Mapping[str, Tensor], model: MILModel) -> None:
+    own = model.state_dict()
+    missing = [key for key in own if key not in state]
+    extra = [key for key in state if key not in own]
+    if missing or extra:
+        raise CheckpointError(
+            f"The checkpoint does not fit {type(model).__name__} as created: missing {listing(missing) or 'nothing'}, "
+            f"not expected {listing(extra) or 'nothing'}. Check the options given to create_model."
+        )
+    for key, value in state.items():
+        if value.shape != own[key].shape:
+            raise CheckpointError(
+                f"{key} has shape {list(value.shape)} in the checkpoint but {list(own[key].shape)} in the model: "
+                "create the model with the checkpoint's in_features, num_classes and widths."
+            )

@@ -1,0 +1,111 @@
+"""One row of Nystrom attention, for the class token: p_j = sum_i u_i softmax_j(q_i . k_j).
+
+u [h, m] is the class token's row A1 Z over the landmarks, q [h, m, d] the (scaled) landmark queries, k the
+keys of all n tokens. The wide softmax A [h, m, n] is walked in blocks of tokens that stay in cache, as
+
+    A_ij = share_i exp(q_i . k_j - top_i),      top_i the largest of the block, share_i = exp(top_i) / sum of all
+
+so that every exponential is taken once. They are kept for the backward pass while few, and computed again when many, so
+memory stays linear in n with a small constant.
+
+    backward: with g = dL/dp,  du_i = sum_j A_ij g_j,  dS_ij = u_i A_ij (g_j - du_i)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pams_mil.models.core.precision import without_autocast
+
+BLOCK_TOKENS = 256
+# Softmax entries kept for the backward pass: 32 MiB in float32.
+KEEP_ENTRIES = 2**23
+
+
+def class_row(u: Tensor, queries: Tensor, keys: Tensor, *, zeros: int = 0) -> Tensor:
+    """The row p, [h, n].
+
+    >>> class_row(torch.ones(1, 2), torch.zeros(1, 2, 3), torch.zeros(4, 1, 3)).tolist()
+    [[0.5, 0.5, 0.5, 0.5]]
+
+    Args:
+        u: [h, m]
+        queries: [h, m, d]
+        keys: [n, h, d]
+        zeros: number of further tokens with key 0, which share in the softmax but are not returned.
+    """
+    row: Tensor = _ClassRow.apply(u, queries, keys, zeros)  # type: ignore[no-untyped-call]
+    return row
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    for start in range(0, count, BLOCK_TOKENS):
+        yield slice(start, min(start + BLOCK_TOKENS, count))
+
+
+def _logits(queries: Tensor, keys: Tensor, block: slice) -> Tensor:
+    return torch.bmm(queries, keys[block].permute(1, 2, 0))
+
+
+def _shares(tops: Tensor, totals: Tensor) -> Tensor:
+    """What the exponentials of every block are multiplied by, given their largest logit and their sum.
+
+    All are [blocks, h, m, 1].
+    """
+    shrunk = (tops - tops.amax(0)).exp_()
+    return shrunk / (shrunk * totals).sum(0)
+
+
+class _ClassRow(torch.autograd.Function):
+    @staticmethod
+    @without_autocast
+    def forward(ctx: Any, u: Tensor, queries: Tensor, keys: Tensor, zeros: int) -> Tensor:
+        heads, landmarks = u.shape
+        keep = heads * landmarks * len(keys) <= KEEP_ENTRIES
+        kept, tops, totals = [], [], []
+        for block in _blocks(len(keys)):
+            logits = _logits(queries, keys, block)
+            tops.append(logits.amax(-1, keepdim=True))
+            weights = logits.sub_(tops[-1]).exp_()
+            totals.append(weights.sum(-1, keepdim=True))
+            if keep:
+                kept.append(weights)
+        if zeros:
+            tops.append(torch.zeros_like(tops[0]))
+            totals.append(torch.full_like(tops[0], zeros))
+        shares = _shares(torch.stack(tops), torch.stack(totals))
+        row = u.new_empty(heads, len(keys))
+        for index, block in enumerate(_blocks(len(keys))):
+            weights = kept[index] if keep else _logits(queries, keys, block).sub_(tops[index]).exp_()
+            torch.bmm((u[..., None] * shares[index]).mT, weights, out=row[:, None, block])
+        ctx.save_for_backward(u, queries, keys, torch.stack(tops), shares, *kept)
+        return row
+
+    @staticmethod
+    @without_autocast
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        u, queries, keys, tops, shares, *kept = ctx.saved_tensors
+
+        def weights_of(index: int, block: slice) -> Tensor:
+            if kept:
+                weights: Tensor = kept[index]
+                return weights
+            return _logits(queries, keys, block).sub_(tops[index]).exp_()
+
+        blocks = list(enumerate(_blocks(len(keys))))
+        grad_u = torch.zeros_like(u)[..., None]
+        for index, block in blocks:
+            grad_u.addcmul_(shares[index], torch.bmm(weights_of(index, block), grad[:, block, None]))
+        scaled = u[..., None] * queries
+        grad_q, grad_k = torch.zeros_like(queries), torch.empty_like(keys)
+        for index, block in blocks:
+            slope = (grad[:, None, block] - grad_u).mul_(weights_of(index, block))
+            grad_q.addcmul_(shares[index], torch.bmm(slope, keys[block].transpose(0, 1)))
+            grad_k[block] = torch.bmm(slope.mT, scaled * shares[index]).transpose(0, 1)
+        return grad_u.squeeze(-1), grad_q * u[..., None], grad_k, None

@@ -1,0 +1,109 @@
+"""Projection and gated attention pooling as one function, for training on a CPU: few large temporaries, few passes.
+
+    h = ReLU(x W^T + b),  t = tanh(h V^T + v),  u = sigmoid(h U^T + v'),  a = (t * u) w + c
+    alpha = softmax of a within each group [g, n],  f = alpha h
+
+With F = dL/df and A = dL/da, everything but a is differentiated by hand:
+
+    da = A + sum_g alpha_g * (F_g h^T - <F_g, f_g>)
+    dt = da w u (1 - t^2),   du = da w t u (1 - u)
+    dh = (dt V + du U + alpha^T F) where h > 0,      dW = dh^T x
+
+Every instance has its own row of these, so the backward pass goes over the bag in blocks of rows that use the same
+memory again and again. Autograd would hold each of the three summands of dh, and their sum before and after the ReLU,
+in fresh memory of the size of the bag, which the system has to find and clear at every step. Elsewhere (GPU, autocast)
+autograd does it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pams_mil.models.core.precision import without_autocast
+from pams_mil.models.kernels.switch import by_hand
+from pams_mil.models.layers.attention_pool import AttentionScores, gate_in_place, spread_scores
+from pams_mil.models.layers.projection import Projection
+
+_ROWS = 1024
+"""Of a block: enough for matrix products at full speed."""
+
+
+def pools_leanly(scores: AttentionScores) -> bool:
+    """Whether `lean_pool` applies: a gradient is wanted, on a CPU, of gated attention without dropout."""
+    plain = scores.gated and not (scores.training and scores.dropout.p)
+    return plain and torch.is_grad_enabled() and by_hand(scores.inner.weight)
+
+
+def lean_pool(
+    features: Tensor, projection: Projection, scores: AttentionScores, groups: Tensor | None, count: int
+) -> tuple[Tensor, Tensor]:
+    """Pooled vectors [r * g, e] and scores [n] of a bag [n, d]; groups as in `spread_scores`."""
+    pooled, found = _LeanPool.apply(  # type: ignore[no-untyped-call]
+        features.to(projection.weight.dtype),
+        projection.weight,
+        projection.bias,
+        scores.inner.weight,
+        scores.inner.bias,
+        scores.outer.weight,
+        scores.outer.bias,
+        groups,
+        count,
+    )
+    return pooled, found
+
+
+class _LeanPool(torch.autograd.Function):
+    @staticmethod
+    @without_autocast
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, inner: Tensor, inner_bias: Tensor, outer: Tensor,
+        outer_bias: Tensor, groups: Tensor | None, count: int,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        h = (torch.mm(x, w.T) if b is None else torch.addmm(b, x, w.T)).relu_()
+        gates = torch.addmm(inner_bias, h, inner.T)
+        t, u = gate_in_place(gates)
+        scores = torch.mv(t * u, outer[0]) + outer_bias
+        alpha = spread_scores(scores, groups, count).softmax(-1)
+        pooled = alpha @ h
+        ctx.save_for_backward(x, w, inner, outer, h, gates, alpha, pooled)
+        ctx.has_bias = b is not None
+        return pooled, scores
+
+    @staticmethod
+    @without_autocast
+    @once_differentiable
+    def backward(ctx: Any, grad_pooled: Tensor, grad_scores: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, inner, outer, h, gates, alpha, pooled = ctx.saved_tensors
+        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        grad_w, grad_inner, grad_outer = torch.zeros_like(w), torch.zeros_like(inner), torch.zeros_like(outer)
+        grad_b, grad_inner_bias, grad_outer_bias = w.new_zeros(len(w)), inner.new_zeros(len(inner)), outer.new_zeros(1)
+        already = (grad_pooled * pooled).sum(-1)
+        all_grad_h, all_grad_gates = torch.empty_like(h[:_ROWS]), torch.empty_like(gates[:_ROWS])
+        for start in range(0, len(x), _ROWS):
+            block = slice(start, start + _ROWS)
+            x_, h_, alpha_ = x[block], h[block], alpha[:, block]
+            grad_h, grad_gates = all_grad_h[: len(x_)], all_grad_gates[: len(x_)]
+            t, u = gates[block].chunk(2, dim=1)
+            grad_t, grad_u = grad_gates.chunk(2, dim=1)
+            grad_a = grad_scores[block] + ((h_ @ grad_pooled.T - already) * alpha_.T).sum(1)
+            both, grad_both = t * u, grad_a[:, None] * outer
+            torch.mul(grad_both, both, out=grad_u)
+            torch.mul(grad_both, u, out=grad_t).addcmul_(grad_u, t, value=-1)
+            grad_u.addcmul_(grad_u, u, value=-1)
+            torch.mm(grad_gates, inner, out=grad_h).addmm_(alpha_.T, grad_pooled)
+            torch.ops.aten.threshold_backward.grad_input(grad_h, h_, 0, grad_input=grad_h)
+            if grad_x is not None:
+                torch.mm(grad_h, w, out=grad_x[block])
+            grad_w.addmm_(grad_h.T, x_)
+            if ctx.has_bias:
+                grad_b += grad_h.sum(0)
+            grad_inner.addmm_(grad_gates.T, h_)
+            grad_inner_bias += grad_gates.sum(0)
+            grad_outer.addmm_(grad_a[None], both)
+            grad_outer_bias += grad_a.sum()
+        bias = grad_b if ctx.has_bias else None
+        return grad_x, grad_w, bias, grad_inner, grad_inner_bias, grad_outer, grad_outer_bias, None, None

@@ -1,0 +1,138 @@
+"""Nystrom attention as TransMIL uses it, linear in the number of tokens n, one bag at a time.
+
+    q, k, v = W x (q / sqrt(d)),  qL, kL = means of q, k over landmarks
+    A1 = softmax(q kL^T),  A2 = softmax(qL kL^T),  A3 = softmax(qL k^T)
+    out = A1 pinv(A2) (A3 v) + conv33(v)
+
+pinv is six steps of an iteration whose start is scaled per bag (never over a batch, which would couple bags).
+Products are taken from the right, A1 (pinv (A3 v)), so no n x m matrix times m x m, and both wide softmaxes
+go through scaled_dot_product_attention, which never stores them. Landmark mathematics stays in float32.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pams_mil.errors import ParameterError
+from pams_mil.models.core.precision import at_least_float32
+from pams_mil.models.kernels.class_row import class_row
+from pams_mil.models.kernels.pseudo_inverse import pseudo_inverse_apply
+from pams_mil.models.kernels.split_linear import split_linear
+from pams_mil.models.kernels.value_conv import value_conv
+from pams_mil.models.layers.landmarks import LandmarkPlan
+
+
+class _Core(NamedTuple):
+    """Landmark queries and keys [h, m, d], A2 [h, m, m] in orthonormal coordinates, its scale, and sqrt(mu) [m, 1]."""
+
+    queries: Tensor
+    keys: Tensor
+    a2: Tensor
+    scale: Tensor
+    root: Tensor
+    log_multiplicity: Tensor
+
+
+class NystromAttention(nn.Module):
+    """Self-attention of n tokens through m landmarks; [n, e] -> [n, e] before dropout.
+
+    Args:
+        features: e.
+        heads: h; every head has e / h features.
+        landmarks: m.
+        pinv_steps: steps of the pseudo-inverse.
+        kernel: taps of the depthwise value convolution.
+        masked: leave padding out of the softmaxes instead of counting zeros as the published code does.
+    """
+
+    def __init__(
+        self, features: int, *, heads: int, landmarks: int, pinv_steps: int, kernel: int, masked: bool = False
+    ) -> None:
+        super().__init__()
+        if features % heads:
+            raise ParameterError(f"The width {features} must be a multiple of the number of heads, found {heads}.")
+        self.heads, self.landmarks, self.pinv_steps, self.masked = heads, landmarks, pinv_steps, masked
+        self.qkv = nn.Linear(features, 3 * features, bias=False)
+        self.out = nn.Linear(features, features)
+        self.taps = nn.Parameter(torch.empty(heads, kernel))
+        nn.init.uniform_(self.taps, -(kernel**-0.5), kernel**-0.5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Attended tokens [n, e]."""
+        plan = LandmarkPlan(len(tokens), self.landmarks, self.masked)
+        core = self._core(plan, tokens)
+        padded = plan.with_zero_token(tokens)
+        q, k, v = (self._by_head(part) for part in split_linear(padded, self.qkv.weight, 3))
+        distilled = _attend(core.queries.to(q.dtype), k, v, plan.token_log_multiplicity(q), scale=1.0)
+        weighted = self._inverse(core, distilled, transpose=False)
+        bias = core.log_multiplicity if plan.copies != plan.zero_landmarks else None
+        mixed = _attend(q, core.keys.to(q.dtype), weighted.to(q.dtype), bias, scale=self._scale(q))
+        mixed = mixed.transpose(0, 1) + value_conv(v.transpose(0, 1), self.taps)
+        attended: Tensor = self.out(mixed.reshape(len(padded), -1))
+        return attended[int(plan.has_zero_token) :]
+
+    def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """What `forward` gives for the first token, [1, e], and its attention [h, n] to all tokens.
+
+        Values are never computed for all tokens: sum_j p_j v_j = (sum_j p_j x_j) W_v^T.
+        """
+        plan = LandmarkPlan(len(tokens), self.landmarks, self.masked)
+        core = self._core(plan, tokens)
+        query_weight, key_weight, value_weight = self.qkv.weight.chunk(3)
+        heads, width = self.heads, tokens.shape[1] // self.heads
+        first = tokens[: self.taps.shape[1] // 2 + 1]
+        query = functional.linear(first[:1], query_weight).reshape(1, heads, width).transpose(0, 1)
+        logits = at_least_float32(query) * self._scale(query) @ core.keys.mT + core.log_multiplicity
+        u = self._inverse(core, logits.softmax(-1).mT, transpose=True).squeeze(-1)
+        keys = at_least_float32(functional.linear(tokens, key_weight)).reshape(-1, heads, width)
+        row = class_row(u, core.queries, keys, zeros=0 if self.masked else plan.pad)
+        pooled = row.to(tokens.dtype) @ tokens
+        mixed = (pooled[:, None] @ value_weight.reshape(heads, width, -1).mT).reshape(1, -1)
+        return self.out(mixed + self._first_value_conv(first, value_weight)), row
+
+    def _first_value_conv(self, first: Tensor, value_weight: Tensor) -> Tensor:
+        """The value convolution at the first token, [1, e]: only taps from the middle on meet a token."""
+        taps = self.taps[:, self.taps.shape[1] // 2 :]
+        values = functional.linear(first, value_weight)
+        values = values.reshape(len(values), self.heads, -1).transpose(0, 1)
+        return (taps[:, None, : values.shape[1]].to(values.dtype) @ values).reshape(1, -1)
+
+    def _core(self, plan: LandmarkPlan, tokens: Tensor) -> _Core:
+        with torch.autocast(tokens.device.type, enabled=False):
+            means = plan.means(at_least_float32(tokens))
+            weight = at_least_float32(self.qkv.weight)[: 2 * tokens.shape[1]]
+            queries, keys = (self._by_head(part) for part in functional.linear(means, weight).chunk(2, dim=-1))
+            queries = queries * self._scale(queries)
+            mu = plan.landmark_multiplicity(means)
+            # Rows of A2 summed over the landmarks that each column stands for, then seen in the orthonormal
+            # basis in which z equal landmarks are one vector of length sqrt(z).
+            merged = (queries @ keys.mT + mu.log()).softmax(-1)
+            scale = (mu[:, None] * merged / mu).sum(-2).max()
+            root = mu.sqrt()[:, None]
+            return _Core(queries, keys, root * merged / root.mT, scale, root, mu.log())
+
+    def _inverse(self, core: _Core, y: Tensor, *, transpose: bool) -> Tensor:
+        """pinv(A2) Y, or pinv(A2)^T Y, with landmarks of multiplicity mu counted mu times."""
+        with torch.autocast(y.device.type, enabled=False):
+            y = at_least_float32(y)
+            before, after = (1 / core.root, core.root) if transpose else (core.root, 1 / core.root)
+            applied = pseudo_inverse_apply(core.a2, core.scale, before * y, steps=self.pinv_steps, transpose=transpose)
+            return after * applied
+
+    def _by_head(self, rows: Tensor) -> Tensor:
+        return rows.reshape(len(rows), self.heads, -1).transpose(0, 1)
+
+    def _scale(self, queries: Tensor) -> float:
+        return float(queries.shape[-1] ** -0.5)
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, *, scale: float) -> Tensor:
+    """softmax(scale q k^T + bias) v for [h, ., d]; the bias [keys] is the same for every query."""
+    mask = None if bias is None else bias.to(queries.dtype).expand(1, 1, queries.shape[1], -1)
+    return functional.scaled_dot_product_attention(
+        queries[None], keys[None], values[None], attn_mask=mask, scale=scale
+    )[0]

@@ -1,0 +1,1 @@
+"""Clusters of a bag's instances: first guess, refinement, prototypes."""

@@ -1,0 +1,151 @@
+"""ReMix (Yang et al., 2022): prototypes of a slide are varied with those of another slide of the same class.
+
+Reduce: Euclidean k-means gives K prototypes c_k (means) and, per prototype, a bank of shifts drawn from N(0, Σ_k), Σ_k
+the covariance of the cluster. Mix, with λ ~ U(0, 1) once per bag and, for each prototype s_i of Z_a with its nearest
+prototype t_i of Z_b, with probability `rate`:
+
+    append       add t_i                          replace   s_i := t_i
+    interpolate  add (1 − λ) s_i + λ t_i          cov       add s_i + λ δ, δ a shift from the bank of t_i
+    joint        replace, append, interpolate and cov in this order, each with its own coin
+
+The label stays. A shift is drawn as g X/√(n−1) with X the centered rows and g standard normal, which has covariance Σ_k
+exactly, costs n·d instead of d² and is 0 for a cluster of one. The bank belongs to its slide, so that shuffling slides
+cannot give a slide the shifts of another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pams_mil.remix.clustering.kmeans import euclidean_clusters, means
+from pams_mil.remix.strategy import (
+    FROM_A,
+    SYNTHETIC,
+    AnyBag,
+    Mixed,
+    PartnerRule,
+    check_number,
+    check_option,
+    check_pair,
+    prepare,
+)
+
+DISCOVER = "ReMix"
+Mode = Literal["append", "replace", "interpolate", "cov", "joint"]
+MODES: tuple[Mode, ...] = ("append", "replace", "interpolate", "cov", "joint")
+
+
+@dataclass(frozen=True)
+class ReducedBag:
+    """A slide's rows with its prototypes and their shifts, made once and kept together."""
+
+    rows: Tensor
+    prototypes: Tensor
+    """[K, d]."""
+    shifts: Tensor
+    """[K, bank, d]."""
+
+
+@dataclass(frozen=True)
+class ReMix:
+    """Z_a (or only its prototypes) with prototypes varied by those of Z_b.
+
+    >>> mixed = ReMix(rate=1.0, mode="append")(torch.rand(40, 4), torch.rand(30, 4), torch.Generator().manual_seed(0))
+    >>> len(mixed.rows_from(0)), int((mixed.origin_bag == -1).sum())  # all of a and one prototype for each of a's 11
+    (40, 11)
+    """
+
+    mode: Mode = "joint"
+    rate: float = 0.2
+    """Probability of each change of each prototype."""
+    clusters: int = 11
+    """K, the prototypes of a slide at most."""
+    iterations: int = 20
+    bank: int = 200
+    """Shifts kept per prototype."""
+    reduced: bool = False
+    """Train on the prototypes alone, as published, instead of adding to the slide's rows."""
+
+    def __post_init__(self) -> None:
+        check_option("mode", self.mode, MODES)
+        check_number("rate", self.rate, 0, 1)
+        check_number("clusters", self.clusters, 1, whole=True)
+        check_number("iterations", self.iterations, 0, whole=True)
+        check_number("bank", self.bank, 1, whole=True)
+
+    @property
+    def partner(self) -> PartnerRule:
+        """A slide of the same class, possibly the same slide; the label stays."""
+        return "same_class"
+
+    def reduce(self, bag: AnyBag, generator: torch.Generator) -> ReducedBag:
+        """Prototypes and shift bank of a slide; keep the result to save the clustering in later epochs."""
+        bag = prepare(bag)
+        labels = euclidean_clusters(bag.values, clusters=self.clusters, iterations=self.iterations, generator=generator)
+        shifts = []
+        prototypes = means(bag.values, labels)
+        for number, center in enumerate(prototypes):
+            centered = bag.values[labels == number] - center
+            normal = torch.randn(self.bank, len(centered), generator=generator, device=generator.device)
+            normal = normal.to(centered.device, centered.dtype)
+            shifts.append(normal @ centered / math.sqrt(max(1, len(centered) - 1)))
+        return ReducedBag(bag.rows, prototypes, torch.stack(shifts))
+
+    def __call__(self, a: AnyBag | ReducedBag, b: AnyBag | ReducedBag, generator: torch.Generator) -> Mixed:
+        """The rows (or prototypes) of a, then what was generated."""
+        check_pair(_rows(a), _rows(b))
+        a = a if isinstance(a, ReducedBag) else self.reduce(a, generator)
+        b = b if isinstance(b, ReducedBag) else self.reduce(b, generator)
+        source, added = _mix(a, b, self.mode, self.rate, generator)
+        if self.reduced:
+            features = torch.cat([source, *added])
+            kept = 0
+        else:
+            # The slide's own rows cannot be replaced; a replaced prototype joins them instead.
+            replaced = (source != a.prototypes).any(1)
+            features = torch.cat([a.rows.to(source.dtype), source[replaced], *added])
+            kept = len(a.rows)
+        return _mixed(features.to(a.rows.dtype), kept, len(a.prototypes))
+
+
+def _rows(bag: AnyBag | ReducedBag) -> AnyBag:
+    return bag.rows if isinstance(bag, ReducedBag) else bag
+
+
+def _mix(
+    a: ReducedBag, b: ReducedBag, mode: Mode, rate: float, generator: torch.Generator
+) -> tuple[Tensor, list[Tensor]]:
+    """Prototypes of a after replacement, and the rows to add."""
+    source, added = a.prototypes.clone(), []
+    nearest = torch.cdist(a.prototypes, b.prototypes).argmin(1)
+    target = b.prototypes[nearest]
+    strength = _random((), generator)
+    for step in ("replace", "append", "interpolate", "cov") if mode == "joint" else (mode,):
+        coin = (_random((len(source),), generator) < rate).to(source.device)
+        if step == "replace":
+            source[coin] = target[coin]
+        elif step == "append":
+            added.append(target[coin])
+        elif step == "interpolate":
+            added.append(torch.lerp(source[coin], target[coin], float(strength)))
+        else:
+            pick = (_random((len(source),), generator) * b.shifts.shape[1]).long().to(source.device)
+            added.append(source[coin] + float(strength) * b.shifts[nearest, pick][coin])
+    return source, added
+
+
+def _random(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
+
+
+def _mixed(features: Tensor, kept: int, prototypes: int) -> Mixed:
+    origin = torch.full((len(features),), SYNTHETIC, dtype=torch.int8, device=features.device)
+    origin[:kept] = FROM_A
+    row = torch.full((len(features),), -1, dtype=torch.int64, device=features.device)
+    row[:kept] = torch.arange(kept, device=features.device)
+    return Mixed(features, origin, row, live_clusters=prototypes)

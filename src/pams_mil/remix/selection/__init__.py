@@ -1,0 +1,1 @@
+"""Which rows of a bag are worth planting: neighbors and evidence."""

@@ -1,0 +1,223 @@
+"""How much each instance speaks for its slide's label, learned from slide labels alone.
+
+The labeling rule says that a slide less urgent than y holds no instance of class y. So for a class y the instances N of
+all less urgent training slides are certain negatives, and those of slides at least as urgent, P, are candidates:
+
+    w_y = (Σ + r · tr(Σ)/d · I)⁻¹ (μ_P − μ_N),   Σ = (Cov P + Cov N) / 2      every slide weighs the same
+    R times: P = the rows of each of its slides with the highest w_y · z (a share s of them); fit again
+    evidence of z = share of N (slides weighing the same) with w_y · z' < w_y · z,   in [0, 1]
+
+An evidence of 0.9 means: more like an urgent finding than 90 % of what is known not to be one. To keep a slide from
+vouching for itself, w_y comes from the slides of other patients (F folds). Instance labels are never used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pams_mil import seeding
+from pams_mil.errors import ParameterError
+from pams_mil.remix.strategy import PreparedBag, check_number
+
+Read = Callable[[int], Tensor]
+
+
+@dataclass(frozen=True)
+class EvidenceSettings:
+    """How the discriminants are fitted."""
+
+    ridge: float = 1.0
+    """r, relative to the mean variance of a feature."""
+    rounds: int = 3
+    """R, how often the candidates are narrowed down."""
+    keep: float = 0.5
+    """s, the share of a candidate slide's rows that is kept."""
+    folds: int = 5
+    """F, groups of patients for cross-fitting."""
+    components: int = 128
+    """Features are reduced to at most this many principal components first."""
+    most_rows: int = 20_000
+    """Rows used for fitting, shared equally by the slides; all rows are scored."""
+
+    def __post_init__(self) -> None:
+        check_number("ridge", self.ridge, 1e-9)
+        check_number("rounds", self.rounds, 0, whole=True)
+        check_number("keep", self.keep, 0, 1)
+        check_number("folds", self.folds, 2, whole=True)
+        check_number("components", self.components, 1, whole=True)
+        check_number("most_rows", self.most_rows, 2, whole=True)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Rows drawn for fitting, in principal components."""
+
+    rows: Tensor  # [m, q]
+    slide: Tensor  # [m] which slide a row is from
+    rank: Tensor  # [m] urgency of the slide
+    fold: Tensor  # [m]
+
+    def weights(self, chosen: Tensor) -> Tensor:
+        """Weights of the chosen rows, summing to 1, by which every slide among them counts the same."""
+        slide = self.slide[chosen]
+        share = torch.bincount(slide)[slide].double().reciprocal()
+        return share / share.sum()
+
+
+def score_evidence(
+    read: Read,
+    ranks: Sequence[int],
+    patients: Sequence[str],
+    *,
+    seed: int = 0,
+    settings: EvidenceSettings | None = None,
+) -> list[Tensor | None]:
+    """Evidence [n_i] of every training slide's instances; None for slides that outrank no other.
+
+    Args:
+        read: gives the features [n, d] of the slide at a position; called twice per slide, so bags need not be held.
+        ranks: urgency of each slide's label at the finest level, `hierarchy.ranks()[targets]`.
+        patients: patient of each slide; slides of one patient never vouch for one another.
+        seed: decides the folds and the rows drawn for fitting.
+        settings: how to fit.
+
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <torch._C.Generator object at ...>
+    >>> bags = [torch.randn(50, 4) for _ in range(12)]
+    >>> for bag in bags[6:]:
+    ...     _ = bag[:5, 0].add_(6.0)  # the urgent half: five planted instances each
+    >>> evidence = score_evidence(bags.__getitem__, [0] * 6 + [1] * 6, [str(i) for i in range(12)])
+    >>> evidence[0] is None, bool(evidence[6][:5].min() > 0.95), bool(evidence[6][5:].mean() < 0.7)
+    (True, True, True)
+    """
+    settings = settings or EvidenceSettings()
+    if not len(ranks) == len(patients) > 0:
+        raise ParameterError(f"Evidence needs a rank and a patient per slide, found {len(ranks)} and {len(patients)}.")
+    folds = patient_folds(patients, settings.folds, seed)
+    sample, center, basis = _draw_sample(read, ranks, folds, seed, settings)
+    lines: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor] | None] = {}
+    scores: list[Tensor | None] = []
+    for slide, (rank, fold) in enumerate(zip(ranks, folds, strict=True)):
+        if (rank, fold) not in lines:
+            lines[rank, fold] = _fit(sample, rank, fold, settings)
+        line = lines[rank, fold]
+        scores.append(
+            None if line is None else _evidence((read(slide).float() - center) @ (basis @ line[0]), *line[1:])
+        )
+    return scores
+
+
+def patient_folds(patients: Sequence[str], folds: int, seed: int) -> list[int]:
+    """A fold for each slide, the same for all slides of a patient.
+
+    >>> patient_folds(["p", "q", "p", "r"], 2, seed=0) in ([0, 1, 0, 0], [1, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1],
+    ...     [1, 1, 1, 0], [1, 0, 1, 0])
+    True
+    """
+    names = sorted(set(patients))
+    order = seeding.numpy_generator(seed, "evidence folds").permutation(len(names))
+    fold = {names[position]: number % folds for number, position in enumerate(order)}
+    return [fold[patient] for patient in patients]
+
+
+def _draw_sample(
+    read: Read, ranks: Sequence[int], folds: Sequence[int], seed: int, settings: EvidenceSettings
+) -> tuple[_Sample, Tensor, Tensor]:
+    most = max(1, settings.most_rows // len(ranks))
+    drawn = []
+    for slide in range(len(ranks)):
+        rows = read(slide)
+        order = torch.randperm(len(rows), generator=seeding.generator(seed, "evidence rows", slide))[:most]
+        drawn.append(rows[order.to(rows.device)].float())
+    counts = torch.tensor([len(rows) for rows in drawn])
+    joined = torch.cat(drawn)
+    center = joined.mean(0)
+    basis = _principal(joined - center, settings.components)
+    slide_of = torch.repeat_interleave(torch.arange(len(ranks)), counts)
+    sample = _Sample(
+        rows=(joined - center) @ basis,
+        slide=slide_of,
+        rank=torch.tensor(list(ranks))[slide_of],
+        fold=torch.tensor(list(folds))[slide_of],
+    )
+    return sample, center, basis
+
+
+def _principal(rows: Tensor, components: int) -> Tensor:
+    """[d, q] the directions of largest variance."""
+    vectors: Tensor = torch.linalg.eigh(rows.T @ rows)[1]
+    return vectors[:, -components:]
+
+
+def _fit(sample: _Sample, rank: int, fold: int, settings: EvidenceSettings) -> tuple[Tensor, Tensor, Tensor] | None:
+    """w_y for one rank and fold, with the negatives' scores, ascending, and their summed weights."""
+    negative, candidate = sample.rank < rank, sample.rank >= rank
+    if not negative.any():
+        return None
+    other = sample.fold != fold
+    # A class seen in one fold alone has no other slides to learn from: then its own are better than none.
+    negative = negative & other if (negative & other).any() else negative
+    candidate = candidate & other if (candidate & other).any() else candidate
+    positive = candidate
+    line = _discriminant(sample, negative, positive, settings.ridge)
+    for _ in range(settings.rounds):
+        positive = _strongest(sample, candidate, sample.rows @ line, settings.keep)
+        line = _discriminant(sample, negative, positive, settings.ridge)
+    scores, order = (sample.rows[negative] @ line).sort()
+    return line, scores, sample.weights(negative)[order].cumsum(0).to(scores.dtype)
+
+
+def _discriminant(sample: _Sample, negative: Tensor, positive: Tensor, ridge: float) -> Tensor:
+    means, covariance = [], torch.zeros(())
+    for chosen in (positive, negative):
+        rows, weight = sample.rows[chosen].double(), sample.weights(chosen)
+        means.append(weight @ rows)
+        centered = (rows - means[-1]) * weight.sqrt()[:, None]
+        covariance = covariance + centered.T @ centered / 2
+    # Without any variance every direction is as good as another; the smallest number keeps the system solvable.
+    floor = (ridge * covariance.diagonal().mean()).clamp_min(torch.finfo(torch.float64).tiny)
+    covariance.diagonal().add_(floor)
+    line: Tensor = torch.linalg.solve(covariance, means[0] - means[1])
+    return line.to(sample.rows.dtype)
+
+
+def _strongest(sample: _Sample, candidate: Tensor, score: Tensor, keep: float) -> Tensor:
+    """The highest-scoring share of every candidate slide's rows, at least one each."""
+    rows = candidate.nonzero().squeeze(1)
+    order = rows[np.lexsort((-score[rows].numpy(), sample.slide[rows].numpy()))]
+    _, counts = torch.unique_consecutive(sample.slide[order], return_counts=True)
+    starts = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    place = torch.arange(len(order)) - starts
+    limit = torch.repeat_interleave((counts * keep).ceil().clamp_min(1), counts)
+    chosen = torch.zeros_like(candidate)
+    chosen[order[place < limit]] = True
+    return chosen
+
+
+def _evidence(score: Tensor, negatives: Tensor, weights: Tensor) -> Tensor:
+    """Share of the negatives, by weight, that score lower."""
+    below = torch.searchsorted(negatives, score)
+    return torch.cat([weights.new_zeros(1), weights])[below]
+
+
+def convincing_rows(bag: PreparedBag, level: float) -> Tensor:
+    """Rows with an evidence of at least 1 − level, in their order; the most convincing one when there are none.
+
+    >>> from pams_mil.remix.strategy import prepare
+    >>> bag = prepare(torch.ones(3, 2), evidence=torch.tensor([0.95, 0.3, 0.8]))
+    >>> convincing_rows(bag, 0.2).tolist(), convincing_rows(bag, 0.01).tolist()
+    ([0, 2], [0])
+    """
+    if bag.evidence is None:
+        raise ParameterError(
+            "selection='evidence' needs bags with evidence, found one without. Score the training slides once with "
+            "score_evidence(...) and pass prepare(features, evidence=...), or choose another selection."
+        )
+    # In float32, 1 - 0.2 is not exactly the 0.8 that a share of the negatives may be.
+    chosen = (bag.evidence >= 1 - level - 1e-6).nonzero().squeeze(1)
+    return chosen if len(chosen) else bag.evidence.argmax()[None]

@@ -1,0 +1,111 @@
+"""The benchmark's table as Markdown, CSV and LaTeX: mean ± sd over runs, the best bold, the second underlined."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from pams_mil.metrics.table import FACTS
+from pams_mil.report.bench import EXTRA, TABLE, Bench, Row, Spread
+
+_LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+          "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}  # fmt: skip
+
+
+def spread_text(spread: Spread, metric: str, *, sign: str = "±", digits: int = 2) -> str:
+    """Mean and deviation in the units of the metric.
+
+    >>> spread_text(Spread(0.4759, 0.0213, 5), "acc"), spread_text(Spread(float("nan"), float("nan"), 0, 3), "asmc")
+    ('47.59 ± 2.13', 'no errors')
+    """
+    if math.isnan(spread.mean):
+        return "no errors" if metric == "asmc" and spread.missing else "–"
+    scale = 100 if FACTS[metric].percent else 1
+    text = f"{scale * spread.mean:.{digits}f}"
+    return text if math.isnan(spread.sd) else f"{text} {sign} {scale * spread.sd:.{digits}f}"
+
+
+def caption(bench: Bench) -> str:
+    """What the numbers are, in one sentence."""
+    counts = sorted({len(row.repetitions) for row in bench.rows})
+    runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    what = "one run" if counts == [1] else f"mean ± population standard deviation over {runs} runs"
+    return (
+        f"Test scores in percent, {what} per row (same seeds and budget for all); scores of coarser levels are lifted "
+        "from the finest. Best bold, second underlined, for each model."
+    )
+
+
+def markdown(bench: Bench) -> str:
+    """A table per level, finest first."""
+    parts = [caption(bench), ""]
+    for level in reversed(range(bench.hierarchy.num_levels)):
+        heads = [f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}" for key in (*TABLE, *EXTRA)]
+        parts += [f"**{_md(bench.hierarchy.level_names[level])}**", ""]
+        parts += ["| model | method | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(heads)]
+        for row in bench.rows:
+            cells = [_marked(bench, row, level, key, "**{}**", "<u>{}</u>") for key in (*TABLE, *EXTRA)]
+            parts.append(f"| {_md(row.model)} | {_md(row.method)} | " + " | ".join(cells) + " |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def latex(bench: Bench) -> str:
+    r"""A booktabs table: methods down, the paper's four metrics per level across."""
+    levels = list(range(bench.hierarchy.num_levels))
+    words = _tex(caption(bench)).replace("±", r"$\pm$")
+    groups = [rf"\multicolumn{{{len(TABLE)}}}{{c}}{{{_tex(bench.hierarchy.level_names[level])}}}" for level in levels]
+    heads = [_tex(FACTS[key].label) for _ in levels for key in TABLE]
+    lines = [
+        r"\begin{table}",
+        rf"\caption{{{words}}}",
+        r"\begin{tabular}{ll" + "c" * len(heads) + "}",
+        r"\toprule",
+        " & & " + " & ".join(groups) + r" \\",
+        "Model & Method & " + " & ".join(heads) + r" \\",
+    ]
+    for model in bench.models:
+        lines.append(r"\midrule")
+        for row in bench.of_model(model):
+            cells = [
+                _marked(bench, row, level, key, r"\textbf{{{}}}", r"\underline{{{}}}", sign=r"$\pm$")
+                for level in levels
+                for key in TABLE
+            ]
+            lines.append(f"{_tex(model)} & {_tex(row.method)} & " + " & ".join(cells) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def csv_rows(bench: Bench) -> Iterator[list[object]]:
+    """Long form: one line per row, level and metric, with interval and test against the reference."""
+    yield ["model", "method", "level", "metric", "mean", "sd", "runs", "ci_low", "ci_high",
+           "difference", "difference_low", "difference_high", "p_value", "p_value_holm"]  # fmt: skip
+    for row in bench.rows:
+        for (level, key), spread in row.spreads.items():
+            name = bench.hierarchy.level_names[level]
+            low, high = row.pooled[level].intervals.get(key, (math.nan, math.nan))
+            found = None if row.comparison is None else row.comparison.levels[name].get(key)
+            tested: list[object] = [""] * 5
+            if found is not None:
+                tested = [found.difference, *found.interval, found.p_value, found.corrected_p]
+            numbers = [spread.mean, spread.sd, spread.n, low, high, *tested]
+            yield [row.model, row.method, name, key, *(_number(number) for number in numbers)]
+
+
+def _marked(bench: Bench, row: Row, level: int, key: str, best: str, second: str, *, sign: str = "±") -> str:
+    text = spread_text(row.spreads[level, key], key, sign=sign)
+    if len(bench.of_model(row.model)) < 2:
+        return text
+    return {1: best, 2: second}.get(bench.place(row, level, key), "{}").format(text)
+
+
+def _number(value: object) -> object:
+    return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
+
+
+def _md(text: str) -> str:
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _tex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))

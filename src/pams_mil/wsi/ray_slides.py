@@ -1,0 +1,77 @@
+"""Slides spread over a Ray cluster, one task per slide.
+
+The output folder is shared by all nodes. Claims and atomic writes protect it as they do for processes on one machine,
+so a node may be lost at any time: Ray gives its slide to another, as soon as one is free.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pams_mil.errors import MissingExtraError
+from pams_mil.wsi.encoders.encoder import Encoder, EncoderOptions, create_encoder
+from pams_mil.wsi.extract import Outcome, Watcher, extract, settle_failures
+from pams_mil.wsi.slide_sources import SlideSource
+from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+
+
+@functools.lru_cache(maxsize=1)
+def loaded_encoder(name: str, options: EncoderOptions) -> Encoder:
+    """The encoder of a worker process: loaded for its first slide, kept for those that follow."""
+    return create_encoder(name, options)
+
+
+def extract_one(
+    source: SlideSource, out: str, encoder: str, options: EncoderOptions, settings: TileSettings, work: WorkSettings
+) -> Outcome:
+    """One slide, wherever Ray sends it."""
+    return extract([source], Path(out), loaded_encoder(encoder, options), settings, work)
+
+
+def extract_on_cluster(
+    sources: Sequence[SlideSource],
+    out: Path,
+    encoder: str,
+    options: EncoderOptions,
+    settings: TileSettings,
+    work: WorkSettings,
+    watcher: Watcher,
+    announce: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Extract every slide whose bag is missing, on the cluster that Ray is connected to (or starts here)."""
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError as error:
+        raise MissingExtraError("--engine ray", package="ray", extra="ray") from error
+    create_encoder(encoder, options, announce=announce)  # an unknown name or missing weights fail here, in words
+    if not ray.is_initialized():
+        ray.init(include_dashboard=False, log_to_driver=False)
+    with_gpu = options.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
+    share = {"num_gpus": 1, "max_calls": 0} if with_gpu else {"num_cpus": 1}
+    task = ray.remote(**share, max_retries=-1)(extract_one)
+    place = str(out.resolve())
+    outcome = _collect(
+        ray, [task.remote(source, place, encoder, options, settings, work) for source in sources], watcher
+    )
+    settle_failures(out, outcome)
+    return outcome
+
+
+def _collect(ray: Any, tasks: list[Any], watcher: Watcher) -> Outcome:
+    total = Outcome()
+    while tasks:
+        finished, tasks = ray.wait(tasks, num_returns=1)
+        part: Outcome = ray.get(finished[0])
+        total.made += part.made
+        total.kept += part.kept
+        total.failed.update(part.failed)
+        total.tiles += part.tiles
+        for slide_id in (*part.made, *part.kept, *part.failed):
+            watcher.planned(slide_id, part.tiles)
+            watcher.encoded(part.tiles)
+            watcher.finished(slide_id, part.failed[slide_id][2] if slide_id in part.failed else "")
+    return total

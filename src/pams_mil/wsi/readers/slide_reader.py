@@ -1,0 +1,70 @@
+"""What every reader offers: levels, the stated resolution, and pixels of a level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class PyramidLevel:
+    """One resolution of a slide; `downsample` is level-0 pixels per pixel of this level."""
+
+    downsample: float
+    width: int
+    height: int
+
+
+def pyramid(stated: Iterable[float], sizes: Iterable[tuple[int, int]]) -> tuple[PyramidLevel, ...]:
+    """Levels with their true downsamples.
+
+    Libraries divide rounded sizes: half of 1739 pixels is 869, and 1739 / 869 = 2.001. Scanners halve exactly and drop
+    the rest, so a size that whole-number reduction explains means that whole number.
+
+    >>> [level.downsample for level in pyramid([1.0, 2.0012, 3.4], [(1739, 1739), (869, 869), (511, 511)])]
+    [1.0, 2.0, 3.4]
+    """
+    levels: list[PyramidLevel] = []
+    for downsample, (width, height) in zip(stated, sizes, strict=True):
+        full = levels[0] if levels else PyramidLevel(1.0, width, height)
+        whole = max(1, round(downsample))
+        fits = all(
+            -(-before // whole) >= now >= before // whole
+            for before, now in ((full.width, width), (full.height, height))
+        )
+        levels.append(PyramidLevel(float(whole) if fits else float(downsample), int(width), int(height)))
+    return tuple(levels)
+
+
+class Reader(Protocol):
+    """An open slide; unless `is_shared`, a reader belongs to one thread. It is dropped after an error."""
+
+    is_shared: bool
+    levels: tuple[PyramidLevel, ...]
+    stated_mpp: tuple[float | None, float | None]
+
+    def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+        """RGB [height, width, 3] of a region inside a level, in that level's own pixels."""
+        ...
+
+    def close(self) -> None:
+        """Give the file back."""
+        ...
+
+
+def number(properties: Mapping[str, object], name: str) -> float | None:
+    """A property as a number, or None where it is absent or not one.
+
+    >>> number({"mpp": "0.25"}, "mpp"), number({"mpp": "n/a"}, "mpp"), number({}, "mpp")
+    (0.25, None, None)
+    """
+    try:
+        return float(str(properties[name]))
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,152 @@
+"""One slide from file to bag, in two steps: prepare (open, find tissue, plan) and finish (encode, write).
+
+The first step needs no encoder and runs on a reader thread while the slide before is being encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from pams_mil.data.bags.bag import Bag, BagInfo
+from pams_mil.errors import SlideError
+from pams_mil.wsi.bag_record import CellCounts, ExtractionRecord, write_extracted
+from pams_mil.wsi.encoders.encoder import Encoder, weights_digest
+from pams_mil.wsi.overview import Overview, read_overview
+from pams_mil.wsi.preview import write_preview
+from pams_mil.wsi.slide import Slide
+from pams_mil.wsi.slide_sources import SlideSource, file_fingerprint
+from pams_mil.wsi.tile_grid import Grid, TilePlan, plan_tiles
+from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+from pams_mil.wsi.tile_stream import Encoded, TileStream, encode
+from pams_mil.wsi.tissue import Tissue, find_tissue
+
+
+class NoTissueError(SlideError):
+    """A slide on which no tile holds enough tissue."""
+
+    reason = "no tissue"
+
+
+@dataclass(frozen=True)
+class PreparedSlide:
+    """An open slide with its plan, the first tiles on their way."""
+
+    source: SlideSource
+    slide: Slide
+    fingerprint: str
+    overview: Overview
+    tissue: Tissue
+    plan: TilePlan
+    stream: TileStream
+
+    def close(self) -> None:
+        """Stop reading and close the file."""
+        self.stream.stop()
+        self.slide.close()
+
+    def __enter__(self) -> PreparedSlide:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def prepare(source: SlideSource, settings: TileSettings, work: WorkSettings, pool: Executor) -> PreparedSlide:
+    """Open a slide, find its tissue and plan its tiles; the readers of `pool` start on the first of them."""
+    slide = Slide(
+        source.path, reader=settings.reader, mpp_of_slide=source.mpp, mpp_is_certain=source.mpp_is_certain
+    )  # fmt: skip
+    try:
+        fingerprint = file_fingerprint(source.path)
+        overview = read_overview(slide)
+        tissue = find_tissue(overview, slide.mpp)
+        plan = _plan(slide, tissue, settings)
+        stream = TileStream(
+            slide, plan, pool, ahead=work.workers + 2, skip_unreadable=settings.on_bad_tile == "skip"
+        )  # fmt: skip
+        if len(plan.cells):
+            stream.prefetch()
+    except BaseException:
+        slide.close()
+        raise
+    return PreparedSlide(source, slide, fingerprint, overview, tissue, plan, stream)
+
+
+def finish(
+    prepared: PreparedSlide,
+    path: Path,
+    encoder: Encoder,
+    settings: TileSettings,
+    work: WorkSettings,
+    advance: Callable[[int], None],
+    preview: Path | None = None,
+) -> int:
+    """Encode a prepared slide and write its bag; returns the number of tiles."""
+    plan, source = prepared.plan, prepared.source
+    if preview is not None:
+        write_preview(preview, prepared.overview, prepared.tissue, plan)
+    if not len(plan.cells):
+        raise NoTissueError(
+            f"{source.path.name}: no tile has {settings.min_tissue:.0%} tissue or more; {prepared.tissue.fraction:.1%} "
+            "of the slide looks like tissue. Look at it with --preview; lower --min-tissue, or leave the slide out."
+        )
+    try:
+        encoded = encode(prepared.stream, encoder, batch=work.batch, advance=advance)
+    except SlideError as error:
+        hint = "" if settings.on_bad_tile == "skip" else " Use --on-bad-tile skip to leave such tiles out."
+        raise SlideError(f"{error}.{hint}") from error
+    bag = Bag(
+        encoded.features.astype(np.dtype(settings.feature_dtype), copy=False),
+        plan.coords_px0[encoded.rows].astype(np.int32),
+        BagInfo(
+            encoder=encoder.name,
+            tile_px=settings.tile_px,
+            tile_px0=plan.grid.tile_px0,
+            mpp=settings.mpp,
+            level0_mpp=prepared.slide.mpp,
+        ),
+    )
+    write_extracted(path, bag, _record(prepared, encoded, encoder, settings))
+    return len(encoded.rows)
+
+
+def _plan(slide: Slide, tissue: Tissue, settings: TileSettings) -> TilePlan:
+    try:
+        grid = Grid.over(
+            slide.width, slide.height, mpp_of_slide=slide.mpp, mpp=settings.mpp, tile_px=settings.tile_px
+        )  # fmt: skip
+    except SlideError as error:
+        raise SlideError(f"{slide.path.name}: {error}.") from error
+    return plan_tiles(grid, tissue, min_tissue=settings.min_tissue)
+
+
+def _record(prepared: PreparedSlide, encoded: Encoded, encoder: Encoder, settings: TileSettings) -> ExtractionRecord:
+    slide, plan = prepared.slide, prepared.plan
+    kept = len(encoded.rows)
+    return ExtractionRecord(
+        slide_file=slide.path.name,
+        slide_fingerprint=prepared.fingerprint,
+        slide_size_px0=(slide.width, slide.height),
+        reader=slide.reader_name,
+        mpp_of_slide=slide.mpp,
+        mpp_origin=slide.resolution.origin,
+        encoder=encoder.name,
+        encoder_digest=weights_digest(encoder),
+        min_tissue=settings.min_tissue,
+        tissue_threshold=prepared.tissue.threshold,
+        tissue_share=prepared.tissue.fraction,
+        counts=CellCounts(
+            cells=plan.grid.num_cells,
+            kept=kept,
+            background=plan.grid.num_cells - len(plan.cells),
+            unreadable=encoded.unreadable,
+        ),
+    )

@@ -1,0 +1,65 @@
+"""New slides for a trained run: extracted in the way its training features were made, and listed in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pams_mil import atomic
+from pams_mil.errors import ConfigError, SlideError
+from pams_mil.wsi.encoders.encoder import EncoderOptions, create_encoder
+from pams_mil.wsi.extract import BAG_FOLDER, Watcher, extract
+from pams_mil.wsi.slide_sources import SLIDE_SUFFIXES, SlideSource
+from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+
+
+@dataclass(frozen=True)
+class ReadyBags:
+    """A table of slides and the folder with their bags, as `pams predict` takes them."""
+
+    manifest: Path
+    features: Path
+
+
+def is_slide(path: Path) -> bool:
+    """Whether a path looks like a slide rather than a table or a folder.
+
+    >>> is_slide(Path("case 1.SVS")), is_slide(Path("cohort.csv"))
+    (True, False)
+    """
+    return path.suffix.lower() in SLIDE_SUFFIXES
+
+
+def bags_for_run(
+    sources: Sequence[SlideSource],
+    out: Path,
+    made: Mapping[str, Any],
+    *,
+    encoder: str | None = None,
+    options: EncoderOptions | None = None,
+    work: WorkSettings | None = None,
+    watcher: Watcher | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> ReadyBags:
+    """Bags of these slides below `out`, made as `made` says: encoder, mpp and tile_px of the training features.
+
+    `encoder` names the encoder where the stored name does not lead to its file (`onnx:FILE`, your own class).
+    """
+    missing = [name for name in ("encoder", "mpp", "tile_px") if made.get(name) is None]
+    if missing:
+        raise ConfigError(
+            f"The run does not say how its training features were made ({', '.join(missing)} unknown), so slides "
+            "cannot be encoded the same way. Extract them yourself and predict from the bags."
+        )
+    network = create_encoder(encoder or str(made["encoder"]), options, announce=announce)
+    if network.name != made["encoder"]:
+        raise ConfigError(f"The run was trained on features of {made['encoder']}, not of {network.name}.")
+    settings = TileSettings(mpp=float(made["mpp"]), tile_px=int(made["tile_px"]))
+    outcome = extract(sources, out, network, settings, work, watcher)
+    if outcome.failed:
+        raise SlideError("; ".join(message for _, _, message in outcome.failed.values()))
+    manifest = out / "slides.csv"
+    atomic.write_csv(manifest, ["slide_id"], [[source.slide_id] for source in sources])
+    return ReadyBags(manifest, out / BAG_FOLDER)

@@ -1,0 +1,101 @@
+"""Tiles of a slide as a stream: reader threads stay a few blocks ahead, so that the encoder need not wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import BagError, SlideError
+from pams_mil.wsi.encoders.encoder import Encoder
+from pams_mil.wsi.readers.slide_reader import Pixels
+from pams_mil.wsi.slide import Slide
+from pams_mil.wsi.tile_grid import TilePlan
+from pams_mil.wsi.tile_pixels import Rows, TileBlock, blocks, read_block
+
+
+class TileStream:
+    """Blocks of tiles in a fixed order, at most `ahead` of them read before they are asked for."""
+
+    def __init__(
+        self, slide: Slide, plan: TilePlan, pool: Executor, *, ahead: int, skip_unreadable: bool = False
+    ) -> None:
+        self.slide, self._plan, self._pool = slide, plan, pool
+        self._ahead, self._skip = ahead, skip_unreadable
+        self._waiting = deque(blocks(plan, slide))
+        self._reading: deque[Future[TileBlock]] = deque()
+
+    def prefetch(self) -> None:
+        """Hand blocks to the readers until enough are under way."""
+        while self._waiting and len(self._reading) < self._ahead:
+            rows = self._waiting.popleft()
+            task = self._pool.submit(read_block, self.slide, self._plan, rows, skip_unreadable=self._skip)
+            self._reading.append(task)
+
+    def __iter__(self) -> Iterator[TileBlock]:
+        self.prefetch()
+        while self._reading:
+            block = self._reading.popleft().result()
+            self.prefetch()
+            yield block
+
+    def stop(self) -> None:
+        """Drop what is waiting and let what is being read come to its end, so that the slide can be closed."""
+        self._waiting.clear()
+        for task in self._reading:
+            if not task.cancel():
+                task.exception()
+        self._reading.clear()
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Features [n, d] of the rows [n] of a plan, in the plan's order, and how many rows could not be read."""
+
+    features: npt.NDArray[Any]
+    rows: Rows
+    unreadable: int
+
+
+def encode(stream: TileStream, encoder: Encoder, *, batch: int, advance: Callable[[int], None]) -> Encoded:
+    """Encode a stream in batches; `advance` hears of every batch done.
+
+    Batches never mix slides, so a slide's features do not depend on what was extracted before it.
+    """
+    rows: list[Rows] = []
+    features: list[npt.NDArray[Any]] = []
+    unreadable = 0
+    held: list[Pixels] = []
+    for block in stream:
+        rows.append(block.rows)
+        unreadable += len(block.unreadable)
+        held.append(block.tiles)
+        while sum(map(len, held)) >= batch:
+            together = np.concatenate(held)
+            held = [together[batch:]]
+            features.append(_encoded(encoder, together[:batch]))
+            advance(batch)
+    rest = np.concatenate(held) if held else np.empty((0, 1, 1, 3), np.uint8)
+    if len(rest):
+        features.append(_encoded(encoder, rest))
+        advance(len(rest))
+    if not features:
+        raise SlideError(f"{stream.slide.path.name}: none of its {unreadable} tiles with tissue can be read")
+    order_read = np.concatenate(rows)
+    order = np.argsort(order_read, kind="stable")
+    return Encoded(np.concatenate(features)[order], order_read[order], unreadable)
+
+
+def _encoded(encoder: Encoder, tiles: Pixels) -> npt.NDArray[Any]:
+    features = np.asarray(encoder(tiles))
+    if features.ndim != 2 or len(features) != len(tiles) or features.dtype.kind != "f":
+        raise BagError(
+            f"The encoder {encoder.name} gave {features.dtype} features of shape {list(features.shape)} for "
+            f"{len(tiles)} tiles; expected floating-point numbers of shape [{len(tiles)}, d]."
+        )
+    return features
