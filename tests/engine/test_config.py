@@ -5,6 +5,8 @@ import sys
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pams_mil.cli.init import template
 from pams_mil.engine.config.grid_config import GridConfig, cells, reference_label
@@ -63,6 +65,25 @@ def test_complete_writes_every_option_and_round_trips(tmp_path):
     assert content["model"]["gated"] is True
     again = build(RunConfig, yaml.safe_load(yaml.safe_dump(content)))
     assert complete(again.resolved()).to_json() == content
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "fold": st.integers(0, 3),
+            "features": st.sampled_from(["bags", "0", "false"]),
+            "splits": st.just("splits_0.csv"),
+            "columns": st.dictionaries(st.sampled_from(["label", "patient_id"]), st.sampled_from(["0", "", "grade"])),
+            "patients_are_slides": st.booleans(),
+            "merge_cases": st.booleans(),
+        },
+    )
+)
+def test_stored_settings_are_the_settings(data):
+    """Whatever is written to `config.yaml` is read back as it was; 0 is a fold like any other."""
+    config = configure("m.csv", classes="digits", data=data, seed=0)
+    assert build(RunConfig, parse_yaml(yaml.safe_dump(config.to_json()), where="here")) == config
 
 
 def test_recipe_of_dtfd_is_filled_in_and_can_be_overruled():

@@ -162,10 +162,12 @@ class RunConfig(Strict):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, as they go into `config.yaml`."""
-        content = self.model_dump(mode="json")
-        content["data"] = {key: value for key, value in content["data"].items() if value not in (None, {}, False)}
-        return content
+        """Plain values, as they go into `config.yaml`; of `data` only what differs from its defaults.
+
+        >>> configure("m.csv", classes="bracs", data={"fold": 0}).to_json()["data"]
+        {'manifest': 'm.csv', 'fold': 0}
+        """
+        return {**self.model_dump(mode="json"), "data": self.data.model_dump(mode="json", exclude_defaults=True)}
 
     def fingerprint(self) -> dict[str, Any]:
         """What must not change when a run is resumed: all but where the data lies and what computes it."""
