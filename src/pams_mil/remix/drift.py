@@ -22,8 +22,8 @@ import numpy.typing as npt
 from pams_mil.errors import ParameterError, listing
 
 if TYPE_CHECKING:
-    from pams_mil.remix.base import PartnerRule
     from pams_mil.remix.pairing import Mode
+    from pams_mil.remix.strategy import PartnerRule
 
 Array = npt.NDArray[np.float64]
 WITHOUT_DRIFT = ("same_class", "any")
