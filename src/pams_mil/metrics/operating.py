@@ -1,0 +1,215 @@
+"""Missed urgency against false alarms at every operating point, and what one number can say about the whole curve.
+
+With d_κ of `kappa_path`, for true classes t:
+
+    missed U(κ) = share of cases that d_κ calls too low,      false alarms O(κ) = share that it calls too high
+
+The curve runs from "call everything the least urgent class" (no false alarms) over κ = 0 ... ∞ to "call everything the
+most urgent class" (nothing missed). A case changes at most twice on the way: it stops being missed at one κ and becomes
+a false alarm at another. Sorted once, these give the curve of any weighting of the cases by two cumulative sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import ParameterError
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.confusion import Labels, class_indices
+from pams_mil.metrics.kappa_path import DecisionPath, decision_path
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class OperatingCurve:
+    """Points [K] in the order of κ; the first is the constant least urgent call (κ = −inf), the last κ = inf."""
+
+    kappa: Array
+    missed: Array
+    false_alarms: Array
+
+    def missed_at(self, false_alarms: npt.ArrayLike) -> Array:
+        """The share missed when the dial is set to so many false alarms (between two points: a mix of both)."""
+        return missed_at(self.missed, self.false_alarms, np.asarray(false_alarms, dtype=np.float64))
+
+    def false_alarms_at(self, missed: npt.ArrayLike) -> Array:
+        """The fewest false alarms with which no more than this share is missed."""
+        back = slice(None, None, -1)  # seen from the other end, misses grow and false alarms fall
+        lost = np.asarray(missed, dtype=np.float64)
+        return missed_at(self.false_alarms[back], self.missed[back], lost)
+
+    def at(self, kappa: float) -> tuple[float, float]:
+        """(missed, false alarms) when a miss costs κ false alarms."""
+        place = int(np.searchsorted(self.kappa, kappa, side="right")) - 1
+        return float(self.missed[place]), float(self.false_alarms[place])
+
+
+class CurveResampler:
+    """The curve of weighted cases; the sorting is done once for all weightings."""
+
+    def __init__(self, path: DecisionPath, target: Ints) -> None:
+        ranks = path.ranks[target]
+        enough, too_much = path.kappa_to_reach(target), path.kappa_to_exceed(target)
+        missable, alarming = np.flatnonzero(ranks > path.ranks[0]), np.flatnonzero(ranks < path.ranks[-1])
+        self._missable = missable[np.argsort(enough[missable], kind="stable")]
+        self._alarming = alarming[np.argsort(too_much[alarming], kind="stable")]
+        found, raised = enough[self._missable], too_much[self._alarming]
+        kappa = np.unique(np.concatenate([found, raised, [1.0, np.inf]]))  # the most probable class is always marked
+        self.kappa: Array = np.concatenate([[-np.inf], kappa])
+        self._found = np.append(0, np.searchsorted(found, kappa, side="right"))
+        self._raised = np.append(0, np.searchsorted(raised, kappa, side="right"))
+
+    def __call__(self, weights: npt.NDArray[np.generic]) -> tuple[Array, Array]:
+        """Missed and false alarms as shares of the total weight, [K] each."""
+        total = float(np.sum(weights, dtype=np.float64))
+        found, raised = _running(weights[self._missable]), _running(weights[self._alarming])
+        return (found[-1] - found[self._found]) / total, raised[self._raised] / total
+
+    def curve(self, weights: npt.NDArray[np.generic]) -> OperatingCurve:
+        """The same with κ beside it."""
+        return OperatingCurve(self.kappa, *self(weights))
+
+
+def operating_curve(
+    y_true: Labels,
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    cost: npt.ArrayLike | None = None,
+    weights: npt.ArrayLike | None = None,
+) -> OperatingCurve:
+    """Missed urgency and false alarms at every κ, as shares of all cases.
+
+    Args:
+        y_true: Class names or indices of `level`.
+        probabilities: [n, C] of the classes at `level`.
+        hierarchy: Order and ties of the classes.
+        level: The level that labels and probabilities are of.
+        cost: What mistakes cost in the decision at κ = 1, see `decision_path`; the curve counts cases all the same.
+        weights: How often each case counts; default once.
+
+    >>> tree = ClassHierarchy.flat(["benign", "malignant"])
+    >>> curve = operating_curve([0, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.875, 0.125]], tree)
+    >>> curve.kappa.tolist(), curve.missed.round(2).tolist(), curve.false_alarms.round(2).tolist()
+    ([-inf, 1.0, 3.0, 7.0, inf], [0.67, 0.33, 0.33, 0.0, 0.0], [0.0, 0.0, 0.33, 0.33, 0.33])
+    """
+    target = class_indices(y_true, hierarchy, level)
+    path = decision_path(probabilities, hierarchy, level=level, cost=cost)
+    if not len(path) == len(target) > 0:
+        raise ParameterError(f"Expected as many labels as rows and at least one, found {len(target)} and {len(path)}.")
+    return CurveResampler(path, target).curve(_weights(weights, len(target)))
+
+
+def severity_auc(
+    y_true: Labels,
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    max_false_alarms: float | None = None,
+    weights: npt.ArrayLike | None = None,
+) -> float:
+    """How well probabilities trade missed urgency against false alarms at all operating points; higher is better.
+
+        severity AUC = 1 − A / (2 A₀),   A = ∫ U dO along the curve,   A₀ = the same for calls that ignore the case
+
+    A₀ is the area under the lower hull of the constant calls (P[t < r], P[t > r]). With two classes this is the AUC. It
+    is 1 when the classes are told apart completely, ½ for the class shares as probabilities of every case (with more
+    than two classes other constants may do worse), and NaN when all cases are equally urgent.
+
+    Args:
+        y_true: Class names or indices of `level`.
+        probabilities: [n, C] of the classes at `level`.
+        hierarchy: Order and ties of the classes.
+        level: The level that labels and probabilities are of.
+        max_false_alarms: Only that part of the curve, as a share of all cases; both areas are cut there.
+        weights: How often each case counts; default once.
+
+    >>> tree = ClassHierarchy.flat(["benign", "malignant"])
+    >>> severity_auc([0, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.875, 0.125]], tree)
+    0.5
+    """
+    curve = operating_curve(y_true, probabilities, hierarchy, level, weights=weights)
+    target = class_indices(y_true, hierarchy, level)
+    shares = class_shares(target, _weights(weights, len(target)), hierarchy.ranks(level))
+    return curve_auc(curve.missed, curve.false_alarms, shares, max_false_alarms)
+
+
+def curve_auc(missed: Array, false_alarms: Array, shares: Array, max_false_alarms: float | None = None) -> float:
+    """1 − A / (2 A₀) of one curve; `shares` [R] of the ranks, least urgent first."""
+    if max_false_alarms is not None and not max_false_alarms > 0:
+        raise ParameterError(f"max_false_alarms must be a share above 0, found {max_false_alarms!r}.")
+    constant = constant_hull(shares)
+    chance = _area(*constant, max_false_alarms)
+    return 1.0 - _area(missed, false_alarms, max_false_alarms) / (2.0 * chance) if chance > 0 else float("nan")
+
+
+def class_shares(target: Ints, weights: npt.NDArray[np.generic], ranks: Ints) -> Array:
+    """The weight of each rank as a share, [R], least urgent first."""
+    sums = np.bincount(ranks[target] - ranks[0], weights=weights, minlength=int(ranks[-1] - ranks[0]) + 1)
+    shares: Array = sums / sums.sum()
+    return shares
+
+
+def constant_calls(shares: Array) -> tuple[Array, Array]:
+    """(missed, false alarms) when every case is called the same, for each rank: P[t > r] and P[t < r]."""
+    below = np.append(0.0, np.cumsum(shares)[:-1])
+    above = np.append(np.cumsum(shares[::-1])[:-1][::-1], 0.0)
+    return above, below
+
+
+def constant_hull(shares: Array) -> tuple[Array, Array]:
+    """The lower hull of the constant calls: the best that can be done without looking at the case."""
+    hull: list[tuple[float, float]] = []  # (false alarms, missed)
+    for y, x in zip(*constant_calls(shares), strict=True):
+        while len(hull) > 1 and _turns_down(hull[-2], hull[-1], (x, y)):
+            hull.pop()
+        hull.append((float(x), float(y)))
+    x, y = np.asarray(hull).T
+    return y, x
+
+
+def _turns_down(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
+    """Whether b lies on or above the line from a to c."""
+    return (b[0] - a[0]) * (c[1] - a[1]) <= (b[1] - a[1]) * (c[0] - a[0])
+
+
+def missed_at(missed: Array, false_alarms: Array, wanted: Array) -> Array:
+    """Missed where the curve has the wanted false alarms; where it falls straight down, at the bottom."""
+    place = np.searchsorted(false_alarms, wanted, side="right") - 1
+    here, there = np.maximum(place, 0), np.minimum(place + 1, len(missed) - 1)
+    gap = false_alarms[there] - false_alarms[here]
+    step = np.divide(wanted - false_alarms[here], gap, out=np.zeros_like(wanted), where=gap > 0)
+    found: Array = missed[here] + step * (missed[there] - missed[here])
+    return found
+
+
+def _area(missed: Array, false_alarms: Array, most: float | None) -> float:
+    """∫ U dO by trapezoids, up to `most` false alarms."""
+    if most is not None and most < false_alarms[-1]:
+        inside = int(np.searchsorted(false_alarms, most, side="right"))
+        missed = np.append(missed[:inside], missed_at(missed, false_alarms, np.asarray(most)))
+        false_alarms = np.append(false_alarms[:inside], most)
+    return float(0.5 * np.diff(false_alarms) @ (missed[1:] + missed[:-1]))
+
+
+def _running(weights: npt.NDArray[np.generic]) -> Array:
+    """0 and the running sums."""
+    sums = np.zeros(len(weights) + 1)
+    np.cumsum(weights, out=sums[1:])
+    return sums
+
+
+def _weights(weights: npt.ArrayLike | None, n: int) -> Array:
+    if weights is None:
+        return np.ones(n)
+    found = np.asarray(weights, dtype=np.float64)
+    if found.shape != (n,) or not np.isfinite(found).all() or (found < 0).any() or not found.sum() > 0:
+        raise ParameterError(f"weights must be {n} finite numbers of at least 0, not all 0.")
+    return found

@@ -1,0 +1,165 @@
+"""Are the probabilities right? Proper scores, calibration at every boundary of urgency, and the order of a worklist.
+
+A boundary k separates "at least as urgent as k" from the rest. Its probability, Q_k = Σ p_t over the classes t that are
+at least as urgent, is what decisions about urgency use, so calibration is judged there. Tied classes share a boundary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import ParameterError
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.confusion import Labels, class_indices
+from pams_mil.metrics.probability import check_probabilities
+from pams_mil.metrics.reduce import divide
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_NORMAL_975 = 1.959963984540054
+_TINY = 1e-300
+"""A probability of 0 for what happened costs ln of this in NLL, not infinity."""
+
+
+def nll(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> float:
+    """Mean negative log-likelihood, −(1/N) Σ_i ln p_{i, t_i}; lower is better.
+
+    >>> round(nll([0, 1], [[0.5, 0.5], [0.5, 0.5]], ClassHierarchy.flat(["benign", "malignant"])), 4)
+    0.6931
+    """
+    true, p = _checked(y_true, probabilities, hierarchy, level)
+    return float(-np.log(np.maximum(p[np.arange(len(true)), true], _TINY)).mean())
+
+
+def brier(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> float:
+    """Brier score, (1/N) Σ_i Σ_r (p_ir − 1[t_i = r])², from 0 (best) to 2.
+
+    >>> brier([0], [[0.75, 0.25]], ClassHierarchy.flat(["benign", "malignant"]))
+    0.125
+    """
+    true, p = _checked(y_true, probabilities, hierarchy, level)
+    return float(((p - np.eye(p.shape[1])[true]) ** 2).sum(axis=1).mean())
+
+
+def rps(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> float:
+    """Ranked probability score over the boundaries of urgency, from 0 (best) to 1; NaN when there is no boundary.
+
+        RPS = (1/N) Σ_i (1/K) Σ_k (Q_ik − 1[t_i at least k])²,   K boundaries
+
+    >>> rps([2], [[0.5, 0.0, 0.5]], ClassHierarchy.flat(["benign", "atypical", "malignant"]))  # (.25 + .25) / 2
+    0.25
+    """
+    true, p = _checked(y_true, probabilities, hierarchy, level)
+    reached, at_least = boundary_probabilities(true, p, hierarchy.ranks(level))
+    return float(((at_least - reached) ** 2).mean()) if at_least.size else float("nan")
+
+
+def worklist_c_index(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> float:
+    """How often a list sorted by expected urgency puts the more urgent of two cases first; ties count half.
+
+        P(s_i < s_j | t_j outranks t_i),   s = Σ_r p_r · rank_r
+
+    NaN when all cases are equally urgent.
+
+    >>> tree = ClassHierarchy.flat(["benign", "malignant"])
+    >>> worklist_c_index([0, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.875, 0.125]], tree)
+    0.5
+    """
+    true, p = _checked(y_true, probabilities, hierarchy, level)
+    ranks = hierarchy.ranks(level)
+    score, rank = p @ ranks.astype(np.float64), ranks[true]
+    won, pairs = 0.0, 0.0
+    for urgent in np.unique(rank)[1:]:
+        lower, higher = np.sort(score[rank < urgent]), score[rank == urgent]
+        below = np.searchsorted(lower, higher, side="left") + np.searchsorted(lower, higher, side="right")
+        won += 0.5 * float(below.sum())
+        pairs += float(len(lower) * len(higher))
+    return won / pairs if pairs else float("nan")
+
+
+@dataclass(frozen=True)
+class BoundaryCalibration:
+    """Predicted against observed share of cases that are at least as urgent as a class."""
+
+    at_least: str
+    n: Ints
+    predicted: Array
+    observed: Array
+    low: Array
+    high: Array
+
+    def to_json(self) -> dict[str, Any]:
+        """Columns by name; the first entry is all cases, the others are groups of rising predicted probability."""
+        columns = {
+            "n": self.n,
+            "predicted": self.predicted,
+            "observed": self.observed,
+            "low": self.low,
+            "high": self.high,
+        }
+        return {"at_least": self.at_least, **{name: values.tolist() for name, values in columns.items()}}
+
+
+def boundary_calibration(
+    y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1, *, groups: int = 5
+) -> list[BoundaryCalibration]:
+    """For every boundary: all cases, then equally large groups by predicted probability, with Wilson's 95 % interval.
+
+    >>> tree = ClassHierarchy.flat(["benign", "malignant"])
+    >>> found = boundary_calibration([0, 1], [[0.75, 0.25], [0.25, 0.75]], tree, groups=1)[0]
+    >>> found.at_least, float(found.predicted[0]), float(found.observed[0])
+    ('malignant', 0.5, 0.5)
+    """
+    if groups < 1:
+        raise ParameterError(f"groups must be at least 1, found {groups!r}.")
+    true, p = _checked(y_true, probabilities, hierarchy, level)
+    reached, at_least = boundary_probabilities(true, p, hierarchy.ranks(level))
+    found = []
+    for column, name in enumerate(boundary_names(hierarchy, level)):
+        order = np.argsort(at_least[:, column], kind="stable")
+        pieces = [order] if groups == 1 else [order, *(part for part in np.array_split(order, groups) if part.size)]
+        n = np.asarray([len(part) for part in pieces], dtype=np.int64)
+        predicted = np.asarray([at_least[part, column].mean() for part in pieces])
+        events = np.asarray([reached[part, column].sum() for part in pieces], dtype=np.float64)
+        low, high = wilson(events, n)
+        found.append(BoundaryCalibration(name, n, predicted, events / n, low, high))
+    return found
+
+
+def boundary_names(hierarchy: ClassHierarchy, level: int = -1) -> list[str]:
+    """What each boundary asks: at least as urgent as this class; tied classes are named together."""
+    names, ranks = hierarchy.names(level), hierarchy.ranks(level)
+    tied = [[name for name, own in zip(names, ranks, strict=True) if own == rank] for rank in np.unique(ranks)[1:]]
+    return [" / ".join(group) for group in tied]
+
+
+def boundary_probabilities(true: Ints, p: Array, ranks: Ints) -> tuple[npt.NDArray[np.bool_], Array]:
+    """For every boundary: whether a case lies above it and with which probability, [n, K] each."""
+    steps = np.unique(ranks)[1:]
+    at_least = np.stack([p[:, ranks >= step].sum(axis=1) for step in steps], axis=1) if len(steps) else p[:, :0]
+    return ranks[true][:, None] >= steps, at_least
+
+
+def wilson(events: npt.ArrayLike, n: npt.ArrayLike) -> tuple[Array, Array]:
+    """Wilson's 95 % interval of a share.
+
+    >>> [round(float(bound), 3) for bound in wilson(8, 10)]
+    [0.49, 0.943]
+    """
+    z2, count = _NORMAL_975**2, np.asarray(n, dtype=np.float64)
+    share = divide(events, count)
+    center = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = _NORMAL_975 / (1 + z2 / count) * np.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
+    return np.maximum(0.0, center - half), np.minimum(1.0, center + half)
+
+
+def _checked(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int) -> tuple[Ints, Array]:
+    true, p = class_indices(y_true, hierarchy, level), check_probabilities(probabilities, hierarchy.num_classes(level))
+    if not len(true) == len(p) > 0:
+        raise ParameterError(f"Expected as many labels as rows and at least one, found {len(true)} and {len(p)}.")
+    return true, p
