@@ -1,0 +1,96 @@
+"""Softmax regression with few coefficients, fitted by Newton's method: the convex problem under every calibration.
+
+    q_ik ∝ exp(Σ_j θ_j X[i, k, j]),   minimize L(θ) = −Σ_i Σ_k Y_ik ln q_ik / Σ Y
+
+L is convex in θ, so its minimum is the only one. Each step solves the Hessian, damped as much as L needs to fall:
+where every q is 0 or 1 there is slope but no curvature, and a plain step would go anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import ParameterError
+
+Array = npt.NDArray[np.float64]
+_STEPS = 200
+_ENOUGH = 1e-16
+"""Stop when a full step would lower L by less than this."""
+_PERFECT = 1e-12
+_DAMPING = (0.0, *(10.0**power for power in range(-10, 11)))
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """Coefficients θ [j] and the value of L there."""
+
+    theta: Array
+    value: float
+
+
+def log_softmax(logits: Array) -> Array:
+    """Logarithms of rows that sum to 1; [n, c] -> [n, c]."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    rows: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return rows
+
+
+def fit(features: Array, truth: Array, start: Array) -> Minimum:
+    """The coefficients of least L.
+
+    Args:
+        features: X, [n, c, j].
+        truth: Y, [n, c], at least 0: which class each sample is of, or how much of each.
+        start: θ to begin with, [j]; directions that the samples say nothing about stay there.
+
+    >>> X = np.log([[[0.8], [0.2]], [[0.8], [0.2]], [[0.8], [0.2]]])  # says 80 % three times, and is right twice
+    >>> float(fit(X, np.array([[1, 0], [1, 0], [0, 1.0]]), np.ones(1)).theta[0]).__round__(6)  # ln 2 / ln 4
+    0.5
+    """
+    theta = np.asarray(start, dtype=np.float64).copy()
+    value = _loss(features, truth, theta)
+    for number in range(_STEPS):
+        slope, curvature = _derivatives(features, truth, theta)
+        moved = _step(features, truth, theta, value, slope, curvature)
+        if moved is None:
+            if number and value < _PERFECT:
+                break
+            return Minimum(theta, value)
+        theta, value = moved.theta, moved.value
+    raise ParameterError(
+        "The fit has no finite answer: every sample is told apart without a mistake, so that ever sharper "
+        "probabilities score ever better. Give it more samples, or some evidence against."
+    )
+
+
+def _step(features: Array, truth: Array, theta: Array, value: float, slope: Array, curvature: Array) -> Minimum | None:
+    """A better place, as far away as Newton's method dares; None when there is none."""
+    for damping in _DAMPING:
+        # least squares, so that directions without curvature are left alone
+        step = -np.linalg.lstsq(curvature + damping * np.eye(len(theta)), slope, rcond=1e-13)[0]
+        gain = float(-slope @ step) / 2
+        if damping == 0 and not gain > _ENOUGH:
+            return None
+        found = _loss(features, truth, theta + step)
+        if found <= value - 1e-4 * gain:
+            return Minimum(theta + step, found)
+    return None
+
+
+def _loss(features: Array, truth: Array, theta: Array) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):  # a step too far is not finite, and not taken
+        return float(-(truth * log_softmax(features @ theta)).sum() / truth.sum())
+
+
+def _derivatives(features: Array, truth: Array, theta: Array) -> tuple[Array, Array]:
+    """Gradient [j] and Hessian [j, j] of L."""
+    truth = truth / truth.sum()
+    weight = truth.sum(axis=1, keepdims=True)
+    q = np.exp(log_softmax(features @ theta))
+    slope = np.einsum("nk,nkj->j", weight * q - truth, features)
+    centered = features - np.einsum("nk,nkj->nj", q, features)[:, None, :]
+    curvature = np.einsum("nk,nkj,nkl->jl", weight * q, centered, centered)
+    return slope, curvature
