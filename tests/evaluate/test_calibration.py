@@ -69,6 +69,16 @@ def test_temperature_is_scikit_learns(seed, temperature):
     assert reference.nll(p, truth, found.temperature, [0.0] * 4) <= reference.nll(p, truth, 1 / beta, [0.0] * 4) + 1e-12
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_temperature_is_that_of_probmetrics(seed):
+    """By bisection, where ours is Newton's method."""
+    calibrators = pytest.importorskip("probmetrics.calibrators")
+    p, truth = sample(seed, 120, 5, temperature=2.0)
+    oracle = calibrators.get_calibrator("temp-scaling").fit(p, truth)
+    found = fit_calibration(p, truth, flat(5), form="temperature", prior_slides=0)
+    np.testing.assert_allclose(found(p), oracle.predict_proba(p), atol=1e-5)
+
+
 @settings(max_examples=15, deadline=None)
 @given(seeds, st.integers(2, 5), st.sampled_from(FORMS))
 def test_no_other_numbers_fit_better(seed, classes, form):
