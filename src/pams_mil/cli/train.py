@@ -22,21 +22,33 @@ def train(
     classes: str | None = typer.Option(None, "--classes", help="A preset (see 'pams classes') or a YAML class file."),
     method: str | None = typer.Option(None, "--method", help="Training method, e.g. pams or ce."),
     model: str | None = typer.Option(None, "--model", help="Model, e.g. abmil, transmil or dtfd."),
-    seed: int | None = typer.Option(None, "--seed", help="Seed of everything random."),
-    out: Path | None = typer.Option(None, "--out", help="Run folder; default runs/<method>-<model>-seed<seed>."),
+    fold: int | None = typer.Option(None, "--fold", min=0, help="Take the splits from the column fold_<k>."),
+    epochs: int | None = typer.Option(None, "--epochs", min=1, help="Passes over the training slides; default 50."),
+    lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4."),
+    seed: int | None = typer.Option(None, "--seed", help="Seed of everything random; default 0."),
+    out: Path | None = typer.Option(
+        None, "--out", help="Run folder; default runs/<method>-<model>-seed<seed>[-fold<k>]."
+    ),
     resume: bool = typer.Option(False, "--resume", help="Continue the run in --out."),
+    json: bool = typer.Option(False, "--json", help="Print how the run ended as JSON."),
 ) -> None:
     """Train a model; Ctrl-C saves and stops.
 
-    Example: pams train --manifest cohort/manifest.csv --classes bracs --method pams --model transmil
+    Every setting of the config file can be changed by KEY=VALUE, e.g. patience=5 or method.alpha=2.
+
+    Example: pams train --manifest splits/manifest.csv --fold 0 --features features --classes bracs --epochs 20
     """
+    from pams_mil.atomic import strict_json
     from pams_mil.cli.train_progress import TrainBar
     from pams_mil.engine.training.loop import RunInterruptedError
     from pams_mil.engine.training.train import train as run_training
 
-    options = {"manifest": manifest, "features": features, "classes": classes, "method": method, "model": model}
-    config = read_settings(list(arguments or []), {**options, "seed": seed}, out=out, resume=resume)
-    folder = out or Path("runs") / f"{config.method.name}-{config.model.name}-seed{config.seed}"
+    options = {
+        "data.manifest": manifest, "data.features": features, "data.fold": fold, "classes": classes, "method": method,
+        "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
+    }  # fmt: skip
+    config = read_settings(list(arguments or []), options, out=out, resume=resume)
+    folder = out or Path("runs") / run_name(config)
     try:
         with TrainBar(config.training.select) as bar:
             run = run_training(config, folder, resume=resume, watch=bar)
@@ -44,6 +56,9 @@ def train(
         errors.print(f"{error} Go on with: pams train --out {folder} --resume", highlight=False, markup=False)
         raise typer.Exit(130) from error
     status = run.status()
+    if json:
+        print(strict_json({"run": str(folder), **status}))
+        return
     output.print(
         f"Best {status['metric']} on validation: {status['best']:.4f} in epoch {status['best_epoch']} of "
         f"{status['epochs']}. Run folder: {folder}\nTest it with: pams evaluate {folder}",
@@ -51,27 +66,33 @@ def train(
     )  # fmt: skip
 
 
+def run_name(config: RunConfig) -> str:
+    """What a run is called unless its user names it."""
+    fold = "" if config.data.fold is None else f"-fold{config.data.fold}"
+    return f"{config.method.name}-{config.model.name}-seed{config.seed}{fold}"
+
+
 def read_settings(arguments: list[str], options: dict[str, Any], *, out: Path | None, resume: bool) -> RunConfig:
-    """Settings from a file, options and KEY=VALUE; a resumed run brings its own."""
-    from pams_mil.engine.config.run_config import RunConfig, build, with_overrides
+    """Settings from a file, options by dotted key (None: not given) and KEY=VALUE; a resumed run brings its own."""
+    from pams_mil.engine.config.run_config import RunConfig, build, with_overrides, with_setting
     from pams_mil.engine.config.yaml_file import read_yaml
     from pams_mil.engine.run.folder import RunFolder
     from pams_mil.errors import ConfigError
 
-    files = [text for text in arguments if "=" not in text]
-    changes = [text for text in arguments if "=" in text]
+    files = [text for text in arguments if "=" not in text or Path(text).is_file()]
+    changes = [text for text in arguments if text not in files]
     if len(files) > 1:
         raise ConfigError(f"Expected one config file, found {', '.join(files)}. Changes are written KEY=VALUE.")
     given = {key: value for key, value in options.items() if value is not None}
-    if resume and not files and "manifest" not in given:
+    if resume and not files and "data.manifest" not in given:
         if out is None:
             raise ConfigError("Which run? Name it with --out FOLDER --resume.")
         content = RunFolder(out).config().to_json()
     else:
         content = read_yaml(files[0]) if files else {}
-    if not content and "manifest" not in given:
+    if not content and "data.manifest" not in given:
         raise ConfigError("Nothing to train: give a config file, or --manifest and --classes. See 'pams init'.")
     for key, value in given.items():
-        path = {"manifest": "data.manifest", "features": "data.features"}.get(key, key)
-        content = with_overrides(content, [f"{path}={value}"])
-    return build(RunConfig, with_overrides(content, changes), where=files[0] if files else "the settings")
+        content = with_setting(content, key, value)
+    changed = with_overrides(content, changes, kind=RunConfig)
+    return build(RunConfig, changed, where=files[0] if files else "the settings")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from pams_mil.errors import ManifestError, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy, Ints
 
 SPLITS = ("train", "val", "test")
+FOLD_COLUMN = re.compile(r"fold_(\d+)")
+"""A column that holds the splits of one fold."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +107,17 @@ class Manifest:
             raise ManifestError(f"There is no split {split!r}; splits are {listing(SPLITS)}.{nearest(split, SPLITS)}")
         chosen = tuple(record for record in self.records if record.split == split)
         if not chosen:
-            present = sorted({record.split or "(none)" for record in self.records})
-            raise ManifestError(
-                f"No slide of {self.where} is in the split {split!r}; the table has {listing(present)}. "
-                "Make splits with 'pams split'."
-            )
+            present = sorted({record.split for record in self.records if record.split})
+            found = f"the table has {listing(present)}" if present else "no slide is in any split"
+            raise ManifestError(f"No slide of {self.where} is in the split {split!r}; {found}. {self._how_to_split()}")
         return replace(self, records=chosen)
+
+    def _how_to_split(self) -> str:
+        """What to do about missing splits: take a fold that the table has, or make splits."""
+        folds = [name for name in _extra_columns(self.records[:1]) if FOLD_COLUMN.fullmatch(name)]
+        if not folds:
+            return "Make splits with 'pams split'."
+        return f"It has the columns {listing(folds)}: choose one, e.g. --fold {folds[0].removeprefix('fold_')}."
 
     @property
     def where(self) -> str:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pams_mil import tables
-from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest, SlideRecord
 from pams_mil.data.manifest.pathobench import Task, read_task
 from pams_mil.data.splits.clam_files import read_splits
 from pams_mil.errors import ManifestError, listing, nearest
@@ -28,7 +28,6 @@ ROLES: dict[str, tuple[str, ...]] = {
     "path": ("path",),
     "tags": ("tags",),
 }
-_FOLD = re.compile(r"fold_(\d+)")
 _SPLIT_NAMES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"}
 _TAG_SEPARATORS = re.compile(r"[;,|]")
 
@@ -150,7 +149,7 @@ def _stamp_ids(slides: Sequence[str], column: str) -> Sequence[str]:
 
 
 def _fold_column(table: tables.Columns, fold: int, path: Path) -> str:
-    folds = {int(match[1]): name for name in table if (match := _FOLD.fullmatch(name))}
+    folds = {int(match[1]): name for name in table if (match := FOLD_COLUMN.fullmatch(name))}
     if fold not in folds:
         raise ManifestError(
             f"{path} has no column 'fold_{fold}'; folds found: {listing(sorted(folds)) or 'none'}. "

@@ -76,7 +76,7 @@ class Cell:
 
 def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> GridConfig:
     """A grid file with `key=value` overrides."""
-    return build(GridConfig, with_overrides(read_yaml(path), overrides), where=str(path))
+    return build(GridConfig, with_overrides(read_yaml(path), overrides, kind=GridConfig), where=str(path))
 
 
 def reference_label(grid: GridConfig) -> str:

@@ -137,11 +137,17 @@ class RunConfig(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _manifest_alone(cls, content: Any) -> Any:
-        """`data: manifest.csv` is short for `data: {manifest: manifest.csv}`."""
-        if isinstance(content, Mapping) and isinstance(content.get("data"), (str, Path)):
-            return {**content, "data": {"manifest": content["data"]}}
-        return content
+    def _in_full(cls, content: Any) -> Any:
+        """`data: manifest.csv` is short for `data: {manifest: manifest.csv}`; options alone are the default's."""
+        if not isinstance(content, Mapping):
+            return content
+        full = dict(content)
+        if isinstance(full.get("data"), (str, Path)):
+            full["data"] = {"manifest": full["data"]}
+        for part in ("method", "model"):
+            if isinstance(full.get(part), Mapping):
+                full[part] = {"name": cls.model_fields[part].default.name, **full[part]}
+        return full
 
     def resolved(self) -> RunConfig:
         """The same config with the model's recipe filled in and paths made absolute."""
@@ -208,8 +214,8 @@ def configure(
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
-    """A config file with `key=value` overrides, e.g. `training.lr=3e-4` or `method=ce`."""
-    return build(RunConfig, with_overrides(read_yaml(path), overrides), where=str(path))
+    """A config file with `key=value` overrides, e.g. `training.lr=3e-4`, `lr=3e-4` or `method=ce`."""
+    return build(RunConfig, with_overrides(read_yaml(path), overrides, kind=RunConfig), where=str(path))
 
 
 def build(kind: type[Config], content: Mapping[str, Any], *, where: str = "the settings") -> Config:
@@ -221,34 +227,60 @@ def build(kind: type[Config], content: Mapping[str, Any], *, where: str = "the s
         raise ConfigError(f"{where}: " + " ".join(complaints)) from error
 
 
-def with_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def with_overrides(
+    content: Mapping[str, Any], overrides: Sequence[str], *, kind: type[BaseModel] | None = None
+) -> dict[str, Any]:
     """Settings changed by `dotted.key=value`; values are read as YAML.
+
+    With `kind`, the section may be left out where only one has the key: `epochs=5` is `training.epochs=5`.
 
     >>> with_overrides({"method": "pams"}, ["method.alpha=2", "seed=1"])
     {'method': {'name': 'pams', 'alpha': 2}, 'seed': 1}
+    >>> with_overrides({}, ["epochs=5", "fold=0"], kind=RunConfig)
+    {'training': {'epochs': 5}, 'data': {'fold': 0}}
     """
     changed: dict[str, Any] = dict(content)
     for override in overrides:
         key, sign, text = override.partition("=")
         if not sign or not key.strip():
-            raise ConfigError(f"{override!r} is not a setting; expected key=value, e.g. training.lr=3e-4.")
-        place, steps = changed, key.strip().split(".")
-        for step in steps[:-1]:
-            below = place.get(step)
-            below = {("manifest" if step == "data" else "name"): below} if isinstance(below, str) else dict(below or {})
-            place[step] = below
-            place = below
-        place[steps[-1]] = parse_yaml(text, where=f"the value of {key!r}")
+            raise ConfigError(f"{override!r} is not a setting; expected key=value, e.g. lr=3e-4.")
+        value = parse_yaml(text, where=f"the value of {key!r}")
+        changed = with_setting(changed, key.strip() if kind is None else full_key(kind, key.strip()), value)
     return changed
+
+
+def with_setting(content: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Settings with one dotted key set to a value, taken as it is.
+
+    >>> with_setting({"data": "m.csv"}, "data.features", "/data/run #3")
+    {'data': {'manifest': 'm.csv', 'features': '/data/run #3'}}
+    """
+    first, dot, rest = key.partition(".")
+    if not dot:
+        return {**content, key: value}
+    below = content.get(first)
+    below = {("manifest" if first == "data" else "name"): below} if isinstance(below, (str, Path)) else below or {}
+    return {**content, first: with_setting(below, rest, value)}
+
+
+def full_key(kind: type[BaseModel], key: str) -> str:
+    """A key with the section that has it; one that no section has, or several, stays as it is."""
+    first = key.split(".")[0]
+    if first in kind.model_fields:
+        return key
+    homes = [section for section in kind.model_fields if first in _fields(kind, [section])]
+    return f"{homes[0]}.{key}" if len(homes) == 1 else key
 
 
 def _complaint(kind: type[BaseModel], item: dict[str, Any]) -> str:
     key = ".".join(str(part) for part in item["loc"]) or "the file"
     if item["type"] == "extra_forbidden":
         known = _fields(kind, item["loc"][:-1])
-        return (
-            f"there is no setting {key!r}.{nearest(str(item['loc'][-1]), known)} Known here: {listing(known, most=20)}."
-        )
+        near = known if len(item["loc"]) > 1 else [*known, *(key for part in known for key in _fields(kind, [part]))]
+        hint = nearest(str(item["loc"][-1]), near)
+        if not hint and len(item["loc"]) == 1 and "method" in known:
+            hint = f" An option of the method or the model is written method.{key}=... or model.{key}=..."
+        return f"there is no setting {key!r}.{hint} Known here: {listing(known, most=20)}."
     if item["type"] == "missing":
         return f"the setting {key!r} is missing."
     message = str(item["msg"]).removeprefix("Value error, ")
