@@ -1,0 +1,240 @@
+"""The bounds: against plain loops, against scipy and MAPIE, and at their edges."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from tests.reference import certify as reference
+
+from pams_mil.errors import ParameterError
+from pams_mil.evaluate.certify import confident, expected
+from pams_mil.evaluate.certify.losses import LossCurve, miss_losses
+from pams_mil.evaluate.certify.promise import Guarantee, Promise, Shortfall, make_promise, smallest_kappa
+from pams_mil.evaluate.certify.spread import beta_spread
+
+
+def patients(n, *, kappa=(), zero_one=True):
+    """n patients of whom the first are missed up to the given κ."""
+    return LossCurve.of(kappa, np.ones(len(kappa)), np.arange(len(kappa)), np.ones(n), zero_one=zero_one)
+
+
+@st.composite
+def cases(draw):
+    """reach [n, R] with ties and ∞, ranks and patients of slides."""
+    ranks, slides = draw(st.integers(2, 4)), draw(st.integers(1, 14))
+    value = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 8.0, math.inf])
+    reach = [[0.0, *sorted(draw(st.lists(value, min_size=ranks - 1, max_size=ranks - 1)))] for _ in range(slides)]
+    rank = draw(st.lists(st.integers(0, ranks - 1), min_size=slides, max_size=slides))
+    patient = draw(st.lists(st.integers(0, 5), min_size=slides, max_size=slides))
+    numbers = {whose: number for number, whose in enumerate(dict.fromkeys(patient))}
+    return np.asarray(reach), np.asarray(rank), np.asarray([numbers[whose] for whose in patient])
+
+
+@given(cases(), st.sampled_from(["case", "slide", "rate"]), st.sampled_from([0.05, 0.1, 0.25, 0.4, 0.5, 0.75]), st.data())
+@settings(max_examples=300, deadline=None)
+def test_the_smallest_kappa_on_average_is_the_loops(made, unit, alpha, data):
+    reach, rank, patient = made
+    boundary = data.draw(st.sampled_from([None, *range(1, reach.shape[1])]))
+    curve = miss_losses(reach, rank, patient, unit=unit, boundary=boundary)
+    slow = reference.smallest_kappa_on_average(
+        reach.tolist(), rank.tolist(), patient.tolist(), alpha, unit=unit, boundary=boundary
+    )
+    found = smallest_kappa(curve, alpha, Guarantee())
+    if slow is None or found is None:
+        assert slow == found
+    else:  # the smallest κ at which anything changes; the same losses mean the same promise
+        assert curve.total(slow) == pytest.approx(curve.total(found))
+        assert found <= slow
+
+
+@given(cases(), st.sampled_from(["case", "slide", "rate"]))
+def test_losses_are_those_of_the_loops_and_never_grow(made, unit):
+    reach, rank, patient = made
+    curve = miss_losses(reach, rank, patient, unit=unit)
+    kappas = [0.0, 0.1, 0.25, 0.3, 0.5, 1.0, 1.5, 2.0, 7.0, 8.0, 9.0, math.inf]
+    totals = curve.total(kappas)
+    slow = [
+        sum(loss for loss, _ in reference.patient_losses(reach, rank.tolist(), patient.tolist(), kappa, unit=unit))
+        for kappa in kappas
+    ]
+    np.testing.assert_allclose(totals, slow, atol=1e-12)
+    assert (np.diff(totals) <= 1e-12).all()
+    assert totals[-1] == 0
+
+
+@given(cases())
+def test_a_slide_given_twice_changes_nothing_for_cases(made):
+    reach, rank, patient = made
+    one = miss_losses(reach, rank, patient)
+    rows = np.concatenate([np.arange(len(rank)), [0, 0]])
+    two = miss_losses(reach[rows], rank[rows], patient[rows])
+    assert (one.kappa == two.kappa).all()
+    assert one.n == two.n
+
+
+@given(cases(), st.floats(0.5, 0.99), st.sampled_from(["case", "slide", "rate"]))
+@settings(deadline=None)
+def test_more_confidence_never_gives_a_smaller_kappa(made, confidence, unit):
+    curve = miss_losses(*made, unit=unit)
+    found = [smallest_kappa(curve, 0.6, Guarantee(level)) for level in (confidence, (1 + confidence) / 2)]
+    assert found[1] is None or (found[0] is not None and found[0] <= found[1])
+
+
+def test_alpha_that_is_met_exactly_is_met():
+    for n, misses, alpha in ((19, 1, 0.1), (99, 6, 0.07), (99, 28, 0.29), (999, 56, 0.057), (29, 2, 0.1)):
+        curve = patients(n, kappa=[1.0] * misses + [0.5] * 3)
+        assert smallest_kappa(curve, alpha, Guarantee()) == 0.5, (n, misses, alpha)
+        assert smallest_kappa(patients(n, kappa=[1.0] * (misses + 1)), alpha, Guarantee()) == 1.0
+
+
+@pytest.mark.parametrize(("alpha", "needed"), [(0.1, 9), (0.05, 19), (0.02, 49), (0.01, 99), (0.07, 14), (0.3, 3)])
+def test_patients_needed_on_average(alpha, needed):
+    assert expected.patients_needed(alpha, patients(3)) == needed
+    assert smallest_kappa(patients(needed), alpha, Guarantee()) == 0.0
+    assert smallest_kappa(patients(needed - 1), alpha, Guarantee()) is None
+
+
+def test_a_loss_of_at_most_b():
+    """B = 3: (n·mean + 3)/(n + 1) ≤ α, so α = 0.5 takes ⌈3/0.5⌉ − 1 = 5 patients."""
+    curve = LossCurve.of([1.0, 2.0], [3.0, 1.5], [0, 1], np.ones(11), worst_loss=3.0)
+    assert expected.patients_needed(0.5, curve) == 5
+    assert expected.smallest_alpha(curve) == 3 / 12
+    assert expected.expected_bound(1.5, curve) == 4.5 / 12
+    assert smallest_kappa(curve, 0.4, Guarantee()) == 1.0
+    assert smallest_kappa(curve, 0.3, Guarantee()) == 2.0
+    assert confident.is_confident(0.0, curve, 1.0, 0.1) == (math.exp(-11 * math.log(1 / (1 - 1 / 3))) <= 0.1)
+
+
+@given(st.integers(1, 400), st.floats(0.001, 0.5), st.data())
+@settings(deadline=None)
+def test_clopper_and_pearson_are_scipys(n, delta, data):
+    k = data.draw(st.integers(0, n))
+    theirs = stats.binomtest(k, n).proportion_ci(confidence_level=1 - 2 * delta, method="exact").high
+    assert confident.clopper_pearson(k, n, delta) == pytest.approx(theirs, rel=1e-9)
+
+
+@given(st.integers(1, 60), st.floats(0.01, 0.5), st.data())
+@settings(deadline=None)
+def test_clopper_and_pearson_are_the_loops(n, delta, data):
+    k = data.draw(st.integers(0, n))
+    assert confident.clopper_pearson(k, n, delta) == pytest.approx(reference.clopper_pearson(k, n, delta), abs=1e-9)
+
+
+@given(st.integers(1, 80), st.floats(0, 1), st.floats(0.01, 0.9))
+@settings(deadline=None)
+def test_hoeffding_and_bentkus_are_the_loops(n, mean, alpha):
+    assert confident.hoeffding_bentkus(mean, n, alpha) == pytest.approx(
+        reference.hoeffding_bentkus(mean, n, alpha), rel=1e-7, abs=1e-12
+    )
+
+
+def test_hoeffding_and_bentkus_are_mapies():
+    methods = pytest.importorskip("mapie.risk_control.methods")
+    rng = np.random.default_rng(0)
+    for n in (1, 7, 50, 400):
+        for alpha in (0.02, 0.1, 0.5):
+            mean = np.concatenate([rng.random(200), alpha * rng.random(200), [0.0, 1.0]])
+            theirs = methods.compute_hoeffding_bentkus_p_value(mean, n, alpha)[:, 0]
+            np.testing.assert_allclose(confident.hoeffding_bentkus(mean, n, alpha), np.minimum(1, theirs), rtol=1e-7)
+
+
+def test_conformal_risk_control_is_mapies():
+    methods = pytest.importorskip("mapie.risk_control.methods")
+    rng = np.random.default_rng(0)
+    losses = np.sort(rng.random((40, 25)) < np.linspace(0.6, 0, 25), axis=1)[:, ::-1].astype(float)
+    theirs, bound = methods.get_r_hat_plus(losses[:, :, None], np.arange(25), "crc", None, None, 0.0)
+    np.testing.assert_allclose(expected.expected_bound(losses.sum(0), patients(40)), bound.ravel(), rtol=1e-12)
+    np.testing.assert_allclose(theirs.ravel(), losses.mean(0))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "delta", "needed"), [(0.1, 0.1, 22), (0.05, 0.1, 45), (0.05, 0.05, 59), (0.02, 0.05, 149)]
+)
+def test_patients_needed_with_confidence(alpha, delta, needed):
+    guarantee = Guarantee(1 - delta)
+    assert guarantee.patients_needed(alpha, patients(0)) == needed == math.ceil(math.log(delta) / math.log(1 - alpha))
+    assert smallest_kappa(patients(needed), alpha, guarantee) == 0.0
+    assert smallest_kappa(patients(needed - 1), alpha, guarantee) is None
+    least = guarantee.smallest_alpha(patients(needed))
+    assert least == pytest.approx(1 - delta ** (1 / needed))
+
+
+def test_losses_that_are_no_counts_use_hoeffding_and_bentkus():
+    curve = patients(60, kappa=[1.0, 2.0], zero_one=False)
+    for total in (0.0, 1.0, 2.0, 10.0):
+        p = confident.hoeffding_bentkus(total / 60, 60, 0.1)
+        assert confident.is_confident(total, curve, 0.1, 0.1) == (p <= 0.1)
+
+
+@given(cases(), st.sampled_from([0.05, 0.2, 0.5]))
+def test_the_rate_with_confidence_asks_whether_misses_are_alpha_of_slides(made, alpha):
+    """The scaled losses lie in [0, 1], and their mean is α exactly where Σ misses = α Σ slides."""
+    curve = miss_losses(*made, unit="rate")
+    losses = np.asarray(reference.patient_losses(made[0], made[1].tolist(), made[2].tolist(), 0.3, unit="rate"))
+    scaled = (losses[:, 0] + alpha * (curve.worst_weight - losses[:, 1])) / curve.worst_loss
+    assert (scaled >= 0).all()
+    assert (scaled <= 1 + 1e-12).all()
+    mean = confident._scaled_mean(curve.total(0.3), curve, alpha)
+    assert mean == pytest.approx(scaled.mean())
+    assert (mean <= alpha + 1e-12) == (losses[:, 0].sum() <= alpha * losses[:, 1].sum() + 1e-9)
+
+
+def test_one_patient_and_no_patient():
+    assert smallest_kappa(patients(1, kappa=[3.0]), 0.5, Guarantee()) == 3.0
+    assert smallest_kappa(patients(1), 0.49, Guarantee()) is None
+    found = make_promise(patients(0), 0.05, Guarantee(), name="SCC", rank=2, seed=0)
+    assert isinstance(found, Shortfall)
+    assert (found.n, found.smallest_alpha, found.needed) == (0, 1.0, 19)
+    assert "takes 19, that is 19 more" in found.words
+
+
+def test_only_the_extreme_may_do():
+    """Two of 29 patients are never called high enough at a finite κ, and α = 5 % allows none or one."""
+    found = make_promise(patients(29, kappa=[math.inf, math.inf, 1.0]), 0.05, Guarantee(), seed=0)
+    assert isinstance(found, Promise)
+    assert found.kappa == math.inf
+    assert found.observed == 0.0
+
+
+@pytest.mark.parametrize("n", [19, 50, 200])
+def test_the_spread_is_that_of_order_statistics(n):
+    rng = np.random.default_rng(n)
+    alpha, guarantee = 0.1, Guarantee()
+    rates = []
+    for _ in range(2000):
+        scores = rng.random(n)  # κ at which each patient is found, uniform: the miss rate at κ is 1 − κ
+        kappa = smallest_kappa(patients(n, kappa=scores), alpha, guarantee)
+        rates.append(1 - kappa)
+    made = make_promise(patients(n, kappa=rng.random(n)), alpha, guarantee, seed=0)
+    low, high = np.quantile(rates, [0.05, 0.95])
+    assert made.spread.low == pytest.approx(low, abs=0.012)
+    assert made.spread.high == pytest.approx(high, abs=0.012)
+    assert np.mean(rates) == pytest.approx(made.spread.mean, abs=0.005)
+    assert np.mean(rates) <= alpha + 3 * np.std(rates) / math.sqrt(2000)
+
+
+def test_the_spread_of_the_documented_table():
+    assert [round(100 * value) for value in (beta_spread(1, 19).low, beta_spread(1, 19).high)] == [2, 23]
+    assert beta_spread(3, 3).high == 1.0
+
+
+@pytest.mark.parametrize("kappa", [[math.nan], [-1.0]])
+def test_steps_that_are_no_numbers_are_refused(kappa):
+    with pytest.raises(ParameterError, match="Every step"):
+        patients(1, kappa=kappa)
+
+
+def test_a_loss_that_grows_is_refused():
+    with pytest.raises(ParameterError, match="must not grow"):
+        LossCurve.of([1.0], [-0.5], [0], [1.0])
+
+
+@pytest.mark.parametrize("value", ["median", "0", 1.0, "nan", 1.5])
+def test_what_is_no_guarantee(value):
+    with pytest.raises(ParameterError, match="'mean' or a confidence"):
+        Guarantee.of(value)
