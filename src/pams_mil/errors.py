@@ -54,6 +54,10 @@ class CheckpointError(PamsError):
     """A checkpoint that is torn, corrupted, unsafe or made for something else."""
 
 
+class CertificateError(PamsError):
+    """A promise that cannot be certified, or a certificate that is altered or made for something else."""
+
+
 class RunError(PamsError):
     """A run that cannot start, continue or finish."""
 

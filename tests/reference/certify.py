@@ -1,4 +1,4 @@
-"""Guarantees on missed urgency as plain loops, straight from the definitions: slow, obvious, without arrays of steps."""
+"""Guarantees on missed urgency as plain loops, straight from the definitions: slow and obvious."""
 
 from __future__ import annotations
 

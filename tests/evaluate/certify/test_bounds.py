@@ -35,7 +35,9 @@ def cases(draw):
     return np.asarray(reach), np.asarray(rank), np.asarray([numbers[whose] for whose in patient])
 
 
-@given(cases(), st.sampled_from(["case", "slide", "rate"]), st.sampled_from([0.05, 0.1, 0.25, 0.4, 0.5, 0.75]), st.data())
+@given(
+    cases(), st.sampled_from(["case", "slide", "rate"]), st.sampled_from([0.05, 0.1, 0.25, 0.4, 0.5, 0.75]), st.data()
+)
 @settings(max_examples=300, deadline=None)
 def test_the_smallest_kappa_on_average_is_the_loops(made, unit, alpha, data):
     reach, rank, patient = made

@@ -11,8 +11,9 @@ from typing import Any
 from pams_mil import discover
 from pams_mil.engine.config.run_config import Choice, RunConfig
 from pams_mil.engine.training.learner import Learner
-from pams_mil.errors import CheckpointError, ConfigError, listing, nearest
-from pams_mil.hierarchy import ClassHierarchy, Level
+from pams_mil.errors import CheckpointError, ConfigError, HierarchyError, listing, nearest
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.hierarchy_json import hierarchy_from_json, hierarchy_to_json
 from pams_mil.methods.method import Method
 from pams_mil.models.core.hierarchical import HierarchicalModel
 
@@ -52,7 +53,7 @@ class Blueprint:
     def from_json(cls, content: Any) -> Blueprint:
         """A blueprint from a checkpoint's state."""
         try:
-            return cls(**{**content, "hierarchy": hierarchy_from_json(content["hierarchy"])})
+            return cls(**{**content, "hierarchy": _hierarchy(content["hierarchy"])})
         except (TypeError, KeyError) as error:
             raise CheckpointError(f"The checkpoint does not describe its model as expected: {error}.") from error
 
@@ -137,28 +138,11 @@ def refuse_unknown(part: str, choice: Choice, known: Mapping[str, Any]) -> None:
             )
 
 
-def hierarchy_to_json(hierarchy: ClassHierarchy) -> dict[str, Any]:
-    """A class tree as plain values."""
-    content = dataclasses.asdict(hierarchy)
-    return {**content, "aliases": dict(hierarchy.aliases), "display_names": dict(hierarchy.display_names)}
-
-
-def hierarchy_from_json(content: Mapping[str, Any]) -> ClassHierarchy:
-    """The class tree that `hierarchy_to_json` was given."""
+def _hierarchy(content: Mapping[str, Any]) -> ClassHierarchy:
     try:
-        return ClassHierarchy(
-            name=content["name"],
-            levels=tuple(
-                Level(tuple(level["names"]), tuple(level["parents"]), tuple(level["ranks"]))
-                for level in content["levels"]
-            ),
-            level_names=tuple(content["level_names"]),
-            display_names=dict(content["display_names"]),
-            aliases={label: tuple(others) for label, others in content["aliases"].items()},
-            source=content["source"],
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"The checkpoint does not describe its classes as expected: {error!r}.") from error
+        return hierarchy_from_json(content)
+    except HierarchyError as error:
+        raise CheckpointError(f"The checkpoint does not describe its classes as expected: {error}") from error
 
 
 def _as_choice(content: Mapping[str, Any]) -> Choice:

@@ -24,7 +24,7 @@ STAKES = tuple(0.5**power for power in range(1, 11))
 
 
 def log_wealth(losses: npt.ArrayLike, mean: float) -> Array:
-    """ln K_t(m) after every patient, [n].
+    """The logarithm of K_t(m) after every patient, [n].
 
     >>> log_wealth([1.0, 0.0], 0.5).round(3).tolist()
     [0.095, -0.034]

@@ -110,11 +110,13 @@ class LossCurve:
         )  # fmt: skip
 
 
-def by_case(values: Array, patient: Ints, patients: int) -> Array:
-    """The smallest κ at which any slide of a patient is called at least so urgent: [n, r] -> [patients, r]."""
-    found = np.full((patients, values.shape[1]), np.inf)
-    np.minimum.at(found, patient, values)
-    return found
+def as_cases(reach: Array, rank: Ints, patient: Ints) -> tuple[Array, Ints, Ints]:
+    """Patients instead of slides: called as their most urgently called slide, labelled as their most urgent one."""
+    patients = int(patient.max()) + 1 if len(patient) else 0
+    soonest, top = np.full((patients, reach.shape[1]), np.inf), np.zeros(patients, dtype=np.int64)
+    np.minimum.at(soonest, patient, reach)
+    np.maximum.at(top, patient, rank)
+    return soonest, top, np.arange(patients)
 
 
 def miss_losses(
@@ -145,40 +147,20 @@ def miss_losses(
     if unit not in UNITS:
         raise ParameterError(f"unit must be one of {', '.join(UNITS)}, found {unit!r}.")
     if unit == "case":
-        patients = int(patient.max()) + 1 if len(patient) else 0
-        top = np.full(patients, -1, dtype=np.int64)
-        np.maximum.at(top, patient, rank)
-        reach, rank, patient = by_case(reach, patient, patients), top, np.arange(patients)
+        reach, rank, patient = as_cases(reach, rank, patient)
     counted = rank >= (0 if boundary is None else boundary)
     needed = rank if boundary is None else np.full_like(rank, boundary)
     rows = np.flatnonzero(counted)
-    who, patient = np.unique(patient[rows], return_inverse=True)
+    return unit_losses(reach[rows, needed[rows]], patient[rows], unit=unit, most_slides=most_slides)
+
+
+def unit_losses(kappa: Array, patient: Ints, *, unit: Unit, most_slides: int | None = None) -> LossCurve:
+    """The curve of slides (cases) that lose 1 up to their `kappa` [n] and nothing from there on."""
+    who, patient = np.unique(patient, return_inverse=True)
     slides = np.bincount(patient, minlength=len(who)).astype(np.float64)
-    kappa = reach[rows, needed[rows]]
     if unit == "rate":
         most = float(most_slides if most_slides is not None else slides.max(initial=1.0))
         if slides.max(initial=0.0) > most:
             raise ParameterError(f"A patient has {slides.max():.0f} slides, more than the stated {most:.0f}.")
-        return LossCurve.of(kappa, np.ones(len(rows)), patient, slides, worst_loss=most, worst_weight=most)
+        return LossCurve.of(kappa, np.ones(len(kappa)), patient, slides, worst_loss=most, worst_weight=most)
     return LossCurve.of(kappa, 1.0 / slides[patient], patient, np.ones(len(who)), zero_one=unit == "case")
-
-
-def false_alarm_steps(reach: Array, rank: Ints, patient: Ints, *, unit: Unit = "case") -> LossCurve:
-    """How patients' false alarms fall as the dial is turned back, as a curve over 1/κ.
-
-    A slide is called above its label from κ = reach[rank + 1] on, hence no longer for 1/κ beyond 1/reach. "No longer"
-    is open where a miss is closed: at 1/κ itself the call is the one just below κ, see `calls_below`.
-    """
-    if unit == "case":
-        patients = int(patient.max()) + 1 if len(patient) else 0
-        top = np.full(patients, -1, dtype=np.int64)
-        np.maximum.at(top, patient, rank)
-        reach, rank, patient = by_case(reach, patient, patients), top, np.arange(patients)
-    padded = np.concatenate([reach, np.full((len(reach), 1), np.inf)], axis=1)
-    with np.errstate(divide="ignore"):
-        back = 1.0 / padded[np.arange(len(rank)), rank + 1]
-    slides = np.bincount(patient).astype(np.float64)
-    if unit == "rate":
-        most = float(slides.max(initial=1.0))
-        return LossCurve.of(back, np.ones(len(rank)), patient, slides, worst_loss=most, worst_weight=most)
-    return LossCurve.of(back, 1.0 / slides[patient], patient, np.ones(len(slides)), zero_one=unit == "case")

@@ -28,7 +28,7 @@ class Guarantee:
 
     @classmethod
     def of(cls, value: str | float) -> Guarantee:
-        """"mean", or a confidence between 0 and 1."""
+        """The word "mean", or a confidence between 0 and 1."""
         if value == "mean":
             return cls()
         try:
