@@ -50,6 +50,10 @@ class ModelInputError(PamsError, ValueError):
     """A bag that a model cannot take: empty, of another width, not finite, not floating point."""
 
 
+class NotFiniteError(PamsError):
+    """A slide on which a model's answer is not a finite number, and so is no answer."""
+
+
 class CheckpointError(PamsError):
     """A checkpoint that is torn, corrupted, unsafe or made for something else."""
 

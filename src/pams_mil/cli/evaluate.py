@@ -27,11 +27,14 @@ def evaluate(
 ) -> None:
     """Score trained runs on the test split by how grave their mistakes are, and compare them.
 
+    Slides that cannot be predicted are left out of the scores, listed in the report and below it; the exit code is
+    then 1.
+
     Example: pams evaluate runs/ce-abmil-seed0 runs/pams-abmil-seed0
     """
     from pams_mil.atomic import strict_json
     from pams_mil.cli.audit import show, write
-    from pams_mil.cli.predict import refuse_other_classes
+    from pams_mil.cli.predict import list_failures, refuse_other_classes
     from pams_mil.errors import ConfigError
     from pams_mil.evaluate.audit import audit
 
@@ -40,6 +43,7 @@ def evaluate(
         raise ConfigError(f"--tag must be COLUMN=VALUE, e.g. --tag tags=mixed; found {tag!r}.")
     with progress_bar() as progress:
         models = []
+        predictions: dict[str, SlidePredictions] = {}
         for run, name in zip(runs, _names(runs), strict=True):
             found = predict_run(
                 run, split=split, manifest=manifest, features=features, trusted=trust_code,
@@ -50,6 +54,7 @@ def evaluate(
             if manifest is None and run.is_dir():
                 found.write(run, name="predictions" if split == "test" else f"predictions_of_{split}")
             models.append(found.labeled(name))
+            predictions[name] = found
         result = audit(models, tag=pair, resamples=resamples, progress=progress)  # type: ignore[arg-type]
     folder = out or runs[0] / "report"
     write(result, folder)
@@ -58,6 +63,11 @@ def evaluate(
     else:
         show(result)
     errors.print(f"Report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    incomplete = {name: found for name, found in predictions.items() if found.failures}
+    for name, found in incomplete.items():
+        list_failures(found, name=name)
+    if incomplete:
+        raise typer.Exit(1)
 
 
 def predict_run(

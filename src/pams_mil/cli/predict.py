@@ -38,6 +38,9 @@ def predict(
     Slide files are cut and encoded as the run's training features were. Several runs are averaged. Writes
     predictions.csv (finest level) and predictions_<level>.csv (coarser levels with a model of their own).
 
+    A slide that cannot be predicted does not stop the others: it is listed, also in predictions_failed.csv, and the
+    exit code is 1.
+
     Example: pams predict runs/pams-abmil-seed0 new-slides.csv --features features/ --out predicted
     """
     from pams_mil.engine.prediction.predict import load_run
@@ -70,6 +73,9 @@ def predict(
     _counts(found)
     if slides:
         _each(found)
+    if found.failures:
+        list_failures(found)
+        raise typer.Exit(1)
 
 
 def encode_slides(
@@ -124,6 +130,17 @@ def _counts(found: SlidePredictions) -> None:
     predicted = found.probabilities[-1].argmax(1).tolist()
     shown = ", ".join(f"{label} {predicted.count(index)}" for index, label in enumerate(names))
     output.print(f"{len(found)} slides, least urgent class first: {shown}", highlight=False, markup=False)
+
+
+def list_failures(found: SlidePredictions, *, name: str = "") -> None:
+    """Say on stderr which slides have no prediction, and why."""
+    of = f" by {name}" if name else ""
+    errors.print(
+        f"{len(found.failures)} of {len(found) + len(found.failures)} slides could not be predicted{of}:",
+        highlight=False, markup=False,
+    )  # fmt: skip
+    for slide, reason in found.failures.items():
+        errors.print(f"- {slide}: {reason}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _each(found: SlidePredictions) -> None:

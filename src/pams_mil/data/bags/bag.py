@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy.typing as npt
 from pams_mil.errors import BagError
 
 Array = npt.NDArray[Any]
+LONGEST_ROW = math.sqrt(float(np.finfo(np.float32).max))
+"""The square of a longer row is beyond the largest float32, 3.4e38."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,24 @@ def check_shapes(bag: Bag) -> None:
             )
 
 
-def check_finite(bag: Bag, name: str) -> None:
-    """Refuse NaN and infinity, naming the bag, row and coordinate."""
-    if all_finite(bag.features):
+def check_values(bag: Bag, name: str) -> None:
+    """Refuse NaN, infinity and values too large to compute with, naming the bag, row and coordinate.
+
+    Norms, variances and similarities are computed in float32, so the sum of a row's squares must not overflow there.
+    """
+    largest = largest_magnitude(bag.features)
+    if largest * math.sqrt(bag.width) < LONGEST_ROW:
+        return
+    if math.isfinite(largest):
+        with np.errstate(over="ignore"):
+            lengths = largest * np.sqrt(np.square(bag.features.astype(np.float64) / largest).sum(1))
+        long = np.flatnonzero(lengths >= LONGEST_ROW)
+        if len(long):
+            raise BagError(
+                f"{name} has {len(long)} rows whose values are too large to compute with in float32, the first is row "
+                f"{int(long[0])} with a length of {lengths[long[0]]:.3g}; expected less than {LONGEST_ROW:.3g}. "
+                "These are not features of an encoder; extract the slide again."
+            )
         return
     bad = ~np.isfinite(bag.features)
     row, column = (int(index[0]) for index in np.nonzero(bad))
@@ -137,6 +155,17 @@ def all_finite(values: Array) -> bool:
         bits: Array = np.ascontiguousarray(values).view(np.uint16) & np.uint16(0x7C00)
         return bool((bits != 0x7C00).all())
     return bool(np.isfinite(values).all())
+
+
+def largest_magnitude(values: Array) -> float:
+    """Max |value|; NaN or infinity where a value is.
+
+    >>> largest_magnitude(np.array([1.0, -2.0])), largest_magnitude(np.array([1.0, np.inf], np.float16))
+    (2.0, inf)
+    """
+    if values.dtype == np.float16:  # numpy's half-precision arithmetic is slow, and 65504 is a bound that will do
+        return 65504.0 if all_finite(values) else math.inf
+    return float(np.maximum(values.max(), -values.min()))  # np.maximum hands NaN on, max() may not
 
 
 def array_digest(values: Array) -> str:

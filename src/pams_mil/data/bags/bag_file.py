@@ -15,7 +15,7 @@ from typing import Any
 import h5py
 
 from pams_mil import atomic
-from pams_mil.data.bags.bag import Array, Bag, BagInfo, check_finite
+from pams_mil.data.bags.bag import Array, Bag, BagInfo, check_values
 from pams_mil.errors import BagError
 
 VERSION = 1
@@ -27,10 +27,10 @@ _CHUNK_BYTES = 1 << 18
 def write_bag(path: Path | str, bag: Bag) -> str:
     """Write a bag atomically, verified by reading it back; returns its digest.
 
-    Features that are not finite are refused, so that no file on disk holds any.
+    Features that no model can compute with are refused, so that no file on disk holds any.
     """
     path = Path(path)
-    check_finite(bag, str(path))
+    check_values(bag, str(path))
     digest = bag.digest
 
     def verify(part: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.data.bags.bag import Bag, BagInfo
+from pams_mil.data.bags.bag import Bag, BagInfo, check_values
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.data.packs.pack_format import INDEX, PackEntry, decode_index, read_footer
 from pams_mil.errors import BagError, nearest
@@ -54,12 +54,19 @@ class Pack:
         return {"path": self.path}
 
     def read(self, record: SlideRecord | str, *, verify: bool = True) -> Bag:
-        """A slide's bag, by record or slide id, its bytes checked against their checksum."""
+        """A slide's bag, by record or slide id; its bytes and values are checked unless told not to."""
         slide_id = record if isinstance(record, str) else record.slide_id
         segment, entry, info = self._place(slide_id)
         data = self._map(segment, entry)
         if verify and zlib.crc32(data) != entry.checksum:
             raise BagError(f"Slide {slide_id!r} is damaged in {segment}: its checksum differs. Pack the cohort again.")
+        bag = self._bag(data, entry, info)
+        if verify:
+            check_values(bag, f"Slide {slide_id!r} of {self.path}")
+        return bag
+
+    @staticmethod
+    def _bag(data: memoryview, entry: PackEntry, info: BagInfo) -> Bag:
         features = np.frombuffer(data, entry.dtype, entry.rows * entry.width).reshape(entry.rows, entry.width)
         if not entry.coords_dtype:
             return Bag(features, info=info)

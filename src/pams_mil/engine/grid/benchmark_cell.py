@@ -13,7 +13,7 @@ from pams_mil.engine.prediction.predict import predict
 from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.engine.training.run_cohort import features_path
 from pams_mil.engine.training.train import train
-from pams_mil.errors import PamsError
+from pams_mil.errors import PamsError, RunError
 
 DONE = "cell.json"
 TEST_SPLIT = "test"
@@ -55,6 +55,12 @@ def predict_test(cell: Cell, folder: RunFolder) -> None:
         columns=data.columns or None, fold=data.fold, splits=data.splits, clini=data.clini,
         patients_are_slides=data.patients_are_slides, merge_cases=data.merge_cases,
     )  # fmt: skip
+    if found.failures:
+        slide, reason = next(iter(found.failures.items()))
+        raise RunError(
+            f"{len(found.failures)} slides of the test split could not be predicted, so this run cannot be compared "
+            f"with others. The first is {slide!r}: {reason}"
+        )
     found.write(folder.path)
     atomic.write_json(folder.path / DONE, {"settings": cell.config.fingerprint(), "slides": len(found)})
 

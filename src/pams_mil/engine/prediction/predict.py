@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from pams_mil.data.bags.dataset import BagDataset, BagSample
-from pams_mil.data.bags.store import open_store
+from pams_mil.data.bags.store import BagStore, open_store
+from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions, summed
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.blueprint import Blueprint
 from pams_mil.engine.run.folder import RunFolder, require_run
 from pams_mil.engine.run.run_checkpoints import load_weights
-from pams_mil.engine.training.learner import Learner
+from pams_mil.engine.training.learner import Learner, Prediction
 from pams_mil.engine.training.run_cohort import Features, look_at_features
-from pams_mil.errors import CheckpointError, RunError
+from pams_mil.errors import BagError, CheckpointError, PamsError, RunError
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.limits import explain_out_of_memory
 
@@ -71,6 +72,8 @@ def predict(
 ) -> SlidePredictions:
     """Probabilities of every slide at every level; several runs are averaged.
 
+    A slide that cannot be read, or whose answer is not a finite number, is in `failures` and does not stop the rest.
+
     Args:
         runs: Run folders or checkpoints; all must know the same classes and features.
         manifest: The cohort table; labels are not needed.
@@ -90,9 +93,9 @@ def predict(
     hierarchy = loaded[0].blueprint.hierarchy
     table = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
     store = open_store(features if features is not None else Path(manifest).parent, table.manifest)
-    _check_features(loaded, look_at_features(store, table.manifest))
+    _check_features(loaded, _look_at_features(store, table.manifest))
     bags = BagDataset(table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources)
-    found = list(_predict_bags([run.learner for run in loaded], bags, place, attend, progress))
+    found = dict(_predict_bags([run.learner for run in loaded], bags, place, attend, progress))
     return _gather(loaded, table, found)
 
 
@@ -102,23 +105,48 @@ def _predict_bags(
     device: str,
     attend: Attend | None,
     progress: Callable[[float], None] | None,
-) -> Iterator[list[Tensor]]:
-    """For every bag, the probabilities [c] of every level, averaged over the learners."""
+) -> Iterator[tuple[int, list[Tensor] | PamsError]]:
+    """For every bag, the probabilities [c] of every level, averaged over the learners, or why there are none."""
     for index in range(len(bags)):
-        sample = bags[index]
-        batch = BagBatch.single(sample.features.to(device), sample.slide_id)
-        with explain_out_of_memory(sample.slide_id, len(sample.features)):
-            made = [learner.predict(batch, attention=attend is not None) for learner in learners]
-        yield [
-            torch.stack(
-                [summed(learner, one.probabilities, level)[0] for learner, one in zip(learners, made, strict=True)]
-            ).mean(0)
-            for level in range(learners[0].hierarchy.num_levels)
-        ]
-        if attend is not None:
-            attend(sample, _mean_attention([one.attention or [] for one in made], sample.slide_id))
+        try:
+            sample, made = _answer(learners, bags, index, device, attention=attend is not None)
+        except PamsError as error:  # one bad slide does not stop the rest
+            yield index, error
+        else:
+            yield index, _mean_probabilities(learners, made)
+            if attend is not None:
+                attend(sample, _mean_attention([one.attention or [] for one in made], sample.slide_id))
         if progress is not None:
             progress((index + 1) / len(bags))
+
+
+def _answer(
+    learners: list[Learner], bags: BagDataset, index: int, device: str, *, attention: bool
+) -> tuple[BagSample, list[Prediction]]:
+    sample = bags[index]
+    batch = BagBatch.single(sample.features.to(device), sample.slide_id)
+    with explain_out_of_memory(sample.slide_id, len(sample.features)):
+        return sample, [learner.predict(batch, attention=attention) for learner in learners]
+
+
+def _mean_probabilities(learners: list[Learner], made: list[Prediction]) -> list[Tensor]:
+    return [
+        torch.stack(
+            [summed(learner, one.probabilities, level)[0] for learner, one in zip(learners, made, strict=True)]
+        ).mean(0)
+        for level in range(learners[0].hierarchy.num_levels)
+    ]
+
+
+def _look_at_features(store: BagStore, manifest: Manifest) -> Features:
+    """What the first readable bag says; a slide that cannot be read is told of when its turn comes."""
+    unreadable: list[BagError] = []
+    for record in manifest:
+        try:
+            return look_at_features(store, replace(manifest, records=(record,)))
+        except BagError as error:
+            unreadable.append(error)
+    raise RunError(f"None of the {len(manifest)} slides can be read. The first: {unreadable[0]}")
 
 
 def _mean_attention(attention: list[list[Tensor | None]], slide_id: str) -> list[Tensor]:
@@ -133,21 +161,32 @@ def _mean_attention(attention: list[list[Tensor | None]], slide_id: str) -> list
     return found
 
 
-def _gather(loaded: list[LoadedRun], table: PredictionManifest, found: list[list[Tensor]]) -> SlidePredictions:
+def _gather(
+    loaded: list[LoadedRun], table: PredictionManifest, found: dict[int, list[Tensor] | PamsError]
+) -> SlidePredictions:
     hierarchy = loaded[0].blueprint.hierarchy
+    failures = {table.sources[index].name: str(bag) for index, bag in found.items() if isinstance(bag, PamsError)}
+    rows = [index for index, bag in found.items() if not isinstance(bag, PamsError)]
+    answers = [bag for bag in found.values() if not isinstance(bag, PamsError)]
+    if not answers:
+        raise RunError(
+            f"None of the {len(found)} slides could be predicted. The first: {next(iter(failures.values()))}"
+        )
+    sources = [table.sources[row] for row in rows]
     own = set.intersection(*(set(run.learner.levels) for run in loaded))
     return SlidePredictions(
         hierarchy=hierarchy,
-        names=tuple(source.name for source in table.sources),
-        patient_ids=tuple(source.patient_id for source in table.sources),
-        splits=tuple(source.records[0].split for source in table.sources),
-        targets=table.targets,
+        names=tuple(source.name for source in sources),
+        patient_ids=tuple(source.patient_id for source in sources),
+        splits=tuple(source.records[0].split for source in sources),
+        targets=table.targets[rows],
         probabilities=tuple(
-            torch.stack([bag[level] for bag in found]).numpy() for level in range(hierarchy.num_levels)
+            torch.stack([bag[level] for bag in answers]).numpy() for level in range(hierarchy.num_levels)
         ),
         own_levels=tuple(sorted(own)),
-        tags=table.tags,
+        tags={tag: [cells[row] for row in rows] for tag, cells in table.tags.items()},
         runs=tuple(str(run.path) for run in loaded),
+        failures=failures,
     )
 
 

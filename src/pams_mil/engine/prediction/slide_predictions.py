@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ class SlidePredictions:
         own_levels: Levels with a trained output of their own; the others are summed from the finest.
         tags: Further columns of the table.
         runs: Which runs predicted.
+        failures: Slides that could not be predicted, with the reason; they are in none of the other fields.
     """
 
     hierarchy: ClassHierarchy
@@ -46,6 +47,16 @@ class SlidePredictions:
     own_levels: tuple[int, ...]
     tags: Mapping[str, Sequence[str]]
     runs: tuple[str, ...]
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for level in self.probabilities:
+            bad = np.flatnonzero(~np.isfinite(level).all(1))
+            if len(bad):
+                raise PredictionsError(
+                    f"The probabilities of {len(bad)} slides are not finite numbers, so they have no prediction: "
+                    f"{listing(self.names[row] for row in bad.tolist())}."
+                )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -67,10 +78,24 @@ class SlidePredictions:
             patient_ids=self.patient_ids,
             tags=self.tags,
             layout="PAMS",
+            notes=self.notes,
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What every report on these predictions must say."""
+        if not self.failures:
+            return ()
+        return (
+            f"{len(self.failures)} of {len(self) + len(self.failures)} slides could not be predicted and are in no "
+            f"score: {listing(self.failures)}.",
         )
 
     def write(self, folder: Path | str, *, name: str = "predictions") -> list[Path]:
-        """Write `<name>.csv` of the finest level and `<name>_<level>.csv` of coarser levels with their own output."""
+        """Write `<name>.csv` of the finest level and `<name>_<level>.csv` of coarser levels with their own output.
+
+        Slides that could not be predicted are in `<name>_failed.csv`, which exists only if there are any.
+        """
         folder = Path(folder)
         finest = folder / f"{name}.csv"
         if (self.targets >= 0).all():
@@ -82,6 +107,12 @@ class SlidePredictions:
             if level < self.hierarchy.num_levels - 1:
                 written.append(folder / f"{name}_{self.hierarchy.level_names[level]}.csv")
                 self._write_level(written[-1], level)
+        failed = folder / f"{name}_failed.csv"
+        if self.failures:
+            atomic.write_csv(failed, ["slide_id", "reason"], (list(item) for item in self.failures.items()))
+            written.append(failed)
+        else:
+            failed.unlink(missing_ok=True)
         return written
 
     def _write_level(self, path: Path, level: int) -> None:

@@ -17,7 +17,7 @@ from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.progress import RunProgress
 from pams_mil.engine.training.learner import Learner
-from pams_mil.errors import CheckpointError, RunError
+from pams_mil.errors import CheckpointError, RunError, listing
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,12 @@ def load_weights(learner: Learner, saved: Checkpoint) -> None:
     if odd:
         found = {name: list(given[name].shape) if name in given else "missing" for name in odd[:3]}
         raise CheckpointError(f"The checkpoint does not fit the model that it describes: {found}.")
+    bad = [name for name, tensor in given.items() if not optimizer_state.all_finite({name: tensor})]
+    if bad:
+        raise CheckpointError(
+            f"The checkpoint holds weights that are not finite numbers, in {listing(bad, most=3)}, so it cannot tell "
+            "one class from another. Restore it from a copy, or train again."
+        )
     learner.load_state_dict(given)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from pams_mil.engine.training.finite import refuse_non_finite
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.objective import Objective
 from pams_mil.models.core.batch import BagBatch
@@ -68,12 +69,17 @@ class Learner(nn.Module):
 
     @torch.inference_mode()
     def predict(self, batch: BagBatch, *, attention: bool = False) -> Prediction:
-        """Probabilities of every trained level; the module must be in evaluation mode."""
+        """Probabilities of every trained level; the module must be in evaluation mode.
+
+        Raises:
+            NotFiniteError: where a bag has a logit, probability or attention that is not a finite number.
+        """
         outputs = self.model(batch, attention=attention)
         weights = None
         if attention:
             weights = [None if output.attention is None else output.attention.float().cpu() for output in outputs]
         probabilities = [level.double().cpu() for level in self.objective.probabilities(outputs)]
+        refuse_non_finite(batch, outputs, probabilities)
         return Prediction(probabilities, weights)
 
     def parts(self) -> list[nn.Module]:

@@ -13,7 +13,9 @@ from lightning_fabric import Fabric
 
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.engine.run.watch import Watch
+from pams_mil.engine.training.finite import all_finite
 from pams_mil.engine.training.learner import Learner
+from pams_mil.errors import RunError, listing
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.probability import macro_auc
@@ -40,9 +42,12 @@ def validate(fabric: Fabric, learner: Learner, bags: BagDataset, watch: Watch) -
             loss = sum(learner.objective(outputs, learner.lift(target)).values())
             row = [*learner.objective.probabilities(outputs), torch.as_tensor(loss).reshape(1, 1)]
         table[index] = torch.cat([part.double().cpu() for part in row], dim=1)[0]
+        if not all(all_finite(output.logits) for output in outputs):
+            table[index] = math.nan
         watch.validated((index + 1) / len(bags))
     if fabric.world_size > 1:
         table = fabric.all_reduce(table.to(device), reduce_op="sum").cpu()  # type: ignore[union-attr]
+    _refuse_non_finite(table, bags)
     probabilities = torch.split(table[:, :-1], sizes, dim=1)
     targets = np.asarray(bags.targets, dtype=np.int64)
     found = dict(_rows(hierarchy, learner.levels, targets, [level.numpy() for level in probabilities]))
@@ -56,8 +61,7 @@ def level_scores(
     predicted = probabilities.argmax(1)
     counts = count_cells(targets, predicted, hierarchy.num_classes(level))
     scores = {name: float(value) for name, value in LabelMetrics(hierarchy, level)(counts).items()}
-    finite = bool(np.isfinite(probabilities).all())
-    return {**scores, "auc": macro_auc(targets, probabilities) if finite else math.nan}
+    return {**scores, "auc": macro_auc(targets, probabilities)}
 
 
 def level_probabilities(
@@ -69,6 +73,21 @@ def level_probabilities(
     belongs = hierarchy.groups(level)[:, None] == np.arange(hierarchy.num_classes(level))
     summed: npt.NDArray[np.float64] = given[-1] @ belongs.astype(np.float64)
     return summed
+
+
+def _refuse_non_finite(table: torch.Tensor, bags: BagDataset) -> None:
+    """Scores of the other slides could not be compared with those of other epochs, so the run stops here.
+
+    All processes hold the same table, so they stop together.
+    """
+    bad = (~torch.isfinite(table).all(1)).nonzero().flatten().tolist()
+    if bad:
+        names = [bags.sources[index].name for index in bad]
+        raise RunError(
+            f"The model's answer is not a finite number on {len(bad)} of {len(table)} validation slides: "
+            f"{listing(names)}. The last good checkpoint is kept. Look at the slides with 'pams check', lower "
+            "training.lr, or set training.clip_norm=1."
+        )
 
 
 def _rows(

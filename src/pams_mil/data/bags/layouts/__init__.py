@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pams_mil.data.bags.bag import Bag, BagInfo, check_finite
+from pams_mil.data.bags.bag import Bag, BagInfo, check_values
 from pams_mil.data.bags.layouts.hdf5 import read_hdf5
 from pams_mil.data.bags.layouts.reading import Reading
 from pams_mil.data.bags.layouts.tensors import read_npy, read_safetensors, read_torch
@@ -47,7 +47,7 @@ def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool 
     except OSError as error:
         raise BagError(f"{path} cannot be read: {error}. It is torn, damaged or of another format.") from error
     if verify:
-        check_finite(bag, str(path))
+        check_values(bag, str(path))
     return bag if level0_mpp is None else _at_scale(bag, level0_mpp)
 
 
