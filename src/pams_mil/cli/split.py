@@ -20,6 +20,9 @@ def split(
     out: Path = typer.Option(..., "--out", help="Folder for manifest.csv and splits_<k>.csv."),
     folds: int | None = typer.Option(None, "--folds", min=3, help="Cross-validation with this many folds."),
     fractions: str = typer.Option("0.7,0.1,0.2", "--fractions", help="Shares of train, val, test without --folds."),
+    calib_share: float | None = typer.Option(
+        None, "--calib-share", "--calib", help="Share of all patients, taken from train, for 'pams certify'."
+    ),
     seed: int = typer.Option(0, "--seed", help="Same seed, same files."),
     hold_out_tag: str | None = typer.Option(
         None, "--hold-out-tag", help="Slides with this tag, e.g. mixed or findings=mixed, are for testing only."
@@ -40,6 +43,7 @@ def split(
     """
     from pams_mil.data.manifest.examine import examine_manifest
     from pams_mil.data.problems import refuse_errors
+    from pams_mil.data.splits.calibration import with_calibration
     from pams_mil.data.splits.split_writer import write_split
     from pams_mil.data.splits.stratify import split_folds, split_once
     from pams_mil.hierarchy import ClassHierarchy
@@ -53,6 +57,8 @@ def split(
         made = split_once(table, hierarchy, fractions=_numbers(fractions), seed=seed, hold_out_tag=hold_out_tag)
     else:
         made = split_folds(table, hierarchy, folds=folds, seed=seed, hold_out_tag=hold_out_tag)
+    if calib_share is not None:
+        made = with_calibration(made, table, hierarchy, share=calib_share, seed=seed)
     _show(write_split(out, table, hierarchy, made, is_folds=folds is not None), hierarchy.names())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pams_mil.data.bags.bag import BagInfo
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.examine import examine_manifest
-from pams_mil.data.manifest.manifest import SPLITS, Manifest, SlideRecord
+from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
 from pams_mil.data.problems import Problem
 from pams_mil.errors import BagError, LabelError, listing
 from pams_mil.hierarchy import ClassHierarchy
@@ -52,7 +52,7 @@ class Diagnosis:
     def counts(self) -> dict[str, dict[str, int]]:
         """Slides per split and class, in the order of the hierarchy; slides in no split count under ''."""
         names = self.hierarchy.names()
-        splits = [split for split in (*SPLITS, "") if any(record.split == split for record in self.manifest)]
+        splits = [split for split in (*PARTS, "") if any(record.split == split for record in self.manifest)]
         table = {split: dict.fromkeys(names, 0) for split in splits}
         for record in self.manifest:
             try:

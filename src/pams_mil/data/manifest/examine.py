@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from pams_mil.data.bags.locate import SLIDE_SUFFIXES, SUFFIXES
-from pams_mil.data.manifest.manifest import SPLITS, Manifest
+from pams_mil.data.manifest.manifest import PARTS, Manifest
 from pams_mil.data.problems import Problem
 from pams_mil.errors import LabelError, listing
 from pams_mil.hierarchy import ClassHierarchy
@@ -101,10 +101,10 @@ def _patients(manifest: Manifest) -> Iterator[Problem]:
 def _splits(manifest: Manifest) -> Iterator[Problem]:
     unknown: dict[str, list[str]] = {}
     for record in manifest:
-        if record.split and record.split not in SPLITS:
+        if record.split and record.split not in PARTS:
             unknown.setdefault(record.split, []).append(record.slide_id)
     for split, found in unknown.items():
-        message = f"{len(found)} slides are in the unknown split {split!r}; expected {listing(SPLITS)}."
+        message = f"{len(found)} slides are in the unknown split {split!r}; expected {listing(PARTS)}."
         yield Problem("unknown split", message, tuple(found))
     outside = tuple(record.slide_id for record in manifest if not record.split)
     if outside and len(outside) < len(manifest):
@@ -132,7 +132,7 @@ def _absent_classes(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[P
     labels: dict[str, set[str]] = {}
     for record in manifest:
         labels.setdefault(record.split, set()).add(record.label)
-    present = [split for split in SPLITS if split in labels] or [""]
+    present = [split for split in PARTS if split in labels] or [""]
     for split in present:
         found = set()
         for label in labels.get(split, set()):

@@ -14,6 +14,9 @@ from pams_mil.errors import ManifestError, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy, Ints
 
 SPLITS = ("train", "val", "test")
+"""The splits that a cohort needs."""
+PARTS = ("train", "val", "calib", "test")
+"""The splits that a slide may be in: `calib` neither trains nor chooses an epoch, it is kept for certificates."""
 FOLD_COLUMN = re.compile(r"fold_(\d+)")
 """A column that holds the splits of one fold."""
 
@@ -103,8 +106,8 @@ class Manifest:
 
     def select(self, split: str) -> Manifest:
         """The slides of one split, in order."""
-        if split not in SPLITS:
-            raise ManifestError(f"There is no split {split!r}; splits are {listing(SPLITS)}.{nearest(split, SPLITS)}")
+        if split not in PARTS:
+            raise ManifestError(f"There is no split {split!r}; splits are {listing(PARTS)}.{nearest(split, PARTS)}")
         chosen = tuple(record for record in self.records if record.split == split)
         if not chosen:
             present = sorted({record.split for record in self.records if record.split})

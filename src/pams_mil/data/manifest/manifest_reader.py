@@ -28,7 +28,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     "path": ("path",),
     "tags": ("tags",),
 }
-_SPLIT_NAMES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"}
+_SPLIT_NAMES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test",
+                "calibration": "calib"}  # fmt: skip
 _TAG_SEPARATORS = re.compile(r"[;,|]")
 
 

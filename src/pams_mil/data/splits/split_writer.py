@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pams_mil.data.manifest.manifest import SPLITS, Manifest, SlideRecord
+from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
 from pams_mil.data.splits.clam_files import write_splits
 from pams_mil.data.splits.stratify import Split
 from pams_mil.errors import listing
@@ -62,5 +62,6 @@ def _without_folds(manifest: Manifest) -> tuple[SlideRecord, ...]:
 
 def _counts(manifest: Manifest, hierarchy: ClassHierarchy, splits: Sequence[str]) -> dict[str, dict[str, int]]:
     names = hierarchy.names()
+    present = [part for part in PARTS if part != "calib" or part in splits]
     found = Counter(zip(splits, manifest.targets(hierarchy).tolist(), strict=True))
-    return {split: {name: found[split, target] for target, name in enumerate(names)} for split in SPLITS}
+    return {split: {name: found[split, target] for target, name in enumerate(names)} for split in present}

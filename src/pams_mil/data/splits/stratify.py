@@ -47,7 +47,7 @@ def split_folds(
     if folds < 3:
         raise ParameterError(f"Cross-validation needs at least 3 folds (train, val and test differ), found {folds}.")
     held, held_out = _held_patients(manifest, hold_out_tag)
-    part_of = _deal(manifest, hierarchy, [1 / folds] * folds, seed, held)
+    part_of = deal_patients(manifest, hierarchy, [1 / folds] * folds, seed, held)
     named = []
     for fold in range(folds):
         names = dict.fromkeys(range(folds), "train") | {fold: "test", (fold + 1) % folds: "val"}
@@ -72,16 +72,16 @@ def split_once(
             f"The shares of train, val and test must be three positive numbers with sum 1, found {list(fractions)}."
         )
     held, held_out = _held_patients(manifest, hold_out_tag)
-    part_of = _deal(manifest, hierarchy, list(fractions), seed, held)
+    part_of = deal_patients(manifest, hierarchy, list(fractions), seed, held)
     names = ("train", "val", "test")
     splits = tuple(names[part_of[r.patient_id]] if r.patient_id in part_of else "test" for r in manifest)
     return Split((splits,), held_out, _followed(manifest, held, held_out))
 
 
-def _deal(
+def deal_patients(
     manifest: Manifest, hierarchy: ClassHierarchy, fractions: list[float], seed: int, held: set[str]
 ) -> dict[str, int]:
-    """Patient to part."""
+    """Patient to part, for all patients but those in `held`."""
     found: dict[str, list[int]] = {}
     for record, target in zip(manifest, manifest.targets(hierarchy).tolist(), strict=True):
         if record.patient_id not in held:

@@ -1,4 +1,4 @@
-"""The bags a run may see: train and val. The test split is dropped here and cannot be asked for."""
+"""The bags a run may see: train and val. The splits test and calib are dropped here and cannot be asked for."""
 
 from __future__ import annotations
 
@@ -97,9 +97,11 @@ def cohort_digest(manifest: Manifest, hierarchy: ClassHierarchy, features: Featu
 
 def _refuse_shared_patients(manifest: Manifest, seen: Manifest) -> None:
     trained = {record.patient_id for record in seen}
-    shared = sorted({r.patient_id for r in manifest if r.split == "test" and r.patient_id in trained})
-    if shared:
-        raise ManifestError(
-            f"{manifest.where}: {len(shared)} patients have slides in train or val and in test: {listing(shared)}. "
-            "Test scores would be inflated; split by patient with 'pams split'."
-        )
+    harm = {"test": "Test scores would be inflated", "calib": "Certificates would promise too much"}
+    for split, consequence in harm.items():
+        shared = sorted({r.patient_id for r in manifest if r.split == split and r.patient_id in trained})
+        if shared:
+            raise ManifestError(
+                f"{manifest.where}: {len(shared)} patients have slides in train or val and in {split}: "
+                f"{listing(shared)}. {consequence}; split by patient with 'pams split'."
+            )
