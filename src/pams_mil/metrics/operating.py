@@ -20,6 +20,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels, class_indices
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
+from pams_mil.metrics.reduce import divide
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -65,10 +66,12 @@ class CurveResampler:
         self._raised = np.append(0, np.searchsorted(raised, kappa, side="right"))
 
     def __call__(self, weights: npt.NDArray[np.generic]) -> tuple[Array, Array]:
-        """Missed and false alarms as shares of the total weight, [K] each."""
-        total = float(np.sum(weights, dtype=np.float64))
-        found, raised = _running(weights[self._missable]), _running(weights[self._alarming])
-        return (found[-1] - found[self._found]) / total, raised[self._raised] / total
+        """Missed and false alarms as shares of the total weight, [..., K] each, for weights [..., n]."""
+        total = np.sum(weights, axis=-1, dtype=np.float64, keepdims=True)
+        found, raised = _running(weights[..., self._missable]), _running(weights[..., self._alarming])
+        missed: Array = (found[..., -1:] - found[..., self._found]) / total
+        alarms: Array = raised[..., self._raised] / total
+        return missed, alarms
 
     def curve(self, weights: npt.NDArray[np.generic]) -> OperatingCurve:
         """The same with κ beside it."""
@@ -138,71 +141,80 @@ def severity_auc(
     curve = operating_curve(y_true, probabilities, hierarchy, level, weights=weights)
     target = class_indices(y_true, hierarchy, level)
     shares = class_shares(target, _weights(weights, len(target)), hierarchy.ranks(level))
-    return curve_auc(curve.missed, curve.false_alarms, shares, max_false_alarms)
+    return float(curve_auc(curve.missed, curve.false_alarms, shares, max_false_alarms))
 
 
-def curve_auc(missed: Array, false_alarms: Array, shares: Array, max_false_alarms: float | None = None) -> float:
-    """1 − A / (2 A₀) of one curve; `shares` [R] of the ranks, least urgent first."""
+def curve_auc(missed: Array, false_alarms: Array, shares: Array, max_false_alarms: float | None = None) -> Array:
+    """1 − A / (2 A₀) of curves [..., K]; `shares` [..., R] of the ranks, least urgent first."""
     if max_false_alarms is not None and not max_false_alarms > 0:
         raise ParameterError(f"max_false_alarms must be a share above 0, found {max_false_alarms!r}.")
-    constant = constant_hull(shares)
-    chance = _area(*constant, max_false_alarms)
-    return 1.0 - _area(missed, false_alarms, max_false_alarms) / (2.0 * chance) if chance > 0 else float("nan")
+    chance = area(*constant_hull(shares), max_false_alarms)
+    return 1.0 - divide(area(missed, false_alarms, max_false_alarms), 2.0 * chance)
 
 
 def class_shares(target: Ints, weights: npt.NDArray[np.generic], ranks: Ints) -> Array:
-    """The weight of each rank as a share, [R], least urgent first."""
-    sums = np.bincount(ranks[target] - ranks[0], weights=weights, minlength=int(ranks[-1] - ranks[0]) + 1)
-    shares: Array = sums / sums.sum()
+    """The weight of each rank as a share, [..., R], least urgent first, for weights [..., n]."""
+    of_rank = np.unique(ranks)[:, None] == ranks[target]
+    sums: Array = np.asarray(weights, dtype=np.float64) @ of_rank.T.astype(np.float64)
+    shares: Array = sums / sums.sum(axis=-1, keepdims=True)
     return shares
 
 
 def constant_calls(shares: Array) -> tuple[Array, Array]:
     """(missed, false alarms) when every case is called the same, for each rank: P[t > r] and P[t < r]."""
-    below = np.append(0.0, np.cumsum(shares)[:-1])
-    above = np.append(np.cumsum(shares[::-1])[:-1][::-1], 0.0)
+    below, above = np.zeros_like(shares), np.zeros_like(shares)
+    below[..., 1:] = np.cumsum(shares[..., :-1], axis=-1)
+    above[..., :-1] = np.cumsum(shares[..., :0:-1], axis=-1)[..., ::-1]
     return above, below
 
 
 def constant_hull(shares: Array) -> tuple[Array, Array]:
-    """The lower hull of the constant calls: the best that can be done without looking at the case."""
-    hull: list[tuple[float, float]] = []  # (false alarms, missed)
-    for y, x in zip(*constant_calls(shares), strict=True):
-        while len(hull) > 1 and _turns_down(hull[-2], hull[-1], (x, y)):
-            hull.pop()
-        hull.append((float(x), float(y)))
-    x, y = np.asarray(hull).T
-    return y, x
-
-
-def _turns_down(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
-    """Whether b lies on or above the line from a to c."""
-    return (b[0] - a[0]) * (c[1] - a[1]) <= (b[1] - a[1]) * (c[0] - a[0])
+    """The lower hull of the constant calls, at their false alarms: the best without looking at the case."""
+    missed, alarms = constant_calls(shares)
+    hull = missed.copy()
+    for a in range(shares.shape[-1]):  # no constant lies higher than a mix of two others
+        for b in range(a + 2, shares.shape[-1]):
+            part = divide(alarms[..., a + 1 : b] - alarms[..., a, None], (alarms[..., b] - alarms[..., a])[..., None])
+            mix = missed[..., a, None] + part * (missed[..., b] - missed[..., a])[..., None]
+            hull[..., a + 1 : b] = np.fmin(hull[..., a + 1 : b], mix)
+    return hull, alarms
 
 
 def missed_at(missed: Array, false_alarms: Array, wanted: Array) -> Array:
-    """Missed where the curve has the wanted false alarms; where it falls straight down, at the bottom."""
+    """Missed where one curve [K] has the wanted false alarms [...]; where it falls straight down, at the bottom."""
     place = np.searchsorted(false_alarms, wanted, side="right") - 1
     here, there = np.maximum(place, 0), np.minimum(place + 1, len(missed) - 1)
-    gap = false_alarms[there] - false_alarms[here]
-    step = np.divide(wanted - false_alarms[here], gap, out=np.zeros_like(wanted), where=gap > 0)
+    step = divide(wanted - false_alarms[here], false_alarms[there] - false_alarms[here], empty=0.0)
     found: Array = missed[here] + step * (missed[there] - missed[here])
     return found
 
 
-def _area(missed: Array, false_alarms: Array, most: float | None) -> float:
-    """∫ U dO by trapezoids, up to `most` false alarms."""
-    if most is not None and most < false_alarms[-1]:
-        inside = int(np.searchsorted(false_alarms, most, side="right"))
-        missed = np.append(missed[:inside], missed_at(missed, false_alarms, np.asarray(most)))
-        false_alarms = np.append(false_alarms[:inside], most)
-    return float(0.5 * np.diff(false_alarms) @ (missed[1:] + missed[:-1]))
+def missed_at_each(missed: Array, false_alarms: Array, wanted: float) -> Array:
+    """The same for many curves [B, K] at one share of false alarms, [B]."""
+    place = (false_alarms <= wanted).sum(axis=1, keepdims=True) - 1
+    here, there = np.maximum(place, 0), np.minimum(place + 1, missed.shape[1] - 1)
+    pairs = np.concatenate([here, there], axis=1)
+    lost, raised = np.take_along_axis(missed, pairs, 1), np.take_along_axis(false_alarms, pairs, 1)
+    step = divide(wanted - raised[:, 0], raised[:, 1] - raised[:, 0], empty=0.0)
+    found: Array = lost[:, 0] + step * (lost[:, 1] - lost[:, 0])
+    return found
+
+
+def area(missed: Array, false_alarms: Array, most: float | None = None) -> Array:
+    """∫ U dO of curves [..., K] by trapezoids, up to `most` false alarms."""
+    width, height = np.diff(false_alarms, axis=-1), missed[..., 1:] + missed[..., :-1]
+    if most is None:
+        return np.asarray(0.5 * (width * height).sum(axis=-1))
+    inside = np.diff(np.minimum(false_alarms, most), axis=-1)
+    part = divide(inside, width, empty=0.0)
+    height = 2.0 * missed[..., :-1] + part * np.diff(missed, axis=-1)
+    return np.asarray(0.5 * (inside * height).sum(axis=-1))
 
 
 def _running(weights: npt.NDArray[np.generic]) -> Array:
-    """0 and the running sums."""
-    sums = np.zeros(len(weights) + 1)
-    np.cumsum(weights, out=sums[1:])
+    """0 and the running sums along the last axis."""
+    sums = np.zeros((*weights.shape[:-1], weights.shape[-1] + 1))
+    np.cumsum(weights, axis=-1, out=sums[..., 1:])
     return sums
 
 
