@@ -20,7 +20,7 @@ from pams_mil import metrics, seeding
 from pams_mil.methods.pams import Pams
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.hierarchical import HierarchicalModel
-from pams_mil.remix import Pairing, create_remix, prepare, score_evidence
+from pams_mil.remix import Pairing, create_remix, score_evidence
 from pams_mil.remix.selection.evidence import patient_folds
 from truth.cohorts import TruthCohort, cohorts, real
 
@@ -72,7 +72,8 @@ def train(cohort: TruthCohort, train_rows: np.ndarray, setting: Setting) -> torc
         probability=0.0 if setting.remix == "none" else 0.5,
         seed=setting.seed,
     )
-    bags = prepared(cohort, train_rows, remix, setting.seed)
+    bags = [cohort.bags[row] for row in train_rows]
+    evidence = evidence_of(cohort, train_rows, remix, setting.seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=setting.lr, weight_decay=1e-4)
     for epoch in range(setting.epochs):
         model.train()
@@ -82,10 +83,11 @@ def train(cohort: TruthCohort, train_rows: np.ndarray, setting: Setting) -> torc
             for slide in order[first : first + setting.batch].tolist():
                 pair = pairing.draw(slide, epoch)
                 if pair is None:
-                    features.append(bags[slide].rows)
+                    features.append(bags[slide])
                     labels.append(targets[slide])
                 else:
-                    mixed = remix(bags[pair.a], bags[pair.b], pairing.generator(slide, epoch))
+                    known = {} if evidence is None else {"evidence": evidence[pair.a]}
+                    mixed = remix(bags[pair.a], bags[pair.b], pairing.generator(slide, epoch), **known)
                     features.append(mixed.features)
                     labels.append(targets[pair.a])
             levels = [torch.from_numpy(hierarchy.lift(labels, level)) for level in range(hierarchy.num_levels)]
@@ -96,14 +98,12 @@ def train(cohort: TruthCohort, train_rows: np.ndarray, setting: Setting) -> torc
     return model.eval()
 
 
-def prepared(cohort: TruthCohort, rows: np.ndarray, remix, seed: int) -> list:
-    """Training bags, with evidence from the training slides' labels where the strategy needs it."""
-    bags = [cohort.bags[row] for row in rows]
-    evidence = [None] * len(bags)
-    if getattr(remix, "needs_evidence", False):
-        ranks = [cohort.ranks[row] for row in rows]
-        evidence = score_evidence(bags.__getitem__, ranks, [cohort.patients[row] for row in rows], seed=seed)
-    return [prepare(bag, evidence=own) for bag, own in zip(bags, evidence, strict=True)]
+def evidence_of(cohort: TruthCohort, rows: np.ndarray, remix, seed: int) -> list | None:
+    """Evidence from the training slides' labels, where the strategy needs it."""
+    if not getattr(remix, "needs_evidence", False):
+        return None
+    bags, ranks = [cohort.bags[row] for row in rows], [cohort.ranks[row] for row in rows]
+    return score_evidence(bags.__getitem__, ranks, [cohort.patients[row] for row in rows], seed=seed)
 
 
 @torch.inference_mode()

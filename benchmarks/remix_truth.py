@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
-from pams_mil.remix import create_remix, prepare, score_evidence
+from pams_mil.remix import create_remix, score_evidence
 from pams_mil.remix.clustering.prototypes import cluster
 from pams_mil.remix.selection.neighbors import neighbor_distance
 from pams_mil.remix.sfr import shares
@@ -43,8 +43,9 @@ STRATEGIES: dict[str, tuple[str, dict]] = {
 COLUMNS = ("share", "precision", "recall", "lift", "any", "AUC")
 
 
-def rankings(cohort: TruthCohort, bags: list) -> dict[str, Ranking]:
+def rankings(cohort: TruthCohort, evidence: list) -> dict[str, Ranking]:
     """The number per row of a that a selection rests on."""
+    bags = cohort.bags
 
     def cluster_share(init: str) -> Ranking:
         def rank(a: int, b: int) -> np.ndarray:
@@ -54,7 +55,7 @@ def rankings(cohort: TruthCohort, bags: list) -> dict[str, Ranking]:
 
         return rank
 
-    by_evidence = lambda a, b: bags[a].evidence.numpy()  # noqa: E731
+    by_evidence = lambda a, b: evidence[a].numpy()  # noqa: E731
     return {
         "sfr as printed": cluster_share("uniform"),
         "sfr range": cluster_share("range"),
@@ -65,14 +66,16 @@ def rankings(cohort: TruthCohort, bags: list) -> dict[str, Ranking]:
     }
 
 
-def measure(cohort: TruthCohort, bags: list, name: str, pairs: list[tuple[int, int]]) -> np.ndarray:
+def measure(cohort: TruthCohort, evidence: list, name: str, pairs: list[tuple[int, int]]) -> np.ndarray:
     """[pairs, columns]; NaN where a number is not defined."""
     strategy_name, options = STRATEGIES[name]
-    strategy, rank = create_remix(strategy_name, **options), rankings(cohort, bags).get(name)
+    strategy, rank = create_remix(strategy_name, **options), rankings(cohort, evidence).get(name)
+    bags = cohort.bags
     rows = []
     for number, (a, b) in enumerate(pairs):
         carrier = cohort.carriers[a]
-        mixed = strategy(bags[a], bags[b], torch.Generator().manual_seed(number))
+        known = {"evidence": evidence[a]} if getattr(strategy, "needs_evidence", False) else {}
+        mixed = strategy(bags[a], bags[b], torch.Generator().manual_seed(number), **known)
         chosen = carrier[mixed.rows_from(0).numpy()]
         precision = chosen.mean() if len(chosen) else np.nan
         auc = roc_auc_score(carrier, rank(a, b)) if rank is not None and not carrier.all() else np.nan
@@ -115,7 +118,7 @@ def main() -> None:
         start = time.perf_counter()
         evidence = score_evidence(cohort.bags.__getitem__, cohort.ranks, cohort.patients)
         took = time.perf_counter() - start
-        bags = [prepare(bag, evidence=own) for bag, own in zip(cohort.bags, evidence, strict=True)]
+        bags = cohort.bags
         pairs = cohort.pairs(given.pairs)
         slides = np.array([a for a, _ in pairs])
         base = np.mean([cohort.carriers[a].mean() for a in slides])
@@ -124,7 +127,7 @@ def main() -> None:
         )
         print(f"{'(half width of the 95 % interval)':34s}" + "".join(f"{column:18s}" for column in COLUMNS))
         for name in STRATEGIES:
-            print(f"{name:34s}{summary(measure(cohort, bags, name, pairs), slides)}", flush=True)
+            print(f"{name:34s}{summary(measure(cohort, evidence, name, pairs), slides)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ LAYERS = {
         "discover",
         "tables",
         "core_team",
-        "spare_cores",
     },
     1: {"models", "remix", "data", "metrics"},
     2: {"methods", "wsi", "evaluate", "cohorts"},

@@ -12,10 +12,10 @@ from tests.engine.cohort import SIZES, run, settings
 from pams_mil.engine.config.run_config import TrainingConfig
 from pams_mil.engine.run.blueprint import Blueprint, complete
 from pams_mil.engine.training import loop as fit
-from pams_mil.engine.training import training_bags
 from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.optimize import check_precision, clip_gradients, learning_rate, make_optimizer
 from pams_mil.engine.training.run_cohort import open_cohort
+from pams_mil.engine.training.train import training_bags
 from pams_mil.engine.training.training_bags import BagLoader, one_thread
 from pams_mil.errors import ConfigError
 from pams_mil.hierarchy import ClassHierarchy

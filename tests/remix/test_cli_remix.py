@@ -13,7 +13,6 @@ from pams_mil.cli.main import app
 from pams_mil.data.bags.bag import Bag, BagInfo
 from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.errors import ConfigError
-from pams_mil.remix import prepare
 from pams_mil.report.remix_figure import BagView, draw, plane_of, select_all, selection_rows
 
 
@@ -83,7 +82,7 @@ def test_umap_is_optional(monkeypatch):
 
 
 def test_figure_of_tiny_bags_without_coordinates():
-    a, b = prepare(torch.tensor([[1.0, 0.0]])), prepare(torch.tensor([[0.0, 1.0]]))
+    a, b = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     mixed = select_all(a, b)
     figure = draw(BagView(a, "a", "high"), BagView(b, "b", "low"), mixed)
     titles = [axes.get_title() for axes in figure.axes]

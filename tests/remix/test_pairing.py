@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.remix import create_remix
 from pams_mil.remix.pairing import Pair, Pairing
-from pams_mil.remix.tally import Tally
 
 BRACS = ClassHierarchy.load("bracs")
 targets_lists = st.lists(st.integers(0, BRACS.num_classes() - 1), min_size=1, max_size=40)
@@ -122,24 +119,6 @@ def test_ids_and_targets_must_fit():
         Pairing(BRACS, ["a", "b"], [0])
     with pytest.raises(ParameterError, match="from 0 to 6"):
         Pairing(BRACS, ["a"], [7])
-
-
-def test_tally_counts_drift_and_reports_degenerate_remixes_once(caplog):
-    tally = Tally(BRACS, top_k=6)
-    sfr = create_remix("sfr", init="uniform")
-    tally.plain(0)
-    for seed in range(3):  # non-negative features leave at most six of the printed bins occupied
-        a, b = torch.rand(20, 8), torch.rand(30, 8)
-        mixed = sfr(a, b, torch.Generator().manual_seed(seed))
-        tally.mixed(mixed, drawn=0, target_a=6, target_b=0, rows_a=20)
-    assert len(caplog.records) == 1
-    assert "nothing is selected" in caplog.text
-    assert tally.share_copied == 1.0
-    assert tally.degenerate == tally.applied == 3
-    words = " ".join(tally.words())
-    assert "3 of 4 training bags were remixed" in words
-    assert "N 4 to 1, IC 0 to 3" in words
-    assert "all of the more urgent bag was copied" in words
 
 
 def test_pairs_are_plain_values():

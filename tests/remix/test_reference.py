@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from unittest import mock
 
 import numpy as np
@@ -15,21 +13,20 @@ from tests.reference import evidence as evidence_reference
 from tests.reference import sfr as reference
 
 from pams_mil.errors import ParameterError
-from pams_mil.remix import create_remix, prepare
-from pams_mil.remix.clustering import lloyd, lloyd_compiled, prototypes
+from pams_mil.remix import create_remix
+from pams_mil.remix.clustering import prototypes
 from pams_mil.remix.clustering.prototypes import cluster
 from pams_mil.remix.selection.evidence import EvidenceSettings, patient_folds, score_evidence
 from pams_mil.remix.selection.neighbors import neighbor_distance
 from pams_mil.remix.sfr import ranked_clusters
-from pams_mil.spare_cores import SpareCores
 
 both_paths = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
 
 
 def clustering_with(*, compiled):
     """Cluster in compiled code or with torch operations, whatever is installed."""
-    code = pytest.importorskip("pams_mil.remix.clustering.compiled_kernels") if compiled else None
-    return mock.patch.object(lloyd_compiled, "kernels", return_value=code)
+    code = pytest.importorskip("pams_mil.remix.clustering.compiled_lloyd") if compiled else None
+    return mock.patch.object(prototypes, "compiled_lloyd", return_value=code)
 
 
 def random_pair(seed, rows_a, rows_b, width, dtype=torch.float64):
@@ -55,40 +52,26 @@ def test_sfr_is_algorithm_1(compiled, seed, sizes, width, clusters, iterations, 
     rows, labels = reference.sfr(a.tolist(), b.tolist(), **options)
     with clustering_with(compiled=compiled):
         mixed = create_remix("sfr", **options)(a, b, torch.Generator())
-        found = cluster((prepare(a), prepare(b)), clusters=clusters, iterations=iterations, init=init)
+        found = cluster((a, b), clusters=clusters, iterations=iterations, init=init)
     assert mixed.rows_from(0).tolist() == rows
     assert mixed.live_clusters == len(set(labels))
     assert found.labels.tolist() == labels
     assert ranked_clusters(found, len(a)) == reference.ranking(labels, len(a))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("join", [0, 2**30])
-def test_blocks_change_nothing(monkeypatch, dtype, join):
-    monkeypatch.setattr(lloyd_compiled, "kernels", lambda: None)
-    a, b = (prepare(bag) for bag in random_pair(3, 700, 900, 24, dtype))
-    whole = cluster((a, b), clusters=11, iterations=6).labels
-    monkeypatch.setattr(lloyd, "BLOCK_VALUES", 24)
-    monkeypatch.setattr(prototypes, "_JOIN_VALUES", join)
-    pieces = cluster((a, b), clusters=11, iterations=6).labels
-    assert (whole != pieces).float().mean() < 0.002  # sums in another order may tip a row that is on the fence
-    if dtype == torch.float64:
-        assert torch.equal(whole, pieces)
-
-
 @both_paths
 def test_float32_agrees_with_float64(compiled):
     a, b = random_pair(5, 400, 300, 32)
     with clustering_with(compiled=compiled):
-        exact = cluster((prepare(a), prepare(b))).labels
-        single = cluster((prepare(a.float()), prepare(b.float()))).labels
+        exact = cluster((a, b)).labels
+        single = cluster((a.float(), b.float())).labels
     assert (exact != single).float().mean() < 0.01
 
 
 @pytest.mark.parametrize(("dtype", "iterations", "allowed"), [(torch.float32, 1, 2), (torch.float64, 12, 0)])
 def test_compiled_code_agrees_with_torch_on_many_rows(dtype, iterations, allowed):
     """In float32 a row on the fence may fall to either side; over further iterations that would spread."""
-    a, b = (prepare(bag) for bag in random_pair(9, 3001, 1700, 48, dtype))
+    a, b = random_pair(9, 3001, 1700, 48, dtype)
     with clustering_with(compiled=True):
         found = cluster((a, b), iterations=iterations).labels
     with clustering_with(compiled=False):
@@ -96,82 +79,24 @@ def test_compiled_code_agrees_with_torch_on_many_rows(dtype, iterations, allowed
     assert (found != expected).sum() <= allowed
 
 
-@pytest.mark.parametrize("threads", [2, 3, 8])
-def test_cores_change_nothing(monkeypatch, threads):
-    pytest.importorskip("numba")
-    pairs = [[prepare(bag) for bag in random_pair(seed, 2500, 900, 16, torch.float32)] for seed in range(5)]
-    alone = [cluster(pair).labels for pair in pairs]
-    before = torch.get_num_threads()
-    monkeypatch.setattr(lloyd_compiled, "_SHARE_VALUES", 0)
-    monkeypatch.setattr(lloyd_compiled, "_SPARE_CORES", SpareCores())
-    try:
-        torch.set_num_threads(threads)
-        for _ in range(20):
-            for pair, labels in zip(pairs, alone, strict=True):
-                assert torch.equal(cluster(pair).labels, labels)
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_many_threads_may_cluster_at_once(monkeypatch):
-    pytest.importorskip("numba")
-    pairs = [[prepare(bag) for bag in random_pair(seed, 800, 900, 16, torch.float32)] for seed in range(8)]
-    alone = [cluster(pair).labels for pair in pairs]
-    monkeypatch.setattr(lloyd_compiled, "_SHARE_VALUES", 0)
-    monkeypatch.setattr(lloyd_compiled, "_SPARE_CORES", SpareCores())
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda pair: [cluster(pair).labels for _ in range(10)], pairs))
-    assert all(torch.equal(labels, expected) for many, expected in zip(found, alone, strict=True) for labels in many)
-
-
-def test_nobody_follows_a_clustering_that_failed(monkeypatch):
-    pytest.importorskip("numba")
-    before = torch.get_num_threads()
-    spare = SpareCores()
-    monkeypatch.setattr(lloyd_compiled, "_SHARE_VALUES", 0)
-    monkeypatch.setattr(lloyd_compiled, "_SPARE_CORES", spare)
-    bag = prepare(torch.randn(600, 4))
-
-    def fail(_):
-        raise KeyboardInterrupt
-
-    try:
-        torch.set_num_threads(2)
-        with pytest.raises(KeyboardInterrupt):
-            lloyd_compiled.cluster([bag], fail, clusters=3, iterations=2)
-        answer = SimpleQueue()
-        spare.call(lambda: answer.put("free again"), most=1)
-        assert answer.get(timeout=10) == "free again"
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_sums_that_are_corrected_equal_sums_taken_anew(monkeypatch):
-    monkeypatch.setattr(lloyd_compiled, "kernels", lambda: None)
-    a, b = (prepare(bag) for bag in random_pair(8, 500, 500, 16))
-    corrected = cluster((a, b), clusters=11, iterations=12).labels
-    monkeypatch.setattr(lloyd, "_FEW", 10**9)
-    assert torch.equal(cluster((a, b), clusters=11, iterations=12).labels, corrected)
-
-
 @both_paths
 def test_zero_rows_go_to_the_first_cluster_and_equal_rows_stay_together(compiled):
     bag = torch.cat([torch.zeros(3, 4), torch.randn(20, 4, generator=torch.Generator().manual_seed(0)).abs()])
     with clustering_with(compiled=compiled):
-        labels = cluster([prepare(bag)], clusters=4, iterations=3).labels
+        labels = cluster([bag], clusters=4, iterations=3).labels
         assert labels[:3].tolist() == [int(labels.min())] * 3
-        assert cluster([prepare(torch.ones(30, 5))], clusters=11).live == 1
+        assert cluster([torch.ones(30, 5)], clusters=11).live == 1
 
 
 def test_printed_bins_leave_at_most_half_of_the_clusters_on_non_negative_features():
-    bags = [prepare(torch.rand(400, 32, generator=torch.Generator().manual_seed(s))) for s in (0, 1)]
+    bags = [torch.rand(400, 32, generator=torch.Generator().manual_seed(s)) for s in (0, 1)]
     assert cluster(bags, init="uniform").live <= 6
     assert cluster(bags, init="quantile").live >= 9
 
 
 def test_kmeans_with_faiss_equals_the_torch_version(monkeypatch):
     pytest.importorskip("faiss")
-    a, b = (prepare(bag) for bag in random_pair(4, 300, 200, 12, torch.float32))
+    a, b = random_pair(4, 300, 200, 12, torch.float32)
     options = {"clusters": 5, "iterations": 6, "init": "kmeans"}
     with_faiss = cluster((a, b), **options, generator=torch.Generator().manual_seed(1))
     monkeypatch.setattr(prototypes, "faiss_installed", lambda: False)
@@ -183,7 +108,7 @@ def test_kmeans_with_faiss_equals_the_torch_version(monkeypatch):
 def test_neighbor_distance_is_one_minus_the_mean_of_the_largest_cosines():
     a, b = random_pair(6, 9, 7, 5)
     expected = [1 - np.mean(sorted((reference.cosine(x, y) for y in b.tolist()), reverse=True)[:3]) for x in a.tolist()]
-    assert neighbor_distance(prepare(a), prepare(b)).tolist() == pytest.approx(expected, abs=1e-12)
+    assert neighbor_distance(a, b).tolist() == pytest.approx(expected, abs=1e-12)
 
 
 @given(seed=st.integers(0, 1000), rounds=st.integers(0, 3), keep=st.sampled_from([0.2, 0.5, 1.0]))
@@ -213,7 +138,7 @@ def test_evidence_finds_planted_instances_and_chooses_them():
         bag[:8, 2] += 5.0
     scores = score_evidence(bags.__getitem__, [0] * 8 + [1] * 8, [str(i) for i in range(16)])
     strategy = create_remix("sfr", selection="evidence", level=0.05)
-    mixed = strategy(prepare(bags[9], evidence=scores[9]), bags[0], torch.Generator())
+    mixed = strategy(bags[9], bags[0], torch.Generator(), evidence=scores[9])
     chosen = set(mixed.rows_from(0).tolist())
     assert set(range(8)) <= chosen
     assert len(chosen) < 20

@@ -54,7 +54,7 @@ def remix(
     cohort = Manifest.read(manifest, patients_are_slides=patients_are_slides)
     bags = BagDataset(cohort, hierarchy, features or manifest.parent / "h5_files", with_coords=True)
     a, b = _views(bags, hierarchy, first, second, evidence, seed)
-    mixed = select_all(a.bag, b.bag, seed=seed)
+    mixed = select_all(a.bag, b.bag, evidence=a.evidence, seed=seed)
     figure = draw(a, b, mixed, plane="umap" if plane == "umap" else "pca", seed=seed)
     with atomic.replacing(out) as part:
         figure.savefig(part, format=out.suffix[1:], dpi=130)
@@ -67,7 +67,6 @@ def _views(
     bags: BagDataset, hierarchy: ClassHierarchy, first: str, second: str, evidence: bool, seed: int
 ) -> tuple[BagView, BagView]:
     from pams_mil.errors import ManifestError, nearest
-    from pams_mil.remix.strategy import prepare
     from pams_mil.report.remix_figure import BagView
 
     place = {source.name: number for number, source in enumerate(bags.sources)}
@@ -87,7 +86,7 @@ def _views(
     for name, own in ((urgent, scores), (other, None)):
         sample = bags[place[name]]
         coords = None if sample.coords_px0 is None else sample.coords_px0.numpy()
-        views.append(BagView(prepare(sample.features, evidence=own), name, names[targets[name]], coords))
+        views.append(BagView(sample.features, name, names[targets[name]], coords, own))
     return views[0], views[1]
 
 

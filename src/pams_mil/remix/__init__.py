@@ -12,13 +12,10 @@ from typing import Any
 
 _HOME = {
     "Mixed": "strategy",
-    "PreparedBag": "strategy",
     "Remix": "strategy",
-    "prepare": "strategy",
     "create_remix": "strategy",
     "Pair": "pairing",
     "Pairing": "pairing",
-    "Tally": "tally",
     "EvidenceSettings": "selection.evidence",
     "score_evidence": "selection.evidence",
 }

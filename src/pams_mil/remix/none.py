@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from pams_mil.remix.strategy import FROM_A, AnyBag, Mixed, PartnerRule, check_pair
+from pams_mil.remix.strategy import FROM_A, Mixed, PartnerRule, check_pair
 
 DISCOVER = "NoRemix"
 
@@ -24,8 +25,8 @@ class NoRemix:
         """Irrelevant: the partner is not used."""
         return "outranked"
 
-    def __call__(self, a: AnyBag, b: AnyBag, generator: torch.Generator) -> Mixed:
+    def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
         """A copy of `a`."""
-        rows, _ = check_pair(a, b)
-        origin_bag = torch.full((len(rows),), FROM_A, dtype=torch.int8, device=rows.device)
-        return Mixed(rows.detach().clone(), origin_bag, torch.arange(len(rows), device=rows.device))
+        check_pair(a, b)
+        origin_bag = torch.full((len(a),), FROM_A, dtype=torch.int8, device=a.device)
+        return Mixed(a.detach().clone(), origin_bag, torch.arange(len(a), device=a.device))

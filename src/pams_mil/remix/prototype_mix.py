@@ -26,13 +26,12 @@ from pams_mil.remix.clustering.kmeans import euclidean_clusters, means
 from pams_mil.remix.strategy import (
     FROM_A,
     SYNTHETIC,
-    AnyBag,
     Mixed,
     PartnerRule,
     check_number,
     check_option,
     check_pair,
-    prepare,
+    widened,
 )
 
 DISCOVER = "ReMix"
@@ -83,38 +82,33 @@ class ReMix:
         """A slide of the same class, possibly the same slide; the label stays."""
         return "same_class"
 
-    def reduce(self, bag: AnyBag, generator: torch.Generator) -> ReducedBag:
-        """Prototypes and shift bank of a slide; keep the result to save the clustering in later epochs."""
-        bag = prepare(bag)
-        labels = euclidean_clusters(bag.values, clusters=self.clusters, iterations=self.iterations, generator=generator)
+    def reduce(self, bag: Tensor, generator: torch.Generator) -> ReducedBag:
+        """Prototypes and shift bank of a slide."""
+        values = widened(bag)
+        labels = euclidean_clusters(values, clusters=self.clusters, iterations=self.iterations, generator=generator)
         shifts = []
-        prototypes = means(bag.values, labels)
+        prototypes = means(values, labels)
         for number, center in enumerate(prototypes):
-            centered = bag.values[labels == number] - center
+            centered = values[labels == number] - center
             normal = torch.randn(self.bank, len(centered), generator=generator, device=generator.device)
             normal = normal.to(centered.device, centered.dtype)
             shifts.append(normal @ centered / math.sqrt(max(1, len(centered) - 1)))
-        return ReducedBag(bag.rows, prototypes, torch.stack(shifts))
+        return ReducedBag(bag.detach(), prototypes, torch.stack(shifts))
 
-    def __call__(self, a: AnyBag | ReducedBag, b: AnyBag | ReducedBag, generator: torch.Generator) -> Mixed:
+    def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
         """The rows (or prototypes) of a, then what was generated."""
-        check_pair(_rows(a), _rows(b))
-        a = a if isinstance(a, ReducedBag) else self.reduce(a, generator)
-        b = b if isinstance(b, ReducedBag) else self.reduce(b, generator)
-        source, added = _mix(a, b, self.mode, self.rate, generator)
+        check_pair(a, b)
+        own, other = self.reduce(a, generator), self.reduce(b, generator)
+        source, added = _mix(own, other, self.mode, self.rate, generator)
         if self.reduced:
             features = torch.cat([source, *added])
             kept = 0
         else:
             # The slide's own rows cannot be replaced; a replaced prototype joins them instead.
-            replaced = (source != a.prototypes).any(1)
-            features = torch.cat([a.rows.to(source.dtype), source[replaced], *added])
-            kept = len(a.rows)
-        return _mixed(features.to(a.rows.dtype), kept, len(a.prototypes))
-
-
-def _rows(bag: AnyBag | ReducedBag) -> AnyBag:
-    return bag.rows if isinstance(bag, ReducedBag) else bag
+            replaced = (source != own.prototypes).any(1)
+            features = torch.cat([own.rows.to(source.dtype), source[replaced], *added])
+            kept = len(a)
+        return _mixed(features.to(a.dtype), kept, len(own.prototypes))
 
 
 def _mix(

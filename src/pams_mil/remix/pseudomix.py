@@ -22,13 +22,11 @@ from pams_mil.remix.clustering.prototypes import Init, check_clustering, cluster
 from pams_mil.remix.strategy import (
     FROM_A,
     FROM_B,
-    AnyBag,
     Mixed,
     PartnerRule,
     check_number,
     check_option,
     check_pair,
-    prepare,
 )
 
 DISCOVER = "PseudoMix"
@@ -70,7 +68,7 @@ class PseudoMix:
         """Any other bag; with the more urgent label alone, a strictly less urgent one."""
         return "any" if self.labels == "soft" else "outranked"
 
-    def __call__(self, a: AnyBag, b: AnyBag, generator: torch.Generator) -> Mixed:
+    def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
         """The chosen rows of a, then those of b, each in their original order."""
         check_pair(a, b)
         count = self._draw_count(generator)
@@ -80,19 +78,18 @@ class PseudoMix:
         if len(rows_a) and len(rows_b) and not joined:
             rows_b = rows_b[:0]
         weight = self._weight(count, len(rows_a), len(rows_b))
-        return _gather(prepare(a).rows, prepare(b).rows, rows_a, rows_b, weight, live_a)
+        return _gather(a.detach(), b.detach(), rows_a, rows_b, weight, live_a)
 
     def _draw_count(self, generator: torch.Generator) -> int:
         share = _beta(self.alpha, generator)
         count = min(self.pseudo_bags, int(share * (self.pseudo_bags + 1)))
         return max(1, count) if self.labels == "urgent" else count
 
-    def _rows(self, bag: AnyBag, count: int, generator: torch.Generator) -> tuple[int, Tensor]:
+    def _rows(self, bag: Tensor, count: int, generator: torch.Generator) -> tuple[int, Tensor]:
         """Rows in `count` of the pseudo-bags; at least one row when any pseudo-bag is asked for."""
-        bag = prepare(bag)
         found = cluster([bag], clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator)
         if count == 0:
-            return found.live, torch.empty(0, dtype=torch.int64, device=bag.rows.device)
+            return found.live, torch.empty(0, dtype=torch.int64, device=bag.device)
         dealt = deal(found.labels, self.pseudo_bags, generator)
         # Small bags leave some pseudo-bags empty; drawing among the others keeps the part from being empty.
         occupied = torch.bincount(dealt, minlength=self.pseudo_bags).nonzero().squeeze(1)

@@ -12,8 +12,9 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from pams_mil.remix.strategy import AnyBag, Mixed, PartnerRule, check_number, check_pair, take
+from pams_mil.remix.strategy import Mixed, PartnerRule, check_number, check_pair, take
 
 DISCOVER = "RandomMix"
 
@@ -47,8 +48,8 @@ class RandomMix:
         # The rounding keeps 10 % of 1,000 at 100: 0.1 is a little more than a tenth in binary.
         return min(rows, max(1, math.ceil(round(self.tau * rows / 100, 9))))
 
-    def __call__(self, a: AnyBag, b: AnyBag, generator: torch.Generator) -> Mixed:
+    def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
         """Z_b and the drawn rows of Z_a in their original order."""
-        rows, _ = check_pair(a, b)
-        chosen = torch.randperm(len(rows), generator=generator, device=generator.device)[: self.count(len(rows))]
-        return take(a, b, chosen.sort().values.to(rows.device))
+        check_pair(a, b)
+        chosen = torch.randperm(len(a), generator=generator, device=generator.device)[: self.count(len(a))]
+        return take(a, b, chosen.sort().values.to(a.device))

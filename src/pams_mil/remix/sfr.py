@@ -24,7 +24,7 @@ from torch import Tensor
 from pams_mil.remix.clustering.prototypes import Clusters, Init, check_clustering, cluster
 from pams_mil.remix.selection.evidence import convincing_rows
 from pams_mil.remix.selection.neighbors import distant_rows
-from pams_mil.remix.strategy import AnyBag, Mixed, PartnerRule, check_number, check_option, check_pair, prepare, take
+from pams_mil.remix.strategy import Mixed, PartnerRule, check_number, check_option, check_pair, take
 
 DISCOVER = "SFR"
 Selection = Literal["clusters", "neighbors", "evidence"]
@@ -69,15 +69,17 @@ class SFR:
 
     @property
     def needs_evidence(self) -> bool:
-        """Whether bags must come prepared with evidence: `prepare(features, evidence=...)`."""
+        """Whether calls must bring the evidence of a's rows."""
         return self.selection == "evidence"
 
-    def __call__(self, a: AnyBag, b: AnyBag, generator: torch.Generator) -> Mixed:
-        """Z_{a+b}: all rows of b, then the chosen rows of a in their original order."""
+    def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator, *, evidence: Tensor | None = None) -> Mixed:
+        """Z_{a+b}: all rows of b, then the chosen rows of a in their original order.
+
+        `evidence` [n_a] says how much each row of a speaks for its label; only `selection="evidence"` asks for it.
+        """
         check_pair(a, b)
-        a, b = prepare(a), prepare(b)
         if self.selection == "evidence":
-            return take(a, b, convincing_rows(a, self.level))
+            return take(a, b, convincing_rows(evidence, len(a), self.level))
         if self.selection == "neighbors":
             return take(a, b, distant_rows(a, b, self.share))
         found = cluster((a, b), clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator)

@@ -4,16 +4,15 @@
 
 `a` is the bag whose label the result carries (the more urgent one where urgency decides the pair), `b` the other.
 The inputs are never written to, the result is a function of the two bags and the generator alone, and every row
-says where it came from. Bags may be plain tensors or, to save work over epochs, bags prepared once.
+says where it came from.
 """
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,11 +23,6 @@ PartnerRule = Literal["outranked", "same_class", "any"]
 """Which bags may be paired: strictly less or more urgent ones, those of the same class, or any other bag."""
 
 FROM_A, FROM_B, SYNTHETIC = 0, 1, -1
-
-_COPY_ALONE = 2**23
-"""Up to so many values are copied by one thread. Torch's threads would be a little faster, but then go on spinning for
-milliseconds, on cores that the next clustering wants."""
-_NUMPY_TYPES = (torch.float16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -56,31 +50,6 @@ class Mixed:
         return self.origin_row[self.origin_bag == bag]
 
 
-@dataclass(frozen=True)
-class PreparedBag:
-    """A bag with what clustering needs of it computed once: it can be kept and used again every epoch.
-
-    Args:
-        rows: [n, d] the features as given; rows of a remixed bag are copies of these.
-        values: [n, d] the same in the precision of the arithmetic (half precision is widened once).
-        inverse_norms: [n] 1 / |z_i|, 0 for a zero row.
-        total: [d] the sum of the rows.
-        evidence: [n] how much each row speaks for its slide's label (see `evidence`), or None when not scored.
-    """
-
-    rows: Tensor
-    values: Tensor
-    inverse_norms: Tensor
-    total: Tensor
-    evidence: Tensor | None = None
-
-    def __len__(self) -> int:
-        return self.rows.shape[0]
-
-
-AnyBag = Tensor | PreparedBag
-
-
 @runtime_checkable
 class Remix(Protocol):
     """A remix strategy; hyper-parameters are the fields of a frozen dataclass."""
@@ -90,42 +59,27 @@ class Remix(Protocol):
         """Which bags this strategy may be given."""
         ...
 
-    def __call__(self, a: AnyBag, b: AnyBag, generator: torch.Generator) -> Mixed:
-        """The bag made of `a` and `b`."""
+    def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
+        """The bag made of `a` and `b`; strategies that need evidence take it by keyword."""
         ...
 
 
-def rows_of(bag: AnyBag) -> Tensor:
-    """The features of a bag, prepared or not."""
-    return bag.rows if isinstance(bag, PreparedBag) else bag
+def widened(bag: Tensor) -> Tensor:
+    """The rows in the precision of the arithmetic: half precision becomes float32; refused where not finite.
 
-
-def prepare(bag: AnyBag, *, evidence: Tensor | None = None) -> PreparedBag:
-    """Compute norms and row sum of a bag; a bag that is prepared already is returned as it is.
-
-    >>> bag = prepare(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-    >>> bag.inverse_norms.tolist(), bag.total.tolist()
-    ([0.20000000298023224, 0.0], [3.0, 4.0])
+    >>> widened(torch.ones(2, 3, dtype=torch.float16)).dtype
+    torch.float32
     """
-    if isinstance(bag, PreparedBag):
-        return bag if evidence is None else replace(bag, evidence=evidence)
     check_bag(bag, "the bag")
-    if evidence is not None and evidence.shape != bag.shape[:1]:
-        raise ParameterError(
-            f"evidence must be one number per row, {list(bag.shape[:1])}, found shape {list(evidence.shape)}."
-        )
     rows = bag.detach()
     values = (rows if rows.dtype in (torch.float32, torch.float64) else rows.float()).contiguous()
-    norms = torch.linalg.vector_norm(values, dim=1)
-    total = values.sum(0)
-    if not torch.isfinite(total).all():
+    if not torch.isfinite(values.sum()):
         row = int((~torch.isfinite(values).all(1)).nonzero()[:1].sum())
         raise ParameterError(
             f"The bag has a value that is not finite in row {row} of {len(rows)} (or its rows overflow when summed). "
             "Expected finite features; check the feature file with 'pams check'."
         )
-    inverse = torch.where(norms > 0, norms.clamp_min(torch.finfo(norms.dtype).tiny).reciprocal(), 0.0)
-    return PreparedBag(rows=rows, values=values, inverse_norms=inverse, total=total, evidence=evidence)
+    return values
 
 
 def check_bag(bag: Tensor, name: str) -> None:
@@ -137,47 +91,29 @@ def check_bag(bag: Tensor, name: str) -> None:
         )
 
 
-def check_pair(a: AnyBag, b: AnyBag) -> tuple[Tensor, Tensor]:
-    """The rows of two bags that can be joined, or an error that says why they cannot."""
-    rows_a, rows_b = rows_of(a), rows_of(b)
-    check_bag(rows_a, "the first bag")
-    check_bag(rows_b, "the second bag")
-    if rows_a.shape[1] != rows_b.shape[1]:
+def check_pair(a: Tensor, b: Tensor) -> None:
+    """Refuse two bags that cannot be joined, and say why."""
+    check_bag(a, "the first bag")
+    check_bag(b, "the second bag")
+    if a.shape[1] != b.shape[1]:
         raise ParameterError(
-            f"The two bags have features of different width: {rows_a.shape[1]} and {rows_b.shape[1]}. "
+            f"The two bags have features of different width: {a.shape[1]} and {b.shape[1]}. "
             "A remix joins rows of both, so they must come from the same encoder."
         )
-    return rows_a, rows_b
 
 
-def take(a: AnyBag, b: AnyBag, chosen: Tensor, *, live_clusters: int | None = None) -> Mixed:
+def take(a: Tensor, b: Tensor, chosen: Tensor, *, live_clusters: int | None = None) -> Mixed:
     """All rows of b followed by the `chosen` rows of a, labeled as a: what SFR and RandomMix return.
 
     >>> take(torch.tensor([[1.0], [2.0]]), torch.tensor([[9.0]]), torch.tensor([1])).features.tolist()
     [[9.0], [2.0]]
     """
-    rows_a, rows_b = check_pair(a, b)
-    count = rows_b.shape[0]
-    origin_bag = torch.full((count + len(chosen),), FROM_A, dtype=torch.int8, device=rows_b.device)
-    origin_bag[:count] = FROM_B
-    origin_row = torch.cat([torch.arange(count, device=rows_b.device), chosen])
-    return Mixed(_join(rows_b.detach(), rows_a.detach(), chosen), origin_bag, origin_row, live_clusters=live_clusters)
-
-
-def _join(rows_b: Tensor, rows_a: Tensor, chosen: Tensor) -> Tensor:
-    """All rows of b, then those chosen of a; each is copied once."""
-    count, total = len(rows_b), len(rows_b) + len(chosen)
-    if rows_a.dtype != rows_b.dtype:
-        return torch.cat([rows_b, rows_a.index_select(0, chosen)])
-    joined = rows_b.new_empty(total, rows_b.shape[1])
-    if joined.numel() <= _COPY_ALONE and joined.device.type == "cpu" and joined.dtype in _NUMPY_TYPES:
-        into = joined.numpy()
-        into[:count] = rows_b.numpy()
-        np.take(rows_a.numpy(), chosen.numpy(), axis=0, out=into[count:], mode="clip")
-    else:
-        joined[:count] = rows_b
-        torch.index_select(rows_a, 0, chosen, out=joined[count:])
-    return joined
+    check_pair(a, b)
+    origin_bag = torch.full((len(b) + len(chosen),), FROM_A, dtype=torch.int8, device=b.device)
+    origin_bag[: len(b)] = FROM_B
+    origin_row = torch.cat([torch.arange(len(b), device=b.device), chosen])
+    features = torch.cat([b.detach(), a.detach().index_select(0, chosen)])
+    return Mixed(features, origin_bag, origin_row, live_clusters=live_clusters)
 
 
 def check_option(name: str, value: Any, allowed: tuple[str, ...]) -> None:

@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from pams_mil.errors import ConfigError
 from pams_mil.remix.clustering.prototypes import cluster
-from pams_mil.remix.strategy import SYNTHETIC, Mixed, PreparedBag, create_remix
+from pams_mil.remix.strategy import SYNTHETIC, Mixed, create_remix
 
 Array = npt.NDArray[Any]
 Plane = Literal["pca", "umap"]
@@ -30,22 +31,24 @@ _INK, _CHOSEN, _OTHER, _MADE = "#334155", "#dc2626", "#94a3b8", "#0f766e"
 
 @dataclass(frozen=True)
 class BagView:
-    """A bag to draw: its rows (with evidence, if known), its name, its label, and where its tiles lie."""
+    """A bag to draw: its rows, its name, its label, where its tiles lie, and the evidence of its rows, if known."""
 
-    bag: PreparedBag
+    bag: Tensor
     name: str
     label: str
     coords_px0: Array | None = None
+    evidence: Tensor | None = None
 
 
-def select_all(a: PreparedBag, b: PreparedBag, *, seed: int = 0) -> dict[str, Mixed]:
-    """What every strategy makes of the pair; evidence only where `a` has it."""
+def select_all(a: Tensor, b: Tensor, *, evidence: Tensor | None = None, seed: int = 0) -> dict[str, Mixed]:
+    """What every strategy makes of the pair; the one that needs evidence of a's rows only where there is some."""
     mixed = {}
     for title, (name, options) in STRATEGIES.items():
         strategy = create_remix(name, **options)
-        if getattr(strategy, "needs_evidence", False) and a.evidence is None:
+        known = {"evidence": evidence} if getattr(strategy, "needs_evidence", False) else {}
+        if known and evidence is None:
             continue
-        mixed[title] = strategy(a, b, torch.Generator().manual_seed(seed))
+        mixed[title] = strategy(a, b, torch.Generator().manual_seed(seed), **known)
     return mixed
 
 
@@ -77,7 +80,7 @@ def draw(a: BagView, b: BagView, mixed: Mapping[str, Mixed], *, plane: Plane = "
     from matplotlib.figure import Figure  # noqa: PLC0415  slow to import; no global state this way
 
     made = [rows.features[rows.origin_bag == SYNTHETIC].float() for rows in mixed.values()]
-    flat = plane_of(torch.cat([a.bag.values.float(), b.bag.values.float(), *made]).cpu().numpy(), plane, seed=seed)
+    flat = plane_of(torch.cat([a.bag.float(), b.bag.float(), *made]).cpu().numpy(), plane, seed=seed)
     points_a, points_b = flat[: len(a.bag)], flat[len(a.bag) : len(a.bag) + len(b.bag)]
     points_made = np.split(flat[len(a.bag) + len(b.bag) :], np.cumsum([len(rows) for rows in made])[:-1])
     lines = 1 if a.coords_px0 is None else 2

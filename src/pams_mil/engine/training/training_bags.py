@@ -19,7 +19,7 @@ from pams_mil import seeding
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.models.core.limits import instance_cap
 from pams_mil.remix.pairing import Pairing
-from pams_mil.remix.strategy import FROM_A, AnyBag, Remix, prepare
+from pams_mil.remix.strategy import FROM_A, Remix
 
 
 class StepKey(NamedTuple):
@@ -109,10 +109,8 @@ class TrainingBags(Dataset[TrainingBag]):
         step = self.pairing.steps(key.slide, key.epoch)[key.part] if self.pairing is not None else None
         if step is not None and step.pair is not None and self.pairing is not None and self.remix is not None:
             a, b = (sample if i == key.slide else self.bags[i] for i in (step.pair.a, step.pair.b))
-            first: AnyBag = a.features
-            if self.evidence is not None:
-                first = prepare(a.features, evidence=self.evidence[step.pair.a])
-            mixed = self.remix(first, b.features, self.pairing.generator(key.slide, key.epoch))
+            known = {} if self.evidence is None else {"evidence": self.evidence[step.pair.a]}
+            mixed = self.remix(a.features, b.features, self.pairing.generator(key.slide, key.epoch), **known)
             features, name = mixed.features, f"{a.slide_id} remixed with {b.slide_id}"
             targets, weights = (a.target,), (1.0,)
             if mixed.weight_a < 1:

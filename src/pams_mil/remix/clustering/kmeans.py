@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pams_mil.remix.clustering.lloyd import product
-
 
 def euclidean_clusters(values: Tensor, *, clusters: int, iterations: int, generator: torch.Generator) -> Tensor:
     """Cluster of every row, numbered 0, 1, ... without gaps.
@@ -25,7 +23,7 @@ def euclidean_clusters(values: Tensor, *, clusters: int, iterations: int, genera
     centers = values[order[:clusters]]
     labels = torch.full((len(values),), -1, dtype=torch.int64, device=values.device)
     for _ in range(iterations + 1):
-        score = product(values, centers) - centers.square().sum(1) / 2
+        score = torch.mm(values, centers.T) - centers.square().sum(1) / 2
         nearest = torch.unique(score.max(1).indices, return_inverse=True)[1]
         if torch.equal(nearest, labels):
             break

@@ -10,23 +10,22 @@ FAISS where it is installed.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pams_mil.remix.clustering import lloyd, lloyd_compiled
-from pams_mil.remix.clustering.cosine_bins import Bins, bin_edges, bin_labels
-from pams_mil.remix.strategy import PreparedBag, check_number, check_option
+from pams_mil.remix.clustering import lloyd
+from pams_mil.remix.clustering.cosine_bins import bin_labels
+from pams_mil.remix.strategy import check_number, check_option, widened
 
 Init = Literal["quantile", "range", "uniform", "kmeans"]
 INITS: tuple[Init, ...] = ("quantile", "range", "uniform", "kmeans")
-_JOIN_VALUES = 2**21
-"""Bags with fewer values in total are copied into one block: cheaper than visiting many small ones."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def check_clustering(*, clusters: int, iterations: int, init: str) -> None:
 
 
 def cluster(
-    bags: Sequence[PreparedBag],
+    bags: Sequence[Tensor],
     *,
     clusters: int = 11,
     iterations: int = 6,
@@ -56,39 +55,35 @@ def cluster(
 ) -> Clusters:
     """Cluster the rows of all bags together; `generator` is used by `init="kmeans"` alone.
 
-    >>> from pams_mil.remix.strategy import prepare
-    >>> bag = prepare(torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 3.0], [0.1, 1.0]]))
+    >>> bag = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 3.0], [0.1, 1.0]])
     >>> labels = cluster([bag], clusters=2, iterations=2).labels
     >>> bool(labels[0] == labels[1]), bool(labels[2] == labels[3]), bool(labels[0] == labels[2])
     (True, True, False)
     """
-    if init != "kmeans" and lloyd_compiled.fits(bags):
-        edges_of = partial(bin_edges, bins=init, count=clusters)
-        labels = lloyd_compiled.cluster(bags, edges_of, clusters=clusters, iterations=iterations)
-    else:
-        with torch.inference_mode():  # less work per call, which counts for small bags
-            if init == "kmeans":
-                labels = _kmeans(bags, clusters, iterations, generator)
-            else:
-                labels = _from_bins(bags, init, clusters, iterations)
-        labels = labels.clone()  # an ordinary tensor again
+    with torch.inference_mode():  # less work per call, which counts for small bags
+        values = torch.cat([widened(bag) for bag in bags])
+        if init == "kmeans":
+            labels = _kmeans(values, clusters, iterations, generator)
+        else:
+            norms = torch.linalg.vector_norm(values, dim=1)
+            cosine = torch.mv(values, lloyd.directions(values.sum(0)[None])[0]) / norms.clamp_min(_tiny(values))
+            labels = _refine(values, bin_labels(cosine, init, clusters), clusters, iterations)
+    labels = labels.clone()  # an ordinary tensor again
     return Clusters(labels, live=int(torch.bincount(labels, minlength=clusters).count_nonzero()))
 
 
-def _from_bins(bags: Sequence[PreparedBag], init: Bins, clusters: int, iterations: int) -> Tensor:
-    direction = lloyd.directions(torch.stack([bag.total for bag in bags]).sum(0)[None])[0]
-    similarity = torch.cat([torch.mv(bag.values, direction) * bag.inverse_norms for bag in bags])
-    labels = bin_labels(similarity, init, clusters)
-    return lloyd.refine(_blocks(bags, labels, clusters), iterations=iterations)
+def backend() -> str:
+    """What refines clusters on this machine; selections can differ between the two where rows are on the fence."""
+    return "lloyd" if compiled_lloyd() is None else "compiled_lloyd"
 
 
-def _blocks(bags: Sequence[PreparedBag], labels: Tensor, clusters: int) -> list[lloyd.Block]:
-    if len(bags) > 1 and sum(bag.values.numel() for bag in bags) <= _JOIN_VALUES:
-        return [lloyd.Block(torch.cat([bag.values for bag in bags]), labels, clusters)]
-    height = max(256, lloyd.BLOCK_VALUES // bags[0].values.shape[1])
-    pieces = [piece for bag in bags for piece in torch.split(bag.values, height)]
-    owns = torch.split(labels, [len(piece) for piece in pieces])
-    return [lloyd.Block(piece, own, clusters) for piece, own in zip(pieces, owns, strict=True)]
+@cache
+def compiled_lloyd() -> Any:
+    """The compiled refinement, or None where Numba is not installed or does not work with the NumPy that is."""
+    try:
+        return importlib.import_module("pams_mil.remix.clustering.compiled_lloyd")
+    except ImportError:
+        return None
 
 
 @cache
@@ -97,20 +92,24 @@ def faiss_installed() -> bool:
     return importlib.util.find_spec("faiss") is not None
 
 
-def _kmeans(bags: Sequence[PreparedBag], clusters: int, iterations: int, generator: torch.Generator | None) -> Tensor:
+def _refine(values: Tensor, labels: Tensor, clusters: int, iterations: int) -> Tensor:
+    compiled = compiled_lloyd() if values.device.type == "cpu" else None
+    refined: Tensor = (compiled or lloyd).refine(values, labels, clusters=clusters, iterations=iterations)
+    return refined
+
+
+def _kmeans(values: Tensor, clusters: int, iterations: int, generator: torch.Generator | None) -> Tensor:
     """Spherical k-means from random instances: with FAISS the same as without, unless a cluster runs empty.
 
     FAISS then splits a large cluster in two, the torch version drops the empty one.
     """
-    values = torch.cat([bag.values for bag in bags])
     device = generator.device if generator is not None else values.device
     order = torch.randperm(len(values), generator=generator, device=device).to(values.device)
     start = lloyd.directions(values[order[:clusters]])
     # FAISS wants more instances than clusters, works in float32 and is asked to use the processor only.
     if faiss_installed() and values.dtype == torch.float32 and values.device.type == "cpu" and len(values) > clusters:
         return _kmeans_faiss(values, start, iterations)
-    labels = torch.mm(values, start.T).argmax(1)
-    return lloyd.refine([lloyd.Block(values, labels, clusters)], iterations=iterations)
+    return _refine(values, torch.mm(values, start.T).argmax(1), clusters, iterations)
 
 
 def _kmeans_faiss(values: Tensor, start: Tensor, iterations: int) -> Tensor:
@@ -123,3 +122,7 @@ def _kmeans_faiss(values: Tensor, start: Tensor, iterations: int) -> Tensor:
         return torch.mm(values, start.T).argmax(1)
     model.train(values.numpy(), init_centroids=start.contiguous().numpy())
     return torch.from_numpy(model.index.search(values.numpy(), 1)[1][:, 0]).clone()
+
+
+def _tiny(values: Tensor) -> float:
+    return torch.finfo(values.dtype).tiny

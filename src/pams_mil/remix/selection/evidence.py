@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pams_mil import seeding
 from pams_mil.errors import ParameterError
-from pams_mil.remix.strategy import PreparedBag, check_number
+from pams_mil.remix.strategy import check_number
 
 Read = Callable[[int], Tensor]
 
@@ -205,19 +205,20 @@ def _evidence(score: Tensor, negatives: Tensor, weights: Tensor) -> Tensor:
     return torch.cat([weights.new_zeros(1), weights])[below]
 
 
-def convincing_rows(bag: PreparedBag, level: float) -> Tensor:
+def convincing_rows(evidence: Tensor | None, rows: int, level: float) -> Tensor:
     """Rows with an evidence of at least 1 − level, in their order; the most convincing one when there are none.
 
-    >>> from pams_mil.remix.strategy import prepare
-    >>> bag = prepare(torch.ones(3, 2), evidence=torch.tensor([0.95, 0.3, 0.8]))
-    >>> convincing_rows(bag, 0.2).tolist(), convincing_rows(bag, 0.01).tolist()
+    >>> evidence = torch.tensor([0.95, 0.3, 0.8])
+    >>> convincing_rows(evidence, 3, 0.2).tolist(), convincing_rows(evidence, 3, 0.01).tolist()
     ([0, 2], [0])
     """
-    if bag.evidence is None:
+    if evidence is None:
         raise ParameterError(
-            "selection='evidence' needs bags with evidence, found one without. Score the training slides once with "
-            "score_evidence(...) and pass prepare(features, evidence=...), or choose another selection."
+            "selection='evidence' needs the evidence of the first bag's rows, found none. Score the training slides "
+            "once with score_evidence(...) and pass evidence=..., or choose another selection."
         )
+    if evidence.shape != (rows,):
+        raise ParameterError(f"evidence must be one number per row, [{rows}], found shape {list(evidence.shape)}.")
     # In float32, 1 - 0.2 is not exactly the 0.8 that a share of the negatives may be.
-    chosen = (bag.evidence >= 1 - level - 1e-6).nonzero().squeeze(1)
-    return chosen if len(chosen) else bag.evidence.argmax()[None]
+    chosen = (evidence >= 1 - level - 1e-6).nonzero().squeeze(1)
+    return chosen if len(chosen) else evidence.argmax()[None]

@@ -10,36 +10,31 @@ import math
 import torch
 from torch import Tensor
 
-from pams_mil.remix.clustering.lloyd import BLOCK_VALUES
-from pams_mil.remix.strategy import PreparedBag
+from pams_mil.remix.clustering.lloyd import directions
+from pams_mil.remix.strategy import widened
 
 NEIGHBORS = 3
 """m; 1 to 5 make no difference on real cells."""
+_BLOCK_VALUES = 2**20
+"""Cosines held at a time: 4 MB in float32."""
 
 
-def neighbor_distance(a: PreparedBag, b: PreparedBag, *, neighbors: int = NEIGHBORS) -> Tensor:
+def neighbor_distance(a: Tensor, b: Tensor, *, neighbors: int = NEIGHBORS) -> Tensor:
     """[n_a] distance of every row of a to its nearest rows of b, in blocks of bounded memory.
 
-    >>> from pams_mil.remix.strategy import prepare
-    >>> a, b = prepare(torch.tensor([[1.0, 0.0], [0.0, 2.0]])), prepare(torch.tensor([[3.0, 0.0]]))
+    >>> a, b = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[3.0, 0.0]])
     >>> neighbor_distance(a, b).tolist()
     [0.0, 1.0]
     """
-    unit = (b.values * b.inverse_norms[:, None]).T
-    count = min(neighbors, len(b))
-    distances = []
-    height = max(1, BLOCK_VALUES // len(b))
-    for values, inverse in zip(torch.split(a.values, height), torch.split(a.inverse_norms, height), strict=True):
-        nearest = torch.mm(values, unit).topk(count, dim=1).values
-        distances.append(1 - nearest.mean(1) * inverse)
-    return torch.cat(distances)
+    others, count = directions(widened(b)).T, min(neighbors, len(b))
+    blocks = torch.split(directions(widened(a)), max(1, _BLOCK_VALUES // len(b)))
+    return torch.cat([1 - torch.mm(block, others).topk(count, dim=1).values.mean(1) for block in blocks])
 
 
-def distant_rows(a: PreparedBag, b: PreparedBag, share: float) -> Tensor:
+def distant_rows(a: Tensor, b: Tensor, share: float) -> Tensor:
     """The share of a's rows farthest from b, at least one, in their original order.
 
-    >>> from pams_mil.remix.strategy import prepare
-    >>> a, b = prepare(torch.tensor([[1.0, 0.0], [0.0, 2.0]])), prepare(torch.tensor([[3.0, 0.0]]))
+    >>> a, b = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[3.0, 0.0]])
     >>> distant_rows(a, b, 0.5).tolist()
     [1]
     """
