@@ -23,6 +23,7 @@ LAYERS = {
         "discover",
         "tables",
         "core_team",
+        "devices",
     },
     1: {"models", "remix", "data", "metrics"},
     2: {"methods", "wsi", "evaluate", "cohorts"},

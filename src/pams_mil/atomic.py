@@ -3,17 +3,20 @@
 A writer fills `.<name>.<pid>.<token>.part` beside the target; the part is flushed to disk, optionally
 verified by reading it back, and renamed over the target in one step. A kill at any moment leaves the old
 file or the new one, never half of either. A part whose writer died is swept by the next write in the folder.
+Every file gets the permissions that the user's umask (or the folder) gives new files, whichever library wrote it.
 """
 
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
 import os
 import re
 import secrets
 import socket
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,7 +43,9 @@ def replacing(path: Path | str, *, verify: Callable[[Path], None] | None = None)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         sweep(target.parent)
+        permissions = _usual_permissions(part)
         yield part
+        part.chmod(permissions)
         _flush(part)
         if verify is not None:
             verify(part)
@@ -49,12 +54,46 @@ def replacing(path: Path | str, *, verify: Callable[[Path], None] | None = None)
     except OSError as error:
         _discard(part)
         raise OutputError(
-            f"Could not write {target}: {error.strerror or error} (errno {error.errno}). "
-            "Any earlier file of that name is untouched. Is the disk full or the folder read-only?"
+            f"Could not write {target}: {explain(error)} Any earlier file of that name is untouched."
         ) from error
     except BaseException:
         _discard(part)
         raise
+
+
+def require_folder(path: Path | str) -> Path:
+    """The path, refused where no folder of that name could take files; nothing is created, so a refusal leaves nothing.
+
+    Called before long work, so that hours of it do not end in a folder that cannot be written.
+    """
+    folder = Path(path)
+    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    if not existing.is_dir():
+        raise OutputError(f"{existing} is a file, not a folder, so nothing can be written into {folder}.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise OutputError(f"The folder {existing} is read-only for you. Choose another place for {folder}.")
+    return folder
+
+
+def explain(error: OSError) -> str:
+    """What the system's refusal means, as a sentence.
+
+    >>> explain(OSError(errno.ENOSPC, "No space left on device"))
+    'the disk is full.'
+    >>> explain(OSError(errno.EIO, "Input/output error"))
+    'Input/output error (errno 5).'
+    """
+    if error.errno == errno.ENOSPC:
+        return "the disk is full."
+    if error.errno in (errno.EDQUOT, errno.EFBIG):
+        return "your quota or limit leaves no room for it."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "you have no right to do that there, or the place is read-only. Choose another, or change its rights."
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return "a folder of that path is a file. Choose another place."
+    if error.errno == errno.EISDIR:
+        return "there is a folder of that name. Choose another name."
+    return f"{error.strerror or error} (errno {error.errno})."
 
 
 def write_bytes(path: Path | str, data: bytes) -> None:
@@ -135,6 +174,14 @@ def _part_name(name: str) -> str:
     suffix = f".{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part"
     room = _NAME_BYTES - len(suffix) - 1
     return "." + os.fsencode(name)[:room].decode("utf-8", "ignore") + suffix
+
+
+def _usual_permissions(part: Path) -> int:
+    """What a new file gets here: some libraries make files that only their owner may read."""
+    part.touch()
+    permissions = stat.S_IMODE(part.stat().st_mode)
+    part.unlink()
+    return permissions
 
 
 def _discard(path: Path) -> None:

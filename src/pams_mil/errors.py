@@ -13,6 +13,8 @@ from collections.abc import Iterable
 class PamsError(Exception):
     """Something in the user's input, files or options is wrong, and the message says how to mend it."""
 
+    exit_code = 2
+
 
 class HierarchyError(PamsError):
     """A class hierarchy that cannot be what its author meant."""
@@ -64,6 +66,15 @@ class CertificateError(PamsError):
 
 class RunError(PamsError):
     """A run that cannot start, continue or finish."""
+
+
+class RunInterruptedError(RunError):
+    """The run was asked to stop, and everything is saved; the exit code is the usual one of the signal that asked."""
+
+    def __init__(self, message: str, signal: int = 2) -> None:
+        super().__init__(message)
+        self.signal = signal
+        self.exit_code = 128 + signal
 
 
 class SlideError(PamsError):

@@ -11,6 +11,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 
 from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +30,9 @@ COLUMNS = ("acc", "auc", "ascc", "asmc", "risk", "under_call_rate", "over_call_r
 def audit(
     predictions: list[Path] = typer.Argument(..., help="Predictions files: CSV, TSV, parquet or xlsx."),
     classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
-    out: Path | None = typer.Option(None, "--out", help="Folder for report.html, scores.json, severe_errors.csv."),
+    out: Path | None = typer.Option(
+        None, "--out", callback=out_folder, help="Folder for report.html, scores.json, severe_errors.csv."
+    ),
     json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of a table."),
     true: str | None = typer.Option(None, "--true", help="Column of the true class."),
     pred: str | None = typer.Option(None, "--pred", help="Column of the predicted class."),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import errors, output
+from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +26,9 @@ def bench(
         ..., metavar="GRID.yaml", help="Methods, models, seeds and folds; see docs/training.md."
     ),
     changes: list[str] | None = typer.Argument(None, metavar="[KEY=VALUE]...", help="Changes to the grid."),
-    out: Path | None = typer.Option(None, "--out", help="Folder for runs and report; default bench/<grid>."),
+    out: Path | None = typer.Option(
+        None, "--out", callback=out_folder, help="Folder for runs and report; default bench/<grid>."
+    ),
     engine: str = typer.Option("local", "--engine", help="local (processes) or ray."),
     workers: int | None = typer.Option(None, "--workers", min=1, help="Processes; default: one per core."),
     threads: int | None = typer.Option(None, "--threads", min=1, help="Torch threads of each process."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import output, progress_bar
+from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from pams_mil.cohorts.cifar10_bags import Cifar10
@@ -28,7 +29,7 @@ def _cohort() -> None:
 @app.command("make")
 def make(
     kind: str = typer.Argument(..., help="digits, synthetic or cifar10."),
-    out: Path = typer.Argument(..., help="A new folder."),
+    out: Path = typer.Argument(..., callback=out_folder, help="A new folder."),
     seed: int = typer.Option(0, "--seed", help="Same seed, same cohort."),
     option: list[str] = typer.Option(
         [], "--set", help="NAME=VALUE, e.g. train=100, noise=0.3, mixed=0.5, classes=colon; may be repeated."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from pams_mil.engine.config.grid_config import GridConfig
@@ -24,7 +25,9 @@ REFERENCE, CANDIDATE = "Cross-entropy", "PAMS"
 
 
 def demo(
-    out: Path = typer.Option(Path("demo-report"), "--out", help="Folder for the cohort, the runs and the report."),
+    out: Path = typer.Option(
+        Path("demo-report"), "--out", callback=out_folder, help="Folder for the cohort, the runs and the report."
+    ),
     seeds: int = typer.Option(3, "--seeds", min=1, help="Runs per method."),
     epochs: int = typer.Option(20, "--epochs", min=1, help="Epochs of every run."),
     figure_1: bool = typer.Option(False, "--figure-1", help="Only audit the two models of the paper's Figure 1."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import errors, progress_bar
+from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
@@ -19,7 +20,9 @@ def evaluate(
     manifest: Path | None = typer.Option(None, "--manifest", help="Another cohort table, e.g. of another hospital."),
     features: Path | None = typer.Option(None, "--features", help="Feature files of that table."),
     classes: str | None = typer.Option(None, "--classes", help="Refuse runs that were trained with other classes."),
-    out: Path | None = typer.Option(None, "--out", help="Folder for the report; default: <first run>/report."),
+    out: Path | None = typer.Option(
+        None, "--out", callback=out_folder, help="Folder for the report; default: <first run>/report."
+    ),
     json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of a table."),
     tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE: score this subset beside the whole."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),

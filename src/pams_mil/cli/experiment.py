@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import errors, output
+from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -37,7 +38,9 @@ def experiment(
     tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE that marks mixed cases."),
     hidden: int | None = typer.Option(None, "--hidden", min=1, help="Width of the models' embeddings."),
     quick: bool = typer.Option(False, "--quick", help="One seed, few epochs, small models: minutes instead of hours."),
-    out: Path = typer.Option(Path("experiments"), "--out", help="Folder for runs, tables, figures and report.html."),
+    out: Path = typer.Option(
+        Path("experiments"), "--out", callback=out_folder, help="Folder for runs, tables, figures and report.html."
+    ),
     engine: str = typer.Option("local", "--engine", help="local (processes) or ray."),
     workers: int | None = typer.Option(None, "--workers", min=1, help="Processes; default: one per core."),
     address: str | None = typer.Option(None, "--address", help="Ray cluster, e.g. auto."),

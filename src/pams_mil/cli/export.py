@@ -7,11 +7,12 @@ from pathlib import Path
 import typer
 
 from pams_mil.cli.console import output
+from pams_mil.cli.out_option import out_folder
 
 
 def export(
     run: Path = typer.Argument(..., metavar="RUN", help="A run folder."),
-    out: Path | None = typer.Option(None, "--out", help="Where to write; default: <run>/export."),
+    out: Path | None = typer.Option(None, "--out", callback=out_folder, help="Where to write; default: <run>/export."),
     onnx: bool = typer.Option(True, "--onnx/--no-onnx", help="Also write an ONNX graph where the model allows it."),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow a run that names your own method or model."),
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import errors, output
+from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 def extract(
     slides: list[Path] = typer.Argument(..., help="Slide files, or folders to search for slides."),
-    out: Path = typer.Option(..., "--out", help="Folder for h5_files/, failures.csv and previews/."),
+    out: Path = typer.Option(
+        ..., "--out", callback=out_folder, help="Folder for h5_files/, failures.csv and previews/."
+    ),
     encoder: str = typer.Option(
         "efficientnet-lite0",
         "--encoder",

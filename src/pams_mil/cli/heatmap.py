@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import errors, output
+from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +27,9 @@ _CHUNK = 2048  # tiles scored at once, each as a bag of its own
 def heatmap(
     run: Path = typer.Argument(..., help="Run folder or checkpoint."),
     slide: Path = typer.Argument(..., help="The slide."),
-    out: Path = typer.Option(..., "--out", help="Folder for the pictures, heatmap.geojson and the features."),
+    out: Path = typer.Option(
+        ..., "--out", callback=out_folder, help="Folder for the pictures, heatmap.geojson and the features."
+    ),
     features: Path | None = typer.Option(None, "--features", help="Folder with the slide's bag, if extracted already."),
     encoder: str | None = typer.Option(None, "--encoder", help="Where the run's encoder is, if its name does not say."),
     weights: Path | None = typer.Option(None, "--weights", help="Weight file of the encoder, for use offline."),

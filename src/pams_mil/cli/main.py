@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import signal
 import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import typer
+from rich.text import Text
 from typer.core import TyperGroup
 
 from pams_mil import __version__
+from pams_mil.atomic import explain
 from pams_mil.cli.console import errors
-from pams_mil.errors import PamsError
+from pams_mil.errors import PamsError, RunInterruptedError
+
+_OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTDIR}
+"""What the system refuses without any bug of ours: missing rights, a full disk, a file where a folder should be."""
 
 VERBS = (
     ("Class hierarchies", "classes", "app"),
@@ -44,8 +51,16 @@ class Verbs(TyperGroup):
         """Run the verb."""
         try:
             return super().invoke(ctx)
+        except RunInterruptedError as error:
+            errors.print(str(error), soft_wrap=True, highlight=False, markup=False)
+            raise typer.Exit(error.exit_code) from error
         except PamsError as error:
-            errors.print(f"[bold red]Error:[/] {_escape(str(error))}", soft_wrap=True, highlight=False)
+            _complain(str(error))
+            raise typer.Exit(error.exit_code) from error
+        except OSError as error:
+            if error.errno not in _OF_THE_MACHINE or error.filename is None:
+                raise
+            _complain(f"{error.filename}: {explain(error)}")
             raise typer.Exit(2) from error
 
 
@@ -69,8 +84,8 @@ def _options(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
+def _complain(text: str) -> None:
+    errors.print("[bold red]Error:[/]", Text(text), soft_wrap=True, highlight=False)
 
 
 def _register() -> None:
@@ -88,9 +103,9 @@ _register()
 
 
 def main() -> None:
-    """Run `pams`; Ctrl-C ends quietly with the usual exit code."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        errors.print("\nInterrupted.")
-        sys.exit(130)
+    """Run `pams`; Ctrl-C, SIGTERM and SIGHUP tidy up and end with the usual exit codes, 130, 143 and 129."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    app()

@@ -9,12 +9,15 @@ import typer
 
 from pams_mil.cli.check import read_table
 from pams_mil.cli.console import output, progress_bar
+from pams_mil.cli.out_option import out_folder
 
 
 def pack(
     manifest: Path = typer.Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
     features: Path = typer.Option(..., "--features", help="Folder of feature files in any known layout."),
-    out: Path = typer.Option(..., "--out", help="The pack's folder, e.g. cohort.pack; an unfinished one is completed."),
+    out: Path = typer.Option(
+        ..., "--out", callback=out_folder, help="The pack's folder, e.g. cohort.pack; an unfinished one is completed."
+    ),
     dtype: str = typer.Option("keep", "--dtype", help="keep, float16 or float32."),
     workers: int = typer.Option(4, "--workers", min=1, help="Segments written at the same time."),
     allow_larger: bool = typer.Option(False, "--allow-larger", help="Accept a pack larger than its feature files."),
@@ -45,7 +48,7 @@ def pack(
 
 def unpack(
     packed: Path = typer.Argument(..., metavar="PACK", help="A finished pack."),
-    out: Path = typer.Option(..., "--out", help="Folder for the feature files."),
+    out: Path = typer.Option(..., "--out", callback=out_folder, help="Folder for the feature files."),
     layout: str = typer.Option("clam", "--layout", help="clam: h5_files/<slide>.h5."),
 ) -> None:
     """Write every bag of a pack as a feature file again.

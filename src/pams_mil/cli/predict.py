@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +25,9 @@ def predict(
     ),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     split: str | None = typer.Option(None, "--split", help="Only this split; default: all slides."),
-    out: Path | None = typer.Option(None, "--out", help="Folder for the predictions; default: the first run's."),
+    out: Path | None = typer.Option(
+        None, "--out", callback=out_folder, help="Folder for the predictions; default: the first run's."
+    ),
     attention: bool = typer.Option(False, "--attention", help="Also write attention/<slide>.h5 for heat maps."),
     labels: bool = typer.Option(True, "--labels/--no-labels", help="Use the table's labels where it has them."),
     classes: str | None = typer.Option(None, "--classes", help="Refuse runs that were trained with other classes."),

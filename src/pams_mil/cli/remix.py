@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import output, progress_bar
+from pams_mil.cli.out_option import out_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +25,7 @@ def remix(
     manifest: Path = typer.Option(..., "--manifest", help="Cohort table that names both slides."),
     classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
-    out: Path = typer.Option(Path("remix.png"), "--out", help="The picture: .png, .svg or .pdf."),
+    out: Path = typer.Option(Path("remix.png"), "--out", callback=out_file, help="The picture: .png, .svg or .pdf."),
     table: Path | None = typer.Option(None, "--table", help="Also write the chosen rows as CSV."),
     evidence: bool = typer.Option(
         False, "--evidence", help="Also draw SFR by evidence, which reads the cohort's training slides."

@@ -9,6 +9,7 @@ import typer
 
 from pams_mil.cli.check import counts_table, read_table
 from pams_mil.cli.console import output
+from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from pams_mil.data.splits.split_writer import WrittenSplit
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def split(
     manifest: Path = typer.Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
     classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
-    out: Path = typer.Option(..., "--out", help="Folder for manifest.csv and splits_<k>.csv."),
+    out: Path = typer.Option(..., "--out", callback=out_folder, help="Folder for manifest.csv and splits_<k>.csv."),
     folds: int | None = typer.Option(None, "--folds", min=3, help="Cross-validation with this many folds."),
     fractions: str = typer.Option("0.7,0.1,0.2", "--fractions", help="Shares of train, val, test without --folds."),
     calib_share: float | None = typer.Option(

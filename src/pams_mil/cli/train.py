@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import errors, output
+from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from pams_mil.engine.config.run_config import RunConfig
@@ -27,7 +28,7 @@ def train(
     lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4."),
     seed: int | None = typer.Option(None, "--seed", help="Seed of everything random; default 0."),
     out: Path | None = typer.Option(
-        None, "--out", help="Run folder; default runs/<method>-<model>-seed<seed>[-fold<k>]."
+        None, "--out", callback=out_folder, help="Run folder; default runs/<method>-<model>-seed<seed>[-fold<k>]."
     ),
     resume: bool = typer.Option(False, "--resume", help="Continue the run in --out."),
     json: bool = typer.Option(False, "--json", help="Print how the run ended as JSON."),
@@ -40,8 +41,8 @@ def train(
     """
     from pams_mil.atomic import strict_json
     from pams_mil.cli.train_progress import TrainBar
-    from pams_mil.engine.training.loop import RunInterruptedError
     from pams_mil.engine.training.train import train as run_training
+    from pams_mil.errors import RunInterruptedError
 
     options = {
         "data.manifest": manifest, "data.features": features, "data.fold": fold, "classes": classes, "method": method,
@@ -54,7 +55,7 @@ def train(
             run = run_training(config, folder, resume=resume, watch=bar)
     except RunInterruptedError as error:
         errors.print(f"{error} Go on with: pams train --out {folder} --resume", highlight=False, markup=False)
-        raise typer.Exit(130) from error
+        raise typer.Exit(error.exit_code) from error
     status = run.status()
     if json:
         print(strict_json({"run": str(folder), **status}))

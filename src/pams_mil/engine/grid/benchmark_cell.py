@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import traceback
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from pams_mil.engine.prediction.predict import predict
 from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.engine.training.run_cohort import features_path
 from pams_mil.engine.training.train import train
-from pams_mil.errors import PamsError, RunError
+from pams_mil.errors import PamsError, RunError, RunInterruptedError
 
 DONE = "cell.json"
 TEST_SPLIT = "test"
@@ -38,6 +39,9 @@ def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResul
             config = config.model_copy(update={"compute": config.compute.model_copy(update={"threads": threads})})
         train(config, folder.path, resume=True, owner=owner)
         predict_test(cell, folder)
+    except RunInterruptedError as error:
+        signal.raise_signal(signal.Signals(error.signal))  # saved; now the signal does what it would have done at once
+        raise
     except Exception as error:
         folder.path.mkdir(parents=True, exist_ok=True)
         atomic.write_text(folder.path / "failure.txt", traceback.format_exc())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +22,7 @@ Progress = Callable[[float, str], None]
 class Engine(Protocol):
     """Runs cells somewhere; yields each result as it comes, and None now and then so that progress can be shown."""
 
-    def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Iterator[CellResult | None]:
+    def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Generator[CellResult | None, None, None]:
         """Run all cells."""
         ...
 
@@ -53,17 +54,18 @@ def run_grid(grid: GridConfig, out: Path | str, engine: Engine, *, progress: Pro
     done = len(planned) - len(pending)
     tell = progress or (lambda share, text: None)
     tell(done / len(planned), f"{done} of {len(planned)} runs were done already" if done else "")
-    results = engine.run(pending, cell_folder, _owner(out)) if pending else iter(())
-    for result in results:
-        text = ""
-        if result is not None:
-            done += 1
-            text = f"{result.key}: {result.error or f'done in {result.seconds:.0f} s'}"
-            if result.error:
-                failures[result.key] = result.error
-        under_way = [cell for cell in pending if not is_done(cell, cell_folder) and cell.key not in failures]
-        share = sum(min(1.0, epochs_done(cell, cell_folder) / cell.config.training.epochs) for cell in under_way)
-        tell((done + share) / len(planned) if under_way else done / len(planned), text)
+    results = engine.run(pending, cell_folder, _owner(out)) if pending else (None for _ in ())
+    with closing(results):  # whatever ends the loop early, processes are told to save and stop
+        for result in results:
+            text = ""
+            if result is not None:
+                done += 1
+                text = f"{result.key}: {result.error or f'done in {result.seconds:.0f} s'}"
+                if result.error:
+                    failures[result.key] = result.error
+            under_way = [cell for cell in pending if not is_done(cell, cell_folder) and cell.key not in failures]
+            share = sum(min(1.0, epochs_done(cell, cell_folder) / cell.config.training.epochs) for cell in under_way)
+            tell((done + share) / len(planned) if under_way else done / len(planned), text)
     atomic.write_csv(out / "failures.csv", ["cell", "error"], sorted(failures.items()))
     return GridRun(cell_folder, tuple(planned), failures)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from pams_mil.engine.run.lock import LOCK
 
 MOST_CRASHES = 2
 """How often a cell may take its process down with it before it counts as failed."""
+SECONDS_TO_SAVE = 60
+"""How long a stopped benchmark waits for its processes: they finish a bag and write a checkpoint."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -40,15 +42,14 @@ class LocalEngine:
     workers: int | None = None
     threads: int | None = None
 
-    def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Iterator[CellResult | None]:
+    def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Generator[CellResult | None, None, None]:
         """All results; a process that dies is replaced, and what it ran is tried once more."""
         workers = min(self.workers or default_workers(), len(pending))
         threads = self.threads or max(1, default_workers() // workers)
         waiting, crashes = list(pending), Counter[str]()
         while waiting:
             survivors: set[str] = set()
-            context = get_context("spawn")
-            with _few_threads(threads), ProcessPoolExecutor(workers, context, initializer=die_with_parent) as pool:
+            with _few_threads(threads), _pool(workers) as pool:
                 futures = {pool.submit(run_cell, cell, str(out), owner, threads): cell for cell in waiting}
                 for item in _results(futures):
                     if item is not None:
@@ -61,6 +62,25 @@ class LocalEngine:
             for cell in [cell for cell in waiting if crashes[cell.key] >= MOST_CRASHES]:
                 waiting.remove(cell)
                 yield CellResult(cell.key, "Its process was killed or crashed twice; is there enough memory?")
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that are told to save and stop, and waited for, when the benchmark is."""
+    others = set(active_children())
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=die_with_parent) as pool:
+        try:
+            yield pool
+        except BaseException:  # Ctrl-C, a signal, a caller that gives up: cells under way save, others do not start
+            mine = [process for process in active_children() if process not in others]
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in mine:
+                process.terminate()
+            for process in mine:
+                process.join(SECONDS_TO_SAVE)
+                if process.is_alive():
+                    process.kill()
+            raise
 
 
 def die_with_parent() -> None:

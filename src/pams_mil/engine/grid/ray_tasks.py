@@ -5,7 +5,7 @@ A task whose node dies is started again elsewhere by Ray and continues from the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class RayEngine:
     gpus: float = 0
     retries: int = 5
 
-    def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Iterator[CellResult | None]:
+    def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Generator[CellResult | None, None, None]:
         """All results as they come."""
         ray = _import_ray()
         started_here = not ray.is_initialized()

@@ -13,6 +13,7 @@ from torch import Tensor
 from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.manifest import Manifest
+from pams_mil.devices import choose_device
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions, summed
 from pams_mil.engine.run import checkpoint
@@ -51,6 +52,7 @@ def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, de
     file = _checkpoint_file(Path(path), which)
     saved = checkpoint.load(file)
     blueprint = Blueprint.from_json(saved.state.get("blueprint"))
+    blueprint.refuse_other_shapes(saved.part("model"), trusted=trusted)
     with torch.random.fork_rng(devices=[]):
         learner = blueprint.build(trusted=trusted)
     load_weights(learner, saved)
@@ -86,7 +88,7 @@ def predict(
         progress: Called with the share done.
         **reading: How to read the table, as for `Manifest.read`.
     """
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    place = str(choose_device(device))
     paths = [run.path if isinstance(run, RunFolder) else run for run in runs]
     loaded = [load_run(path, trusted=trusted, device=place) for path in paths]
     _refuse_unlike(loaded)

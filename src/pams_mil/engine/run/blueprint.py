@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from pams_mil import discover
 from pams_mil.engine.config.run_config import Choice, RunConfig
 from pams_mil.engine.training.learner import Learner
@@ -16,6 +19,9 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.hierarchy_json import hierarchy_from_json, hierarchy_to_json
 from pams_mil.methods.method import Method
 from pams_mil.models.core.hierarchical import HierarchicalModel
+
+MOST_OF_AN_OPTION = 1 << 16
+"""Largest whole number that an option of a stored model may have: no width, count of blocks or of splits is larger."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +75,59 @@ class Blueprint:
             trusted: Also import methods and models from modules that the blueprint names. A checkpoint of
                 someone else could name any module, so that takes an explicit yes.
         """
+        self._refuse_foreign_code(trusted=trusted)
+        hierarchy, method = self.hierarchy, make_method(_as_choice(self.method))
+        return Learner(self._model(method), method.objective(hierarchy), hierarchy, method.trained_levels(hierarchy))
+
+    def refuse_other_shapes(self, tensors: Mapping[str, Tensor], *, trusted: bool = False) -> None:
+        """Refuse weights that the described model does not have, before memory is claimed on a file's word.
+
+        The model is laid out without storage, so a description with sizes in the billions costs nothing.
+        """
+        self._refuse_foreign_code(trusted=trusted)
+        large = {
+            key: value for key, value in self.model.items() if isinstance(value, int) and value > MOST_OF_AN_OPTION
+        }
+        if large:
+            raise CheckpointError(f"The checkpoint describes a model of impossible size: {large}.")
+        try:
+            with torch.device("meta"):
+                shapes = {
+                    name: one.shape
+                    for name, one in self._model(make_method(_as_choice(self.method))).state_dict().items()
+                }
+        except (RuntimeError, TypeError, KeyError, OverflowError) as error:
+            raise CheckpointError(f"The checkpoint describes a model that cannot be built: {error}.") from error
+        odd = [
+            name
+            for name in sorted(set(shapes) | set(tensors))
+            if name not in shapes or name not in tensors or shapes[name] != tensors[name].shape
+        ]
+        if odd:
+            said = {name: list(shapes[name]) if name in shapes else "none" for name in odd[:3]}
+            found = {name: list(tensors[name].shape) if name in tensors else "none" for name in odd[:3]}
+            raise CheckpointError(
+                f"The checkpoint does not fit the model that it describes: expected {said}, found {found}."
+            )
+
+    def _model(self, method: Method) -> HierarchicalModel:
+        hierarchy = self.hierarchy
+        return HierarchicalModel(
+            self.model["name"],
+            in_features=self.in_features,
+            num_classes=[hierarchy.num_classes(level) for level in range(hierarchy.num_levels)],
+            towers=method.towers,
+            heads=method.heads,
+            **{key: value for key, value in self.model.items() if key != "name"},
+        )
+
+    def _refuse_foreign_code(self, *, trusted: bool) -> None:
         for part in (self.method, self.model):
             if ":" in str(part.get("name")) and not trusted:
                 raise CheckpointError(
                     f"The checkpoint names code outside of PAMS, {part['name']!r}, which would be imported and run. "
                     "If you know where the checkpoint comes from, allow it with --trust-code (trusted=True)."
                 )
-        hierarchy = self.hierarchy
-        method = make_method(_as_choice(self.method))
-        options = {key: value for key, value in self.model.items() if key != "name"}
-        model = HierarchicalModel(
-            self.model["name"],
-            in_features=self.in_features,
-            num_classes=[hierarchy.num_classes(level) for level in range(hierarchy.num_levels)],
-            towers=method.towers,
-            heads=method.heads,
-            **options,
-        )
-        return Learner(model, method.objective(hierarchy), hierarchy, method.trained_levels(hierarchy))
 
 
 def complete(config: RunConfig) -> RunConfig:

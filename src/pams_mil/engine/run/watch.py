@@ -48,15 +48,19 @@ class SilentWatch:
 
 
 class StopRequest:
-    """Ctrl-C and SIGTERM ask the loop to save and stop at the next safe point; a second Ctrl-C does not wait."""
+    """Ctrl-C, SIGTERM and SIGHUP ask the loop to save and stop at the next safe point; a second one does not wait.
+
+    A signal that is ignored stays ignored: under `nohup` a run outlives its terminal.
+    """
 
     def __init__(self) -> None:
         self.requested = False
+        self.signal: int = signal.SIGINT
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in stop_signals():
                 self._before[number] = signal.signal(number, self._ask)
         return self
 
@@ -66,5 +70,12 @@ class StopRequest:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        self.requested, self.signal = True, number
+
+
+def stop_signals() -> list[int]:
+    """The signals by which people, shells and schedulers end a process, without those that it was told to ignore."""
+    names = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

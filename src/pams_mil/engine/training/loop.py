@@ -24,12 +24,8 @@ from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
 from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, TrainingBags
 from pams_mil.engine.training.validate import validate
-from pams_mil.errors import RunError
+from pams_mil.errors import RunError, RunInterruptedError
 from pams_mil.models.core.limits import explain_out_of_memory
-
-
-class RunInterruptedError(RunError):
-    """The run was asked to stop; everything is saved."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,9 @@ def fit(fabric: Fabric, learner: Learner, train: TrainingBags, val: BagDataset, 
         for note in first_epoch_notes(row) if epoch == 0 and fabric.is_global_zero else ():
             watch.noted(note)
         if _asked_to_stop(fabric, context.stop) and not progress.is_over(training.epochs, training.patience):
-            raise RunInterruptedError(f"Stopped after epoch {progress.epoch}; everything is saved.")
+            raise RunInterruptedError(
+                f"Stopped after epoch {progress.epoch}; everything is saved.", context.stop.signal
+            )
     return progress
 
 
@@ -111,7 +109,8 @@ def _train_epoch(
                 saved_at = time.monotonic()
             if context.stop.requested:
                 raise RunInterruptedError(
-                    f"Stopped in epoch {progress.epoch + 1} after {progress.step} bags; all is saved."
+                    f"Stopped in epoch {progress.epoch + 1} after {progress.step} bags; all is saved.",
+                    context.stop.signal,
                 )
 
 

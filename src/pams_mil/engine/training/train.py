@@ -20,11 +20,11 @@ from pams_mil.engine.run.progress import RunProgress
 from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.run.watch import SilentWatch, StopRequest, Watch
 from pams_mil.engine.training.loggers import Loggers
-from pams_mil.engine.training.loop import LoopContext, RunInterruptedError, fit
+from pams_mil.engine.training.loop import LoopContext, fit
 from pams_mil.engine.training.optimize import check_precision
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.engine.training.training_bags import TrainingBags, one_thread
-from pams_mil.errors import RunError
+from pams_mil.errors import ConfigError, RunError, RunInterruptedError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.remix.pairing import Pairing
 from pams_mil.remix.selection.evidence import score_evidence
@@ -175,7 +175,7 @@ def _status(fabric: Fabric, folder: RunFolder) -> Iterator[None]:
     """Say in `status.json` how the run ended, whatever happens."""
     try:
         yield
-    except (RunInterruptedError, KeyboardInterrupt):
+    except (RunInterruptedError, KeyboardInterrupt, SystemExit):
         if fabric.is_global_zero:
             folder.set_status("interrupted")
         raise
@@ -204,13 +204,27 @@ def _together(fabric: Fabric, action: Any) -> None:
 
 def _fabric(config: RunConfig) -> Fabric:
     compute = config.compute
-    return Fabric(
-        accelerator=compute.accelerator,
-        devices=compute.devices,
-        num_nodes=compute.nodes,
-        strategy=compute.strategy,
-        precision=compute.precision,  # type: ignore[arg-type]
-    )
+    try:
+        return Fabric(
+            accelerator=compute.accelerator,
+            devices=compute.devices,
+            num_nodes=compute.nodes,
+            strategy=compute.strategy,
+            precision=compute.precision,  # type: ignore[arg-type]
+        )
+    except Exception as error:  # Fabric has kinds of its own for every setting it cannot serve here
+        settings = ", ".join(
+            f"{name}={getattr(compute, name)}" for name in ("accelerator", "devices", "strategy", "precision")
+        )
+        raise ConfigError(
+            f"This machine cannot train with compute settings {settings}: {_first_sentence(error)} "
+            "Leave compute.accelerator at auto, or choose cpu."
+        ) from error
+
+
+def _first_sentence(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".!") + "."
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pams_mil.core_team import CoreTeam
+from pams_mil.devices import choose_device
 from pams_mil.errors import CheckpointError, ConfigError, RunError
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 
@@ -73,18 +74,6 @@ class TorchEncoder:
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
             features: Tensor = self.network(x)
         return features.mean((2, 3)) if features.ndim == 4 else features
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"The device {name!r} cannot be used: {error}. Try --device auto or cpu.") from error
-    return device
 
 
 def choose_precision(name: str, device: torch.device) -> torch.dtype:

@@ -1,0 +1,25 @@
+"""Checks of `--out`, made before any work: a place that cannot be written costs a moment, not a night."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def out_folder(path: Path | None) -> Path | None:
+    """`--out` as a folder that can be written; nothing is created."""
+    from pams_mil.atomic import require_folder
+
+    return None if path is None else require_folder(path)
+
+
+def out_file(path: Path | None) -> Path | None:
+    """`--out` as a file that can be written; nothing is created."""
+    from pams_mil.atomic import require_folder
+    from pams_mil.errors import OutputError
+
+    if path is None:
+        return None
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder; expected the name of a file.")
+    require_folder(path.parent)
+    return path

@@ -1,0 +1,27 @@
+"""Where torch computes: a device by name, refused in words where this machine has none of that name."""
+
+from __future__ import annotations
+
+import torch
+
+from pams_mil.errors import ConfigError
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto` is a GPU where there is one.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    >>> choose_device("cpo")
+    Traceback (most recent call last):
+    pams_mil.errors.ConfigError: The device 'cpo' cannot be used here: ...
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ConfigError(f"The device {name!r} cannot be used here: {reason}. Choose auto or cpu.") from error
+    return device
