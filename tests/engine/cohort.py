@@ -24,11 +24,11 @@ TINY_MODELS: dict[str, dict[str, Any]] = {
 SIZES = {"train": 12, "val": 8, "test": 8}
 
 
-def make_cohort(folder: Path, *, seed: int = 0) -> Path:
+def make_cohort(folder: Path, *, seed: int = 0, sizes: dict[str, int] | None = None) -> Path:
     """28 bags of 4 to 9 instances with 8 features; the class shifts one feature of one instance."""
     random = np.random.default_rng(seed)
     records = []
-    for split, count in SIZES.items():
+    for split, count in {**SIZES, **(sizes or {})}.items():
         for number in range(count):
             features = random.standard_normal((int(random.integers(4, 10)), 8)).astype(np.float32)
             features[0, number % 4] += 4.0

@@ -18,7 +18,14 @@ from tests.reference import calibration as reference
 
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate import softmax_fit
-from pams_mil.evaluate.calibration import FORMS, Calibration, choose_form, fit_calibration
+from pams_mil.evaluate.calibration import (
+    FORMS,
+    Calibration,
+    choose_form,
+    cross_calibrated,
+    fit_calibration,
+    prove_form,
+)
 from pams_mil.evaluate.debias import TrainingBias, softmax
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import loss_weight
@@ -237,7 +244,13 @@ def test_certain_and_sometimes_wrong_is_cooled_down():
 
 @pytest.mark.parametrize(
     ("per_class", "form"),
-    [([20, 20, 20], "bias"), ([100, 100, 19], "slope"), ([40, 0, 0], "slope"), ([13, 13, 13], "temperature")],
+    [
+        ([20, 20, 20], "bias"),
+        ([100, 100, 19], "slope"),
+        ([30, 5, 5], "slope"),
+        ([13, 13, 13], "temperature"),
+        ([100, 100, 4], "temperature"),
+    ],
 )
 def test_the_number_of_slides_chooses_the_form(per_class, form):
     truth = np.repeat(np.arange(3), per_class)
@@ -277,8 +290,34 @@ def test_a_class_without_validation_slides_is_calibrated_by_the_others():
     p, truth = sample(1, 80, 4)
     truth[truth == 3] = 2
     found = fit_calibration(p, truth, flat(4))
-    assert found.form == "slope"
+    assert found.form == "temperature"
     assert np.isfinite(found(p)).all()
+
+
+def test_an_offset_must_help_patients_that_it_did_not_see():
+    """Here each patient has a class mix of its own, which an offset learns and the next patient contradicts."""
+    tree = flat(2)
+    random = np.random.default_rng(0)
+    patients = np.repeat(np.arange(4), 25)
+    truth = (random.random(100) < np.array([0.05, 0.9, 0.1, 0.95])[patients]).astype(int)
+    p = softmax(random.normal(size=(100, 2)) * 0.3 + 1.5 * np.eye(2)[truth])
+    assert choose_form(truth, 2) == "bias"
+    assert prove_form(p, truth, patients, tree) == "temperature"
+    leaning = softmax(np.log(p) + np.array([0.0, 3.0]))
+    assert prove_form(leaning, truth, patients, tree) in ("slope", "bias")
+    assert prove_form(p, truth, np.zeros(100, dtype=int), tree) == "temperature"  # one patient proves nothing
+
+
+def test_cross_calibration_never_fits_on_the_patient_it_scores():
+    """A patient whose labels are all turned over is calibrated exactly as before."""
+    p, truth = sample(9, 120, 3, temperature=2.0)
+    patients = np.arange(120) // 6
+    before = cross_calibrated(p, truth, patients, flat(3), form="slope", folds=20)
+    other = truth.copy()
+    other[patients == 7] = (other[patients == 7] + 1) % 3
+    after = cross_calibrated(p, other, patients, flat(3), form="slope", folds=20)
+    np.testing.assert_array_equal(before[patients == 7], after[patients == 7])
+    assert np.abs(before - after).max() > 1e-6
 
 
 def test_round_trip_through_json():

@@ -19,6 +19,7 @@ def evaluate(
     split: str = typer.Option("test", "--split", help="Which split of the runs' manifest."),
     manifest: Path | None = typer.Option(None, "--manifest", help="Another cohort table, e.g. of another hospital."),
     features: Path | None = typer.Option(None, "--features", help="Feature files of that table."),
+    calibrated: bool = typer.Option(False, "--calibrated", help="Calibrated probabilities; see 'pams calibrate'."),
     classes: str | None = typer.Option(None, "--classes", help="Refuse runs that were trained with other classes."),
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder for the report; default: <first run>/report."
@@ -49,17 +50,18 @@ def evaluate(
         predictions: dict[str, SlidePredictions] = {}
         for run, name in zip(runs, _names(runs), strict=True):
             found = predict_run(
-                run, split=split, manifest=manifest, features=features, trusted=trust_code,
+                run, split=split, manifest=manifest, features=features, trusted=trust_code, calibrated=calibrated,
                 progress=lambda fraction, name=name: progress(f"Predicting {name}", fraction),
             )  # fmt: skip
             if classes is not None:
                 refuse_other_classes([found.hierarchy.digest], [run], classes)
             if manifest is None and run.is_dir():
-                found.write(run, name="predictions" if split == "test" else f"predictions_of_{split}")
+                file = "predictions" if split == "test" else f"predictions_of_{split}"
+                found.write(run, name=f"{file}_calibrated" if calibrated else file)
             models.append(found.labeled(name))
             predictions[name] = found
         result = audit(models, tag=pair, resamples=resamples, progress=progress)  # type: ignore[arg-type]
-    folder = out or runs[0] / "report"
+    folder = out or runs[0] / ("report_calibrated" if calibrated else "report")
     write(result, folder)
     if json:
         print(strict_json(result.to_json()))

@@ -34,6 +34,7 @@ VERBS = (
     ("Slides", "heatmap", "heatmap"),
     ("Training", "init", "init"),
     ("Training", "train", "train"),
+    ("Training", "calibrate", "calibrate"),
     ("Training", "predict", "predict"),
     ("Training", "evaluate", "evaluate"),
     ("Training", "export", "export"),

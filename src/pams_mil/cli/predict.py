@@ -29,6 +29,7 @@ def predict(
         None, "--out", callback=out_folder, help="Folder for the predictions; default: the first run's."
     ),
     attention: bool = typer.Option(False, "--attention", help="Also write attention/<slide>.h5 for heat maps."),
+    calibrated: bool = typer.Option(False, "--calibrated", help="Calibrated probabilities; see 'pams calibrate'."),
     labels: bool = typer.Option(True, "--labels/--no-labels", help="Use the table's labels where it has them."),
     classes: str | None = typer.Option(None, "--classes", help="Refuse runs that were trained with other classes."),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
@@ -39,7 +40,8 @@ def predict(
     """Predict slides with one or several trained runs; no labels needed.
 
     Slide files are cut and encoded as the run's training features were. Several runs are averaged. Writes
-    predictions.csv (finest level) and predictions_<level>.csv (coarser levels with a model of their own).
+    predictions.csv (finest level) and predictions_<level>.csv (coarser levels with a model of their own), with
+    --calibrated predictions_calibrated.csv and so on.
 
     A slide that cannot be predicted does not stop the others: it is listed, also in predictions_failed.csv, and the
     exit code is 1.
@@ -69,9 +71,9 @@ def predict(
     with progress_bar() as progress:
         found = run_prediction(
             runs, manifest, split=split, features=features, labels=labels, trusted=trust_code, device=device,
-            attend=attend, progress=lambda fraction: progress("Predicting", fraction),
+            calibrated=calibrated, attend=attend, progress=lambda fraction: progress("Predicting", fraction),
         )  # fmt: skip
-    for path in found.write(folder):
+    for path in found.write(folder, name="predictions_calibrated" if calibrated else "predictions"):
         output.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
     _counts(found)
     if slides:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pams_mil.engine.config.run_config import RunConfig, configure, load_config
+    from pams_mil.engine.prediction.calibrate import calibrate
     from pams_mil.engine.prediction.predict import load_run, predict
     from pams_mil.engine.run.folder import RunFolder, open_run
     from pams_mil.engine.training.train import train
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "RunConfig": "config.run_config",
     "RunFolder": "run.folder",
+    "calibrate": "prediction.calibrate",
     "configure": "config.run_config",
     "load_config": "config.run_config",
     "load_run": "prediction.predict",
@@ -30,7 +32,17 @@ _HOMES = {
     "train": "training.train",
 }
 
-__all__ = ["RunConfig", "RunFolder", "configure", "load_config", "load_run", "open_run", "predict", "train"]
+__all__ = [
+    "RunConfig",
+    "RunFolder",
+    "calibrate",
+    "configure",
+    "load_config",
+    "load_run",
+    "open_run",
+    "predict",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,13 +4,16 @@
 
 c(p) is what undoes MSCE and g the class drift of the remix (`pams_mil.evaluate.debias`), each for runs that have it and
 with a strength from 0 (leave the network's probabilities alone) to 1 (believe the theory). T is the temperature. The
-offset b has one of three forms, each for as many slides as it needs:
+offset b has one of three forms, each allowed from so many validation slides on:
 
-| form | offset b | fitted on |
+| form | offset b | needs |
 |---|---|---|
-| temperature | none | fewer than 40 slides |
-| slope | β · rank: one number for the lean toward urgency | 40 slides and more |
-| bias | one number per class; it contains the drift | 20 slides and more in every class |
+| temperature | none | 10 slides of two classes |
+| slope | β · rank: one number for the lean toward urgency | 40 slides, 5 in every class |
+| bias | one number per class; it contains the drift | 20 slides in every class |
+
+An offset also learns how common the classes are among these slides. From slides of few patients or without the urgent
+classes it would learn to deny urgency, so it needs slides of every class, and must do better on other patients.
 
 With 1/T, σ/T, τ/T and b as unknowns the negative log-likelihood is convex. To keep every answer finite, also when all
 slides are right, one further slide's worth of evidence says what the network says: T = 1, no strength, no offset.
@@ -26,6 +29,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil import seeding
 from pams_mil.errors import ParameterError, listing
 from pams_mil.evaluate import softmax_fit
 from pams_mil.evaluate.debias import TrainingBias, logarithm, softmax
@@ -39,9 +43,7 @@ FORMS: tuple[Form, ...] = get_args(Form)
 
 FEWEST_SLIDES = 10
 """With fewer, nothing is fitted."""
-SLIDES_FOR_SLOPE = 40
-SLIDES_FOR_BIAS = 20
-"""In every class."""
+SLIDES_FOR_SLOPE, PER_CLASS_FOR_SLOPE, PER_CLASS_FOR_BIAS = 40, 5, 20
 PRIOR_SLIDES = 1.0
 """How many slides' worth of evidence says that the network is right as it is."""
 HOTTEST = 100.0
@@ -109,15 +111,45 @@ class Calibration:
 
 
 def choose_form(targets: npt.ArrayLike, num_classes: int) -> Form:
-    """The form that so many slides can carry.
+    """The richest form that so many slides can carry.
 
-    >>> [choose_form([0, 1] * pairs, 2) for pairs in (10, 19, 20)], choose_form([0] * 60 + [1] * 19, 2)
-    (['temperature', 'temperature', 'bias'], 'slope')
+    >>> choose_form([0] * 20 + [1] * 20, 2), choose_form([0] * 60 + [1] * 19, 2), choose_form([0] * 60 + [1] * 4, 2)
+    ('bias', 'slope', 'temperature')
     """
     per_class = np.bincount(np.asarray(targets, dtype=np.int64), minlength=num_classes)
-    if per_class.min() >= SLIDES_FOR_BIAS:
+    if per_class.min() >= PER_CLASS_FOR_BIAS:
         return "bias"
-    return "slope" if per_class.sum() >= SLIDES_FOR_SLOPE else "temperature"
+    enough = per_class.sum() >= SLIDES_FOR_SLOPE and per_class.min() >= PER_CLASS_FOR_SLOPE
+    return "slope" if enough else "temperature"
+
+
+def prove_form(
+    probabilities: npt.ArrayLike,
+    targets: npt.ArrayLike,
+    patients: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    bias: TrainingBias | None = None,
+) -> Form:
+    """The richest allowed form that, on patients its fit did not see, is better than every simpler one.
+
+    Args:
+        probabilities: As in `fit_calibration`.
+        targets: As in `fit_calibration`.
+        patients: As in `cross_calibrated`.
+        hierarchy: Order of the classes.
+        level: The level that the probabilities are of.
+        bias: What is known about training.
+    """
+    true = np.asarray(targets, dtype=np.int64)
+    best, least = FORMS[0], np.inf
+    for form in FORMS[: FORMS.index(choose_form(true, hierarchy.num_classes(level))) + 1]:
+        q = cross_calibrated(probabilities, true, patients, hierarchy, level, form=form, bias=bias)
+        value = np.inf if q is None else float(-logarithm(q[np.arange(len(true)), true]).mean())
+        if value < least:
+            best, least = form, value
+    return best
 
 
 def fit_calibration(
@@ -145,17 +177,64 @@ def fit_calibration(
     p, true = check_probabilities(probabilities, classes), np.asarray(targets, dtype=np.int64)
     _check_slides(p, true, hierarchy.names(level), form)
     chosen = form or choose_form(true, classes)
-    bias = bias or TrainingBias()
+    directions = _directions(chosen, hierarchy, level)
+    return _fit(p, true, chosen, directions, bias or TrainingBias(), prior_slides)
+
+
+def cross_calibrated(
+    probabilities: npt.ArrayLike,
+    targets: npt.ArrayLike,
+    patients: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    form: Form,
+    bias: TrainingBias | None = None,
+    folds: int = 5,
+) -> Array | None:
+    """Every slide calibrated by the slides of other patients, [n, c]: what scores of a fit may be computed from.
+
+    Args:
+        probabilities: As in `fit_calibration`.
+        targets: As in `fit_calibration`.
+        patients: A number per slide, [n]; slides of a patient stay together.
+        hierarchy: Order of the classes.
+        level: The level that the probabilities are of.
+        form: Which offset.
+        bias: What is known about training.
+        folds: Into how many parts the patients are dealt, at most one each.
+
+    Returns:
+        None when the patients are too few for this.
+    """
+    p, true = check_probabilities(probabilities, hierarchy.num_classes(level)), np.asarray(targets, dtype=np.int64)
+    patient = np.unique(np.asarray(patients), return_inverse=True)[1]
+    count = int(patient.max()) + 1
+    dealt = seeding.numpy_generator(0, "calibration").permutation(count) % min(folds, count)
+    fold, found = dealt[patient], np.empty_like(p)
+    for number in range(min(folds, count)):
+        held = fold == number
+        if held.all() or len(np.unique(true[~held])) < 2:
+            return None
+        try:
+            directions = _directions(form, hierarchy, level)
+            part = _fit(p[~held], true[~held], form, directions, bias or TrainingBias(), PRIOR_SLIDES)
+        except ParameterError:
+            return None
+        found[held] = part(p[held])
+    return found
+
+
+def _fit(p: Array, true: Ints, form: Form, directions: Array, bias: TrainingBias, prior_slides: float) -> Calibration:
     parts = bias.corrections(p)
-    if chosen == "bias":
+    if form == "bias":
         parts.pop("remix", None)  # a constant per class, as the offset is
-    truth = np.eye(classes)[true] + prior_slides / len(p) * p
-    problem = _Problem(logarithm(p), parts, _directions(chosen, hierarchy, level), truth)
-    theta, strengths = problem.solve()
+    truth = np.eye(p.shape[1])[true] + prior_slides / len(p) * p
+    theta, strengths = _Problem(logarithm(p), parts, directions, truth).solve()
     return Calibration(
-        form=chosen,
-        temperature=1.0 / theta[0],
-        offset=_directions(chosen, hierarchy, level) @ theta[1:],
+        form=form,
+        temperature=float(1.0 / theta[0]),
+        offset=directions @ theta[1:],
         strengths=strengths,
         bias=bias if strengths else TrainingBias(),
     )

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from pams_mil import atomic
 from pams_mil.engine.prediction.model_card import model_card
 from pams_mil.engine.prediction.predict import LoadedRun, load_run
+from pams_mil.engine.prediction.run_calibration import read_calibration
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.blueprint import Blueprint
 from pams_mil.engine.run.checkpoint import Checkpoint
-from pams_mil.errors import MissingExtraError, OutputError
+from pams_mil.engine.run.folder import CALIBRATION
+from pams_mil.errors import CheckpointError, MissingExtraError, OutputError
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Scored
 from pams_mil.models.core.mil_model import level_output
@@ -68,11 +70,23 @@ def export(run: Path | str, out: Path | str, *, onnx: bool = True, trusted: bool
     found = {"model.safetensors": "weights", "config.json": "description", "README.md": "model card"}
     state = {key: value for key, value in loaded.state.items() if key not in ("progress", "optimizer")}
     checkpoint.save(out / "model.safetensors", Checkpoint(dict(loaded.learner.state_dict()), state))
+    if (Path(run) / CALIBRATION).exists():
+        found[CALIBRATION] = _hand_on_calibration(loaded, out)
     if onnx:
         found["model.onnx"] = _attempt(loaded, out / "model.onnx")
     atomic.write_text(out / "README.md", model_card(loaded, Path(run), found))
     atomic.write_json(out / "config.json", _description(loaded.blueprint, state, found))
     return found
+
+
+def _hand_on_calibration(run: LoadedRun, out: Path) -> str:
+    try:
+        calibration = read_calibration(run.path)
+        calibration.refuse_other_weights(run.learner, run.path)
+    except CheckpointError as error:
+        return f"left out: {error}"
+    calibration.write(out)
+    return "what 'pams calibrate' fitted; the graph and the weights give probabilities without it"
 
 
 def _description(blueprint: Blueprint, state: dict[str, Any], found: dict[str, str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.devices import choose_device
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
+from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions, summed
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.blueprint import Blueprint
@@ -68,6 +69,7 @@ def predict(
     labels: bool = True,
     trusted: bool = False,
     device: str = "auto",
+    calibrated: bool = False,
     attend: Attend | None = None,
     progress: Callable[[float], None] | None = None,
     **reading: Any,
@@ -84,6 +86,7 @@ def predict(
         labels: Use the table's labels where it has them.
         trusted: As in `load_run`.
         device: "auto", "cpu", "cuda", ...
+        calibrated: Apply what `calibrate` fitted to each run; refused for runs without it or with other weights since.
         attend: Called with every bag and its attention.
         progress: Called with the share done.
         **reading: How to read the table, as for `Manifest.read`.
@@ -92,17 +95,19 @@ def predict(
     paths = [run.path if isinstance(run, RunFolder) else run for run in runs]
     loaded = [load_run(path, trusted=trusted, device=place) for path in paths]
     _refuse_unlike(loaded)
+    calibrations = [_calibration(run) for run in loaded] if calibrated else [None] * len(loaded)
     hierarchy = loaded[0].blueprint.hierarchy
     table = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
     store = open_store(features if features is not None else Path(manifest).parent, table.manifest)
     _check_features(loaded, _look_at_features(store, table.manifest))
     bags = BagDataset(table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources)
-    found = dict(_predict_bags([run.learner for run in loaded], bags, place, attend, progress))
+    found = dict(_predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress))
     return _gather(loaded, table, found)
 
 
 def _predict_bags(
     learners: list[Learner],
+    calibrations: Sequence[RunCalibration | None],
     bags: BagDataset,
     device: str,
     attend: Attend | None,
@@ -115,7 +120,7 @@ def _predict_bags(
         except PamsError as error:  # one bad slide does not stop the rest
             yield index, error
         else:
-            yield index, _mean_probabilities(learners, made)
+            yield index, _mean_probabilities(learners, calibrations, made)
             if attend is not None:
                 attend(sample, _mean_attention([one.attention or [] for one in made], sample.slide_id))
         if progress is not None:
@@ -131,11 +136,15 @@ def _answer(
         return sample, [learner.predict(batch, attention=attention) for learner in learners]
 
 
-def _mean_probabilities(learners: list[Learner], made: list[Prediction]) -> list[Tensor]:
+def _mean_probabilities(
+    learners: list[Learner], calibrations: Sequence[RunCalibration | None], made: list[Prediction]
+) -> list[Tensor]:
+    said = [
+        one.probabilities if calibration is None else calibration.apply(one.probabilities)
+        for one, calibration in zip(made, calibrations, strict=True)
+    ]
     return [
-        torch.stack(
-            [summed(learner, one.probabilities, level)[0] for learner, one in zip(learners, made, strict=True)]
-        ).mean(0)
+        torch.stack([summed(learner, one, level)[0] for learner, one in zip(learners, said, strict=True)]).mean(0)
         for level in range(learners[0].hierarchy.num_levels)
     ]
 
@@ -149,6 +158,12 @@ def _look_at_features(store: BagStore, manifest: Manifest) -> Features:
         except BagError as error:
             unreadable.append(error)
     raise RunError(f"None of the {len(manifest)} slides can be read. The first: {unreadable[0]}")
+
+
+def _calibration(run: LoadedRun) -> RunCalibration:
+    found = read_calibration(run.path)
+    found.refuse_other_weights(run.learner, run.path)
+    return found
 
 
 def _mean_attention(attention: list[list[Tensor | None]], slide_id: str) -> list[Tensor]:

@@ -90,6 +90,12 @@ def content_digest(tensors: Mapping[str, Tensor], state: str) -> str:
     return hasher.hexdigest()
 
 
+def weights_digest(tensors: Mapping[str, Tensor]) -> str:
+    """What identifies the weights of a model, wherever they are stored; the optimizer's state does not count."""
+    weights = {name: value.detach().cpu() for name, value in tensors.items() if not name.startswith("optimizer.")}
+    return content_digest(weights, "")
+
+
 def _check_header(path: Path) -> None:
     """Look at the first bytes before a library does, so that nothing is allocated on a file's word."""
     try:

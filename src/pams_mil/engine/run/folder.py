@@ -4,6 +4,7 @@ config.yaml     the effective settings            run.json      versions, digest
 last.safetensors  best.safetensors                checkpoints, each one file
 metrics.csv     one row per epoch                 status.json   running, interrupted, failed or finished
 predictions.csv  predictions_<level>.csv          written by `pams predict` and `pams evaluate`
+calibration.json                                  written by `pams calibrate`
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pams_mil.engine.config.yaml_file import read_yaml, write_yaml
 from pams_mil.errors import RunError, nearest
 
 State = Literal["running", "interrupted", "failed", "finished"]
+CALIBRATION = "calibration.json"
 _PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors", "h5py", "scikit-learn", "torchmetrics")
 
 
@@ -58,6 +60,11 @@ class RunFolder:
     def predictions_file(self) -> Path:
         """Predictions at the finest level."""
         return self.path / "predictions.csv"
+
+    @property
+    def calibration_file(self) -> Path:
+        """What `pams calibrate` fitted."""
+        return self.path / CALIBRATION
 
     def level_predictions_file(self, level_name: str) -> Path:
         """Predictions of the model of a coarser level."""

@@ -1,0 +1,238 @@
+"""Calibrate a run on its validation slides: the test split is never read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.data.manifest.cases import BagSource
+from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.prediction.predict import LoadedRun, load_run
+from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration, validation_digest
+from pams_mil.engine.run.blueprint import make_method
+from pams_mil.engine.run.checkpoint import weights_digest
+from pams_mil.engine.run.folder import RunFolder, open_run
+from pams_mil.engine.training.learner import Learner
+from pams_mil.engine.training.run_cohort import Cohort, open_cohort
+from pams_mil.errors import CheckpointError, PamsError, ParameterError, RunError, listing
+from pams_mil.evaluate.calibration import Form, cross_calibrated, fit_calibration, prove_form
+from pams_mil.evaluate.debias import SMALLEST, TrainingBias, msce_posterior
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.methods.msce import msce_loss
+from pams_mil.methods.objective import LevelLoss, LevelTerm
+from pams_mil.metrics.proper import brier, nll, rps
+from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.limits import explain_out_of_memory
+from pams_mil.remix.drift import coarser_drift, prior_drift
+from pams_mil.remix.pairing import Pairing
+from pams_mil.remix.strategy import create_remix
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Progress = Callable[[float], None]
+
+
+def calibrate(
+    run: Path | str | RunFolder,
+    *,
+    form: Form | None = None,
+    trusted: bool = False,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> RunCalibration:
+    """Fit the calibration of a run on its validation slides and store it in the run as `calibration.json`.
+
+    Args:
+        run: A run folder.
+        form: "temperature", "slope" or "bias"; None: the richest that the slides can carry and that helps.
+        trusted: As in `load_run`.
+        device: "auto", "cpu", "cuda", ...
+        progress: Called with the share done.
+    """
+    folder = run if isinstance(run, RunFolder) else open_run(run)
+    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    config, loaded = folder.config(), load_run(folder.path, trusted=trusted, device=place)
+    hierarchy = loaded.blueprint.hierarchy
+    cohort = open_cohort(config.data, hierarchy)
+    _refuse_another_cohort(loaded, cohort)
+    said, kept, failures = _predict(loaded.learner, cohort.val, place, progress)
+    slides = _Slides.of([cohort.val.sources[index] for index in kept], hierarchy)
+    drift, notes = _drift(config, cohort)
+    notes += [f"The validation slide {name!r} was left out: {reason}" for name, reason in failures.items()]
+    levels = []
+    for position, level in enumerate(loaded.learner.levels):
+        bias, more = _bias(loaded.learner, position, drift, cohort)
+        found, further = _fit_level(said[position], slides, hierarchy, level, form, bias)
+        levels.append(found)
+        notes += more + further
+    if config.training.select != "last":
+        notes.append(
+            f"The same slides chose the epoch (training.select is {config.training.select}), so the probabilities may "
+            "still be a little too sure; with training.select=last they are untouched."
+        )
+    result = RunCalibration(
+        levels=tuple(levels),
+        weights=weights_digest(loaded.learner.state_dict()),
+        hierarchy=hierarchy.digest,
+        validation=validation_digest(slides.identity),
+        num_slides=len(slides.targets),
+        num_patients=int(slides.patients.max()) + 1,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    result.write(folder.path)
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Slides:
+    """The validation slides: finest classes and patients [n], and (slide, patient, label) of each."""
+
+    targets: Ints
+    patients: Ints
+    identity: list[tuple[str, str, str]]
+
+    @classmethod
+    def of(cls, sources: Sequence[BagSource], hierarchy: ClassHierarchy) -> _Slides:
+        names = hierarchy.names()
+        return cls(
+            targets=np.asarray([source.target for source in sources], dtype=np.int64),
+            patients=np.unique([source.patient_id for source in sources], return_inverse=True)[1],
+            identity=[(source.name, source.patient_id, names[source.target]) for source in sources],
+        )
+
+
+def _predict(
+    learner: Learner, bags: BagDataset, device: str, progress: Progress | None
+) -> tuple[list[Array], list[int], dict[str, str]]:
+    """Probabilities [n, c] of every trained level, the bags they are of, and why others have none."""
+    rows: list[list[Array]] = []
+    kept: list[int] = []
+    failures: dict[str, str] = {}
+    for index in range(len(bags)):
+        try:
+            sample = bags[index]
+            batch = BagBatch.single(sample.features.to(device), sample.slide_id)
+            with explain_out_of_memory(sample.slide_id, len(sample.features)):
+                rows.append([level[0].numpy() for level in learner.predict(batch).probabilities])
+            kept.append(index)
+        except PamsError as error:  # one bad slide does not stop the rest
+            failures[bags.sources[index].name] = str(error)
+        if progress is not None:
+            progress((index + 1) / len(bags))
+    if not kept:
+        raise RunError(
+            f"None of the {len(bags)} validation slides could be predicted, so there is nothing to calibrate on. "
+            f"The first: {next(iter(failures.values()), 'there are none')}"
+        )
+    return [np.stack(level) for level in zip(*rows, strict=True)], kept, failures
+
+
+def _fit_level(
+    p: Array, slides: _Slides, hierarchy: ClassHierarchy, level: int, form: Form | None, bias: TrainingBias
+) -> tuple[CalibratedLevel, list[str]]:
+    name, names = hierarchy.level_names[level], hierarchy.names(level)
+    true = hierarchy.lift(slides.targets, level)
+    form = form or prove_form(p, true, slides.patients, hierarchy, level, bias=bias)
+    try:
+        found = fit_calibration(p, true, hierarchy, level, form=form, bias=bias)
+    except ParameterError as error:
+        raise RunError(f"Level {name!r} of the validation slides: {error}") from error
+    after = cross_calibrated(p, true, slides.patients, hierarchy, level, form=found.form, bias=bias)
+    per_class = dict(zip(names, np.bincount(true, minlength=len(names)).tolist(), strict=True))
+    calibrated = CalibratedLevel(
+        name=name,
+        calibration=found,
+        slides=per_class,
+        before=_scores(true, p, hierarchy, level),
+        after=None if after is None else _scores(true, after, hierarchy, level),
+    )
+    return calibrated, list(_remarks(calibrated, p, true, bias))
+
+
+def _remarks(level: CalibratedLevel, p: Array, true: Ints, bias: TrainingBias) -> Iterator[str]:
+    missing = [label for label, count in level.slides.items() if not count]
+    if missing:
+        yield (
+            f"{level.name}: no validation slide is {listing(missing)}; there the calibration rests on other classes."
+        )
+    impossible = int((p[np.arange(len(true)), true] < SMALLEST).sum())
+    if impossible:
+        yield f"{level.name}: for {impossible} slides the model said that the true class is impossible."
+    if bias.severity is not None:
+        restored = msce_posterior(p, bias.severity, detach_weight=bias.detach_weight)
+        if restored.fell_back.any():
+            yield f"{level.name}: MSCE's inverse does not exist for {int(restored.fell_back.sum())} slides; simplified."
+    if level.after is None:
+        yield f"{level.name}: too few patients to score the calibration on others than it was fitted on."
+    elif level.after["nll"] >= level.before["nll"]:
+        yield (
+            f"{level.name}: on patients that the fit did not see, the calibrated probabilities are no better (NLL "
+            f"{level.before['nll']:.3f} before, {level.after['nll']:.3f} after)."
+        )
+
+
+def _scores(true: Ints, p: Array, hierarchy: ClassHierarchy, level: int) -> dict[str, float]:
+    return {score.__name__: score(true, p, hierarchy, level) for score in (nll, brier, rps)}
+
+
+def _drift(config: RunConfig, cohort: Cohort) -> tuple[Array | None, list[str]]:
+    """The drift g of the run's remix at the finest level, None without one, and what to say about it."""
+    method = make_method(config.method)
+    if method.remix in (None, "none"):
+        return None, []
+    rule = create_remix(method.remix, **method.remix_options).partner
+    counts = np.bincount(cohort.train.targets, minlength=cohort.hierarchy.num_classes())
+    options = {"rule": rule, "probability": Pairing.probability, "mode": Pairing.mode, **config.pairing}
+    try:
+        drift = prior_drift(counts, cohort.hierarchy.ranks(), **options)
+    except (ParameterError, TypeError) as error:
+        return None, [f"The drift of the remix was left out: {error}"]
+    if not (drift > 0).all():
+        never = [label for label, g in zip(cohort.hierarchy.names(), drift, strict=True) if not g > 0]
+        return None, [f"The remix left no bag of {listing(never)} to train on, so its drift cannot be undone."]
+    return (drift, []) if np.abs(drift - 1).max() > 1e-9 else (None, [])
+
+
+def _bias(learner: Learner, position: int, drift: Array | None, cohort: Cohort) -> tuple[TrainingBias, list[str]]:
+    """What is known about how training moved the probabilities of one trained level."""
+    hierarchy, level, notes = cohort.hierarchy, learner.levels[position], []
+    severity, detach_weight = None, False
+    loss = _msce(learner, position)
+    if loss is not None:
+        severity = loss.get_buffer("severity").double().cpu().numpy()
+        detach_weight = bool(loss.options.get("detach_weight", False))
+        if (severity == 1).all():
+            severity = None
+        elif (severity <= 0).any():
+            severity = None
+            notes.append(f"{hierarchy.level_names[level]}: the cost has entries of 0, so what MSCE did was left alone.")
+    if drift is not None:
+        counts = np.bincount(cohort.train.targets, minlength=hierarchy.num_classes())
+        drift = coarser_drift(drift, counts, hierarchy.groups(level))
+    return TrainingBias(severity=severity, detach_weight=detach_weight, drift=drift), notes
+
+
+def _msce(learner: Learner, position: int) -> LevelLoss | None:
+    """The MSCE of a trained level, if it has one."""
+    for term in learner.objective.terms.values():
+        if isinstance(term, LevelTerm) and str(position) in term.losses:
+            loss = term.losses[str(position)]
+            if isinstance(loss, LevelLoss) and loss.function is msce_loss:
+                return loss
+    return None
+
+
+def _refuse_another_cohort(loaded: LoadedRun, cohort: Cohort) -> None:
+    trained = loaded.state.get("cohort")
+    if trained is not None and trained != cohort.digest:
+        raise CheckpointError(
+            f"The slides, labels or features of {loaded.path} are no longer those it was trained with (digest "
+            f"{trained}, now {cohort.digest}), so validation slides may have become training slides. Restore the table "
+            "that the run names, or train again."
+        )

@@ -1,0 +1,168 @@
+"""A run's calibration as it is stored beside its weights: for which weights, from which slides, and what was fitted.
+
+It belongs to one set of weights and is refused for any other, and when its own content was changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pams_mil import __version__, atomic
+from pams_mil.engine.run.checkpoint import weights_digest
+from pams_mil.engine.run.folder import CALIBRATION
+from pams_mil.engine.training.learner import Learner
+from pams_mil.errors import CheckpointError, RunError
+from pams_mil.evaluate.calibration import Calibration
+
+FORMAT = "pams-calibration"
+VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedLevel:
+    """One level: the fitted numbers, the validation slides of each class, and scores before and after.
+
+    `after` comes from fits that did not see the patient who is scored; None when the patients are too few for that.
+    """
+
+    name: str
+    calibration: Calibration
+    slides: Mapping[str, int]
+    before: Mapping[str, float]
+    after: Mapping[str, float] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        after = None if self.after is None else dict(self.after)
+        scores = {"before": dict(self.before), "after": after}
+        return {**self.calibration.to_json(), "slides": dict(self.slides), "scores": scores}
+
+
+@dataclass(frozen=True, eq=False)
+class RunCalibration:
+    """The calibration of every trained level of a run.
+
+    Attributes:
+        levels: Coarsest first.
+        weights: Digest of the weights it is for.
+        hierarchy: Digest of the classes.
+        validation: Digest of the slides, patients and labels it was fitted on.
+        num_slides: How many slides these are.
+        num_patients: Of how many patients.
+        notes: What to know about the fit.
+    """
+
+    levels: tuple[CalibratedLevel, ...]
+    weights: str
+    hierarchy: str
+    validation: str
+    num_slides: int
+    num_patients: int
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values with a digest of all of them."""
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "pams_mil": __version__,
+            "weights": self.weights,
+            "hierarchy": self.hierarchy,
+            "validation": {
+                "digest": self.validation, "slides": self.num_slides, "patients": self.num_patients
+            },
+            "levels": {level.name: level.to_json() for level in self.levels},
+            "notes": list(self.notes),
+        }  # fmt: skip
+        plain: dict[str, Any] = json.loads(atomic.strict_json(content))
+        return {**plain, "digest": _digest(plain)}
+
+    def write(self, folder: Path) -> Path:
+        """Write `calibration.json` into a run folder."""
+        atomic.write_json(folder / CALIBRATION, self.to_json())
+        return folder / CALIBRATION
+
+    def refuse_other_weights(self, learner: Learner, run: Path) -> None:
+        """Stop when the model is not the one that was calibrated."""
+        found = weights_digest(learner.state_dict())
+        if found != self.weights:
+            raise CheckpointError(
+                f"The calibration beside {run} was fitted for other weights (digest {self.weights}, now {found}): the "
+                "run was trained on, or the file was copied. Fit it again with 'pams calibrate'."
+            )
+
+    def apply(self, probabilities: Sequence[Tensor]) -> list[Tensor]:
+        """Calibrated probabilities [b, c] of every trained level."""
+        return [
+            torch.from_numpy(level.calibration(given.numpy()))
+            for level, given in zip(self.levels, probabilities, strict=True)
+        ]
+
+
+def read_calibration(run: Path) -> RunCalibration:
+    """The calibration of a run folder, an exported folder, or of the folder that a checkpoint lies in."""
+    path = (run if run.is_dir() else run.parent) / CALIBRATION
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise RunError(
+            f"{run} has not been calibrated: there is no {path}. Fit it on the validation slides with "
+            f"'pams calibrate {run}'."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise _unusable(path, f"it cannot be read as JSON ({error})") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise _unusable(path, "it is no calibration")
+    if content.get("version") != VERSION:
+        raise _unusable(path, f"its version is {content.get('version')!r}, this PAMS knows {VERSION}")
+    if content.pop("digest", None) != _digest(content):
+        raise _unusable(path, "it was changed after it was written")
+    try:
+        return _from_json(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unusable(path, f"it is incomplete ({error!r})") from error
+
+
+def validation_digest(rows: Sequence[tuple[str, str, str]]) -> str:
+    """32 hex digits of slides with their patients and labels, in any order."""
+    content = json.dumps(sorted(rows))
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _from_json(content: Mapping[str, Any]) -> RunCalibration:
+    validation = content["validation"]
+    return RunCalibration(
+        levels=tuple(
+            CalibratedLevel(
+                name=name,
+                calibration=Calibration.from_json(level),
+                slides=dict(level["slides"]),
+                before=dict(level["scores"]["before"]),
+                after=level["scores"]["after"],
+            )
+            for name, level in content["levels"].items()
+        ),
+        weights=content["weights"],
+        hierarchy=content["hierarchy"],
+        validation=validation["digest"],
+        num_slides=validation["slides"],
+        num_patients=validation["patients"],
+        notes=tuple(content["notes"]),
+    )
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    canonical = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
+def _unusable(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"{path} cannot be used: {why}. Fit it again with 'pams calibrate'.")
