@@ -270,3 +270,24 @@ def test_two_processes_train_together(cohort, tmp_path):
     assert weights(single / "best.safetensors").keys() == weights(tmp_path / "run/best.safetensors").keys()
     assert not same_weights(single / "last.safetensors", tmp_path / "run/last.safetensors")
     shutil.rmtree(tmp_path / "run")
+
+
+def test_a_collapsed_checkpoint_is_said_before_its_score(cohort, tmp_path, monkeypatch):
+    """With weights of zero all slides get the same answer."""
+
+    def forget(*args):
+        with torch.no_grad():
+            for parameter in args[1].parameters():
+                parameter.zero_()
+        return original(*args)
+
+    original = fit.validate
+    monkeypatch.setattr(fit, "validate", forget)
+    out = run(settings(cohort, epochs=1), tmp_path / "run")
+    collapsed, few = open_run(out).status()["cautions"]
+    assert "epoch, 1, calls 100 % of the validation slides 'a'" in collapsed
+    assert "only 8 patients" in few
+    assert read_table(out / "metrics.csv")["val_collapsed"] == ["1.0"]
+    monkeypatch.undo()
+    sound = run(settings(cohort, epochs=30, lr=1e-2, method="ce"), tmp_path / "sound")
+    assert not any("one answer" in caution for caution in open_run(sound).status()["cautions"])

@@ -128,7 +128,7 @@ def test_tags_and_subsets(tmp_path: Path):
 
 
 def test_files_larger_than_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from pams_mil.evaluate import layouts
+    from pams_mil.evaluate import prediction_layouts as layouts
     from pams_mil.tables import read_chunks
 
     path = tmp_path / "x.csv"

@@ -82,6 +82,8 @@ def audit(
 def show(result: Audit) -> None:
     """Print the audit for people."""
     hierarchy = result.hierarchy
+    for sentence in result.cautions:
+        output.print(f"Caution, {sentence}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
     for model in result.models:
         read = model.predictions
         text = f"{model.name}: {len(read):,} slides, {read.num_patients:,} patients, read as {read.layout}."

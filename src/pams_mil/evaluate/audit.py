@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from pams_mil import __version__
+from pams_mil.evaluate.cautions import Caution, cautions
 from pams_mil.evaluate.compare import Comparison, compare_all, verdict
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, SevereError, score, severe_errors
@@ -28,6 +29,7 @@ class ModelAudit:
     subset: Predictions | None
     subset_levels: list[LevelScores]
     severe: list[SevereError]
+    cautions: tuple[Caution, ...] = ()
 
     @property
     def name(self) -> str:
@@ -46,6 +48,7 @@ class ModelAudit:
             "layout": self.predictions.layout,
             "slides": len(self.predictions),
             "patients": self.predictions.num_patients,
+            "cautions": [caution.to_json() for caution in self.cautions],
             "notes": list(self.predictions.notes),
             "levels": {scores.name: scores.to_json() for scores in self.levels},
         }
@@ -70,9 +73,21 @@ class Audit:
     seed: int
 
     @property
+    def cautions(self) -> list[str]:
+        """What must be said before any score, model by model."""
+        return [f"{model.name}: {caution.message}" for model in self.models for caution in model.cautions]
+
+    @property
     def verdicts(self) -> list[str]:
-        """One sentence per comparison."""
-        return [verdict(comparison) for comparison in self.comparisons]
+        """One sentence per comparison; a model whose calls carry no information is not compared."""
+        void = {model.name for model in self.models if any(caution.disqualifies for caution in model.cautions)}
+        return [
+            f"{comparison.reference} and {comparison.candidate} are not compared: the calls of "
+            f"{' and '.join(sorted(void & {comparison.reference, comparison.candidate}))} carry no information."
+            if void & {comparison.reference, comparison.candidate}
+            else verdict(comparison)
+            for comparison in self.comparisons
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON: `files` in the order given, each with `levels -> <level name> -> metrics`."""
@@ -120,6 +135,7 @@ def audit(
                 subset=subset,
                 subset_levels=[] if subset is None else score(subset, penalty=penalty, seed=seed, resamples=resamples),
                 severe=severe_errors(model, penalty=penalty),
+                cautions=cautions(model),
             )
         )
     comparisons = compare_all(

@@ -25,6 +25,7 @@ from pams_mil.engine.training.optimize import check_precision
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.engine.training.training_bags import TrainingBags, one_thread
 from pams_mil.errors import ConfigError, RunError, RunInterruptedError
+from pams_mil.evaluate.cautions import FEW_PATIENTS
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.remix.pairing import Pairing
 from pams_mil.remix.selection.evidence import score_evidence
@@ -80,7 +81,10 @@ def _train_in_process(
                 learner = blueprint.build(trusted=True)
             context = LoopContext(config, checkpoints, watch, stop, loggers)
             progress = fit(fabric, learner, bags, cohort.val, context)
-            _finish(fabric, folder, progress, config, time.monotonic() - started)
+            cautions = run_cautions(progress, cohort)
+            for caution in cautions if fabric.is_global_zero else ():
+                watch.noted(f"Caution: {caution}")
+            _finish(fabric, folder, progress, config, cautions, time.monotonic() - started)
 
 
 def training_bags(config: RunConfig, cohort: Cohort) -> TrainingBags:
@@ -156,7 +160,26 @@ def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:
     return facts
 
 
-def _finish(fabric: Fabric, folder: RunFolder, progress: RunProgress, config: RunConfig, seconds: float) -> None:
+def run_cautions(progress: RunProgress, cohort: Cohort) -> list[str]:
+    """What must be said about the chosen checkpoint before its score: calls that are all alike, few patients."""
+    found = []
+    row = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
+    if row.get("val_collapsed"):
+        label = cohort.hierarchy.names()[int(row["val_top_call"])]
+        found.append(
+            f"the best epoch, {progress.best_epoch}, calls {100 * row['val_top_call_share']:.0f} % of the validation "
+            f"slides {label!r}, which most of them are not: the model gives one answer. Train longer, change "
+            "training.lr, or look at the labels."
+        )
+    patients = len({source.patient_id for source in cohort.val.sources})
+    if patients < FEW_PATIENTS:
+        found.append(f"the validation split has only {patients} patients, so the choice of the best epoch is noisy.")
+    return found
+
+
+def _finish(
+    fabric: Fabric, folder: RunFolder, progress: RunProgress, config: RunConfig, cautions: list[str], seconds: float
+) -> None:
     metric = config.training.select
     if not progress.best_epoch:
         raise RunError(
@@ -166,7 +189,7 @@ def _finish(fabric: Fabric, folder: RunFolder, progress: RunProgress, config: Ru
     if fabric.is_global_zero:
         folder.set_status(
             "finished", epochs=progress.epoch, best_epoch=progress.best_epoch, metric=metric, best=progress.best,
-            seconds=round(seconds, 3),
+            cautions=cautions, seconds=round(seconds, 3),
         )  # fmt: skip
 
 

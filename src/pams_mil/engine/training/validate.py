@@ -16,6 +16,7 @@ from pams_mil.engine.run.watch import Watch
 from pams_mil.engine.training.finite import all_finite
 from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import RunError, listing
+from pams_mil.evaluate.cautions import TopCall
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.probability import macro_auc
@@ -28,7 +29,10 @@ SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate")
 
 
 def validate(fabric: Fabric, learner: Learner, bags: BagDataset, watch: Watch) -> dict[str, float]:
-    """Scores of the finest level by metric, `<level>_<metric>` of the coarser ones, and the loss."""
+    """Scores of the finest level by metric, `<level>_<metric>` of the coarser ones, and the loss.
+
+    `top_call` is the class that is called most often, `collapsed` 1 where hardly anything else is (`TopCall`).
+    """
     learner.eval()
     device, hierarchy = fabric.device, learner.hierarchy
     sizes = [hierarchy.num_classes(level) for level in learner.levels]
@@ -95,6 +99,8 @@ def _rows(
 ) -> Iterator[tuple[str, float]]:
     finest = hierarchy.num_levels - 1
     yield from level_scores(hierarchy, finest, targets, given[-1]).items()
+    top = TopCall.of(count_cells(targets, given[-1].argmax(1), hierarchy.num_classes()))
+    yield from (("top_call", float(top.label)), ("top_call_share", top.share), ("collapsed", float(top.collapsed)))
     for level in range(finest):
         probabilities = level_probabilities(hierarchy, levels, given, level)
         scores = level_scores(hierarchy, level, hierarchy.lift(targets, level), probabilities)
