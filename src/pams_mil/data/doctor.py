@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil.data.bags.bag import BagInfo
+from pams_mil.data.bags.feature_origin import comparable
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.examine import examine_manifest
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
@@ -18,7 +19,6 @@ from pams_mil.errors import BagError, LabelError, listing
 from pams_mil.hierarchy import ClassHierarchy
 
 SMALL_BAG = 8
-_ROUND_MPP = 2
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _mixtures(bags: Iterable[BagFacts]) -> Iterator[Problem]:
         "feature widths": lambda facts: facts.width,
         "encoders": lambda facts: facts.info.encoder,
         "tile sizes (px)": lambda facts: facts.info.tile_px,
-        "resolutions (mpp)": lambda facts: None if facts.info.mpp is None else round(facts.info.mpp, _ROUND_MPP),
+        "resolutions (mpp)": lambda facts: None if facts.info.mpp is None else comparable("mpp", facts.info.mpp),
         "nominal magnifications": lambda facts: facts.info.magnification,
     }
     for what, question in questions.items():

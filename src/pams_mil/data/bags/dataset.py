@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from pams_mil.data.bags.bag import Array, Bag
+from pams_mil.data.bags.feature_origin import OriginCheck
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.cases import BagSource, slides_as_sources
 from pams_mil.data.manifest.manifest import Manifest
@@ -46,6 +47,7 @@ class BagDataset(Dataset[BagSample]):
             worker process has a cache of its own.
         with_coords: Return level-0 coordinates [n, 2] too, where the files have them.
         sources: Bags made of several slides (see `manifest.cases.merge_cases`); one bag per slide if None.
+        origin: Holds every slide's features against what is expected of them; None: nothing is.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class BagDataset(Dataset[BagSample]):
         cache_bytes: int = 0,
         with_coords: bool = False,
         sources: Sequence[BagSource] | None = None,
+        origin: OriginCheck | None = None,
     ) -> None:
         if cache_bytes < 0:
             raise ParameterError(f"cache_bytes must be 0 or more, found {cache_bytes}.")
@@ -65,6 +68,7 @@ class BagDataset(Dataset[BagSample]):
         self.dtype = dtype
         self.cache_bytes = cache_bytes
         self.with_coords = with_coords
+        self.origin = origin
         self._store = open_store(features, manifest) if isinstance(features, (str, Path)) else features
         self._verified = torch.zeros(len(self.sources), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         self._cache: dict[int, tuple[Tensor, Tensor | None]] = {}
@@ -95,6 +99,9 @@ class BagDataset(Dataset[BagSample]):
         source = self.sources[index]
         verify = not bool(self._verified[index])
         bags = [self._store.read(record, verify=verify) for record in source.records]
+        if self.origin is not None:
+            for record, bag in zip(source.records, bags, strict=True):
+                self.origin(record.slide_id, bag)
         features = _tensor(bags[0].features) if len(bags) == 1 else _joined(bags, source)
         coords = _coords(bags) if self.with_coords else None
         self._verified[index] = 1

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pams_mil.data.bags.dataset import BagDataset, BagSample
+from pams_mil.data.bags.feature_origin import OriginCheck, origin_differences
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.devices import choose_device
@@ -100,7 +101,11 @@ def predict(
     table = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
     store = open_store(features if features is not None else Path(manifest).parent, table.manifest)
     _check_features(loaded, _look_at_features(store, table.manifest))
-    bags = BagDataset(table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources)
+    trained = Features(loaded[0].blueprint.in_features, loaded[0].blueprint.encoder)
+    origin = OriginCheck(trained.origin, whose=f"the run {loaded[0].path}")
+    bags = BagDataset(
+        table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources, origin=origin
+    )
     found = dict(_predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress))
     return _gather(loaded, table, found)
 
@@ -238,16 +243,10 @@ def _refuse_unlike(loaded: list[LoadedRun]) -> None:
 
 
 def _check_features(loaded: list[LoadedRun], features: Features) -> None:
-    blueprint, path = loaded[0].blueprint, loaded[0].path
-    if features.width != blueprint.in_features:
+    trained, path = Features(loaded[0].blueprint.in_features, loaded[0].blueprint.encoder), loaded[0].path
+    for key, expected, found in origin_differences(trained.origin, features.origin):
+        what = f"width {expected}" if key == "width" else f"{key} = {expected!r}"
         raise CheckpointError(
-            f"{path} was trained on features of width {blueprint.in_features}, these have {features.width}. "
-            "Extract them with the encoder that the model was trained with."
+            f"{path} was trained on features with {what}, these have {found!r}. "
+            "Extract them in the way that the model was trained with."
         )
-    for key, trained in blueprint.encoder.items():
-        found = features.encoder.get(key, trained)
-        if found != trained:
-            raise CheckpointError(
-                f"{path} was trained on features with {key} = {trained!r}, these have {found!r}. "
-                "Extract them in the way that the model was trained with."
-            )

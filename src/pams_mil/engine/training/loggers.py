@@ -14,13 +14,19 @@ Log = Callable[[Mapping[str, float], int], None]
 class Loggers:
     """Sends every epoch's numbers to the loggers that a config names; `csv` is always written by the run itself."""
 
-    def __init__(self, names: tuple[str, ...], folder: Path, settings: Mapping[str, Any], *, epoch: int = 0) -> None:
+    def __init__(self, names: tuple[str, ...], folder: Path, settings: Mapping[str, Any]) -> None:
+        self._names, self._folder, self._settings = names, folder, settings
+        self._open: list[tuple[Log, Callable[[], None]]] = []
+
+    def open(self, epoch: int) -> None:
+        """Begin, or go on after this many complete epochs: what was logged of them stays."""
+        folder, settings = self._folder, self._settings
         openers: dict[str, Callable[[], tuple[Log, Callable[[], None]]]] = {
             "tensorboard": lambda: _tensorboard(folder, epoch),
             "mlflow": lambda: _mlflow(folder, settings),
             "wandb": lambda: _wandb(folder, settings),
         }
-        self._open = [openers[name]() for name in names if name in openers]
+        self._open = [openers[name]() for name in self._names if name in openers]
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Send one epoch."""

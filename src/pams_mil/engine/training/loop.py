@@ -45,6 +45,7 @@ def fit(fabric: Fabric, learner: Learner, train: TrainingBags, val: BagDataset, 
     training = config.training
     module, optimizer = fabric.setup(learner, make_optimizer(learner, training))
     progress = checkpoints.restore(learner, optimizer)
+    context.loggers.open(progress.epoch)
     loader = BagLoader(train, workers=config.compute.workers, pin_memory=fabric.device.type == "cuda")
     while not progress.is_over(training.epochs, training.patience):
         epoch = progress.epoch

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.data.bags.feature_origin import OriginCheck, feature_origin
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.cases import BagSource, merge_cases, slides_as_sources
 from pams_mil.data.manifest.examine import examine_manifest
@@ -18,8 +19,6 @@ from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.errors import ManifestError, listing
 from pams_mil.hierarchy import ClassHierarchy
 
-_ENCODER_KEYS = ("encoder", "tile_px", "mpp", "magnification")
-
 
 @dataclass(frozen=True)
 class Features:
@@ -27,6 +26,11 @@ class Features:
 
     width: int
     encoder: dict[str, Any]
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Width and the rest in one mapping."""
+        return {"width": self.width, **self.encoder}
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,13 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int
     _refuse_shared_patients(manifest, seen)
     store = open_store(features_path(data), manifest)
     sources = [make_sources(part, hierarchy, data) for part in (train, val)]
+    features = look_at_features(store, train)
+    first = train.records[0].slide_id
+    origin = OriginCheck(features.origin, whose=f"the slide {first!r}", slide_ids=[r.slide_id for r in seen])
     datasets = [
-        BagDataset(part, hierarchy, store, cache_bytes=cache_bytes, sources=source)
+        BagDataset(part, hierarchy, store, cache_bytes=cache_bytes, sources=source, origin=origin)
         for part, source in zip((train, val), sources, strict=True)
     ]
-    features = look_at_features(store, train)
     digest = cohort_digest(seen, hierarchy, features)
     return Cohort(hierarchy, datasets[0], datasets[1], features, digest, manifest.notes)
 
@@ -83,9 +89,8 @@ def make_sources(manifest: Manifest, hierarchy: ClassHierarchy, data: DataConfig
 
 def look_at_features(store: BagStore, manifest: Manifest) -> Features:
     """Width and encoder of the first bag; every other bag is held against them when it is read."""
-    bag = store.read(manifest.records[0])
-    info = bag.info.to_json()
-    return Features(bag.width, {key: info[key] for key in _ENCODER_KEYS if info.get(key) is not None})
+    found = feature_origin(store.read(manifest.records[0]))
+    return Features(found.pop("width"), found)
 
 
 def cohort_digest(manifest: Manifest, hierarchy: ClassHierarchy, features: Features) -> str:
