@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
 BENCHES := bootstrap audit_memory losses models remix_speed data engine wsi
 
-.PHONY: demo test check bench format clean help
+.PHONY: view demo test check bench format clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ $(BENCH_READY): $(READY)
 
 demo: $(READY)  ## the demonstration, with a report in demo-report/
 	@$(BIN)/pams demo --out demo-report
+
+view: $(READY)  ## the viewer on made slides, in your browser
+	@$(BIN)/pams view --demo
 
 test: $(READY)  ## tests, and the doctests of src and Markdown
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
@@ -42,4 +45,4 @@ bench: $(BENCH_READY)  ## speed and memory beside the peers, as ratios
 	done; echo; test -z "$$missed" || echo "Below a stated goal, or failed:$$missed"
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache demo-report
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache demo-report demo-view

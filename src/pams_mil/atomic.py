@@ -136,6 +136,35 @@ def write_csv(path: Path | str, header: Sequence[str], rows: Iterable[Sequence[o
             (quoted if torn else plain).writerow(cells)
 
 
+def append_line(path: Path | str, line: str) -> None:
+    """Add one line to a journal durably: when this returns, a power cut no longer loses it.
+
+    A kill in between leaves at most an unfinished last line. The next call ends it first, so that it spoils no other;
+    whoever reads the journal skips it. One writer at a time, which is for the caller to see to.
+    """
+    path = Path(path)
+    if "\n" in line:
+        raise OutputError(f"A line of {path.name} must not hold line breaks.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            torn = size > 0 and os.lseek(descriptor, size - 1, os.SEEK_SET) >= 0 and os.read(descriptor, 1) != b"\n"
+            data = (b"\n" if torn else b"") + line.encode("utf-8") + b"\n"
+            if os.write(descriptor, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise OutputError(
+            f"Could not add to {path}: {error.strerror or error} (errno {error.errno}). "
+            "What was in it before is untouched. Is the disk full or the folder read-only?"
+        ) from error
+    _flush_folder(path.parent)
+
+
 def inert(cell: object) -> object:
     """Text that starts like a spreadsheet formula gets a leading apostrophe; everything else is kept.
 

@@ -11,17 +11,12 @@ from pams_mil.cli.console import errors, output
 from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from torch import Tensor
 
     from pams_mil.data.bags.dataset import BagSample
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
-    from pams_mil.engine.training.learner import Learner
     from pams_mil.wsi.heatmap import Heatmap
     from pams_mil.wsi.overview import Overview
-
-_CHUNK = 2048  # tiles scored at once, each as a bag of its own
 
 
 def heatmap(
@@ -45,6 +40,7 @@ def heatmap(
 
     Example: pams heatmap runs/pams-abmil-seed0 slide.svs --out heat
     """
+    from pams_mil.engine.prediction.evidence import measure
     from pams_mil.engine.prediction.predict import load_run, predict
     from pams_mil.wsi.overview import read_overview
     from pams_mil.wsi.slide import Slide
@@ -60,37 +56,9 @@ def heatmap(
     tiles = _tiles(sample, ready[1])
     with Slide(slide, mpp_of_slide=mpp_of_slide) as opened:
         overview = read_overview(opened, mpp=mpp)
-    measured = _measure(loaded.learner, sample, attention)
+    measured = measure(loaded.learner, sample.features, attention, sample.slide_id)
     _write(out, overview, tiles, measured, opacity)
     _show(found, out)
-
-
-def evidence(
-    learner: Learner, features: Tensor, attention: list[Tensor], slide_id: str
-) -> list[npt.NDArray[np.float64]]:
-    """What every tile says for and against every class [n, c], per trained level.
-
-    With a_i the attention of tile i and p_i the probabilities of a bag that holds this tile alone,
-
-        e_ic = a_i (log p_ic - mean over classes of log p_i)
-
-    For attention pooling with a linear head these add up, over tiles, to the bag's own logits (centered).
-    """
-    import torch
-
-    from pams_mil.models.core.batch import BagBatch
-
-    parts: list[list[Tensor]] = []
-    for start in range(0, len(features), _CHUNK):
-        rows = features[start : start + _CHUNK]
-        alone = learner.predict(BagBatch(rows, (1,) * len(rows), (slide_id,) * len(rows)))
-        parts.append(alone.probabilities)
-    found = []
-    for level, weight in enumerate(attention):
-        log_p = torch.cat([part[level] for part in parts]).clamp_min(1e-300).log()
-        centered = log_p - log_p.mean(1, keepdim=True)
-        found.append((weight.double()[:, None] * centered).numpy())
-    return found
 
 
 def _bags(
@@ -134,21 +102,6 @@ def _tiles(sample: BagSample, features: Path) -> Heatmap:
             f"The bag of {sample.slide_id!r} does not say where its tiles lie; extract it with 'pams extract'."
         )
     return Heatmap(sample.coords_px0.numpy(), side)
-
-
-def _measure(
-    learner: Learner, sample: BagSample, attention: list[Tensor]
-) -> dict[str, tuple[str, npt.NDArray[np.float64]]]:
-    """Named values per tile, with the kind that decides how they are drawn: rank or sign."""
-    hierarchy, levels = learner.hierarchy, learner.levels[-len(attention) :]
-    measured: dict[str, tuple[str, npt.NDArray[np.float64]]] = {}
-    scores = evidence(learner, sample.features, attention, sample.slide_id)
-    for position, level in enumerate(levels):
-        name = hierarchy.level_names[level]
-        measured[f"attention {name}"] = ("rank", attention[position].double().numpy())
-        for index, label in enumerate(hierarchy.names(level)):
-            measured[f"evidence {name} {label}"] = ("sign", scores[position][:, index])
-    return measured
 
 
 def _write(out: Path, overview: Overview, tiles: Heatmap, measured: dict[str, Any], opacity: float) -> None:

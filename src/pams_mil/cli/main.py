@@ -32,6 +32,7 @@ VERBS = (
     ("Data", "cohort", "app"),
     ("Slides", "extract", "extract"),
     ("Slides", "heatmap", "heatmap"),
+    ("Slides", "view", "view"),
     ("Training", "init", "init"),
     ("Training", "train", "train"),
     ("Training", "calibrate", "calibrate"),

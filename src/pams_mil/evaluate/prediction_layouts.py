@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
+from pams_mil.evaluate import reviews
 from pams_mil.evaluate.predictions import Predictions, check_probabilities
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.tables import Columns, OnFraction, read_chunks
@@ -37,7 +38,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Source:
-    """How to read a file: everything that the command line may say about it."""
+    """How to read a file: everything that the command line may say about it.
+
+    Without `labels_needed` a file may leave the true class out, whole or row by row; such targets are -1.
+    """
 
     true: str | None = None
     predicted: str | None = None
@@ -45,6 +49,7 @@ class Source:
     patient: str | None = None
     index_order: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    labels_needed: bool = True
 
 
 def read_predictions(
@@ -73,14 +78,17 @@ def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, 
     """The layout of a file by its columns, with what the user said about them."""
     if source.true or source.predicted:
         layout = _generic(header, hierarchy, source)
+    elif set(header) >= reviews.COLUMNS:
+        layout = Layout(reviews.LAYOUT, "slide_id", *reviews.compared(header))
     elif {"slide_id", "Y", "Y_hat"} <= set(header):
         layout = _clam(header, hierarchy, source)
     elif {"PATIENT", "pred"} <= set(header):
         layout = _stamp(header, hierarchy, where)
-    elif "slide_id" in header and "target" in header:
+    elif "slide_id" in header and ("target" in header or not source.labels_needed):
         scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
         predicted = "prediction" if "prediction" in header else None
-        layout = Layout("PAMS", "slide_id", "target", predicted, scores=scores, classes=hierarchy.names())
+        true = "target" if "target" in header else ""
+        layout = Layout("PAMS", "slide_id", true, predicted, scores=scores, classes=hierarchy.names())
     else:
         raise PredictionsError(
             f"{where} has none of the known layouts. Columns: {listing(header, most=12)}. Expected 'slide_id, target, "
@@ -131,7 +139,7 @@ def _stamp(header: Sequence[str], hierarchy: ClassHierarchy, where: str) -> Layo
 
 
 def _check_columns(layout: Layout, header: Sequence[str], source: Source, where: str) -> None:
-    needed = [layout.slide, layout.true, layout.predicted, layout.patient, *layout.scores, *source.tags]
+    needed = [layout.slide, layout.true or None, layout.predicted, layout.patient, *layout.scores, *source.tags]
     for column in needed:
         if column == "":
             raise PredictionsError(f"{where} has no column that identifies the slides; name it with --id.")
@@ -168,6 +176,8 @@ class _Collector:
         self.patients: list[str] = []
         self.splits: Counter[str] = Counter()
         self.tags: dict[str, list[str]] = {tag: [] for tag in source.tags}
+        self.labels_needed = source.labels_needed
+        self.reading = reviews.Tally(hierarchy) if layout.name == reviews.LAYOUT else None
         self._true: list[npt.NDArray[np.int64]] = []
         self._predicted: list[npt.NDArray[np.int64]] = []
         self._scores: list[Array] = []
@@ -175,10 +185,12 @@ class _Collector:
 
     def add(self, piece: Columns) -> None:
         layout = self.layout
+        if self.reading is not None:
+            piece = self.reading.decided(piece)
         slides = piece[layout.slide]
         if "" in slides:
             raise PredictionsError(self._blank(layout.slide, slides))
-        self._true.append(self._encode(piece[layout.true], layout.true, slides))
+        self._true.append(self._targets(piece, slides))
         if layout.predicted is not None:
             self._predicted.append(self._encode(piece[layout.predicted], layout.predicted, slides))
         if layout.scores:
@@ -191,6 +203,16 @@ class _Collector:
         self.slides.extend(slides)
         for tag, cells in self.tags.items():
             cells.extend(piece[tag])
+
+    def _targets(self, piece: Columns, slides: list[str]) -> npt.NDArray[np.int64]:
+        column = self.layout.true
+        if self.labels_needed:
+            return self._encode(piece[column], column, slides)
+        found = np.full(len(slides), -1, np.int64)
+        known = [row for row, label in enumerate(piece.get(column, ())) if label]
+        if known:
+            found[known] = self._encode([piece[column][row] for row in known], column, [slides[row] for row in known])
+        return found
 
     def _blank(self, column: str, cells: list[str]) -> str:
         return f"{self.where}: row {len(self.slides) + cells.index('') + 1} has no {column}; every row needs one."
@@ -227,7 +249,8 @@ class _Collector:
             tags=self.tags,
             layout=self.layout.name,
         )
-        return replace(result, notes=_notes(result, self.splits))
+        notes = () if self.reading is None else self.reading.notes()
+        return replace(result, notes=(*notes, *_notes(result, self.splits)))
 
 
 def _notes(predictions: Predictions, splits: Counter[str]) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import io
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -102,29 +103,78 @@ def write_png(path: Path | str, pixels: Pixels) -> None:
     atomic.write_bytes(path, buffer.getvalue())
 
 
-def write_geojson(path: Path | str, tiles: Heatmap, measurements: Mapping[str, Values]) -> None:
-    """Write tiles as QuPath detections with named measurements, one object at a time."""
+@dataclass(frozen=True)
+class Region:
+    """A rectangle in level-0 pixels that a reader gave a class, with its color (red, green, blue)."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    label: str
+    color: tuple[int, int, int]
+
+
+def write_geojson(
+    path: Path | str, tiles: Heatmap | None, measurements: Mapping[str, Values], regions: Sequence[Region] = ()
+) -> None:
+    """Write tiles as QuPath detections with named measurements, and regions as annotations, one object at a time."""
+    pieces = geojson_pieces(tiles, measurements, regions)
+    with atomic.replacing(path) as part, part.open("w", encoding="utf-8") as file:
+        file.writelines(pieces)
+
+
+def geojson_pieces(
+    tiles: Heatmap | None, measurements: Mapping[str, Values], regions: Sequence[Region] = ()
+) -> Iterator[str]:
+    """The text of the file piece by piece; what does not fit is refused before the first piece."""
+    count = 0 if tiles is None else len(tiles.coords_px0)
     for name, values in measurements.items():
-        if values.shape != (len(tiles.coords_px0),):
+        if values.shape != (count,):
             raise ParameterError(f"The measurement {name!r} has shape {list(values.shape)}; expected one per tile.")
         if not np.isfinite(values).all():
             raise ParameterError(f"The measurement {name!r} has values that are not finite numbers.")
-    with atomic.replacing(path) as part, part.open("w", encoding="utf-8") as file:
-        file.write('{"type": "FeatureCollection", "features": [')
-        for index, (x, y) in enumerate(tiles.coords_px0.tolist()):
-            file.write(",\n" if index else "\n")
-            file.write(json.dumps(_feature(index, x, y, tiles.tile_px0, measurements), allow_nan=False))
-        file.write("\n]}\n")
+    return _pieces(tiles, measurements, regions)
 
 
-def _feature(index: int, x: float, y: float, side: float, measurements: Mapping[str, Values]) -> dict[str, Any]:
-    corners = [[x, y], [x + side, y], [x + side, y + side], [x, y + side], [x, y]]
+def _pieces(tiles: Heatmap | None, measurements: Mapping[str, Values], regions: Sequence[Region]) -> Iterator[str]:
+    objects = chain(
+        (_annotation(index, region) for index, region in enumerate(regions)),
+        (_tile(index, x, y, tiles.tile_px0, measurements) for index, (x, y) in enumerate(tiles.coords_px0.tolist()))
+        if tiles is not None
+        else (),
+    )
+    yield '{"type": "FeatureCollection", "features": ['
+    for number, one in enumerate(objects):
+        yield (",\n" if number else "\n") + json.dumps(one, allow_nan=False)
+    yield "\n]}\n"
+
+
+def _tile(index: int, x: float, y: float, side: float, measurements: Mapping[str, Values]) -> dict[str, Any]:
     return {
-        "type": "Feature",
-        "id": str(uuid.uuid5(_SPACE, f"{index} {x} {y}")),
-        "geometry": {"type": "Polygon", "coordinates": [corners]},
+        **_rectangle(f"{index} {x} {y}", x, y, side, side),
         "properties": {
             "objectType": "tile",
             "measurements": {name: float(values[index]) for name, values in measurements.items()},
         },
+    }
+
+
+def _annotation(index: int, region: Region) -> dict[str, Any]:
+    name = f"region {index} {region.x} {region.y} {region.label}"
+    return {
+        **_rectangle(name, region.x, region.y, region.width, region.height),
+        "properties": {
+            "objectType": "annotation",
+            "classification": {"name": region.label, "color": list(region.color)},
+        },
+    }
+
+
+def _rectangle(name: str, x: float, y: float, width: float, height: float) -> dict[str, Any]:
+    corners = [[x, y], [x + width, y], [x + width, y + height], [x, y + height], [x, y]]
+    return {
+        "type": "Feature",
+        "id": str(uuid.uuid5(_SPACE, name)),
+        "geometry": {"type": "Polygon", "coordinates": [corners]},
     }

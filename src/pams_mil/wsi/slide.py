@@ -35,12 +35,15 @@ class Slide:
         reader: str = "auto",
         mpp_of_slide: float | None = None,
         mpp_is_certain: bool = False,
+        cache: object = None,
     ) -> None:
         self.path = Path(path)
         _check_file(self.path)
-        self.reader_name, first = _open_any(self.path, reader)
+        self._cache = cache  # decoded tiles shared with other slides, see OpenSlideReader
+        self.reader_name, first = _open_any(self.path, reader, cache)
         self.levels: tuple[PyramidLevel, ...] = first.levels
         self._is_shared = first.is_shared
+        self._icc_profile: bytes | None = getattr(first, "icc_profile", None)
         self._handles: dict[int, Reader] = {self._owner(): first}
         self._guard = threading.Lock()
         try:
@@ -63,6 +66,11 @@ class Slide:
     def height(self) -> int:
         """Level-0 pixels down."""
         return self.levels[0].height
+
+    @property
+    def icc_profile(self) -> bytes | None:
+        """The scanner's color profile, where the file has one; pixels are as stored, without it."""
+        return self._icc_profile
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
         """RGB [height, width, 3] of a region in the pixels of a level; white outside the slide."""
@@ -112,7 +120,7 @@ class Slide:
         return 0 if self._is_shared else threading.get_ident()
 
     def _open_again(self, thread: int) -> Reader:
-        handle = _reader_class(self.reader_name)(self.path)
+        handle = _opened(self.reader_name, self.path, self._cache)
         with self._guard:
             self._handles[thread] = handle
         return handle
@@ -125,7 +133,7 @@ def _check_file(path: Path) -> None:
         raise SlideError(f"There is no slide {path}.")
 
 
-def _open_any(path: Path, wanted: str) -> tuple[str, Reader]:
+def _open_any(path: Path, wanted: str, cache: object) -> tuple[str, Reader]:
     if wanted != "auto" and wanted not in READERS:
         raise ConfigError(f"There is no slide reader called {wanted!r}. Choose auto, openslide, tiffslide or image.")
     names = (wanted,) if wanted != "auto" else READERS
@@ -135,7 +143,7 @@ def _open_any(path: Path, wanted: str) -> tuple[str, Reader]:
         if name == "image" and wanted == "auto" and path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
         try:
-            return name, _reader_class(name)(path)
+            return name, _opened(name, path, cache)
         except ImportError:
             missing.append(name)
         except Exception as error:  # every library has its own kinds of error for a file it cannot open
@@ -150,6 +158,7 @@ def _open_any(path: Path, wanted: str) -> tuple[str, Reader]:
     )
 
 
-def _reader_class(name: str) -> Callable[[Path], Reader]:
+def _opened(name: str, path: Path, cache: object) -> Reader:
     module = importlib.import_module(f"pams_mil.wsi.readers.{name}_reader")
-    return cast(Callable[[Path], Reader], getattr(module, _CLASSES[name]))
+    reader = cast(Callable[..., Reader], getattr(module, _CLASSES[name]))
+    return reader(path, cache=cache) if name == "openslide" and cache is not None else reader(path)

@@ -15,14 +15,17 @@ _CACHE_BYTES = 64 << 20  # decoded tiles kept per handle: neighboring regions sh
 
 
 class OpenSlideReader:
-    """An OpenSlide handle; areas that were never scanned are white."""
+    """An OpenSlide handle; areas that were never scanned are white.
+
+    `cache` is an `openslide.OpenSlideCache` to share with other handles, so that all stay within one bound.
+    """
 
     is_shared = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, cache: object = None) -> None:
         openslide: Any = importlib.import_module("openslide")  # an optional dependency
         self._slide = openslide.OpenSlide(str(path))
-        self._slide.set_cache(openslide.OpenSlideCache(_CACHE_BYTES))
+        self._slide.set_cache(openslide.OpenSlideCache(_CACHE_BYTES) if cache is None else cache)
         self._stated = tuple(self._slide.level_downsamples)
         self.levels = pyramid(self._stated, self._slide.level_dimensions)
         properties = self._slide.properties
@@ -43,6 +46,12 @@ class OpenSlideReader:
             region = opaque
         # written out without alpha in one pass, which converting first would take two for
         return np.frombuffer(region.tobytes("raw", "RGB"), np.uint8).reshape(height, width, 3)
+
+    @property
+    def icc_profile(self) -> bytes | None:
+        """The color profile of the scanner, if the file has one."""
+        profile = getattr(self._slide, "color_profile", None)  # openslide-python before 1.3 does not know it
+        return None if profile is None else bytes(profile.tobytes())
 
     def close(self) -> None:
         """Close the handle."""

@@ -1,0 +1,93 @@
+"""`pams view`: the worklist, the slides, the heatmaps and the reader's verdicts, in a browser on this machine."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pams_mil.cli.console import errors, progress_bar
+
+if TYPE_CHECKING:
+    from pams_mil.view.serve import Server
+
+DEMO = Path("demo-view")
+
+
+def view(
+    paths: list[Path] | None = typer.Argument(
+        None, metavar="RUN-or-PREDICTIONS...", help="Run folders or predictions files; several are averaged."
+    ),
+    slides: Path | None = typer.Option(None, "--slides", help="Folder with the slide files."),
+    features: Path | None = typer.Option(None, "--features", help="Folder of feature files, for heatmaps."),
+    manifest: Path | None = typer.Option(None, "--manifest", help="Table of slides to predict, instead of the run's."),
+    split: str = typer.Option("test", "--split", help="Which split of a run's own manifest."),
+    classes: str | None = typer.Option(None, "--classes", help="Class file or preset, for predictions files."),
+    reviews: Path | None = typer.Option(None, "--reviews", help="Folder for the verdicts; default: beside the first."),
+    reviewer: str | None = typer.Option(None, "--reviewer", help="Name of the reader; default: the account's."),
+    blind: bool = typer.Option(False, "--blind", help="Hide the model's call until the reader has given one."),
+    demo: bool = typer.Option(False, "--demo", help="Make slides with planted lesions, train on them, and show them."),
+    demo_folder: Path = typer.Option(DEMO, "--demo-folder", help="Where --demo keeps its slides and its run."),
+    browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the browser, or only print the address."),
+    port: int = typer.Option(0, "--port", min=0, max=65535, help="Port; 0: any free one."),
+    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
+    allow_network: bool = typer.Option(False, "--allow-network", help="Allow a --host that others can reach."),
+    trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
+    true: str | None = typer.Option(None, "--true", help="Column of the true class, in a table of your own."),
+    pred: str | None = typer.Option(None, "--pred", help="Column of the predicted class."),
+    id_column: str | None = typer.Option(None, "--id", help="Column that identifies the slide."),
+    patient: str | None = typer.Option(None, "--patient", help="Column of the patient."),
+) -> None:
+    """Read cases in the order of their urgency, see where the model looks, and agree or overrule.
+
+    Works without slides, without features and without labels; what is missing is said in the page. Verdicts go to
+    reviews.csv, which `pams audit` reads as a second reader. The server answers this machine alone.
+
+    Example: pams view runs/pams-abmil-seed0 --slides slides/
+    """
+    from pams_mil.errors import MissingExtraError
+    from pams_mil.evaluate.prediction_layouts import Source
+
+    try:
+        from pams_mil.view.opening import Asked, open_session
+        from pams_mil.view.serve import is_loopback, open_server
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("pams_mil"):
+            raise
+        raise MissingExtraError("The viewer", package=str(error.name), extra="view,wsi") from error
+
+    source = Source(true, pred, id_column, patient, labels_needed=False)
+    asked = Asked(
+        paths or [], slides, features, manifest, classes, split, source, reviews, reviewer, blind, trust_code
+    )  # fmt: skip
+    with progress_bar() as progress:
+        if demo:
+            from pams_mil.view.demo import demo_request
+
+            asked = demo_request(demo_folder, asked, progress)
+        session = open_session(asked, progress)
+    server = open_server(session, host=host, port=port, allow_network=allow_network)
+    _announce(server, open_browser=browser, network=not is_loopback(host))
+    server.run()
+    _say(f"Reviews: {session.journal.table}" if session.journal.table.exists() else "No verdicts were given.")
+
+
+def _announce(server: Server, *, open_browser: bool, network: bool) -> None:
+    if network:
+        _say(
+            "Warning: other machines can reach this viewer. Nothing is encrypted: whoever listens on the network sees "
+            "the token and every picture. 'ssh -L' is the safe way."
+        )
+    for note in server.session.notes:
+        _say(f"Note: {note}")
+    count = len(server.session.cases)
+    _say(f"{count:,} cases, {server.session.shelf.found:,} with a slide. Stop with Ctrl-C.")
+    print(server.address, flush=True)
+    if open_browser:
+        webbrowser.open(server.address)
+
+
+def _say(text: str) -> None:
+    errors.print(text, highlight=False, markup=False, soft_wrap=True)

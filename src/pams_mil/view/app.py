@@ -1,0 +1,263 @@
+"""The routes. The browser names slides by key and tiles by number; nothing it sends ever becomes a path."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from pams_mil.errors import BagError, PamsError
+from pams_mil.view.guard import Guard
+from pams_mil.view.order_worth import order_worth
+from pams_mil.view.pictures import patch_picture, thumbnail_picture, tile_picture
+from pams_mil.view.qupath import slide_geojson
+from pams_mil.view.reviews import ReviewError
+from pams_mil.view.session import Session
+
+Found = TypeVar("Found")
+READERS = max(2, min(8, os.cpu_count() or 2))
+_TYPES = {
+    ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}  # fmt: skip
+
+
+class Viewer:
+    """Answers requests from a session; slow work runs in a bounded number of threads."""
+
+    def __init__(self, session: Session, *, readers: int = READERS) -> None:
+        self.session = session
+        self._pool = ThreadPoolExecutor(readers, thread_name_prefix="reader")
+        self._heat_pool = ThreadPoolExecutor(1, thread_name_prefix="heat")
+        self._seats = asyncio.Semaphore(readers)
+        self._files = _packaged()
+
+    def routes(self) -> list[Route]:
+        """Everything there is to ask for."""
+        return [
+            Route("/", self.file),
+            Route("/static/{name}", self.file),
+            Route("/api/overview", self.overview),
+            Route("/api/worklist", self.worklist),
+            Route("/api/reviews", self.reviews),
+            Route("/api/order", self.order),
+            Route("/api/slide/{key}", self.slide),
+            Route("/api/verdict/{key}", self.verdict, methods=["POST"]),
+            Route("/api/region/{key}", self.region, methods=["POST"]),
+            Route("/heat/{key}", self.heat),
+            Route("/tile/{key}/{level}/{column}/{row}", self.tile),
+            Route("/thumbnail/{key}", self.thumbnail),
+            Route("/patch/{key}/{index}", self.patch),
+            Route("/export/reviews.csv", self.table),
+            Route("/export/{key}.geojson", self.geojson),
+        ]
+
+    async def file(self, request: Request) -> Response:
+        """The page and what it loads: fixed files, read once."""
+        found = self._files.get(request.path_params.get("name", "index.html"))
+        return _missing("file") if found is None else Response(found[0], media_type=found[1])
+
+    async def overview(self, request: Request) -> Response:
+        """What does not change."""
+        return JSONResponse(self.session.overview())
+
+    async def worklist(self, request: Request) -> Response:
+        """All cases."""
+        return JSONResponse(await self._read(self.session.worklist))
+
+    async def reviews(self, request: Request) -> Response:
+        """All verdicts."""
+        return JSONResponse(await self._read(self.session.reviews))
+
+    async def order(self, request: Request) -> Response:
+        """What the order is worth."""
+        found = await self._read(functools.partial(order_worth, self.session.cases, self.session.journal))
+        return JSONResponse(_finite(found))
+
+    async def slide(self, request: Request) -> Response:
+        """One slide."""
+        row = self._row(request)
+        return _missing("slide") if row is None else await self._answer(request, lambda: self.session.slide(row))
+
+    async def verdict(self, request: Request) -> Response:
+        """Take a verdict; what another window did meanwhile is never overwritten."""
+        row = self._row(request)
+        if row is None:
+            return _missing("slide")
+        content = await _json_object(request)
+        try:
+            await self._read(lambda: self.session.journal.give(self.session.cases.slide_ids[row], content))
+        except ReviewError as error:
+            return JSONResponse({"problem": str(error), **self.session.verdict_of(row)}, error.code)
+        except PamsError as error:
+            return JSONResponse({"problem": str(error)}, 500)
+        return JSONResponse(self.session.verdict_of(row))
+
+    async def region(self, request: Request) -> Response:
+        """Mark a region or take a mark away."""
+        row = self._row(request)
+        if row is None:
+            return _missing("slide")
+        content, slide = await _json_object(request), self.session.cases.slide_ids[row]
+        try:
+            await self._read(lambda: self.session.journal.mark(slide, content))
+        except PamsError as error:
+            return JSONResponse({"problem": str(error)}, getattr(error, "code", 500))
+        return JSONResponse({"regions": self.session.journal.regions.get(slide, [])})
+
+    async def heat(self, request: Request) -> Response:
+        """Values per tile."""
+        row = self._row(request)
+        if row is None:
+            return _missing("slide")
+        if self.session.hides(row):
+            return PlainTextResponse("Hidden until you have given your reading.", 403)
+        try:
+            slide = self.session.cases.slide_ids[row]
+            loop = asyncio.get_running_loop()
+            heat = await loop.run_in_executor(self._heat_pool, self.session.heat.of, slide)
+        except BagError as error:
+            return PlainTextResponse(str(error), 404)
+        return Response(heat.packed(), media_type="application/octet-stream")
+
+    async def tile(self, request: Request) -> Response:
+        """A tile of the picture; numbers outside of the slide are refused before anything is read."""
+        row = self._row(request)
+        numbers = [_number(request.path_params[name]) for name in ("level", "column", "row")]
+        if row is None or None in numbers:
+            return _missing("tile")
+        level, column, line = (int(number or 0) for number in numbers)
+        return await self._picture(request, lambda: tile_picture(self.session, row, level, column, line))
+
+    async def thumbnail(self, request: Request) -> Response:
+        """The whole slide, small, with the heatmap unless it is hidden."""
+        row = self._row(request)
+        if row is None:
+            return _missing("slide")
+        with_heat = request.query_params.get("heat") == "1" and not self.session.hides(row)
+        return await self._picture(request, lambda: thumbnail_picture(self.session, row, with_heat=with_heat))
+
+    async def patch(self, request: Request) -> Response:
+        """The picture of one tile of the features, by its number."""
+        row, index = self._row(request), _number(request.path_params["index"])
+        if row is None or index is None or self.session.hides(row):
+            return _missing("tile")
+        return await self._picture(request, lambda: patch_picture(self.session, row, index))
+
+    async def table(self, request: Request) -> Response:
+        """reviews.csv as it is now."""
+        await self._read(self.session.journal.write_table)
+        data = self.session.journal.table.read_bytes()
+        return Response(data, media_type="text/csv", headers=_download("reviews.csv"))
+
+    async def geojson(self, request: Request) -> Response:
+        """Marked regions and tile values of a slide, for QuPath."""
+        row = self._row(request)
+        if row is None:
+            return _missing("slide")
+        pieces = await self._read(lambda: slide_geojson(self.session, row))
+        name = f"{self.session.cases.keys[row]}.geojson"
+        return StreamingResponse(pieces, media_type="application/geo+json", headers=_download(name))
+
+    def close(self) -> None:
+        """Stop the threads and close the slides."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._heat_pool.shutdown(wait=False, cancel_futures=True)
+        self.session.shelf.close()
+
+    def _row(self, request: Request) -> int | None:
+        return self.session.row(request.path_params["key"])
+
+    async def _read(self, work: Callable[[], Found]) -> Found:
+        async with self._seats:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def _answer(self, request: Request, work: Callable[[], dict[str, Any]]) -> Response:
+        try:
+            return JSONResponse(await self._read(work))
+        except PamsError as error:
+            return PlainTextResponse(str(error), 404)
+
+    async def _picture(self, request: Request, work: Callable[[], bytes | None]) -> Response:
+        async with self._seats:
+            if await request.is_disconnected():  # scrolled past while waiting: do not read it at all
+                return Response(status_code=499)
+            try:
+                data = await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            except PamsError as error:
+                return PlainTextResponse(str(error), 404)
+        return _missing("tile") if data is None else Response(data, media_type="image/jpeg")
+
+
+def build_app(session: Session, *, token: str, hosts: frozenset[str], port: int) -> Guard:
+    """The application behind its guard."""
+    viewer = Viewer(session)
+    app = Starlette(routes=viewer.routes(), exception_handlers={Exception: _failed, _BadRequestError: _bad_request})
+    return Guard(app, token=token, hosts=hosts, port=port, close=viewer.close)
+
+
+class _BadRequestError(Exception):
+    pass
+
+
+async def _bad_request(request: Request, error: Exception) -> Response:
+    return JSONResponse({"problem": "Expected one JSON object."}, 400)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return PlainTextResponse("The viewer failed at this request; the terminal says more.", 500)
+
+
+async def _json_object(request: Request) -> dict[str, Any]:
+    try:
+        content = await request.json()
+    except (ValueError, RecursionError) as error:
+        raise _BadRequestError from error
+    if not isinstance(content, dict):
+        raise _BadRequestError
+    return content
+
+
+def _number(text: str) -> int | None:
+    """A small whole number, or None: thousands of digits would be slow to read.
+
+    >>> _number("12"), _number("-1"), _number("9" * 5000), _number("١")
+    (12, None, None, None)
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
+
+
+def _missing(what: str) -> Response:
+    return PlainTextResponse(f"There is no such {what}.", 404)
+
+
+def _download(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}
+
+
+def _finite(value: Any) -> Any:
+    """NaN as null: JSON has no other word for it."""
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _packaged() -> dict[str, tuple[bytes, str]]:
+    """The page's own files by name, from the package."""
+    found = {}
+    for entry in resources.files("pams_mil.view").joinpath("static").iterdir():
+        suffix = "." + entry.name.rpartition(".")[2]
+        if suffix in _TYPES:
+            found[entry.name] = (entry.read_bytes(), _TYPES[suffix])
+    return found

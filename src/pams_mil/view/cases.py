@@ -1,0 +1,143 @@
+"""The cases of a worklist: what one or several models say about every slide, with or without labels."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import PredictionsError, listing
+from pams_mil.evaluate import urgency
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.hierarchy import ClassHierarchy
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cases:
+    """What is known about every slide, in the order of the predictions.
+
+    `target` is -1 where no label is known. `probabilities` [n, c] is None for files that give calls alone;
+    `agreement` [n] is None for a single model. `groups` names the case that a slide belongs to.
+    """
+
+    hierarchy: ClassHierarchy
+    slide_ids: tuple[str, ...]
+    patient_ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    call: Ints
+    target: Ints
+    probabilities: Array | None
+    agreement: Array | None
+    models: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.slide_ids)
+
+    @classmethod
+    def combine(cls, models: Sequence[Predictions], *, groups: Mapping[str, str] | None = None) -> Cases:
+        """One list from the predictions of one or several models, averaged; all must have the same slides."""
+        first = models[0]
+        aligned = [first, *(_aligned(first, other) for other in models[1:])]
+        scored = [model.probabilities for model in aligned if model.probabilities is not None]
+        mean = np.mean(scored, axis=0) if len(scored) == len(aligned) else None
+        calls = np.stack([model.predicted for model in aligned])
+        call = _call(first, mean, calls)
+        patients = first.patient_ids if first.patient_ids is not None else first.slide_ids
+        known = groups or {}
+        return cls(
+            hierarchy=first.hierarchy,
+            slide_ids=tuple(first.slide_ids),
+            patient_ids=tuple(patients),
+            groups=tuple(known.get(slide, patient) for slide, patient in zip(first.slide_ids, patients, strict=True)),
+            call=call,
+            target=_targets(aligned),
+            probabilities=mean,
+            agreement=urgency.agreement(calls, call) if len(aligned) > 1 else None,
+            models=tuple(model.name for model in models),
+            notes=tuple(dict.fromkeys(note for model in models for note in model.notes)),
+        )
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """A name for every slide that says nothing about it; the only one that the browser may use in addresses."""
+        found = tuple(_digest(["slide", slide], 8) for slide in self.slide_ids)
+        if len(set(found)) < len(found):
+            raise PredictionsError("Two slide ids have the same short digest; rename one of them.")
+        return found
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """The row of every key."""
+        return {key: row for row, key in enumerate(self.keys)}
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits of the classes, slides, calls and probabilities that a verdict was given on."""
+        shown = [] if self.probabilities is None else [np.round(self.probabilities, 9).tolist()]
+        return _digest([self.hierarchy.digest, *self.slide_ids, self.call.tolist(), shown], 16)
+
+    @cached_property
+    def severity(self) -> Array:
+        """What the list is ordered by: expected severity, or the rank of the call where there are only calls."""
+        ranks = self.hierarchy.ranks()
+        if self.probabilities is None:
+            return ranks[self.call].astype(np.float64)
+        return urgency.expected_severity(self.probabilities, ranks)
+
+    @cached_property
+    def order(self) -> Ints:
+        """Rows from the most to the least urgent; among equals as in the file."""
+        by_urgency: Ints = np.argsort(-self.severity, kind="stable")
+        return by_urgency
+
+    @property
+    def labeled(self) -> bool:
+        """Whether the true class of every slide is known."""
+        return bool((self.target >= 0).all())
+
+
+def _call(first: Predictions, mean: Array | None, calls: Ints) -> Ints:
+    """One model's own call; the most probable class of the mean of several; else the most frequent call."""
+    if len(calls) == 1:
+        return np.asarray(first.predicted, dtype=np.int64)
+    if mean is not None:
+        best: Ints = mean.argmax(1)
+        return best
+    votes = (calls[:, :, None] == np.arange(first.hierarchy.num_classes())).sum(0)
+    urgent_last: Ints = votes.shape[1] - 1 - votes[:, ::-1].argmax(1)  # among equally many votes the most urgent
+    return urgent_last
+
+
+def _targets(models: Iterable[Predictions]) -> Ints:
+    known = np.stack([model.target for model in models])
+    best: Ints = known.max(0)
+    contradicting = ((known >= 0) & (known != best)).any(0)
+    if contradicting.any():
+        raise PredictionsError(f"{int(contradicting.sum())} slides have different labels in the given predictions.")
+    return best
+
+
+def _aligned(first: Predictions, other: Predictions) -> Predictions:
+    if first.hierarchy.digest != other.hierarchy.digest:
+        raise PredictionsError(f"{first.name} and {other.name} know different classes, so they share no worklist.")
+    position = {slide: row for row, slide in enumerate(other.slide_ids)}
+    missing = [slide for slide in first.slide_ids if slide not in position]
+    if missing or len(other) != len(first):
+        odd = missing or sorted(set(other.slide_ids) - set(first.slide_ids))
+        raise PredictionsError(
+            f"{first.name} and {other.name} predict different slides, e.g. {listing(odd, most=3)}; "
+            "predict the same table with every run."
+        )
+    return other.take(np.asarray([position[slide] for slide in first.slide_ids], dtype=np.int64))
+
+
+def _digest(content: object, size: int) -> str:
+    return hashlib.blake2b(repr(content).encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()

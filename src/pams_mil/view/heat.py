@@ -1,0 +1,173 @@
+"""Values per tile for the browser: attention, evidence for and against each class, and where tissue was analysed.
+
+The browser gets numbers, not pictures: it paints one pixel per tile and changes colors, threshold and opacity at once.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.data import Bag, read_bag
+from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.bags.locate import FeatureFolder
+from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.errors import BagError
+
+if TYPE_CHECKING:
+    from pams_mil.engine.prediction.predict import LoadedRun
+
+Array = npt.NDArray[Any]
+MOST_KEPT = 16
+MOST_CELLS = 4096
+"""The longest side of a canvas with one pixel per tile; finer grids are painted as rectangles."""
+TISSUE = "tissue"
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Tiles of a slide with named values: level-0 corners [n, 2], their side, {name: (kind, values [n])}."""
+
+    coords_px0: Array
+    tile_px0: float
+    layers: Mapping[str, tuple[str, Array]]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The least size of the slide, in level-0 pixels."""
+        right, bottom = self.coords_px0.max(0) + self.tile_px0
+        return int(np.ceil(right)), int(np.ceil(bottom))
+
+    def grid(self) -> dict[str, float] | None:
+        """Corner and size of the grid if the tiles lie on one without overlap, else None."""
+        left, top = self.coords_px0.min(0).astype(np.float64).tolist()
+        cells = np.rint((self.coords_px0 - [left, top]) / self.tile_px0).astype(np.int64)
+        off = np.abs(cells * self.tile_px0 + [left, top] - self.coords_px0).max()
+        columns, rows = (cells.max(0) + 1).tolist()
+        alone = len(np.unique(cells, axis=0)) == len(cells)
+        if off > 1.0 or not alone or max(columns, rows) > MOST_CELLS:
+            return None
+        return {"x": left, "y": top, "columns": columns, "rows": rows}
+
+    def packed(self) -> bytes:
+        """Length of a JSON header, the header, then float32: x [n], y [n] and every layer [n], little-endian."""
+        header = {
+            "n": len(self.coords_px0),
+            "tile_px0": self.tile_px0,
+            "grid": self.grid(),
+            "layers": [{"name": name, "kind": kind} for name, (kind, _) in self.layers.items()],
+            "notes": list(self.notes),
+        }
+        text = json.dumps(header, ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 4)  # numbers start on a multiple of four bytes
+        columns = [self.coords_px0[:, 0], self.coords_px0[:, 1], *(values for _, values in self.layers.values())]
+        numbers = np.stack([np.asarray(column, "<f4") for column in columns])
+        return struct.pack("<I", len(text)) + text + numbers.tobytes()
+
+
+@dataclass
+class HeatMaker:
+    """Makes the layers of a slide from its features, the runs and stored attention; keeps the last few."""
+
+    features: Path | None = None
+    runs: Sequence[LoadedRun] = ()
+    attention: Path | None = None
+    records: Mapping[str, SlideRecord] = field(default_factory=dict)
+    reads_cases: bool = False
+
+    def __post_init__(self) -> None:
+        self._kept: OrderedDict[str, Heat] = OrderedDict()
+        self._guard = threading.Lock()
+        self._making = threading.Lock()
+        self._folder = FeatureFolder(self.features) if self.features is not None and self.features.is_dir() else None
+
+    def of(self, slide_id: str) -> Heat:
+        """The layers of a slide; a BagError says what is missing."""
+        with self._guard:
+            if slide_id in self._kept:
+                self._kept.move_to_end(slide_id)
+                return self._kept[slide_id]
+        with self._making:  # one at a time: a model may need much memory
+            heat = self._made(slide_id)
+        with self._guard:
+            self._kept[slide_id] = heat
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return heat
+
+    def _made(self, slide_id: str) -> Heat:
+        if self.reads_cases:
+            raise BagError("This run reads all slides of a case as one, so there is no heatmap of one slide.")
+        if self._folder is None:
+            raise BagError("No folder of feature files was given (--features), so there are no tiles to show.")
+        record = self.records.get(slide_id) or SlideRecord(slide_id=slide_id, patient_id=slide_id, label="")
+        try:
+            bag = read_bag(self._folder.find(record))
+        except BagError as error:
+            raise BagError(str(error).replace(str(self._folder.folder), "the feature folder")) from error
+        if bag.coords_px0 is None:
+            raise BagError("The feature file does not say where its tiles lie, so there is no heatmap.")
+        side, notes = _tile_side(bag)
+        layers = {**self._measured(bag, slide_id, notes), TISSUE: ("flat", np.ones(bag.num_instances, np.float32))}
+        return Heat(np.asarray(bag.coords_px0, np.float64), side, layers, tuple(notes))
+
+    def _measured(self, bag: Bag, slide_id: str, notes: list[str]) -> dict[str, tuple[str, Array]]:
+        if not self.runs:
+            return self._stored(bag, slide_id)
+        import torch  # noqa: PLC0415  a worklist without a run needs no torch
+
+        from pams_mil.engine.prediction.evidence import measure  # noqa: PLC0415
+        from pams_mil.models.core.batch import BagBatch  # noqa: PLC0415
+
+        features = torch.from_numpy(np.array(bag.features, np.float32))
+        found: list[dict[str, tuple[str, Array]]] = []
+        for run in self.runs:
+            if features.shape[1] != run.blueprint.in_features:
+                raise BagError(
+                    f"The features have width {features.shape[1]}, the run was trained on {run.blueprint.in_features}."
+                )
+            made = run.learner.predict(BagBatch.single(features, slide_id), attention=True).attention or []
+            present = [weights for weights in made if weights is not None]
+            if len(present) < len(made) or not made:
+                notes.append("The model has no attention to show.")
+                return {}
+            found.append(measure(run.learner, features, present, slide_id))
+        shared = [name for name in found[0] if all(name in one for one in found)]
+        return {name: (found[0][name][0], np.mean([one[name][1] for one in found], axis=0)) for name in shared}
+
+    def _stored(self, bag: Bag, slide_id: str) -> dict[str, tuple[str, Array]]:
+        """Attention written by `pams predict --attention`, where no run is at hand."""
+        path = None if self.attention is None else self.attention / f"{file_names([slide_id])[slide_id]}.h5"
+        if path is None or not path.is_file():
+            return {}
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                values = np.asarray(file["attention"][()], np.float64)
+        except (OSError, KeyError) as error:
+            raise BagError(f"The stored attention of {slide_id!r} cannot be read: {error}.") from error
+        if values.shape != (bag.num_instances,) or not np.isfinite(values).all():
+            raise BagError(f"The stored attention of {slide_id!r} does not belong to its feature file.")
+        return {"attention": ("rank", values)}
+
+
+def _tile_side(bag: Bag) -> tuple[float, list[str]]:
+    """The side of a tile in level-0 pixels: as stated, else the spacing of the tiles, which is said."""
+    if bag.info.tile_px0 is not None and bag.info.tile_px0 > 0:
+        return float(bag.info.tile_px0), []
+    coords = np.asarray(bag.coords_px0)
+    gaps = np.concatenate([np.diff(np.unique(coords[:, axis])) for axis in (0, 1)])
+    if not gaps.size:
+        raise BagError("The feature file does not state the size of its tiles, so there is no heatmap.")
+    side = float(np.median(gaps))
+    return side, [f"The feature file does not state the size of its tiles; their spacing, {side:g} pixels, is used."]

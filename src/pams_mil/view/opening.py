@@ -1,0 +1,223 @@
+"""From run folders, predictions files, slides and features to a session that can be served."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.manifest.manifest import Manifest
+from pams_mil.errors import ConfigError, PredictionsError
+from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.view.cases import Cases
+from pams_mil.view.heat import HeatMaker
+from pams_mil.view.reviews import Journal
+from pams_mil.view.session import Session
+from pams_mil.view.shelf import Shelf
+
+if TYPE_CHECKING:
+    from pams_mil.engine.prediction.predict import LoadedRun
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asked for."""
+
+    paths: Sequence[Path]
+    slides: Path | None = None
+    features: Path | None = None
+    manifest: Path | None = None
+    classes: str | None = None
+    split: str = "test"
+    source: Source | None = None
+    reviews: Path | None = None
+    reviewer: str | None = None
+    blind: bool = False
+    trust_code: bool = False
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run folder or a checkpoint rather than a table of predictions."""
+    return path.is_dir() or path.suffix == ".safetensors"
+
+
+def open_session(asked: Asked, progress: Progress | None = None) -> Session:
+    """Read everything that the page shows; slides and features are opened later, one by one."""
+    if not asked.paths:
+        raise ConfigError("Expected a run folder or a predictions file: pams view RUN-or-PREDICTIONS.")
+    for path in asked.paths:
+        if not path.exists():
+            raise PredictionsError(f"There is no run folder or predictions file {path}.")
+    tell = progress or (lambda what, fraction: None)
+    runs = [_load(path, asked) for path in asked.paths if is_run(path)]
+    hierarchy = _hierarchy(asked, runs)
+    manifest = _manifest(asked)
+    records = {record.slide_id: record for record in manifest} if manifest is not None else {}
+    models = []
+    loaded = {run.path: run for run in runs}
+    for path in asked.paths:
+        one = loaded.get(path)
+        models.append(_table(path, hierarchy, asked, tell) if one is None else _predicted(one, hierarchy, asked, tell))
+    cases = Cases.combine(models, groups={slide: record.case for slide, record in records.items()})
+    shelf = Shelf.find(cases.slide_ids, asked.slides)
+    features, feature_note = _features(asked, runs)
+    heat = HeatMaker(
+        features=features,
+        runs=runs,
+        attention=_attention(asked.paths[0]),
+        records={slide: record for slide, record in records.items() if record.path},
+        reads_cases=any(_merges_cases(run) for run in runs),
+    )
+    journal = Journal(_review_folder(asked, shelf), cases, reviewer_name(asked.reviewer), blind=asked.blind)
+    notes = [*([feature_note] if feature_note else []), *_slide_note(asked, shelf, cases), *_journal_notes(journal)]
+    title = ", ".join(cases.models) if len(cases.models) < 4 else f"{len(cases.models)} models"
+    return Session(title, cases, shelf, heat, journal, tuple(notes))
+
+
+def reviewer_name(given: str | None) -> str:
+    """The reader's name: as given, else that of the account."""
+    if given is not None:
+        if not given.strip():
+            raise ConfigError("--reviewer is empty; give the name that reviews are stored under.")
+        return given.strip()
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "reader"
+
+
+def _load(path: Path, asked: Asked) -> LoadedRun:
+    from pams_mil.engine.prediction.predict import load_run  # noqa: PLC0415  torch only where there is a run
+
+    return load_run(path, trusted=asked.trust_code)
+
+
+def _hierarchy(asked: Asked, runs: Sequence[LoadedRun]) -> ClassHierarchy:
+    given = ClassHierarchy.load(asked.classes) if asked.classes is not None else None
+    own = [run.blueprint.hierarchy for run in runs]
+    if given is None and not own:
+        raise ConfigError("A predictions file does not say which classes are urgent; give them with --classes.")
+    chosen = given if given is not None else own[0]
+    for run, hierarchy in zip(runs, own, strict=True):
+        if hierarchy.digest != chosen.digest:
+            raise ConfigError(
+                f"{run.path} was trained with other classes ({hierarchy.order()}) than the ones to show "
+                f"({chosen.order()}); names, groups and ranks must be the same."
+            )
+    return chosen
+
+
+def _manifest(asked: Asked) -> Manifest | None:
+    if asked.manifest is None:
+        return None
+    from pams_mil.engine.prediction.prediction_table import read_for_prediction  # noqa: PLC0415  it knows tables without labels
+
+    hierarchy = ClassHierarchy.flat(["less", "more"])  # labels are not looked at
+    return read_for_prediction(asked.manifest, hierarchy, labels=False).manifest
+
+
+def _table(path: Path, hierarchy: ClassHierarchy, asked: Asked, tell: Progress) -> Predictions:
+    source = asked.source or Source(labels_needed=False)
+    return read_predictions(
+        path, hierarchy, source, name=path.stem, progress=lambda done: tell(f"Reading {path}", done)
+    )
+
+
+def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, tell: Progress) -> Predictions:
+    """The run's predictions as stored; made now where there are none or another table is given."""
+    from pams_mil.engine.prediction.predict import predict  # noqa: PLC0415
+    from pams_mil.engine.run.folder import RunFolder  # noqa: PLC0415
+
+    folder = RunFolder(run.path)
+    if asked.manifest is None and folder.predictions_file.is_file() and asked.split == "test":
+        stored = read_predictions(folder.predictions_file, hierarchy, Source(labels_needed=False), name=run.path.name)
+        return stored
+    options: dict[str, Any] = {
+        "trusted": asked.trust_code,
+        "progress": lambda done: tell(f"Predicting {run.path.name}", done),
+    }
+    if asked.manifest is not None:
+        found = predict([run.path], asked.manifest, features=asked.features, **options)
+    else:
+        data = folder.config().data
+        found = predict(
+            [run.path], data.manifest, split=asked.split, features=asked.features or _run_features(run),
+            columns=data.columns or None, fold=data.fold, splits=data.splits, clini=data.clini,
+            patients_are_slides=data.patients_are_slides, merge_cases=data.merge_cases, **options,
+        )  # fmt: skip
+    return Predictions(
+        name=run.path.name, hierarchy=hierarchy, slide_ids=found.names, target=found.targets,
+        predicted=found.probabilities[-1].argmax(1), probabilities=found.probabilities[-1],
+        patient_ids=found.patient_ids, layout="PAMS",
+    )  # fmt: skip
+
+
+def _run_features(run: LoadedRun) -> Path | None:
+    from pams_mil.engine.run.folder import RunFolder  # noqa: PLC0415
+    from pams_mil.engine.training.run_cohort import features_path  # noqa: PLC0415
+
+    folder = RunFolder(run.path)
+    return features_path(folder.config().data) if folder.exists() else None
+
+
+def _merges_cases(run: LoadedRun) -> bool:
+    from pams_mil.engine.run.folder import RunFolder  # noqa: PLC0415
+
+    folder = RunFolder(run.path)
+    return folder.exists() and folder.config().data.merge_cases
+
+
+def _features(asked: Asked, runs: Sequence[LoadedRun]) -> tuple[Path | None, str | None]:
+    if asked.features is not None:
+        if not asked.features.is_dir():
+            raise ConfigError(f"There is no folder of feature files {asked.features}; packs have no heatmaps.")
+        return asked.features, None
+    found = next((folder for run in runs if (folder := _run_features(run)) is not None), None)
+    if found is None:
+        return None, "No folder of features was given (--features), so there are no heatmaps."
+    if not found.is_dir():
+        return None, f"The run's features are not a folder any more ({found.name}), so there are no heatmaps."
+    return found, None
+
+
+def _attention(path: Path) -> Path | None:
+    folder = (path if path.is_dir() else path.parent) / "attention"
+    return folder if folder.is_dir() else None
+
+
+def _review_folder(asked: Asked, shelf: Shelf) -> Path:
+    first = asked.paths[0]
+    base = asked.reviews or (first / "reviews" if first.is_dir() else first.with_name(f"{first.stem}-reviews"))
+    name = reviewer_name(asked.reviewer)
+    folder = base / file_names([name])[name]
+    if asked.slides is not None and folder.resolve().is_relative_to(asked.slides.resolve()):
+        raise ConfigError(
+            f"Reviews would be stored in {folder}, inside the folder of slides, where nothing is ever written. "
+            "Choose another place with --reviews."
+        )
+    return folder
+
+
+def _slide_note(asked: Asked, shelf: Shelf, cases: Cases) -> list[str]:
+    if asked.slides is None:
+        return ["No folder of slides was given (--slides), so there are no pictures."]
+    missing = len(cases) - shelf.found
+    return [f"{missing} of {len(cases)} slides have no usable file in the slide folder."] if missing else []
+
+
+def _journal_notes(journal: Journal) -> list[str]:
+    notes = []
+    if journal.skipped:
+        notes.append(f"{journal.skipped} damaged lines of the journal of reviews were skipped.")
+    if journal.of_other_predictions:
+        notes.append(
+            f"{journal.of_other_predictions} earlier reviews belong to other predictions; they are kept, not shown."
+        )
+    return notes

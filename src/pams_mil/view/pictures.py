@@ -1,0 +1,82 @@
+"""Small pictures: a slide's thumbnail with its heatmap, and the tiles that say most."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from pams_mil.errors import BagError, SlideError
+from pams_mil.view.heat import TISSUE, Heat
+from pams_mil.view.pyramid import Pyramid
+from pams_mil.view.session import Session
+from pams_mil.view.shelf import THUMBNAIL_PX
+from pams_mil.wsi.heatmap import Heatmap, overlay, ranked
+from pams_mil.wsi.overview import Overview
+from pams_mil.wsi.physical_pixels import read_scaled
+
+PATCH_PX = 128
+MOST_PATCH_PX0 = 8192.0
+
+
+def tile_picture(session: Session, row: int, level: int, column: int, line: int) -> bytes | None:
+    """A tile of the slide; of one without a picture, white under its heatmap; None where there is no such tile."""
+    try:
+        with session.shelf.use(row) as entry:
+            box = entry.pyramid.tile(level, column, line)
+    except SlideError:
+        box = Pyramid(*session.heat.of(session.cases.slide_ids[row]).extent).tile(level, column, line)
+        return None if box is None else _jpeg(Image.new("RGB", (box.width, box.height), "white"))
+    return None if box is None else session.shelf.tile(row, box)
+
+
+def thumbnail_picture(session: Session, row: int, *, with_heat: bool) -> bytes:
+    """The slide at most 320 pixels long; where it has no picture, its tiles on white."""
+    pictured = session.shelf.has(row)
+    heat = _heat(session, row) if with_heat or not pictured else None
+    if pictured:
+        overview = session.shelf.thumbnail(row)
+    elif heat is None:
+        raise BagError("There is neither a slide nor tiles to show.")
+    else:
+        overview = _blank(heat)
+    pixels = overview.pixels
+    if with_heat and heat is not None:
+        name = next((name for name in reversed(list(heat.layers)) if name.startswith("attention")), TISSUE)
+        shades = ranked(heat.layers[name][1])
+        tiles = Heatmap(heat.coords_px0, heat.tile_px0)
+        pixels = overlay(overview, tiles, shades, colors="inferno", opacity=0.5)
+    return _jpeg(Image.fromarray(pixels))
+
+
+def patch_picture(session: Session, row: int, index: int) -> bytes | None:
+    """One tile of the features as the slide shows it; None where there is no such tile."""
+    heat = session.heat.of(session.cases.slide_ids[row])
+    if not 0 <= index < len(heat.coords_px0):
+        return None
+    if heat.tile_px0 > MOST_PATCH_PX0:
+        raise BagError("The tiles of this slide are too large for small pictures.")
+    x, y = heat.coords_px0[index].tolist()
+    with session.shelf.use(row) as entry:
+        pixels = read_scaled(entry.slide, x, y, heat.tile_px0 / PATCH_PX, PATCH_PX, PATCH_PX)
+        return entry.painter.jpeg(pixels)
+
+
+def _heat(session: Session, row: int) -> Heat | None:
+    try:
+        return session.heat.of(session.cases.slide_ids[row])
+    except BagError:
+        return None
+
+
+def _blank(heat: Heat) -> Overview:
+    width, height = heat.extent
+    scale = max(1.0, max(width, height) / THUMBNAIL_PX)
+    return Overview(np.full((max(1, round(height / scale)), max(1, round(width / scale)), 3), 255, np.uint8), scale)
+
+
+def _jpeg(picture: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()

@@ -1,0 +1,101 @@
+"""The server: one socket on this machine, a token, and the browser."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from pams_mil.errors import ConfigError
+from pams_mil.view.app import build_app
+from pams_mil.view.guard import Guard, own_hosts
+from pams_mil.view.session import Session
+
+LOOPBACK = "127.0.0.1"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass
+class Server:
+    """A session behind an open socket; `run` serves until it is interrupted."""
+
+    session: Session
+    socket: socket.socket
+    host: str
+    port: int
+    token: str
+    app: Guard
+
+    @property
+    def address(self) -> str:
+        """Where to open the viewer, with the token."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/?token={self.token}"
+
+    def uvicorn(self) -> uvicorn.Server:
+        """The HTTP server: no access log, for addresses name patients' slides; no name of the software."""
+        options: dict[str, Any] = {"access_log": False, "log_level": "error", "server_header": False}
+        config = uvicorn.Config(
+            self.app,
+            lifespan="off",
+            limit_concurrency=256,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=3,
+            **options,
+        )
+        return uvicorn.Server(config)
+
+    def run(self) -> None:
+        """Serve until interrupted."""
+        try:
+            self.uvicorn().run(sockets=[self.socket])
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give the socket, threads and slides back."""
+        self.socket.close()
+        self.app.close()
+
+
+def open_server(session: Session, *, host: str = LOOPBACK, port: int = 0, allow_network: bool = False) -> Server:
+    """Bind the socket and make the token; port 0 takes any free one."""
+    if not is_loopback(host) and not allow_network:
+        raise ConfigError(
+            f"--host {host} would let other machines reach the viewer. There is no encryption: the token and every "
+            "picture would cross the network readable. Use 'ssh -L' to this machine instead, or insist with "
+            "--allow-network."
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"Port {port} on {host} cannot be used: {error.strerror or error}. Choose another --port."
+        ) from error
+    chosen = int(listener.getsockname()[1])
+    token = secrets.token_urlsafe(32)
+    more = () if is_loopback(host) else (socket.gethostname(),)
+    app = build_app(session, token=token, hosts=own_hosts(host, chosen, more), port=chosen)
+    return Server(session, listener, host, chosen, token, app)

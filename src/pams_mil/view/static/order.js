@@ -1,0 +1,93 @@
+// What the order is worth: the pile and the queue, against first in, first out.
+
+import { getJson } from "./api.js";
+import { $, make, number, percent, rankColor } from "./page.js";
+
+const BASIS = {
+  labels: "Computed from the labels of the predictions file.",
+  verdicts: "There are no labels; your own verdicts are taken for the truth, over the cases you have read.",
+  probabilities: "There are neither labels nor verdicts; the model's probabilities are taken at their word, as if they were calibrated.",
+  none: "There are neither labels, nor verdicts, nor probabilities, so nothing can be computed yet. Read some cases first.",
+};
+const SVG = "http://www.w3.org/2000/svg";
+
+export async function showOrder(overview) {
+  const found = await getJson("/api/order");
+  const page = make("div", {});
+  page.append(make("h1", {}, "What the order is worth"), make("p", { class: "dim" }, BASIS[found.basis]));
+  if (found.piles.length) page.append(...pileSection(overview, found));
+  if (found.waits) page.append(...waitSection(overview, found.waits));
+  $("#order").replaceChildren(page);
+}
+
+function pileSection(overview, found) {
+  const rows = found.piles.map((pile) => {
+    const bound = overview.boundaries.find((one) => one.rank === pile.rank);
+    const pair = (ours, chance, format) => [make("td", { class: ours !== chance ? "better" : "" }, format(ours)), make("td", { class: "dim" }, format(chance))];
+    return make("tr", {}, make("td", {}, `at least ${bound.shown}`), make("td", {}, `${pile.urgent} of ${pile.cases}`),
+      ...pair(pile.worklist.last, pile.arrival.last, (value) => number(value, 0)),
+      ...pair(pile.worklist.first["0.2"], pile.arrival.first["0.2"], (value) => percent(value)),
+      ...pair(pile.worklist.mean, pile.arrival.mean, (value) => number(value, 1)));
+  });
+  const head = ["Urgent means", "Cases", "Reads until the last", "in file order*", "Within the first 20 %", "in file order*", "Mean position", "in file order*"];
+  return [
+    make("h2", {}, "A pile of cases, read from the top"),
+    make("div", { class: "table-wrap" }, make("table", {}, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", {}, text)))), make("tbody", {}, ...rows))),
+    make("p", { class: "dim" }, "* expected of an order that says nothing about urgency."),
+  ];
+}
+
+function waitSection(overview, waits) {
+  const slider = make("input", { type: "range", min: 0, max: waits.utilization.length - 1, value: waits.utilization.indexOf(0.8), "aria-label": "Utilization" });
+  const shown = make("output", {});
+  const chart = make("div", {});
+  const table = make("div", { class: "table-wrap" });
+  const top = Math.max(...overview.classes.map((one) => one.rank));
+  const draw = () => {
+    const place = Number(slider.value);
+    shown.textContent = `the reader is busy ${percent(waits.utilization[place])} of the time`;
+    chart.replaceChildren(plot(overview, waits, place, top));
+    const fifo = waits.arrival_order[place];
+    const rows = overview.classes.map((one, index) => {
+      const wait = waits.by_class[index][place];
+      const change = wait == null ? "does not occur" : wait <= fifo ? `${percent(1 - wait / fifo)} shorter` : `${percent(wait / fifo - 1)} longer`;
+      return make("tr", {}, make("td", {}, one.shown), make("td", {}, number(wait, 1)), make("td", { class: wait != null && wait <= fifo ? "better" : "dim" }, change));
+    }).reverse();
+    table.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, ...["True class", "Mean wait, in reading times", `against ${number(fifo, 1)} in order of arrival`].map((text) => make("th", {}, text)))), make("tbody", {}, ...rows)));
+  };
+  slider.addEventListener("input", draw);
+  draw();
+  const legend = make("div", { class: "legend" }, ...overview.classes.map((one) => make("span", { class: "chip" }, make("i", { style: { background: rankColor(one.rank, top) } }), one.shown)), make("span", { class: "dim" }, "- - in order of arrival"));
+  return [
+    make("h2", {}, "Cases that arrive while others are read"),
+    make("p", { class: "dim" }, "One reader, who always takes the most urgently called case next and finishes what is begun. Waiting is moved, not removed: what urgent cases gain, others wait longer, and false alarms delay everybody else."),
+    make("p", { class: "row" }, slider, shown), legend, chart, table,
+    make("p", { class: "dim" }, "Poisson arrivals and exponential reading times (Cobham's formula), from the confusion matrix."),
+  ];
+}
+
+function plot(overview, waits, place, top) {
+  const [width, height, left, bottom] = [760, 300, 46, 34];
+  const most = Math.min(40, Math.max(...waits.arrival_order, ...waits.by_class.flat().filter((value) => value != null)));
+  const x = (index) => left + (index / (waits.utilization.length - 1)) * (width - left - 14);
+  const y = (value) => 10 + (1 - Math.min(value, most) / most) * (height - bottom - 10);
+  const draw = (tag, attributes, text = "") => {
+    const element = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.textContent = text;
+    return element;
+  };
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "waiting time over utilization" });
+  for (let step = 0; step <= 4; step += 1) {
+    const value = (most * step) / 4;
+    svg.append(draw("line", { x1: left, x2: width - 14, y1: y(value), y2: y(value), class: "grid" }), draw("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, number(value, most < 8 ? 1 : 0)));
+  }
+  waits.utilization.forEach((load, index) => { if (index % 3 === 0) svg.append(draw("text", { x: x(index), y: height - 14, "text-anchor": "middle" }, percent(load))); });
+  const path = (values) => values.map((value, index) => `${index ? "L" : "M"}${x(index).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+  svg.append(draw("path", { d: path(waits.arrival_order), class: "fifo" }));
+  waits.by_class.forEach((values, index) => {
+    if (values[0] != null) svg.append(draw("path", { d: path(values), stroke: rankColor(overview.classes[index].rank, top) }));
+  });
+  svg.append(draw("line", { x1: x(place), x2: x(place), y1: 10, y2: height - bottom, class: "now" }));
+  return svg;
+}

@@ -1,0 +1,214 @@
+// The worklist: sorted, filtered, grouped, and drawn only where the window looks, so that 20,000 cases stay smooth.
+
+import { $, chip, make, meter, number, percent, rankColor } from "./page.js";
+
+const ROW = 56;
+const STATUS = { agree: "agreed", override: "overruled", defer: "put off" };
+
+export class Worklist {
+  constructor(overview, cases, reviews, open) {
+    Object.assign(this, { overview, cases, reviews, open });
+    this.count = cases.key.length;
+    this.top = Math.max(...overview.classes.map((one) => one.rank));
+    this.coarse = overview.boundaries.map((one, index) => ({ ...one, index })).filter((one) => one.coarse).slice(-3);
+    this.picked = 0;
+    this.lines = [];
+    this.index = new Map(cases.key.map((key, row) => [key, row]));
+    this.text = cases.key.map((_, row) => `${cases.slide[row]}\n${cases.patient[row]}\n${cases.group[row]}`.toLowerCase());
+    this.orders = this.makeOrders();
+    this.fillControls();
+    const again = () => this.rebuild();
+    for (const id of ["#sort", "#call-filter", "#status-filter", "#group"]) $(id).addEventListener("change", again);
+    $("#search").addEventListener("input", again);
+    $("#thumb-heat").addEventListener("change", () => this.draw(true));
+    $("#filters").addEventListener("submit", (event) => event.preventDefault());
+    $("#list").addEventListener("scroll", () => this.later());
+    new ResizeObserver(() => this.draw(true)).observe($("#list"));
+    $("#list").addEventListener("click", (event) => {
+      const line = event.target.closest(".case");
+      if (line) this.open(Number(line.dataset.row));
+    });
+  }
+
+  makeOrders() {
+    const { cases } = this;
+    const blind = this.overview.blind;
+    const by = (column, sign) => (row) => (column[row] == null ? Infinity : sign * column[row]);
+    const orders = blind ? [] : [["urgency", "most urgent first", by(cases.severity, -1)]];
+    if (cases.at_least && !blind) {
+      for (const bound of this.coarse) orders.push([`b${bound.rank}`, `P(at least ${bound.shown})`, by(cases.at_least[bound.index], -1)]);
+      orders.push(["uncertainty", "least certain first", by(cases.uncertainty, -1)]);
+    }
+    if (cases.agreement && !blind) orders.push(["agreement", "runs disagree first", by(cases.agreement, 1)]);
+    orders.push(["arrival", "as in the file", (row) => row], ["slide", "slide", null], ["status", "unread first", (row) => (this.status(row) ? 1 : 0)]);
+    return orders;
+  }
+
+  fillControls() {
+    for (const [key, label] of this.orders) $("#sort").append(make("option", { value: key }, label));
+    $("#call-filter").append(make("option", { value: "" }, "all"));
+    this.overview.classes.forEach((one, index) => $("#call-filter").append(make("option", { value: index }, one.shown)));
+    $("#call-filter").parentElement.hidden = this.overview.blind;
+    $("#thumb-heat").parentElement.hidden = this.overview.blind;
+    $("#group-label").hidden = !this.overview.grouped;
+    document.documentElement.style.setProperty("--bounds", this.coarse.length);
+    const heads = [["", "", ""], ["Slide", "slide", ""], ["Call", "urgency", ""]];
+    for (const bound of this.coarse) heads.push([`≥ ${bound.shown}`, `b${bound.rank}`, "middle"]);
+    heads.push(["Severity", "urgency", "middle"], ["Uncertainty", "uncertainty", "wide"], ["Runs agree", "agreement", "wide"], ["Status", "status", ""]);
+    const known = new Set(this.orders.map(([key]) => key));
+    $("#list-head").replaceChildren(...heads.map(([label, key, kind]) =>
+      known.has(key)
+        ? make("button", { class: kind, "data-sort": key, title: `Order by ${label}`, onclick: () => { $("#sort").value = key; this.rebuild(); } }, label)
+        : make("span", { class: kind }, label)));
+  }
+
+  status(row) { return this.reviews.get(this.cases.key[row])?.verdict ?? null; }
+
+  // The rows in the order and choice of the controls; slides of one case stay together when grouped.
+  rebuild(keep = null) {
+    const words = $("#search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const call = $("#call-filter").value;
+    const status = $("#status-filter").value;
+    const rows = [];
+    for (let row = 0; row < this.count; row += 1) {
+      if (call !== "" && this.cases.call[row] !== Number(call)) continue;
+      const state = this.status(row);
+      if (status && (status === "open" ? state : state !== status)) continue;
+      if (words.length && !words.every((word) => this.text[row].includes(word))) continue;
+      rows.push(row);
+    }
+    const [key, , value] = this.orders.find(([name]) => name === $("#sort").value) ?? this.orders[0];
+    if (value) {
+      const place = new Float64Array(this.count);
+      rows.forEach((row) => { place[row] = value(row); });
+      rows.sort((a, b) => (place[a] < place[b] ? -1 : place[a] > place[b] ? 1 : a - b));
+    } else rows.sort((a, b) => this.cases.slide[a].localeCompare(this.cases.slide[b], undefined, { numeric: true }));
+    this.rows = rows;
+    this.lines = $("#group").checked ? this.grouped(rows) : rows.map((row) => ({ row }));
+    for (const head of $("#list-head").querySelectorAll("[data-sort]")) head.classList.toggle("sorted", head.dataset.sort === key);
+    $("#shown").textContent = rows.length === this.count ? `${this.count.toLocaleString("en")} cases` : `${rows.length.toLocaleString("en")} of ${this.count.toLocaleString("en")} cases`;
+    $("#list-space").style.height = `${this.lines.length * ROW}px`;
+    if (keep == null) { this.picked = 0; $("#list").scrollTop = 0; }
+    this.draw(true);
+    this.onchange?.();
+  }
+
+  grouped(rows) {
+    const members = new Map();
+    for (const row of rows) {
+      const name = this.cases.group[row];
+      if (!members.has(name)) members.set(name, []);
+      members.get(name).push(row);
+    }
+    return [...members].flatMap(([name, slides]) => [{ group: name, count: slides.length }, ...slides.map((row) => ({ row }))]);
+  }
+
+  later() {
+    if (this.waiting) return;
+    this.waiting = requestAnimationFrame(() => { this.waiting = 0; this.draw(false); });
+  }
+
+  draw(all) {
+    const list = $("#list");
+    if (!list.offsetParent) return;
+    const first = Math.max(0, Math.floor(list.scrollTop / ROW) - 6);
+    const last = Math.min(this.lines.length, Math.ceil((list.scrollTop + list.clientHeight) / ROW) + 6);
+    const space = $("#list-space");
+    if (all || !this.lines.length) space.replaceChildren();
+    const there = new Map([...space.children].map((line) => [Number(line.dataset.line), line]));
+    for (const [position, line] of there) if (position < first || position >= last) line.remove();
+    for (let position = first; position < last; position += 1) {
+      if (!there.has(position)) space.append(this.line(position));
+    }
+    if (!this.lines.length) space.append(make("div", { class: "empty" }, "No case matches."));
+  }
+
+  line(position) {
+    const entry = this.lines[position];
+    const style = { top: `${position * ROW}px` };
+    if (entry.group != null) {
+      return make("div", { class: "group-row", "data-line": position, style }, entry.group, make("small", { class: "dim" }, `${entry.count} slides`));
+    }
+    const { row } = entry;
+    const { cases } = this;
+    const state = this.status(row);
+    const picked = this.lines[this.picked]?.row === row;
+    const line = make("div", { class: `case list-row${picked ? " picked" : ""}${state && state !== "defer" ? " done" : ""}`, "data-line": position, "data-row": row, role: "row", style });
+    const heat = $("#thumb-heat").checked && !this.overview.blind ? "?heat=1" : "";
+    const picture = make("img", { src: `/thumbnail/${cases.key[row]}${heat}`, alt: "", loading: "lazy" });
+    picture.addEventListener("error", () => picture.replaceWith(make("span", { class: "no-image" })));
+    const patient = cases.patient[row] === cases.slide[row] ? "" : cases.patient[row];
+    line.append(picture, make("span", { class: "name" }, make("b", {}, cases.slide[row]), make("small", {}, patient)), this.callOf(row));
+    for (const bound of this.coarse) {
+      const share = cases.at_least?.[bound.index][row];
+      line.append(make("span", { class: "middle" }, share == null ? "–" : meter(share, percent(share))));
+    }
+    const severity = cases.severity[row];
+    const sure = cases.uncertainty?.[row];
+    const agree = cases.agreement?.[row];
+    line.append(
+      make("span", { class: "middle" }, severity == null ? "–" : meter(severity / this.top, number(severity))),
+      make("span", { class: "wide" }, sure == null ? "–" : meter(sure, percent(sure), "plain")),
+      make("span", { class: "wide" }, agree == null ? "–" : meter(agree, percent(agree), "cool")),
+      this.statusOf(row, state),
+    );
+    return line;
+  }
+
+  callOf(row) {
+    const call = this.cases.call[row];
+    if (call == null) return make("span", { class: "dim" }, "hidden");
+    const one = this.overview.classes[call];
+    return chip(rankColor(one.rank, this.top), one.shown);
+  }
+
+  statusOf(row, state) {
+    const verdict = this.reviews.get(this.cases.key[row]);
+    if (!state) return make("span", { class: "status dim" }, "unread");
+    const shown = this.overview.classes.find((one) => one.name === verdict.class)?.shown ?? "";
+    const text = state === "override" ? `overruled: ${shown}` : STATUS[state];
+    return make("span", { class: `status ${state}`, title: verdict.note || text }, text);
+  }
+
+  pick(step) {
+    let next = this.picked;
+    do next += step; while (this.lines[next]?.group != null);
+    if (this.lines[this.picked]?.group != null && !this.lines[next]) return;
+    if (!this.lines[next]) return;
+    this.picked = next;
+    const list = $("#list");
+    const top = next * ROW;
+    if (top < list.scrollTop) list.scrollTop = top;
+    else if (top + ROW > list.scrollTop + list.clientHeight) list.scrollTop = top + ROW - list.clientHeight;
+    this.draw(true);
+  }
+
+  pickedRow() {
+    const line = this.lines[this.picked];
+    return line?.row ?? this.lines[this.picked + 1]?.row ?? null;
+  }
+
+  choose(row) {
+    const position = this.lines.findIndex((line) => line.row === row);
+    if (position >= 0) this.picked = position;
+  }
+
+  neighbor(row, step) {
+    const position = this.rows.indexOf(row);
+    return position < 0 ? this.rows[0] ?? null : this.rows[position + step] ?? null;
+  }
+
+  settings() {
+    const found = { sort: $("#sort").value, call: $("#call-filter").value, status: $("#status-filter").value, q: $("#search").value, group: $("#group").checked ? "1" : "" };
+    if (found.sort === this.orders[0][0]) found.sort = "";
+    return Object.fromEntries(Object.entries(found).filter(([, value]) => value));
+  }
+
+  apply(settings) {
+    $("#sort").value = this.orders.some(([key]) => key === settings.get("sort")) ? settings.get("sort") : this.orders[0][0];
+    $("#call-filter").value = settings.get("call") ?? "";
+    $("#status-filter").value = settings.get("status") ?? "";
+    $("#search").value = settings.get("q") ?? "";
+    $("#group").checked = settings.get("group") === "1";
+  }
+}
