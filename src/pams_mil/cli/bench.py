@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +39,7 @@ def bench(
 
     Example: pams bench grid.yaml --out bench/bracs
     """
+    from pams_mil.cli.grid_bar import grid_bar
     from pams_mil.engine.config.grid_config import load_grid, reference_label
     from pams_mil.engine.grid.grid import run_grid
     from pams_mil.report.bench_page import write_bench
@@ -121,21 +120,3 @@ def _table(result: Bench, level: int) -> Table:
             cells.append(Text(text, style=styles.get(result.place(row, level, key), "")))
         table.add_row(*([Text(row.model)] if several else []), Text(row.method), *cells)
     return table
-
-
-@contextmanager
-def grid_bar() -> Iterator[Callable[[float, str], None]]:
-    """A bar over all epochs of all runs, and a line for every run that ends."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("Training"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-               TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=errors, transient=True) as bar:
-        task = bar.add_task("Training", total=1.0)
-
-        def tell(share: float, text: str) -> None:
-            bar.update(task, completed=share)
-            if text:
-                bar.console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
-
-        yield tell

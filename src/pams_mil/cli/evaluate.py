@@ -12,10 +12,13 @@ from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
+    from pams_mil.evaluate.predictions import Predictions
 
 
 def evaluate(
-    runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Run folders; the first is the reference."),
+    runs: list[Path] = typer.Argument(
+        ..., metavar="RUN...", help="Run folders or cross-validations; the first is the reference."
+    ),
     split: str = typer.Option("test", "--split", help="Which split of the runs' manifest."),
     manifest: Path | None = typer.Option(None, "--manifest", help="Another cohort table, e.g. of another hospital."),
     features: Path | None = typer.Option(None, "--features", help="Feature files of that table."),
@@ -34,21 +37,28 @@ def evaluate(
     Slides that cannot be predicted are left out of the scores, listed in the report and below it; the exit code is
     then 1.
 
+    A cross-validation is scored by its out-of-fold predictions; on another table, by the mean of its folds.
+
     Example: pams evaluate runs/ce-abmil-seed0 runs/pams-abmil-seed0
     """
     from pams_mil.atomic import strict_json
-    from pams_mil.cli.audit import show, write
+    from pams_mil.cli.audit import parse_tag, show, write
     from pams_mil.cli.predict import list_failures, refuse_other_classes
     from pams_mil.errors import ConfigError
     from pams_mil.evaluate.audit import audit
 
-    pair = tuple(tag.partition("=")[::2]) if tag else None
-    if pair is not None and not all(pair):
-        raise ConfigError(f"--tag must be COLUMN=VALUE, e.g. --tag tags=mixed; found {tag!r}.")
+    pair = parse_tag(tag)
     with progress_bar() as progress:
         models = []
         predictions: dict[str, SlidePredictions] = {}
         for run, name in zip(runs, _names(runs), strict=True):
+            if manifest is None and (run / "cv.json").is_file():
+                if calibrated:
+                    raise ConfigError(
+                        f"The out-of-fold predictions of {run} are not calibrated; leave --calibrated out."
+                    )
+                models.append(_out_of_fold(run, name, split, classes, pair))
+                continue
             found = predict_run(
                 run, split=split, manifest=manifest, features=features, trusted=trust_code, calibrated=calibrated,
                 progress=lambda fraction, name=name: progress(f"Predicting {name}", fraction),
@@ -60,7 +70,7 @@ def evaluate(
                 found.write(run, name=f"{file}_calibrated" if calibrated else file)
             models.append(found.labeled(name))
             predictions[name] = found
-        result = audit(models, tag=pair, resamples=resamples, progress=progress)  # type: ignore[arg-type]
+        result = audit(models, tag=pair, resamples=resamples, progress=progress)
     folder = out or runs[0] / ("report_calibrated" if calibrated else "report")
     write(result, folder)
     if json:
@@ -91,6 +101,28 @@ def predict_run(
         fold=data.fold, splits=data.splits, clini=data.clini, patients_are_slides=data.patients_are_slides,
         merge_cases=data.merge_cases, **options,
     )  # fmt: skip
+
+
+def _out_of_fold(run: Path, name: str, split: str, classes: str | None, tag: tuple[str, str] | None) -> Predictions:
+    """The predictions of a cross-validation, every slide by the fold that tested it."""
+    from pams_mil.cli.predict import refuse_other_classes
+    from pams_mil.engine.run import checkpoint
+    from pams_mil.engine.run.blueprint import Blueprint
+    from pams_mil.engine.run.cv_folder import CrossValidationFolder
+    from pams_mil.engine.run.folder import RunFolder
+    from pams_mil.errors import ConfigError
+    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+
+    if split != "test":
+        raise ConfigError(
+            f"{run} is a cross-validation; its out-of-fold predictions are of split 'test', not {split!r}."
+        )
+    folder = CrossValidationFolder(run)
+    saved = checkpoint.load(RunFolder(folder.runs()[0]).best)
+    hierarchy = Blueprint.from_json(saved.state.get("blueprint")).hierarchy
+    if classes is not None:
+        refuse_other_classes([hierarchy.digest], [run], classes)
+    return read_predictions(folder.predictions_file, hierarchy, Source(tags=(tag[0],) if tag else ()), name=name)
 
 
 def _names(runs: list[Path]) -> list[str]:

@@ -52,7 +52,8 @@ def experiment(
     """
     from pams_mil import discover
     from pams_mil.cli.audit import parse_tag
-    from pams_mil.cli.bench import grid_bar, make_engine
+    from pams_mil.cli.bench import make_engine
+    from pams_mil.cli.grid_bar import grid_bar
     from pams_mil.errors import ConfigError, listing, nearest
     from pams_mil.experiments.experiments_page import names, write_section
     from pams_mil.experiments.study import Setting

@@ -35,6 +35,7 @@ VERBS = (
     ("Slides", "view", "view"),
     ("Training", "init", "init"),
     ("Training", "train", "train"),
+    ("Training", "cv", "cv"),
     ("Training", "calibrate", "calibrate"),
     ("Training", "predict", "predict"),
     ("Training", "evaluate", "evaluate"),

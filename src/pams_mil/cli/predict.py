@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def predict(
     paths: list[Path] = typer.Argument(
-        ..., metavar="RUN... MANIFEST|SLIDE...", help="Run folders, then the table of slides, or slide files."
+        ...,
+        metavar="RUN... MANIFEST|SLIDE...",
+        help="Run folders, or the folder of a cross-validation; then the table of slides, or slide files.",
     ),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     split: str | None = typer.Option(None, "--split", help="Only this split; default: all slides."),
@@ -36,20 +38,23 @@ def predict(
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, ..."),
     encoder: str | None = typer.Option(None, "--encoder", help="For slide files: where the run's encoder is."),
     mpp_of_slide: float | None = typer.Option(None, "--mpp-of-slide", help="Scale of slides that do not state it."),
+    json: bool = typer.Option(False, "--json", help="Print what was predicted and written as JSON."),
 ) -> None:
     """Predict slides with one or several trained runs; no labels needed.
 
-    Slide files are cut and encoded as the run's training features were. Several runs are averaged. Writes
-    predictions.csv (finest level) and predictions_<level>.csv (coarser levels with a model of their own), with
-    --calibrated predictions_calibrated.csv and so on.
+    Slide files are cut and encoded as the run's training features were. The probabilities of several runs, or of all
+    folds of a cross-validation, are averaged. Writes predictions.csv (finest level) and predictions_<level>.csv
+    (coarser levels with a model of their own), with --calibrated predictions_calibrated.csv and so on.
 
     A slide that cannot be predicted does not stop the others: it is listed, also in predictions_failed.csv, and the
     exit code is 1.
 
     Example: pams predict runs/pams-abmil-seed0 new-slides.csv --features features/ --out predicted
     """
+    from pams_mil.atomic import strict_json
     from pams_mil.engine.prediction.predict import load_run
     from pams_mil.engine.prediction.predict import predict as run_prediction
+    from pams_mil.engine.run.cv_folder import with_folds
     from pams_mil.errors import ConfigError
     from pams_mil.wsi.slides_for_run import is_slide
 
@@ -59,11 +64,12 @@ def predict(
     runs, manifest = ([path for path in paths if path not in slides], None) if slides else (paths[:-1], paths[-1])
     if not runs:
         raise ConfigError("Expected at least one run folder before the slides: pams predict RUN SLIDE...")
+    folder = out or default_folder(runs)
+    validated, runs = [run for run in runs if (run / "cv.json").is_file()], with_folds(runs)
     if classes is not None:
         refuse_other_classes(
             [load_run(run, trusted=trust_code).blueprint.hierarchy.digest for run in runs], runs, classes
         )
-    folder = out or (runs[0] if runs[0].is_dir() else runs[0].parent)
     attend = attention_writer(folder) if attention else None
     if manifest is None:
         made = load_run(runs[0], trusted=trust_code).blueprint.encoder
@@ -73,14 +79,26 @@ def predict(
             runs, manifest, split=split, features=features, labels=labels, trusted=trust_code, device=device,
             calibrated=calibrated, attend=attend, progress=lambda fraction: progress("Predicting", fraction),
         )  # fmt: skip
-    for path in found.write(folder, name="predictions_calibrated" if calibrated else "predictions"):
-        output.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
-    _counts(found)
-    if slides:
-        _each(found)
+    written = found.write(folder, name="predictions_calibrated" if calibrated else "predictions")
+    _warn_of_training_slides(found, validated)
+    if json:
+        print(strict_json(_as_json(found, written)))
+    else:
+        for path in written:
+            output.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
+        _counts(found)
+        if slides:
+            _each(found)
     if found.failures:
         list_failures(found)
         raise typer.Exit(1)
+
+
+def default_folder(runs: list[Path]) -> Path:
+    """Where predictions go: the first run's folder; of a cross-validation a folder inside, beside its own results."""
+    if (runs[0] / "cv.json").is_file():
+        return runs[0] / "predicted"
+    return runs[0] if runs[0].is_dir() else runs[0].parent
 
 
 def encode_slides(
@@ -128,6 +146,40 @@ def attention_writer(folder: Path) -> Attend:
                 file.create_dataset("coords", data=sample.coords_px0.numpy(), fletcher32=True)
 
     return write
+
+
+def _warn_of_training_slides(found: SlidePredictions, validated: list[Path]) -> None:
+    """Say where the folds know slides from training: their mean looks better on those than it is."""
+    from pams_mil.engine.run.cv_folder import CrossValidationFolder
+
+    for path in validated:
+        folder = CrossValidationFolder(path)
+        own = folder.slides() & set(found.names)
+        if own:
+            errors.print(
+                f"warning  {len(own):,} of these slides were used to train folds of {path}. Judge it by its "
+                f"out-of-fold predictions, {folder.predictions_file}, not by these.",
+                style="yellow", highlight=False, markup=False, soft_wrap=True,
+            )  # fmt: skip
+
+
+def _as_json(found: SlidePredictions, written: list[Path]) -> dict[str, Any]:
+    names, levels = found.hierarchy.names(), found.hierarchy.level_names
+    return {
+        "runs": list(found.runs),
+        "files": [str(path) for path in written],
+        "slides": [
+            {
+                "slide_id": slide,
+                "prediction": names[int(found.probabilities[-1][row].argmax())],
+                "probabilities": {
+                    levels[level]: dict(zip(found.hierarchy.names(level), values[row].tolist(), strict=True))
+                    for level, values in enumerate(found.probabilities)
+                },
+            }
+            for row, slide in enumerate(found.names)
+        ],
+    }
 
 
 def _counts(found: SlidePredictions) -> None:

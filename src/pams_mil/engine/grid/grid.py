@@ -42,13 +42,19 @@ class GridRun:
 
 
 def run_grid(grid: GridConfig, out: Path | str, engine: Engine, *, progress: Progress | None = None) -> GridRun:
-    """Run all cells that are not done yet; what fails is listed in `failures.csv`."""
+    """Run all cells of a grid that are not done yet, each in a folder of `out/cells`."""
     out = Path(out)
-    planned = [resolve(cell) for cell in cells(grid)]
+    return run_cells(cells(grid), out, out / "cells", engine, progress=progress)
+
+
+def run_cells(
+    wanted: Sequence[Cell], out: Path, cell_folder: Path, engine: Engine, *, progress: Progress | None = None
+) -> GridRun:
+    """Run the cells that are not done yet; what fails is listed in `out/failures.csv`."""
+    planned = [resolve(cell) for cell in wanted]
     keys = [cell.key for cell in planned]
     if len(set(keys)) < len(keys):
         raise ConfigError("Two cells of the grid would share a folder; choose labels that differ in more than case.")
-    cell_folder = out / "cells"
     pending = [cell for cell in planned if not is_done(cell, cell_folder)]
     failures: dict[str, str] = {}
     done = len(planned) - len(pending)

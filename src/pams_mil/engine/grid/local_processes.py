@@ -27,6 +27,8 @@ MOST_CRASHES = 2
 """How often a cell may take its process down with it before it counts as failed."""
 SECONDS_TO_SAVE = 60
 """How long a stopped benchmark waits for its processes: they finish a bag and write a checkpoint."""
+ONE_THREAD = ("abmil", "clam_sb", "dtfd", "max_pool", "mean_pool")
+"""Models whose steps are too short to share: a second thread makes them slower, on a busy machine many times."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -36,7 +38,7 @@ class LocalEngine:
 
     Attributes:
         workers: Processes; None: one per core.
-        threads: Torch threads of each; None: the cores divided among the processes.
+        threads: Torch threads of each; None: see `default_threads`.
     """
 
     workers: int | None = None
@@ -45,7 +47,7 @@ class LocalEngine:
     def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Generator[CellResult | None, None, None]:
         """All results; a process that dies is replaced, and what it ran is tried once more."""
         workers = min(self.workers or default_workers(), len(pending))
-        threads = self.threads or max(1, default_workers() // workers)
+        threads = self.threads or default_threads(pending, workers)
         waiting, crashes = list(pending), Counter[str]()
         while waiting:
             survivors: set[str] = set()
@@ -81,6 +83,16 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
                 if process.is_alive():
                     process.kill()
             raise
+
+
+def default_threads(pending: Sequence[Cell], workers: int) -> int:
+    """OMP_NUM_THREADS where it is set, else one, else (some model uses more than one well) the cores per process."""
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    if all(cell.config.model.name in ONE_THREAD for cell in pending):
+        return 1
+    return max(1, default_workers() // workers)
 
 
 def die_with_parent() -> None:

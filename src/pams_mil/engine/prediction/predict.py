@@ -20,6 +20,7 @@ from pams_mil.engine.prediction.run_calibration import RunCalibration, read_cali
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions, summed
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.blueprint import Blueprint
+from pams_mil.engine.run.cv_folder import with_folds
 from pams_mil.engine.run.folder import RunFolder, require_run
 from pams_mil.engine.run.run_checkpoints import load_weights
 from pams_mil.engine.training.learner import Learner, Prediction
@@ -80,7 +81,8 @@ def predict(
     A slide that cannot be read, or whose answer is not a finite number, is in `failures` and does not stop the rest.
 
     Args:
-        runs: Run folders or checkpoints; all must know the same classes and features.
+        runs: Run folders, cross-validations (all their folds) or checkpoints; all must know the same classes and
+            features.
         manifest: The cohort table; labels are not needed.
         split: Only this split; None: all slides.
         features: Folder of feature files or a pack; the manifest's folder when None.
@@ -93,7 +95,7 @@ def predict(
         **reading: How to read the table, as for `Manifest.read`.
     """
     place = str(choose_device(device))
-    paths = [run.path if isinstance(run, RunFolder) else run for run in runs]
+    paths = with_folds([run.path if isinstance(run, RunFolder) else run for run in runs])
     loaded = [load_run(path, trusted=trusted, device=place) for path in paths]
     _refuse_unlike(loaded)
     calibrations = [_calibration(run) for run in loaded] if calibrated else [None] * len(loaded)

@@ -107,6 +107,11 @@ def require_run(folder: RunFolder) -> None:
     """Refuse a folder that holds no run, naming runs nearby."""
     if folder.exists():
         return
+    if (folder.path / "cv.json").is_file():
+        raise RunError(
+            f"{folder.path} is a cross-validation, and this needs one model: name one of its folds, e.g. "
+            f"{folder.path / 'fold0'}."
+        )
     parent = folder.path.parent
     runs = [entry.parent.name for entry in parent.glob("*/config.yaml")] if parent.is_dir() else []
     hint = nearest(folder.path.name, runs)

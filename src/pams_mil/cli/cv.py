@@ -1,0 +1,202 @@
+"""`pams cv`: cross-validation in one command, from a table of labels to one report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.cli.out_option import out_folder
+
+if TYPE_CHECKING:
+    from pams_mil.data.manifest.manifest import Manifest
+    from pams_mil.data.splits.stratify import Split
+    from pams_mil.engine.config.run_config import RunConfig
+    from pams_mil.engine.grid.cross_validation import CrossValidation
+    from pams_mil.evaluate.predictions import Predictions
+    from pams_mil.hierarchy import ClassHierarchy
+
+DEFAULT_FOLDS = 5
+_SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate", "over_call_rate")
+
+
+def cv(
+    manifest: Path = typer.Argument(..., metavar="LABELS", help="Cohort table: CSV, TSV, xlsx or parquet."),
+    changes: list[str] | None = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, e.g. patience=5."),
+    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
+    folds: int | None = typer.Option(
+        None, "--folds", min=3, help="How many; default: the table's own fold_<k> columns, or 5."
+    ),
+    method: str | None = typer.Option(None, "--method", help="Training method, e.g. pams or ce."),
+    model: str | None = typer.Option(None, "--model", help="Model, e.g. abmil, transmil or dtfd."),
+    epochs: int | None = typer.Option(None, "--epochs", min=1, help="Passes over the training slides; default 50."),
+    lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the folds and of everything else that is random."),
+    out: Path | None = typer.Option(
+        None, "--out", callback=out_folder, help="Folder; default cv/<method>-<model>-seed<seed>."
+    ),
+    workers: int | None = typer.Option(None, "--workers", min=1, help="Folds at the same time; default: one per core."),
+    threads: int | None = typer.Option(None, "--threads", min=1, help="Torch threads of each."),
+    patients_are_slides: bool = typer.Option(
+        False, "--patients-are-slides", help="The table names no patients: take every slide for one."
+    ),
+    slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
+    patient_column: str | None = typer.Option(None, "--patient-column", help="Column of the patient."),
+    label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
+    clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; LABELS is its slide table."),
+    resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
+    json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of tables."),
+) -> None:
+    """Split by patient, train every fold, and score all slides, each by the fold that did not train on it.
+
+    Ctrl-C saves; the same command goes on. 'pams predict FOLDER' then predicts with the mean of the folds.
+
+    Example: pams cv labels.csv --classes bracs --features features --folds 5 --method pams --epochs 20 --out cv/pams
+    """
+    from pams_mil.atomic import strict_json
+    from pams_mil.cli.audit import show, write
+    from pams_mil.engine.grid.cross_validation import best_epochs
+    from pams_mil.evaluate.audit import audit
+    from pams_mil.hierarchy import ClassHierarchy
+
+    hierarchy = ClassHierarchy.load(classes)
+    named = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
+    reading = {
+        "columns": {role: name for role, name in named.items() if name is not None}, "clini": clini,
+        "patients_are_slides": patients_are_slides,
+    }  # fmt: skip
+    options = {
+        "data.manifest": manifest, "data.features": features or manifest.parent, "classes": classes, "method": method,
+        "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
+    }  # fmt: skip
+    config = _settings(options, changes or [])
+    cohort, split = _folds(manifest, hierarchy, folds, seed, reading)
+    folder = out or Path("cv") / f"{config.method.name}-{config.model.name}-seed{config.seed}"
+    done = _train(config, cohort, split, hierarchy, folder, workers, threads)
+    parts, pooled = _read(done, hierarchy, config)
+    scores = _scores(parts, best_epochs(done.folder, len(parts)))
+    _write_folds(done, scores)
+    with progress_bar() as progress:
+        result = audit([pooled], resamples=resamples, progress=progress)
+    write(result, folder / "report")
+    if json:
+        print(strict_json({**result.to_json(), "folder": str(folder), "folds": scores, "notes": list(done.notes)}))
+    else:
+        _show_folds(scores)
+        show(result)
+    for line in (
+        f"Report: {folder / 'report' / 'report.html'}. Out-of-fold predictions: {done.folder.predictions_file}.",
+        f"Predict other slides with the mean of the folds: pams predict {folder} SLIDES.csv --features FEATURES",
+    ):
+        errors.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _settings(options: dict[str, Any], changes: list[str]) -> RunConfig:
+    from pams_mil.cli.train import read_settings
+
+    return read_settings(changes, options, out=None, resume=False)
+
+
+def _folds(
+    path: Path, hierarchy: ClassHierarchy, folds: int | None, seed: int, reading: dict[str, Any]
+) -> tuple[Manifest, Split]:
+    """The slides, and their folds: new ones, or the table's own."""
+    from pams_mil.data.manifest.examine import examine_manifest
+    from pams_mil.data.manifest.manifest import Manifest
+    from pams_mil.data.problems import refuse_errors
+    from pams_mil.data.splits.stratify import split_folds
+    from pams_mil.engine.grid.cross_validation import folds_of_table
+
+    cohort = Manifest.read(path, **reading)
+    if any(record.split for record in cohort):
+        _say("The table's column split is not used: every slide is tested by one of the folds.")
+    cohort = cohort.with_splits([""] * len(cohort))
+    refuse_errors(examine_manifest(cohort, hierarchy), cohort.where)
+    own = folds_of_table(path, **reading) if folds is None else None
+    if own is not None:
+        _say(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
+        return cohort, own
+    return cohort, split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
+
+
+def _train(
+    config: RunConfig,
+    cohort: Manifest,
+    split: Split,
+    hierarchy: ClassHierarchy,
+    folder: Path,
+    workers: int | None,
+    threads: int | None,
+) -> CrossValidation:
+    from pams_mil.cli.grid_bar import grid_bar
+    from pams_mil.engine.grid.cross_validation import cross_validate
+    from pams_mil.engine.grid.local_processes import LocalEngine
+
+    try:
+        with grid_bar() as tell:
+            engine = LocalEngine(workers, threads)
+            done = cross_validate(config, cohort, split, hierarchy, folder, engine, progress=tell)
+    except KeyboardInterrupt:
+        _say(f"Stopped; what was trained is in {folder}. Go on with the same command.")
+        raise typer.Exit(130) from None
+    for line in done.notes:
+        _say(line)
+    if done.failures:
+        for fold, reason in done.failures.items():
+            errors.print(f"{fold}: {reason}", style="red", highlight=False, markup=False, soft_wrap=True)
+        _say(f"{len(done.failures)} of {len(split.folds)} folds failed; the same command tries them again.")
+        raise typer.Exit(1)
+    return done
+
+
+def _read(done: CrossValidation, hierarchy: ClassHierarchy, config: RunConfig) -> tuple[list[Predictions], Predictions]:
+    from pams_mil.evaluate.prediction_layouts import read_predictions
+
+    folder, count = done.folder, len(done.grid.cells)
+    parts = [
+        read_predictions(folder.run(fold) / "predictions.csv", hierarchy, name=f"fold {fold}") for fold in range(count)
+    ]
+    name = f"{config.method.name} {config.model.name}, {count} folds"
+    return parts, read_predictions(folder.predictions_file, hierarchy, name=name)
+
+
+def _scores(parts: list[Predictions], epochs: list[int]) -> list[dict[str, Any]]:
+    from pams_mil.evaluate.scores import score
+
+    found = []
+    for fold, (part, epoch) in enumerate(zip(parts, epochs, strict=True)):
+        finest = score(part, resamples=0)[-1]
+        values = {key: finest.values[key] for key in _SHOWN}
+        found.append({"fold": fold, "slides": len(part), "patients": part.num_patients, "best_epoch": epoch, **values})
+    return found
+
+
+def _write_folds(done: CrossValidation, scores: list[dict[str, Any]]) -> None:
+    from pams_mil import atomic
+
+    atomic.write_csv(done.folder.folds_file, list(scores[0]), (list(row.values()) for row in scores))
+
+
+def _show_folds(scores: list[dict[str, Any]]) -> None:
+    """Every fold by itself, so that one can see how much they differ."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from pams_mil.metrics.table import FACTS
+    from pams_mil.report.page import format_value
+
+    table = Table(title="Every fold by itself, in percent", title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    table.padding = (0, 1, 0, 0)
+    for head in ("fold", "slides", "patients", "epoch", *(FACTS[key].label for key in _SHOWN)):
+        table.add_column(head, justify="right")
+    for row in scores:
+        facts = (f"{row[key]:,}" for key in ("fold", "slides", "patients", "best_epoch"))
+        table.add_row(*facts, *(format_value(row[key], key).removesuffix("%").rstrip() for key in _SHOWN))
+    output.print(table)
+
+
+def _say(text: str) -> None:
+    errors.print(text, highlight=False, markup=False, soft_wrap=True)

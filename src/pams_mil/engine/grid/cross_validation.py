@@ -1,0 +1,175 @@
+"""Cross-validation: every slide is tested once, by a model that saw none of its patient's slides."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pams_mil import atomic, tables
+from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
+from pams_mil.data.splits.split_writer import write_split
+from pams_mil.data.splits.stratify import Split
+from pams_mil.engine.config.grid_config import Cell
+from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
+from pams_mil.engine.run.cv_folder import CrossValidationFolder
+from pams_mil.engine.run.folder import RunFolder
+from pams_mil.engine.run.run_checkpoints import differences
+from pams_mil.errors import RunError
+from pams_mil.hierarchy import ClassHierarchy
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """What a cross-validation left behind."""
+
+    folder: CrossValidationFolder
+    grid: GridRun
+    notes: tuple[str, ...]
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Folds that failed, with the reason."""
+        return self.grid.failures
+
+
+def cross_validate(
+    config: RunConfig,
+    cohort: Manifest,
+    split: Split,
+    hierarchy: ClassHierarchy,
+    out: Path | str,
+    engine: Engine,
+    *,
+    progress: Progress | None = None,
+) -> CrossValidation:
+    """Train a model for every fold, as far as that is not done, and put the predictions of all test parts together.
+
+    Args:
+        config: The settings of every fold; its manifest and fold are replaced by those of the cross-validation.
+        cohort: The slides.
+        split: Their folds.
+        hierarchy: The class hierarchy.
+        out: The folder; one that holds the same cross-validation is continued.
+        engine: What runs the folds.
+        progress: Told about progress.
+    """
+    folder = CrossValidationFolder(Path(out))
+    wanted = cells(config, cohort, folder, range(len(split.folds)))
+    asked = _asked(wanted[0].config, cohort, split, hierarchy)
+    if folder.exists():
+        _refuse_another(folder, asked)
+    else:
+        folder.start(asked)
+    lines: tuple[str, ...] = ()
+    if not folder.manifest_file.exists():
+        lines = write_split(folder.path, cohort, hierarchy, split, is_folds=True).lines
+    done = run_cells(wanted, folder.path, folder.path, engine, progress=progress)
+    if not done.failures:
+        lines = (*lines, *pool(folder, hierarchy, len(split.folds)))
+    return CrossValidation(folder, done, lines)
+
+
+def cells(config: RunConfig, cohort: Manifest, folder: CrossValidationFolder, folds: Iterable[int]) -> list[Cell]:
+    """One run per fold."""
+    own: dict[str, Any] = {"manifest": folder.manifest_file, "patients_are_slides": cohort.patients_are_slides}
+    own |= {"splits": None, "clini": None, "columns": {}}  # the folder's own table needs no reading instructions
+    return [
+        Cell(
+            f"fold{fold}", config.model.name, config.method.name, config.seed, fold,
+            config.model_copy(update={"data": config.data.model_copy(update={**own, "fold": fold})}),
+        )
+        for fold in folds
+    ]  # fmt: skip
+
+
+def folds_of_table(path: Path | str, **reading: Any) -> Split | None:
+    """The folds that a table has in its columns `fold_0`, `fold_1`, ...; None when it has none."""
+    head = next(iter(tables.read_chunks(path, rows=1)))
+    numbers = sorted(int(match[1]) for name in head if (match := FOLD_COLUMN.fullmatch(name)))
+    if not numbers:
+        return None
+    if numbers != list(range(len(numbers))):
+        raise RunError(f"{path} has the folds {numbers}; expected 0 to {len(numbers) - 1} without gaps.")
+    read = [Manifest.read(path, fold=number, **reading) for number in numbers]
+    return Split(tuple(tuple(record.split for record in fold) for fold in read))
+
+
+def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy, folds: int) -> tuple[str, ...]:
+    """Write the predictions of all folds as one file per level; a slide that several folds test gets their mean."""
+    levels = ("predictions.csv", *(f"predictions_{level}.csv" for level in hierarchy.level_names))
+    names = [name for name in levels if (folder.run(0) / name).exists()]
+    notes: tuple[str, ...] = ()
+    order = tables.read_table(folder.manifest_file)["slide_id"]
+    for name in names:
+        rows: dict[str, list[Row]] = {}
+        for fold in range(folds):
+            read = tables.read_table(folder.run(fold) / name)
+            table = {column: cells_ for column, cells_ in read.items() if not FOLD_COLUMN.fullmatch(column)}
+            for cells_ in zip(*table.values(), strict=True):
+                row = {**dict(zip(table, cells_, strict=True)), "fold": str(fold)}
+                rows.setdefault(row["slide_id"], []).append(row)
+        several = sum(len(found) > 1 for found in rows.values())
+        if several:
+            who = "1 slide is" if several == 1 else f"{several:,} slides are"
+            notes = (f"{who} tested in several folds; the probabilities were averaged.",)
+        place = {slide: number for number, slide in enumerate(order)}
+        joined = [_mean(rows[slide]) for slide in sorted(rows, key=lambda slide: place.get(slide, len(place)))]
+        header = list(joined[0])
+        atomic.write_csv(folder.path / name, header, ([row.get(key, "") for key in header] for row in joined))
+    return notes
+
+
+def _mean(rows: Sequence[Row]) -> Row:
+    """One row; the mean of the probabilities where a slide has several."""
+    if len(rows) == 1:
+        return rows[0]
+    scores = [key for key in rows[0] if key.startswith("p_")]
+    means = {key: sum(float(row[key]) for row in rows) / len(rows) for key in scores}
+    best = max(means, key=lambda key: means[key])
+    changed = {key: repr(value) for key, value in means.items()}
+    return {**rows[0], **changed, "prediction": best.removeprefix("p_"), "fold": " ".join(row["fold"] for row in rows)}
+
+
+def best_epochs(folder: CrossValidationFolder, folds: int) -> list[int]:
+    """The epoch that every fold's model was taken from."""
+    return [int(RunFolder(folder.run(fold)).status()["best_epoch"]) for fold in range(folds)]
+
+
+def _asked(config: RunConfig, cohort: Manifest, split: Split, hierarchy: ClassHierarchy) -> dict[str, Any]:
+    """What defines a cross-validation, as it goes into `cv.json`."""
+    rows = [[r.slide_id, r.patient_id, r.case_id, r.label] for r in cohort]
+    digest = hashlib.blake2b(
+        json.dumps([rows, split.folds]).encode("utf-8", "surrogatepass"), digest_size=16
+    ).hexdigest()
+    settings = replace_fold(config).resolved().to_json()
+    return {
+        "folds": list(range(len(split.folds))),
+        "slides": len(cohort),
+        "slides_and_folds": digest,
+        "classes": hierarchy.digest,
+        "settings": {key: value for key, value in settings.items() if key not in ("compute", "classes", "data")},
+    }
+
+
+def replace_fold(config: RunConfig) -> RunConfig:
+    """The settings that all folds share."""
+    return config.model_copy(update={"data": config.data.model_copy(update={"fold": None})})
+
+
+def _refuse_another(folder: CrossValidationFolder, asked: Mapping[str, Any]) -> None:
+    plain = json.loads(json.dumps(asked))
+    changes = differences(folder.asked(), plain)
+    if changes:
+        key, before, now = changes[0]
+        name = {"slides_and_folds": "the slides, labels or folds (digest)", "classes": "the class hierarchy (digest)"}
+        raise RunError(
+            f"{folder.path} holds another cross-validation: {name.get(key, key)} was {before!r} and is now {now!r}. "
+            "Repeat the command that it was started with, or choose another folder with --out."
+        )

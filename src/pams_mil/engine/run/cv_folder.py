@@ -1,0 +1,84 @@
+"""The folder of a cross-validation, and its runs as one model: the folds together.
+
+cv.json         what was asked for          manifest.csv, splits_<k>.csv   the folds
+fold0, fold1    one run folder each         predictions.csv                every slide, by the fold that tested it
+folds.csv       scores of every fold        report/                        the audit of predictions.csv
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pams_mil import atomic, tables
+from pams_mil.engine.run.folder import RunFolder, read_json
+from pams_mil.errors import RunError, listing
+
+
+@dataclass(frozen=True)
+class CrossValidationFolder:
+    """The paths of a cross-validation."""
+
+    path: Path
+
+    @property
+    def file(self) -> Path:
+        """What was asked for; its presence says that a cross-validation was started here."""
+        return self.path / "cv.json"
+
+    @property
+    def manifest_file(self) -> Path:
+        """The cohort with a column for every fold."""
+        return self.path / "manifest.csv"
+
+    @property
+    def predictions_file(self) -> Path:
+        """Out-of-fold predictions of all slides."""
+        return self.path / "predictions.csv"
+
+    @property
+    def folds_file(self) -> Path:
+        """Scores of every fold."""
+        return self.path / "folds.csv"
+
+    def exists(self) -> bool:
+        """Whether a cross-validation was started here."""
+        return self.file.is_file()
+
+    def asked(self) -> dict[str, Any]:
+        """What was asked for."""
+        return read_json(self.file)
+
+    def start(self, asked: dict[str, Any]) -> None:
+        """Write what is asked for."""
+        atomic.write_json(self.file, asked)
+
+    def run(self, fold: int) -> Path:
+        """The run folder of a fold."""
+        return self.path / f"fold{fold}"
+
+    def runs(self) -> list[Path]:
+        """The run folders of all folds; refused until all are trained, since fewer would be another model."""
+        folders = [self.run(int(fold)) for fold in self.asked().get("folds", [])]
+        open_ = [run.name for run in folders if RunFolder(run).status().get("state") != "finished"]
+        if open_ or not folders:
+            raise RunError(
+                f"The cross-validation in {self.path} is not complete: {listing(open_) or 'no fold'} not finished. "
+                "Run the same 'pams cv' command again to go on."
+            )
+        return folders
+
+    def slides(self) -> set[str]:
+        """Ids of the slides that the folds were made of."""
+        return set(tables.read_table(self.manifest_file)["slide_id"])
+
+
+def with_folds(paths: Sequence[Path | str]) -> list[Path]:
+    """Runs, with the runs of all folds in the place of a cross-validation."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        folder = CrossValidationFolder(path)
+        found += folder.runs() if folder.exists() else [path]
+    return found

@@ -1,0 +1,165 @@
+"""`pams cv`, and its folds as one model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from tests.engine.cohort import make_cohort
+from tests.engine.here import Here
+from typer.testing import CliRunner
+
+from pams_mil.cli.main import app
+from pams_mil.engine import predict
+from pams_mil.engine.grid import local_processes
+from pams_mil.engine.grid.cross_validation import folds_of_table
+from pams_mil.tables import read_table
+
+FOLDS = 3
+
+
+def pams(*words: object) -> Result:
+    return CliRunner(env={"COLUMNS": "300"}).invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_this_process() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_processes, "LocalEngine", Here)
+        yield
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_cohort(tmp_path_factory.mktemp("cohort"))
+
+
+def command(cohort: Path, out: Path, *more: object) -> list[object]:
+    return [
+        "cv", cohort / "manifest.csv", "--classes", cohort / "classes.yaml", "--features", cohort / "bags",
+        "--folds", FOLDS, "--epochs", 1, "--resamples", 20, "--out", out, "accelerator=cpu",
+        "model.embedding_features=8", "model.attention_features=4", *more,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "cv"
+    done = pams(*command(cohort, out, "--json"))
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [fold["slides"] for fold in found["folds"]] == [len(slides_of_fold(out, fold)) for fold in range(FOLDS)]
+    assert found["files"][0]["slides"] == 28
+    return out
+
+
+def slides_of_fold(out: Path, fold: int) -> set[str]:
+    table = read_table(out / "manifest.csv")
+    return {slide for slide, part in zip(table["slide_id"], table[f"fold_{fold}"], strict=True) if part == "test"}
+
+
+def test_every_slide_is_predicted_by_the_fold_that_tested_it(finished: Path) -> None:
+    pooled = read_table(finished / "predictions.csv")
+    assert pooled["slide_id"] == read_table(finished / "manifest.csv")["slide_id"]
+    for fold in range(FOLDS):
+        alone = read_table(finished / f"fold{fold}/predictions.csv")
+        assert set(alone["slide_id"]) == slides_of_fold(finished, fold)
+        for number, slide in enumerate(alone["slide_id"]):
+            row = pooled["slide_id"].index(slide)
+            assert pooled["fold"][row] == str(fold)
+            same = [name for name in alone if not name.startswith("fold_")]
+            assert {"target", "prediction", "p_a", "p_d"} <= set(same)
+            assert all(pooled[name][row] == alone[name][number] for name in same)
+    assert (finished / "predictions_group.csv").exists()
+    assert (finished / "report/report.html").exists()
+    assert len(read_table(finished / "folds.csv")["fold"]) == FOLDS
+
+
+def test_the_same_command_continues_and_another_is_refused(cohort: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_processes, "LocalEngine", lambda *_: Here(most=1))
+        stopped = pams(*command(cohort, tmp_path / "cv"))
+    assert stopped.exit_code == 130
+    assert "Go on with the same command" in stopped.output
+    refused = pams("predict", tmp_path / "cv", cohort / "manifest.csv", "--features", cohort / "bags")
+    assert refused.exit_code == 2
+    assert "not complete: 'fold1', 'fold2' not finished" in refused.output
+    other = pams(*command(cohort, tmp_path / "cv", "--lr", 3e-3))
+    assert other.exit_code == 2
+    assert "training.lr was 0.0001 and is now 0.003" in other.output
+    engines: list[Here] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_processes, "LocalEngine", lambda *_: engines.append(Here()) or engines[-1])
+        assert pams(*command(cohort, tmp_path / "cv")).exit_code == 0
+    assert engines[0].ran == ["fold1", "fold2"]
+
+
+def test_a_folder_made_of_other_labels_is_refused(cohort: Path, finished: Path, tmp_path: Path) -> None:
+    changed = make_cohort(tmp_path / "changed")
+    text = (changed / "manifest.csv").read_text()
+    (changed / "manifest.csv").write_text(text.replace("train-0,p-train-0,a", "train-0,p-train-0,b"))
+    done = pams(*command(changed, finished))
+    assert done.exit_code == 2
+    assert "the slides, labels or folds (digest)" in done.output
+
+
+def test_prediction_is_the_mean_of_the_folds(cohort: Path, finished: Path, tmp_path: Path) -> None:
+    done = pams("predict", finished, cohort / "manifest.csv", "--features", cohort / "bags", "--json")
+    assert done.exit_code == 0, done.output
+    assert "28 of these slides were used to train folds" in done.stderr
+    found = json.loads(done.stdout)
+    assert found["files"][0] == str(finished / "predicted/predictions.csv")
+    alone = [
+        predict([finished / f"fold{fold}"], cohort / "manifest.csv", features=cohort / "bags") for fold in range(FOLDS)
+    ]
+    for level, name in enumerate(alone[0].hierarchy.level_names):
+        together = [list(slide["probabilities"][name].values()) for slide in found["slides"]]
+        np.testing.assert_allclose(together, np.mean([one.probabilities[level] for one in alone], 0), atol=1e-12)
+
+
+def test_evaluate_scores_and_compares_cross_validations(cohort: Path, finished: Path, tmp_path: Path) -> None:
+    other = pams(*command(cohort, tmp_path / "ce", "--method", "ce"))
+    assert other.exit_code == 0, other.output
+    done = pams("evaluate", tmp_path / "ce", finished, "--resamples", 20, "--json", "--out", tmp_path / "report")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [model["slides"] for model in found["files"]] == [28, 28]
+    wrong = pams("evaluate", finished, "--split", "val")
+    assert wrong.exit_code == 2
+    external = pams(
+        "evaluate", finished, "--manifest", cohort / "manifest.csv", "--features", cohort / "bags", "--json",
+        "--resamples", 0, "--out", tmp_path / "external",
+    )  # fmt: skip
+    assert external.exit_code == 0, external.output
+    one = pams("export", finished, "--out", tmp_path / "export")
+    assert one.exit_code == 2
+    assert f"name one of its folds, e.g. {finished / 'fold0'}" in one.output
+
+
+def test_the_folds_of_a_table_are_used_and_a_slide_tested_twice_is_averaged(
+    cohort: Path, finished: Path, tmp_path: Path
+) -> None:
+    table = read_table(finished / "manifest.csv")
+    for fold in range(FOLDS):
+        table[f"fold_{fold}"][0] = "test"  # as 'pams split --hold-out-tag' does
+    text = "\n".join(",".join(row) for row in [list(table), *zip(*table.values(), strict=True)])
+    (tmp_path / "labels.csv").write_text(text)
+    split = folds_of_table(tmp_path / "labels.csv")
+    assert split is not None
+    assert [fold[0] for fold in split.folds] == ["test"] * FOLDS
+    words = [str(word) for word in command(cohort, tmp_path / "cv")]
+    words[1] = str(tmp_path / "labels.csv")
+    del words[words.index("--folds") : words.index("--folds") + 2]
+    done = pams(*words)
+    assert done.exit_code == 0, done.output
+    assert "The table's own 3 folds are used" in done.output
+    assert "1 slide is tested in several folds" in done.output
+    pooled = read_table(tmp_path / "cv/predictions.csv")
+    alone = [read_table(tmp_path / f"cv/fold{fold}/predictions.csv") for fold in range(FOLDS)]
+    mean = np.mean([float(one["p_a"][one["slide_id"].index(table["slide_id"][0])]) for one in alone])
+    assert float(pooled["p_a"][0]) == pytest.approx(mean)
+    assert pooled["fold"][0] == "0 1 2"
