@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError, dataclass, fields, is_dataclass
 import numpy as np
 import pytest
 import torch
+from tests.reference.objectives import OBJECTIVES
 from torch import Tensor
 
 from pams_mil.hierarchy import ClassHierarchy, Level
@@ -112,13 +113,19 @@ def _total(method: Method, hierarchy: ClassHierarchy, true: int, predicted: int)
     for level in method.trained_levels(hierarchy):
         count = hierarchy.num_classes(level)
         said = int(hierarchy.lift(predicted, level))
-        logits = torch.full((1, count), -2.0)
-        logits[0, said] = 2.0
-        if "corn" in type(method).__name__.lower():  # its logits answer "more urgent than k?"
-            logits = torch.where(torch.arange(count) < said, 2.0, -2.0)[None]
-        outputs.append(Output(logits, weight=torch.eye(count, 8)))
+        outputs.append(Output(_confident(method, hierarchy, count, said), weight=torch.eye(count, 8)))
     terms = method.objective(hierarchy).eval()(outputs, targets_for(method, hierarchy, [true]))
     return float(sum(terms.values()))
+
+
+def _confident(method: Method, hierarchy: ClassHierarchy, count: int, said: int) -> Tensor:
+    """Logits by which the method itself takes one class for the most probable: one score per class, or the answers
+    to "more urgent than k?" of an ordinal chain. Which of them a method reads is for its probabilities to say."""
+    classes = torch.arange(count)
+    readings = [torch.where(classes == said, 2.0, -2.0)[None], torch.where(classes < said, 2.0, -2.0)[None]]
+    objective = method.objective(hierarchy)
+    shares = [float(objective.probabilities([Output(logits)])[0][0, said]) for logits in readings]
+    return readings[int(np.argmax(shares))]
 
 
 def check_probabilities(method: Method, hierarchy: ClassHierarchy) -> None:
@@ -177,4 +184,26 @@ def check_tier1(method: Method, hierarchy: ClassHierarchy) -> None:
         torch.testing.assert_close(tiered[name], factor * value)
 
 
-CHECKS = [check_terms, check_reads_targets, check_probabilities, check_weights, check_extremes, check_tier1]
+def check_equals_loops(method: Method, hierarchy: ClassHierarchy) -> None:
+    """Every term of the objective equals a loop over its equation; a method without one does not conform."""
+    name = type(method).__module__.rpartition(".")[2]
+    assert name in OBJECTIVES, f"{name} has no loop reference in tests/reference/objectives.py"
+    fine = np.arange(hierarchy.num_classes())[::-1].copy()
+    parameters = parameters_for(method, hierarchy, len(fine), seed=3)
+    targets = targets_for(method, hierarchy, fine)
+    with torch.no_grad():
+        wide = [(3 * logits.double(), rows.double()) for logits, rows in parameters]
+        terms = method.objective(hierarchy).double()(outputs_of(wide), targets)
+    expected = OBJECTIVES[name](
+        method, hierarchy, [logits.tolist() for logits, _ in wide], [rows.tolist() for _, rows in wide],
+        [target.tolist() for target in targets],
+    )  # fmt: skip
+    assert terms.keys() == expected.keys()
+    for term, value in terms.items():
+        assert value.item() == pytest.approx(expected[term], rel=1e-6), term
+
+
+CHECKS = [
+    check_terms, check_reads_targets, check_probabilities, check_weights, check_extremes, check_tier1,
+    check_equals_loops,
+]  # fmt: skip

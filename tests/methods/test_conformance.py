@@ -10,6 +10,7 @@ import torch
 from tests.methods.conformance import (
     CHECKS,
     TREES,
+    check_equals_loops,
     check_extremes,
     check_is_a_frozen_value,
     check_probabilities,
@@ -20,9 +21,9 @@ from tests.methods.conformance import (
 )
 
 from pams_mil import discover
-from pams_mil.methods.ce import ce_loss
+from pams_mil.methods.ce import CrossEntropy, ce_loss
 from pams_mil.methods.method import FinestMethod, Method
-from pams_mil.methods.objective import LevelLoss, Objective
+from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective
 
 NAMES = discover.available("methods")
 EXPECTED = {
@@ -123,6 +124,19 @@ class _IgnoresPseudoBags(_Sabotaged):
         return Objective({"loss": (1.0, OneTier())}, num_outputs=1)
 
 
+class _Doubled(CrossEntropy):
+    def objective(self, hierarchy):
+        plain = super().objective(hierarchy)
+        return Objective({"ce": (2.0, plain.terms["ce"])}, num_outputs=plain.num_outputs)
+
+
+class _SkipsALevel(CrossEntropy):
+    def objective(self, hierarchy):
+        finest = hierarchy.num_levels - 1
+        only = LevelTerm({finest: self.level_loss(hierarchy, finest)})
+        return Objective({"ce": (1.0, only)}, num_outputs=hierarchy.num_levels)
+
+
 @pytest.mark.parametrize(
     ("saboteur", "check"),
     [
@@ -139,6 +153,18 @@ def test_saboteurs_are_caught(saboteur, check):
     check(_Sabotaged(), TREES["bracs"])
     with pytest.raises(AssertionError):
         check(saboteur(), TREES["bracs"])
+
+
+def test_a_method_without_a_loop_reference_is_refused():
+    with pytest.raises(AssertionError, match=r"has no loop reference in tests/reference/objectives\.py"):
+        check_equals_loops(_Sabotaged(), TREES["bracs"])
+
+
+@pytest.mark.parametrize("saboteur", [_Doubled, _SkipsALevel])
+def test_a_method_that_is_not_its_equation_is_refused(saboteur):
+    saboteur.__module__ = "pams_mil.methods.ce"
+    with pytest.raises(AssertionError):
+        check_equals_loops(saboteur(), TREES["bracs"])
 
 
 def test_a_mutable_method_is_caught():

@@ -69,3 +69,27 @@ def dtfd(
     z = sum(b * d for b, d in zip(beta, distilled, strict=True))
     mass = np.array([sum(b for b, owner in zip(beta, owners, strict=True) if owner == g) for g in groups])
     return state["head.weight"] @ z + state["head.bias"], np.stack(tier1), alpha * mass
+
+
+def clam_instance_loss(
+    bag: Array, state: dict[str, Array], true: int, *, samples: int, classes: int, subtyping: bool
+) -> float:
+    """CLAM's clustering constraint of one bag: cross-entropy of "is evidence" for the most and least attended."""
+    rows = relu_project(bag, state)
+    alpha = softmax(attention_scores(rows, state, "scores"))
+    order = sorted(range(len(bag)), key=lambda i: (-alpha[i], i))
+    count = min(samples, len(bag))
+
+    def mean_loss(head: int, cases: list[tuple[int, int]]) -> float:
+        total = 0.0
+        for instance, label in cases:
+            logits = state[f"instance_heads.{head}.weight"] @ rows[instance] + state[f"instance_heads.{head}.bias"]
+            total -= math.log(softmax(logits)[label])
+        return total / len(cases)
+
+    evidence = [(i, 1) for i in order[:count]] + [(i, 0) for i in order[-count:]]
+    loss = mean_loss(true, evidence)
+    if not subtyping:
+        return loss
+    others = [mean_loss(head, [(i, 0) for i in order[:count]]) for head in range(classes) if head != true]
+    return (loss + sum(others)) / classes

@@ -138,6 +138,21 @@ class Objective(nn.Module):
         return [self._probabilities(output.logits) for output in outputs]
 
 
+def auxiliary_terms(
+    outputs: Sequence[LevelOutput], targets: Sequence[Tensor], weights: Tensor | None = None
+) -> dict[str, Tensor]:
+    """What models add to their own training loss: summed over levels, averaged over bags as an objective's terms are.
+
+    Whatever the method, a model that has such terms is trained with them (CLAM's instance loss).
+    """
+    total: dict[str, Tensor] = {}
+    for output, target in zip(outputs, targets, strict=True):
+        for name, values in (output.auxiliary(target) if output.auxiliary is not None else {}).items():
+            value = values.mean() if weights is None else (values * weights.to(values)).mean()
+            total[name] = total[name] + value if name in total else value
+    return total
+
+
 def softmax_probabilities(logits: Tensor) -> Tensor:
     """Softmax in float32 or better."""
     return ops.at_least_float32(logits).softmax(-1)

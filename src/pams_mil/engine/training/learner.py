@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from pams_mil.engine.training.finite import refuse_non_finite
+from pams_mil.errors import ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.objective import Objective
+from pams_mil.methods.objective import Objective, auxiliary_terms
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.hierarchical import HierarchicalModel
 
@@ -45,7 +46,7 @@ class Learner(nn.Module):
         targets: Tensor,
         weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Weighted terms whose sum is the loss.
+        """Weighted terms whose sum is the loss: the method's, and what the model adds itself.
 
         Args:
             features: [sum n_i, d] of packed bags.
@@ -59,7 +60,8 @@ class Learner(nn.Module):
         total: dict[str, Tensor] = {}
         for number, target in enumerate(targets):
             weight = None if weights is None else weights[number]
-            terms = self.objective(outputs, self.lift(target), weight)
+            lifted = self.lift(target)
+            terms = joined_terms(self.objective(outputs, lifted, weight), auxiliary_terms(outputs, lifted, weight))
             total = {name: total[name] + value for name, value in terms.items()} if total else terms
         return total
 
@@ -88,6 +90,14 @@ class Learner(nn.Module):
         found = [child for tower in model.towers for child in tower.children()]
         found += [heads for heads in (model.heads, model.tier1_heads) if heads is not None]
         return [part for part in found if any(True for _ in part.parameters())]
+
+
+def joined_terms(method: dict[str, Tensor], model: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The terms of a method and of a model; a name that both use would hide one of them."""
+    both = method.keys() & model.keys()
+    if both:
+        raise ParameterError(f"Method and model both have a loss term called {listing(both)}; rename one of them.")
+    return {**method, **model}
 
 
 @dataclass(frozen=True)

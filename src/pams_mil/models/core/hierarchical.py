@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -88,10 +89,12 @@ class HierarchicalModel(nn.Module):
         ranking = heads_of(tier1_heads)[-1] if tower.ranks_instances else None
         embedded = tower.embed(batch, attention=attention, tier1_head=ranking)
         scored = heads(embedded.vectors)
+        # What the tower adds to its loss speaks of its own classes, those of the finest level.
+        parts = [*[replace(embedded, auxiliary=None)] * (len(scored) - 1), embedded]
         if tier1_heads is None or embedded.tier1_vectors is None:
-            return tuple(level_output(embedded, level) for level in scored)
+            return tuple(level_output(part, level) for part, level in zip(parts, scored, strict=True))
         tier1 = [level.logits for level in tier1_heads(embedded.tier1_vectors)]
-        return tuple(level_output(embedded, level, logits) for level, logits in zip(scored, tier1, strict=True))
+        return tuple(level_output(*made) for made in zip(parts, scored, tier1, strict=True))
 
 
 def _check_arguments(num_classes: Sequence[int], towers: str, heads: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -17,7 +18,11 @@ from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head, Scored, make_head
 from pams_mil.models.core.inputs import as_batch
 
-__all__ = ["BagBatch", "Embedded", "LevelOutput", "MILModel", "level_output", "require_positive"]
+__all__ = ["Auxiliary", "BagBatch", "Embedded", "LevelOutput", "MILModel", "level_output", "require_positive"]
+
+
+Auxiliary = Callable[[Tensor], Mapping[str, Tensor]]
+"""Classes [b] of the bags -> named values [b], already weighted, that are added to the loss of a training step."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class LevelOutput:
         weight: [c, e], the rows of the head's weight as used.
         tier1_logits: [g, c] of DTFD's pseudo-bags.
         tier1_bag: [g], the bag each pseudo-bag belongs to.
+        auxiliary: what the model itself adds to its training loss; None for nothing, and in evaluation.
     """
 
     logits: Tensor
@@ -39,6 +45,7 @@ class LevelOutput:
     weight: Tensor | None = None
     tier1_logits: Tensor | None = None
     tier1_bag: Tensor | None = None
+    auxiliary: Auxiliary | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,7 @@ class Embedded:
         tier1_vectors: [g, e] of pseudo-bags, or None.
         tier1_bag: [g], or None.
         repeats: r.
+        auxiliary: as in `LevelOutput`, for classes of the finest level that the model serves.
     """
 
     vectors: Tensor
@@ -58,6 +66,7 @@ class Embedded:
     tier1_vectors: Tensor | None = None
     tier1_bag: Tensor | None = None
     repeats: int = 1
+    auxiliary: Auxiliary | None = None
 
 
 class MILModel(nn.Module, ABC):
@@ -112,7 +121,7 @@ def level_output(embedded: Embedded, scored: Scored, tier1_logits: Tensor | None
         log_p = logits.reshape(embedded.repeats, -1, logits.shape[-1]).log_softmax(-1)
         logits = log_p.logsumexp(0) - math.log(embedded.repeats)
         vectors = vectors.reshape(embedded.repeats, -1, vectors.shape[-1]).mean(0)
-    return LevelOutput(logits, vectors, embedded.attention, rows, tier1_logits, embedded.tier1_bag)
+    return LevelOutput(logits, vectors, embedded.attention, rows, tier1_logits, embedded.tier1_bag, embedded.auxiliary)
 
 
 def require_positive(**values: int) -> None:
