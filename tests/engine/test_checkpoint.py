@@ -21,6 +21,8 @@ from pams_mil.engine.run.blueprint import Blueprint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.optimizer_state import flatten, unflatten
 from pams_mil.errors import CheckpointError, OutputError
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.hierarchy_json import hierarchy_to_json
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +141,7 @@ def test_a_checkpoint_cannot_name_code_to_run(tmp_path):
     content = {
         "method": {"name": "os:mkdir", "path": str(tmp_path / "executed")},
         "model": {"name": "abmil"},
-        "hierarchy": {},
+        "hierarchy": hierarchy_to_json(ClassHierarchy.flat(["a", "b"])),
         "in_features": 4,
         "encoder": {},
     }

@@ -133,12 +133,6 @@ def test_export_is_the_same_model(cohort, runs, tmp_path):
         export(runs["pams"], tmp_path / "out")
 
 
-def test_export_of_a_model_without_a_graph_says_so(runs, tmp_path):
-    found = export(runs["dtfd"], tmp_path / "out")
-    assert found["model.onnx"].startswith(("not possible", "equal"))
-    assert (tmp_path / "out/model.onnx").exists() == found["model.onnx"].startswith("equal")
-
-
 def invoke(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 

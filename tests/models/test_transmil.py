@@ -39,6 +39,8 @@ def test_equals_the_equations(n, masked):
         bag.numpy(), numpy_state(model), heads=2, landmarks=options["landmarks"], masked=masked
     )
     assert torch.allclose(model(bag).logits[0], torch.from_numpy(expected), atol=1e-9)
+    graph = model.head(model.trace(bag).vectors)[0]
+    assert torch.allclose(graph, torch.from_numpy(expected), atol=1e-9)
     single = model.float()(bag.float()).logits[0].double()
     assert torch.allclose(single, torch.from_numpy(expected), atol=1e-4)
 

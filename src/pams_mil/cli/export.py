@@ -13,7 +13,9 @@ from pams_mil.cli.out_option import out_folder
 def export(
     run: Path = typer.Argument(..., metavar="RUN", help="A run folder."),
     out: Path | None = typer.Option(None, "--out", callback=out_folder, help="Where to write; default: <run>/export."),
-    onnx: bool = typer.Option(True, "--onnx/--no-onnx", help="Also write an ONNX graph where the model allows it."),
+    onnx: bool | None = typer.Option(
+        None, "--onnx/--no-onnx", help="Write an ONNX graph, or fail; not at all. Default: where the model allows it."
+    ),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow a run that names your own method or model."),
 ) -> None:
     """Write weights (safetensors), a description (JSON), a model card, and an ONNX graph checked against the model.

@@ -31,6 +31,7 @@ from pams_mil.models.layers.projection import Projection
 DISCOVER = "DTFD"
 
 _DISTILLATIONS = ("afs", "max", "maxmin")
+_LOWEST = torch.finfo(torch.float32).min
 _GRADIENTS = ("detach", "joint")
 
 
@@ -131,6 +132,32 @@ class DTFD(MILModel):
             tier1_bag=torch.tensor(owners, device=batch.features.device),
             repeats=len(results[0].vectors),
         )
+
+    @property
+    def graph_refusal(self) -> str:
+        """Ranking inside pseudo-bags chooses rows one pseudo-bag at a time, which a graph of any n cannot hold."""
+        return (
+            f"DTFD's distillation {self.distillation!r} ranks instances; only 'afs' does not"
+            if self.ranks_instances
+            else ""
+        )
+
+    @property
+    def graph_partitions(self) -> int:
+        """All partitions that evaluation averages over."""
+        return self.splits
+
+    def trace(self, features: Tensor, groups: Tensor | None = None) -> Embedded:
+        """Tier-2 vectors [r, e] for given partitions [r, n]; a pseudo-bag without instances has no weight."""
+        if groups is None:
+            raise ParameterError("A graph of DTFD takes the partition into pseudo-bags as its second input.")
+        instances = self._project(features)
+        member = groups[:, None, :] == torch.arange(self.pseudo_bags, device=groups.device)[:, None]
+        alpha = torch.where(member, self.tier1_scores(instances), _LOWEST).softmax(-1)
+        pooled = alpha @ instances
+        scores = self.tier2_scores(pooled.flatten(0, 1)).reshape(-1, self.pseudo_bags)
+        beta = torch.where(member.to(scores.dtype).amax(-1) > 0, scores, _LOWEST).softmax(-1)
+        return Embedded((beta[:, None] @ pooled).squeeze(1), repeats=self.splits)
 
     def _project(self, features: Tensor) -> Tensor:
         instances: Tensor = self.residual(self.projection.project(features))

@@ -25,6 +25,13 @@ from pams_mil.models.kernels.fast_dropout import FastDropout
 from pams_mil.models.layers.nystrom import NystromAttention
 from pams_mil.models.layers.ppeg import PPEG
 from pams_mil.models.layers.projection import Projection
+from pams_mil.models.layers.transmil_graph import (
+    attend_plainly,
+    count_rows,
+    encode_position,
+    fill_square,
+    square_side,
+)
 
 DISCOVER = "TransMIL"
 
@@ -130,6 +137,16 @@ class TransMIL(MILModel):
         results = [self._embed_bag(bag) for bag in batch.bags()]
         maps = [_instance_attention(row, n) for (_, row), n in zip(results, batch.sizes, strict=True)]
         return Embedded(joined([vector for vector, _ in results]), joined(maps) if attention else None)
+
+    def trace(self, features: Tensor, groups: Tensor | None = None) -> Embedded:
+        """The class token [1, e] by the published equations, every token of both layers computed."""
+        instances = self.projection.project(features)
+        side = square_side(count_rows(features))
+        tokens = torch.cat([self.class_token, fill_square(instances, side)])
+        tokens = tokens + attend_plainly(self.layer1.attention, self.layer1.norm(tokens))
+        tokens = torch.cat([tokens[:1], encode_position(self.position, tokens[1:], side)])
+        tokens = tokens + attend_plainly(self.layer2.attention, self.layer2.norm(tokens))
+        return Embedded(self.norm(tokens[:1]))
 
     def _embed_bag(self, bag: Tensor) -> tuple[Tensor, Tensor]:
         n = len(bag)

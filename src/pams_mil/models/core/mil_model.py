@@ -93,6 +93,25 @@ class MILModel(nn.Module, ABC):
         """Whether `embed` needs a tier-1 head."""
         return False
 
+    @property
+    def graph_refusal(self) -> str:
+        """Why no graph of this model can be written, as the end of a sentence; empty when one can."""
+        return ""
+
+    @property
+    def graph_partitions(self) -> int:
+        """How many partitions into pseudo-bags a graph of this model takes besides the features."""
+        return 0
+
+    def trace(self, features: Tensor, groups: Tensor | None = None) -> Embedded:
+        """Vectors of one bag [n, d] while a graph is traced, in operations that hold for every n.
+
+        Args:
+            features: [n, d]
+            groups: [graph_partitions, n], the pseudo-bag of every instance.
+        """
+        return self.embed(BagBatch(features, (features.shape[0],), ("",)))
+
     @abstractmethod
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Vectors of checked bags; the head is what a two-tier model ranks instances with."""

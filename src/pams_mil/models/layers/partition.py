@@ -22,6 +22,16 @@ def random_groups(n: int, count: int, generator: torch.Generator | None) -> Tens
     return torch.empty_like(in_order).scatter_(0, torch.randperm(n, generator=generator), in_order)
 
 
+def fixed_groups(n: int, count: int, key: str, *, splits: int = 1) -> Tensor:
+    """The partitions [splits, n] of evaluation: a function of the slide id alone, into min(count, n) groups each.
+
+    >>> fixed_groups(5, 2, "slide 1").sum(1).tolist()
+    [2]
+    """
+    generators = [seeding.generator(0, "pseudo_bags", key, split) for split in range(splits)]
+    return torch.stack([random_groups(n, min(count, n), generator) for generator in generators])
+
+
 def batch_groups(batch: BagBatch, index: int, count: int, *, splits: int, training: bool) -> Tensor:
     """Partitions of one bag, [splits, n], into min(count, n) groups each.
 
@@ -31,9 +41,7 @@ def batch_groups(batch: BagBatch, index: int, count: int, *, splits: int, traini
     n = batch.sizes[index]
     count = min(count, n)
     if not training:
-        key = batch.key(index)
-        generators = [seeding.generator(0, "pseudo_bags", key, split) for split in range(splits)]
-        groups = torch.stack([random_groups(n, count, generator) for generator in generators])
+        groups = fixed_groups(n, count, batch.key(index), splits=splits)
     elif batch.seeds:
         groups = random_groups(n, count, seeding.generator(batch.seeds[index], "pseudo_bags"))[None]
     else:

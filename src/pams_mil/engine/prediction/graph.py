@@ -1,0 +1,139 @@
+"""A trained model as an ONNX graph for bags of any size, kept only if it agrees with the model."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pams_mil import atomic
+from pams_mil.engine.prediction.predict import LoadedRun
+from pams_mil.errors import MissingExtraError, OutputError
+from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.heads import Scored
+from pams_mil.models.core.mil_model import level_output
+from pams_mil.models.layers.partition import fixed_groups
+
+TOLERANCE = 1e-5
+"""How far the probabilities of a graph may be from the model's."""
+SIZES = (1, 2, 7, 64, 300, 5000)
+"""Bags that the comparison is made on; none of these is the size that the graph is traced with."""
+_TRACED = 50
+
+
+class GraphError(OutputError):
+    """A model of which no graph can be written."""
+
+
+class Graph(nn.Module):
+    """Features [n, d] (and, for DTFD, partitions) -> class probabilities [1, c] of every trained level."""
+
+    def __init__(self, run: LoadedRun) -> None:
+        super().__init__()
+        self.model: Any = run.learner.model
+        self.objective = run.learner.objective
+
+    def forward(self, features: Tensor, groups: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Probabilities, coarsest level first."""
+        outputs = []
+        for tower in self.model.towers:
+            embedded = tower.trace(features, groups)
+            if self.model.heads is not None:
+                outputs += [level_output(embedded, scored) for scored in self.model.heads(embedded.vectors)]
+            else:
+                scored = Scored(tower.head(embedded.vectors), embedded.vectors, tower.head.rows())
+                outputs.append(level_output(embedded, scored))
+        return tuple(self.objective.probabilities(outputs))
+
+
+def output_names(run: LoadedRun) -> list[str]:
+    """One output per trained level, coarsest first, named after it."""
+    return [f"probabilities_{run.blueprint.hierarchy.level_names[level]}" for level in run.learner.levels]
+
+
+def graph_inputs(run: LoadedRun) -> dict[str, Any]:
+    """What a graph of the run takes, by name."""
+    inputs: dict[str, Any] = {"features": {"shape": ["n", run.blueprint.in_features], "type": "float32"}}
+    tower: Any = run.learner.model.towers[0]
+    if tower.graph_partitions:
+        inputs["groups"] = {
+            "shape": [tower.graph_partitions, "n"],
+            "type": "int64",
+            "meaning": f"the pseudo-bag, 0 to {tower.pseudo_bags - 1}, of every instance: a random order of the "
+            "instances cut into pieces of nearly equal size. pams_mil.models.layers.partition.fixed_groups gives the "
+            "one that 'pams predict' takes for a slide id.",
+        }
+    return inputs
+
+
+def write_graph(run: LoadedRun, path: Path) -> str:
+    """Write the graph, compare it with the model on bags of several sizes, and say how well it agrees.
+
+    Raises:
+        GraphError: the model has no graph, or it does not agree; nothing is written.
+    """
+    tower: Any = run.learner.model.towers[0]
+    if tower.graph_refusal:
+        raise GraphError(f"{tower.graph_refusal}, so there is no ONNX graph of this model.")
+    runtime = _runtime()
+    generator = torch.Generator().manual_seed(0)
+    with atomic.replacing(path) as part:
+        _trace(run, part, _inputs(run, _TRACED, generator))
+        session = runtime.InferenceSession(part.read_bytes(), providers=["CPUExecutionProvider"])
+        worst = max(_difference(run, session.run, _inputs(run, n, generator)) for n in SIZES)
+        if not worst <= TOLERANCE:
+            raise GraphError(
+                f"The ONNX graph's probabilities would differ by {worst:.2g} from the model's; at most {TOLERANCE:g} "
+                "is allowed, so it was not kept."
+            )
+    return f"equal to the model within {worst:.1g} on bags of {', '.join(map(str, SIZES))} instances"
+
+
+def _inputs(run: LoadedRun, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+    found = {"features": torch.randn(n, run.blueprint.in_features, generator=generator)}
+    tower: Any = run.learner.model.towers[0]
+    if tower.graph_partitions:
+        found["groups"] = fixed_groups(n, tower.pseudo_bags, "", splits=tower.graph_partitions)
+    return found
+
+
+def _difference(run: LoadedRun, call: Callable[..., Any], inputs: dict[str, Tensor]) -> float:
+    expected = run.learner.predict(BagBatch.single(inputs["features"])).probabilities
+    found = call(None, {name: value.numpy() for name, value in inputs.items()})
+    pairs = zip(found, expected, strict=True)
+    return max(float(np.abs(np.asarray(one, dtype=np.float64) - two.numpy()).max()) for one, two in pairs)
+
+
+def _trace(run: LoadedRun, path: Path, example: dict[str, Tensor]) -> None:
+    """The tracing exporter: bags have any number of rows, which the newer exporter would fix at the example's."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    axes = {"features": {0: "n"}, "groups": {1: "n"}}
+    said = io.StringIO()  # a failing exporter prints the whole graph; the comparison finds out what its warnings fear
+    try:
+        # With gradients on, models take a bag as a whole; without, large bags go in blocks, which a graph cannot count.
+        with torch.enable_grad(), warnings.catch_warnings(), redirect_stdout(said), redirect_stderr(said):
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                Graph(run).eval(), tuple(example.values()), str(path), dynamo=False, input_names=list(example),
+                output_names=output_names(run), dynamic_axes={name: axes[name] for name in example},
+            )  # fmt: skip
+    except Exception as error:  # exporters raise whatever their tracing raises
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise GraphError(f"This model cannot be written as an ONNX graph: {lines[0][:200]}.") from error
+
+
+def _runtime() -> Any:
+    try:
+        import onnx  # noqa: F401, PLC0415  the exporter needs it
+        import onnxruntime  # noqa: PLC0415  optional
+    except ImportError as error:
+        raise MissingExtraError("Writing an ONNX graph", package="onnxruntime", extra="onnx") from error
+    return onnxruntime

@@ -1,0 +1,117 @@
+"""TransMIL's layers as they are published, in operations that a graph of any number of tokens can hold.
+
+The layers that train count tokens in Python and skip what is zero; a traced graph would keep the counts of the bag it
+was traced with. Here every count is a tensor: rows are taken by index, padding is one zero row taken many times.
+
+    rows of the square map: i mod n for i < s^2, s = ceil(sqrt(n))
+    left padding to m l tokens: row max(0, j - pad + 1) of [0, t_1, ..., t_n],  l = ceil(n / m), pad = m l - n
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from pams_mil.models.layers.nystrom import NystromAttention
+    from pams_mil.models.layers.ppeg import PPEG
+
+_LOWEST = torch.finfo(torch.float32).min
+
+
+def count_rows(rows: Tensor) -> Tensor:
+    """The number of rows as a tensor, which a tracer follows."""
+    return torch._shape_as_tensor(rows)[0]  # a plain `len` is a number, and stays that of the traced example
+
+
+def count_up(stop: Tensor) -> Tensor:
+    """0, 1, ..., stop - 1, for a number that is a tensor.
+
+    >>> count_up(torch.tensor(3)).tolist()
+    [0, 1, 2]
+    """
+    return torch.arange(stop, device=stop.device)  # type: ignore[call-overload, no-any-return]
+
+
+def square_side(n: Tensor) -> Tensor:
+    """The side s = ceil(sqrt(n)); double precision is exact for every number of tiles there can be.
+
+    >>> [square_side(torch.tensor(n)).item() for n in (1, 2, 4, 5, 10**8, 10**8 + 1)]
+    [1, 2, 2, 3, 10000, 10001]
+    """
+    return n.double().sqrt().ceil().long()
+
+
+def fill_square(rows: Tensor, side: Tensor) -> Tensor:
+    """[n, e] -> [s^2, e]: the first rows once more until the square is full.
+
+    >>> fill_square(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor(2)).flatten().tolist()
+    [1.0, 2.0, 3.0, 1.0]
+    """
+    return rows[count_up(side * side).to(rows.device) % count_rows(rows)]
+
+
+def encode_position(ppeg: PPEG, tokens: Tensor, side: Tensor) -> Tensor:
+    """PPEG of a square map: x + dw7(x) + dw5(x) + dw3(x); [s^2, e] -> [s^2, e]."""
+    width = tokens.shape[1]
+    square = tokens.transpose(0, 1).reshape(1, width, side, side)  # type: ignore[call-overload]
+    encoded: Tensor = square + ppeg.conv7(square) + ppeg.conv5(square) + ppeg.conv3(square)
+    return encoded.reshape(width, -1).transpose(0, 1)
+
+
+def attend_plainly(attention: NystromAttention, tokens: Tensor) -> Tensor:
+    """Nystrom attention with all its landmarks and all padding, as its equations have it; [n, e] -> [n, e]."""
+    n, heads, landmarks = count_rows(tokens), attention.heads, attention.landmarks
+    length = (n + landmarks - 1) // landmarks
+    pad = landmarks * length - n
+    index = torch.clamp(count_up(landmarks * length).to(tokens.device) - pad + 1, min=0)
+    padded = torch.cat([torch.zeros_like(tokens[:1]), tokens])[index]
+    width = tokens.shape[1] // heads
+    qkv = functional.linear(padded, attention.qkv.weight).reshape(-1, 3, heads, width).permute(1, 2, 0, 3)
+    q, k, v = qkv[0] * width**-0.5, qkv[1], qkv[2]
+    real = index > 0
+    q_mean, k_mean = (_landmark_means(part, real, landmarks, pad // length, attention.masked) for part in (q, k))
+    unseen = torch.where(real, 0.0, _LOWEST).to(q.dtype) if attention.masked else torch.zeros_like(q[0, :, 0])
+    a1 = (q @ k_mean.transpose(-1, -2)).softmax(-1)
+    a2 = (q_mean @ k_mean.transpose(-1, -2)).softmax(-1)
+    a3 = (q_mean @ k.transpose(-1, -2) + unseen).softmax(-1)
+    taps = attention.taps[:, None, :, None]
+    near = functional.conv2d(v[None], taps, padding=(taps.shape[2] // 2, 0), groups=heads)[0]
+    mixed = a1 @ apply_inverse(a2, a3 @ v, steps=attention.pinv_steps) + near
+    attended: Tensor = attention.out(mixed.transpose(0, 1).reshape(-1, heads * width))
+    return attended[count_up(n) + pad]
+
+
+def _landmark_means(part: Tensor, real: Tensor, landmarks: int, empty: Tensor, masked: bool) -> Tensor:
+    """Means over l neighbors, [h, m l, d] -> [h, m, d]; masked: of real tokens alone, in landmarks that hold any."""
+    heads, _, width = part.shape
+    by_landmark = part.reshape(heads, landmarks, -1, width)
+    if not masked:
+        return by_landmark.mean(2)
+    counts = real.to(part.dtype).reshape(landmarks, -1).sum(1).clamp(min=1)[:, None]
+    return (by_landmark.sum(2) / counts)[:, count_up(landmarks - empty) + empty]
+
+
+def apply_inverse(a: Tensor, y: Tensor, *, steps: int) -> Tensor:
+    """Z Y for the iterate Z after `steps` steps from A^T / c, c the largest column sum; see `pseudo_inverse`.
+
+    A matrix whose columns sum to 1 and that is its own inverse:
+
+    >>> a = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]])
+    >>> apply_inverse(a, torch.tensor([[[3.0], [5.0]]]), steps=6).flatten().tolist()
+    [5.0, 3.0]
+    """
+    shrink = a.sum(-2).amax().rsqrt()
+    root = a * shrink
+    r = root @ root.transpose(-1, -2)
+    for _ in range(steps - 1):
+        u, p = r @ r - 7 / 2 * r, r @ y
+        y = 13 / 4 * (y - 11 / 52 * p) - 1 / 4 * (u @ (p - 7 / 2 * y))
+        r = 27 / 32 * (r - 22 / 27 * u) - 1 / 4 * (u @ u)
+    p = r @ y
+    rp = r @ p
+    y = 1 / 4 * (13 * y - 15 * p + 7 * rp - r @ rp)
+    return root.transpose(-1, -2) @ y * shrink
