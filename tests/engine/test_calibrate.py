@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.engine import calibrate, predict
+from pams_mil.engine.prediction.calibrate import run_bias
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.run_calibration import read_calibration
 from pams_mil.errors import CheckpointError, RunError
@@ -238,3 +242,17 @@ def test_the_command_explains_itself(copied):
     wrong = CliRunner().invoke(app, ["calibrate", str(copied), "--form", "temprature"])
     assert wrong.exit_code == 2
     assert "Did you mean 'temperature'?" in " ".join(wrong.stderr.split())
+
+
+def test_the_bias_of_a_run_and_the_benchmark_that_uses_it(runs):
+    bias = run_bias(runs["pams"])
+    fitted = calibrate(runs["pams"], form="temperature").levels[-1].calibration.bias
+    np.testing.assert_array_equal(bias.severity, fitted.severity)
+    np.testing.assert_array_equal(bias.drift, fitted.drift)
+    script = Path(__file__).parents[2] / "benchmarks" / "calibration.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(runs["pams"])], capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for row in ("as they are", "temperature + both", "slope + remix", "closed form alone"):
+        assert row in done.stdout

@@ -89,6 +89,15 @@ def calibrate(
     return result
 
 
+def run_bias(run: Path | str | RunFolder, *, trusted: bool = False) -> TrainingBias:
+    """What is known about how a run's training moved its probabilities at the finest level, e.g. for `redecide`."""
+    folder = run if isinstance(run, RunFolder) else open_run(run)
+    loaded = load_run(folder.path, trusted=trusted)
+    cohort = open_cohort(folder.config().data, loaded.blueprint.hierarchy)
+    drift, _ = _drift(folder.config(), cohort)
+    return _bias(loaded.learner, len(loaded.learner.levels) - 1, drift, cohort)[0]
+
+
 @dataclass(frozen=True, eq=False)
 class _Slides:
     """The validation slides: finest classes and patients [n], and (slide, patient, label) of each."""
