@@ -53,7 +53,7 @@ def test_a_tag_never_runs_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("classes: [a, b]\n# " + "x" * 10_000_000, "characters; a class file has at most"),
+        ("classes: [a, b]\n# " + "x" * 10_000_000, "characters; expected at most"),
         ("classes: " + "[" * 100_000 + "]" * 100_000, "nested deeper than 32"),
         ("classes: " + "{a: " * 10_000 + "b" + "}" * 10_000, "nested deeper than 32"),
         ("classes:\n" + "".join(" " * depth + f"g{depth}:\n" for depth in range(1, 200)), "nested deeper than 32"),
@@ -73,7 +73,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path):
     path = tmp_path / "huge.yaml"
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(HierarchyError, match=r"1,099,511,627,776 bytes; a class file has at most 262,144"):
+    with pytest.raises(HierarchyError, match=r"1,099,511,627,776 bytes; expected at most 262,144"):
         ClassHierarchy.load(path)
 
 

@@ -22,6 +22,8 @@ LAYERS = {
         "atomic",
         "discover",
         "tables",
+        "parameters",
+        "yaml_guard",
         "core_team",
         "devices",
     },

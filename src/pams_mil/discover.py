@@ -23,7 +23,7 @@ def available(package: str) -> tuple[str, ...]:
 
     Modules are looked at as text, so listing the choices imports nothing (torch stays out of `--help`).
     """
-    modules = Path(__file__).with_name(package).glob("*.py")
+    modules = Path(__file__).parent.joinpath(*package.split(".")).glob("*.py")
     return tuple(sorted(module.stem for module in modules if _MARK.search(module.read_text("utf-8"))))
 
 

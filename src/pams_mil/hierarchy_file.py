@@ -26,14 +26,12 @@ import yaml
 
 from pams_mil.errors import HierarchyError, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy, Level
+from pams_mil.yaml_guard import MOST_CHARACTERS, check_events
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 KEYS = ("name", "classes", "levels", "display", "aliases", "ranks", "source")
-MOST_BYTES = 1 << 18
-MOST_DEPTH = 32
-MOST_EVENTS = 20_000
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,9 @@ def load(name_or_path: str | Path) -> ClassHierarchy:
         )
     if not path.is_file():
         raise HierarchyError(f"{path} is not a file; expected a YAML class file.")
-    if path.stat().st_size > MOST_BYTES:
+    if path.stat().st_size > MOST_CHARACTERS:
         raise HierarchyError(
-            f"{path} is {path.stat().st_size:,} bytes; a class file has at most {MOST_BYTES:,}. Is it the right file?"
+            f"{path} is {path.stat().st_size:,} bytes; expected at most {MOST_CHARACTERS:,}. Is it the right file?"
         )
     try:
         content = path.read_text("utf-8-sig")
@@ -120,28 +118,12 @@ def _exists(path: Path) -> bool:
 
 def _compose(text: str, where: str) -> yaml.Node | None:
     """The YAML node tree, once its events have shown that it is small, flat enough and free of anchors and tags."""
-    if len(text) > MOST_BYTES:
-        raise HierarchyError(f"{where} is {len(text):,} characters; a class file has at most {MOST_BYTES:,}.")
-    depth = 0
+    check_events(text, where=where, error=HierarchyError)
     try:
-        for number, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
-            _check_event(event, where)
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MOST_DEPTH:
-                raise HierarchyError(f"{where} is nested deeper than {MOST_DEPTH} at {_at(event)}.")
-            if number > MOST_EVENTS:
-                raise HierarchyError(f"{where} has more than {MOST_EVENTS:,} entries. Is it the right file?")
         root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
+    except yaml.YAMLError as error:  # several documents in one file
         raise HierarchyError(f"{where} is not valid YAML: {error}") from error
     return root
-
-
-def _check_event(event: yaml.Event, where: str) -> None:
-    if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-        raise HierarchyError(f"{where} uses YAML anchors (& or *); write every class out, at {_at(event)}.")
-    if getattr(event, "tag", None):
-        raise HierarchyError(f"{where} uses a YAML tag (!) at {_at(event)}; everything in a class file is plain text.")
 
 
 def _entries(node: yaml.Node, group: str, where: str) -> list[_Entry]:
@@ -269,5 +251,5 @@ def _kind(node: yaml.Node | None) -> str:
     return "nothing" if node is None else kinds.get(type(node), "something else")
 
 
-def _at(node: yaml.Node | yaml.Event) -> str:
+def _at(node: yaml.Node) -> str:
     return f"line {node.start_mark.line + 1}" if node.start_mark is not None else "an unknown line"

@@ -97,7 +97,7 @@ def test_features_that_are_not_finite_are_refused_with_the_row():
         ("randommix", {"tau": 101}, "from 0 to 100"),
         ("pseudomix", {"pseudo_bags": 0}, "pseudo_bags"),
         ("prototype_mix", {"mode": "add"}, "'append', 'replace', 'interpolate', 'cov', 'joint'"),
-        ("prototype_mix", {"rate": True}, "rate must be a number"),
+        ("prototype_mix", {"rate": True}, "rate must be a finite number"),
     ],
 )
 def test_bad_settings_are_refused_in_words(name, options, message):

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.checks import checked, require_number
+from pams_mil.methods.checks import checked
 from pams_mil.methods.method import FinestMethod
 from pams_mil.methods.objective import LevelLoss
+from pams_mil.parameters import require_number
 
 DISCOVER = "Co2"
 

@@ -28,10 +28,10 @@ from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.alignment import AlignmentTerm, child_counts
 from pams_mil.methods.ce import CrossEntropy
-from pams_mil.methods.checks import require_count, require_number
 from pams_mil.methods.margin import MarginTerm
 from pams_mil.methods.method import Heads, Method, Towers
 from pams_mil.methods.objective import LevelTerm, Objective
+from pams_mil.parameters import require_count, require_number
 
 if TYPE_CHECKING:
     from pams_mil.models.core.mil_model import LevelOutput

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.alignment import DETACH, AlignmentTerm, Detach
 from pams_mil.methods.ce import CrossEntropy
-from pams_mil.methods.checks import require_choice, require_number
 from pams_mil.methods.method import Method, Towers
 from pams_mil.methods.objective import LevelTerm, Objective
+from pams_mil.parameters import require_choice, require_number
 
 DISCOVER = "Hong"
 

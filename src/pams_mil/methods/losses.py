@@ -11,11 +11,10 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from pams_mil.errors import ParameterError, listing, nearest
+from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.cdw_ce import CdwCe
 from pams_mil.methods.ce import CrossEntropy
-from pams_mil.methods.checks import require_choice
 from pams_mil.methods.co2 import Co2
 from pams_mil.methods.corn import Corn
 from pams_mil.methods.emd import Emd
@@ -26,6 +25,7 @@ from pams_mil.methods.objective import LevelLoss
 from pams_mil.methods.soft_labels import SoftLabels
 from pams_mil.methods.sord import Sord
 from pams_mil.methods.weighted_ce import WeightedCrossEntropy
+from pams_mil.parameters import refuse_unknown, require_choice
 
 _REDUCTIONS = ("mean", "sum", "none")
 _NOT_FOR_LOSSES = {field.name for field in fields(Method)}
@@ -51,12 +51,8 @@ class HierarchyLoss(nn.Module):
         super().__init__()
         require_choice("reduction", reduction, _REDUCTIONS)
         known = [field.name for field in fields(self.recipe) if field.name not in _NOT_FOR_LOSSES]
-        for name in parameters:
-            if name not in known:
-                raise ParameterError(
-                    f"{type(self).__name__} has no parameter {name!r}.{nearest(name, known)} "
-                    f"It has: {listing(['level', 'reduction', *known], most=20)}."
-                )
+        own = ["level", "reduction", *known]
+        refuse_unknown(type(self).__name__, parameters, own, kind="parameter", error=ParameterError)
         recipe: _Recipe = self.recipe(**parameters)
         self.reduction = reduction
         self.loss = recipe.level_loss(hierarchy, hierarchy.level(level))

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.checks import require_choice
 from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective, softmax_probabilities
+from pams_mil.parameters import require_choice
 
 Towers = Literal["finest", "shared", "per_level"]
 Heads = Literal["linear", "normalized", "split"]

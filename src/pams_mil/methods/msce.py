@@ -14,8 +14,9 @@ import numpy as np
 from torch import Tensor
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.checks import checked, require_choice, require_number
+from pams_mil.methods.checks import checked
 from pams_mil.methods.objective import LevelLoss
+from pams_mil.parameters import require_choice, require_number
 from pams_mil.severity import Distance, Matrix, Orientation, check_cost, loss_weight
 
 CostMatrix = Sequence[Sequence[float]]

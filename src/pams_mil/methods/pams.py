@@ -25,10 +25,10 @@ from typing import Any, ClassVar
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.alignment import DETACH, AlignmentTerm, Detach, alignment_loss
-from pams_mil.methods.checks import require_choice, require_number
 from pams_mil.methods.method import Method, Towers
 from pams_mil.methods.msce import CostMatrix, Msce, msce_loss
 from pams_mil.methods.objective import LevelTerm, Objective
+from pams_mil.parameters import require_choice, require_number
 from pams_mil.severity import Distance, Orientation
 
 __all__ = ["Pams", "alignment_loss", "msce_loss"]

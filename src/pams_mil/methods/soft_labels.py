@@ -20,9 +20,10 @@ import numpy as np
 from torch import Tensor
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.checks import checked, require_number
+from pams_mil.methods.checks import checked
 from pams_mil.methods.method import FinestMethod
 from pams_mil.methods.objective import LevelLoss
+from pams_mil.parameters import require_number
 from pams_mil.severity import Matrix, lca_cost
 
 DISCOVER = "SoftLabels"

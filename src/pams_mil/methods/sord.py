@@ -18,10 +18,10 @@ from torch import Tensor
 
 from pams_mil import ops
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.checks import require_number
 from pams_mil.methods.method import FinestMethod
 from pams_mil.methods.objective import LevelLoss
 from pams_mil.methods.soft_labels import soft_labels_loss
+from pams_mil.parameters import require_number
 
 DISCOVER = "Sord"
 

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.checks import checked, require_number
+from pams_mil.methods.checks import checked
 from pams_mil.methods.method import LevelMethod
 from pams_mil.methods.objective import LevelLoss
+from pams_mil.parameters import require_number
 
 DISCOVER = "WeightedCrossEntropy"
 

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
-from pams_mil.models.core.mil_model import Embedded, MILModel, require_positive
-from pams_mil.models.core.precision import at_least_float32
+from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.kernels.lean_pool import lean_pool, pools_leanly
 from pams_mil.models.layers.attention_pool import AttentionScores, stream_pool
 from pams_mil.models.layers.projection import Projection
+from pams_mil.ops import at_least_float32
+from pams_mil.parameters import require_counts
 
 DISCOVER = "ABMIL"
 
@@ -48,7 +49,7 @@ class ABMIL(MILModel):
         super().__init__(
             in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
         )
-        require_positive(attention_features=attention_features)
+        require_counts(attention_features=attention_features)
         self.projection = Projection(in_features, embedding_features)
         self.scores = AttentionScores(embedding_features, attention_features, gated=gated)
 

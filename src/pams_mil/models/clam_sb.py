@@ -27,10 +27,11 @@ from pams_mil.errors import ParameterError
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.inputs import as_batch
-from pams_mil.models.core.mil_model import Embedded, MILModel, require_positive
-from pams_mil.models.core.precision import at_least_float32
+from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.layers.attention_pool import AttentionScores, merge_gates, stream_pool
 from pams_mil.models.layers.projection import Projection
+from pams_mil.ops import at_least_float32
+from pams_mil.parameters import require_counts
 
 DISCOVER = "ClamSB"
 
@@ -78,7 +79,7 @@ class ClamSB(MILModel):
         super().__init__(
             in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
         )
-        require_positive(attention_features=attention_features, instance_samples=instance_samples)
+        require_counts(attention_features=attention_features, instance_samples=instance_samples)
         if not 0 <= instance_weight < math.inf:
             raise ParameterError(f"instance_weight must be a number of at least 0, found {instance_weight!r}.")
         if not 0 <= dropout < 1:
@@ -132,7 +133,7 @@ class ClamSB(MILModel):
             samples: B.
             subtyping: classes exclude one another.
         """
-        require_positive(samples=samples)
+        require_counts(samples=samples)
         batch = as_batch(bags, mask=None, in_features=self.in_features)
         instances, weights = self._attend(batch)
         return self._losses(instances, weights, targets, samples=samples, subtyping=subtyping)

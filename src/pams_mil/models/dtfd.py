@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from pams_mil.errors import ParameterError
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head, make_head
-from pams_mil.models.core.mil_model import Embedded, MILModel, require_positive
-from pams_mil.models.core.precision import at_least_float32
+from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.kernels.lean_pool import lean_pool, pools_leanly
 from pams_mil.models.layers.attention_pool import AttentionScores, merge_gates, spread_scores, stream_pool
 from pams_mil.models.layers.distillation import ranked_rows
 from pams_mil.models.layers.partition import batch_groups
 from pams_mil.models.layers.projection import Projection
+from pams_mil.ops import at_least_float32
+from pams_mil.parameters import require_counts
 
 DISCOVER = "DTFD"
 
@@ -99,8 +100,8 @@ class DTFD(MILModel):
         super().__init__(
             in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
         )
-        require_positive(attention_features=attention_features, pseudo_bags=pseudo_bags, splits=splits)
-        require_positive(instances_per_pseudo_bag=instances_per_pseudo_bag)
+        require_counts(attention_features=attention_features, pseudo_bags=pseudo_bags, splits=splits)
+        require_counts(instances_per_pseudo_bag=instances_per_pseudo_bag)
         _check_choices(distillation, tier2_gradient, cam_class, num_classes)
         self.pseudo_bags, self.splits, self.distillation = pseudo_bags, splits, distillation
         self.per_group, self.cam_class, self.tier2_gradient = instances_per_pseudo_bag, cam_class, tier2_gradient

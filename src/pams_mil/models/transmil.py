@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pams_mil.errors import ParameterError
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
-from pams_mil.models.core.mil_model import Embedded, MILModel, require_positive
+from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.kernels.fast_dropout import FastDropout
 from pams_mil.models.layers.nystrom import NystromAttention
 from pams_mil.models.layers.ppeg import PPEG
@@ -32,6 +32,7 @@ from pams_mil.models.layers.transmil_graph import (
     fill_square,
     square_side,
 )
+from pams_mil.parameters import require_counts
 
 DISCOVER = "TransMIL"
 
@@ -103,7 +104,7 @@ class TransMIL(MILModel):
         super().__init__(
             in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
         )
-        require_positive(attention_heads=attention_heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel)
+        require_counts(attention_heads=attention_heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel)
         if not 0 <= dropout < 1:
             raise ParameterError(f"dropout must be in [0, 1), found {dropout!r}.")
         if kernel % 2 == 0:

@@ -17,7 +17,8 @@ import torch
 from pams_mil import seeding
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy, Ints
-from pams_mil.remix.strategy import PARTNER_RULES, PartnerRule, check_number, check_option
+from pams_mil.parameters import require_choice, require_number
+from pams_mil.remix.strategy import PARTNER_RULES, PartnerRule
 
 Mode = Literal["replace", "add"]
 
@@ -74,9 +75,9 @@ class Pairing:
     _keys: Ints = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_option("rule", self.rule, PARTNER_RULES)
-        check_option("mode", self.mode, ("replace", "add"))
-        check_number("probability", self.probability, 0, 1)
+        require_choice("rule", self.rule, PARTNER_RULES)
+        require_choice("mode", self.mode, ("replace", "add"))
+        require_number("probability", self.probability, at_least=0, at_most=1)
         ids, classes = list(self.slide_ids), self.hierarchy.num_classes()
         if len(ids) != len(self.targets) or len(set(ids)) != len(ids):
             raise ParameterError(

@@ -22,14 +22,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pams_mil.parameters import require_choice, require_count, require_number
 from pams_mil.remix.clustering.kmeans import euclidean_clusters, means
 from pams_mil.remix.strategy import (
     FROM_A,
     SYNTHETIC,
     Mixed,
     PartnerRule,
-    check_number,
-    check_option,
     check_pair,
     widened,
 )
@@ -71,11 +70,11 @@ class ReMix:
     """Train on the prototypes alone, as published, instead of adding to the slide's rows."""
 
     def __post_init__(self) -> None:
-        check_option("mode", self.mode, MODES)
-        check_number("rate", self.rate, 0, 1)
-        check_number("clusters", self.clusters, 1, whole=True)
-        check_number("iterations", self.iterations, 0, whole=True)
-        check_number("bank", self.bank, 1, whole=True)
+        require_choice("mode", self.mode, MODES)
+        require_number("rate", self.rate, at_least=0, at_most=1)
+        require_count("clusters", self.clusters, at_least=1)
+        require_count("iterations", self.iterations, at_least=0)
+        require_count("bank", self.bank, at_least=1)
 
     @property
     def partner(self) -> PartnerRule:

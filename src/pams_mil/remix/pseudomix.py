@@ -18,14 +18,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pams_mil.parameters import require_choice, require_count, require_number
 from pams_mil.remix.clustering.prototypes import Init, check_clustering, cluster
 from pams_mil.remix.strategy import (
     FROM_A,
     FROM_B,
     Mixed,
     PartnerRule,
-    check_number,
-    check_option,
     check_pair,
 )
 
@@ -58,10 +57,10 @@ class PseudoMix:
 
     def __post_init__(self) -> None:
         check_clustering(clusters=self.clusters, iterations=self.iterations, init=self.init)
-        check_number("pseudo_bags", self.pseudo_bags, 1, whole=True)
-        check_number("alpha", self.alpha, 1e-3)
-        check_number("mix_probability", self.mix_probability, 0, 1)
-        check_option("labels", self.labels, ("soft", "urgent"))
+        require_count("pseudo_bags", self.pseudo_bags, at_least=1)
+        require_number("alpha", self.alpha, at_least=1e-3)
+        require_number("mix_probability", self.mix_probability, at_least=0, at_most=1)
+        require_choice("labels", self.labels, ("soft", "urgent"))
 
     @property
     def partner(self) -> PartnerRule:

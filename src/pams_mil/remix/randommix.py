@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pams_mil.remix.strategy import Mixed, PartnerRule, check_number, check_pair, take
+from pams_mil.parameters import require_number
+from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, take
 
 DISCOVER = "RandomMix"
 
@@ -32,7 +33,7 @@ class RandomMix:
     """τ, the share of Z_a in percent."""
 
     def __post_init__(self) -> None:
-        check_number("tau", self.tau, 0, 100)
+        require_number("tau", self.tau, at_least=0, at_most=100)
 
     @property
     def partner(self) -> PartnerRule:

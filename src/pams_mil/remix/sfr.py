@@ -21,10 +21,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pams_mil.parameters import require_choice, require_count, require_number
 from pams_mil.remix.clustering.prototypes import Clusters, Init, check_clustering, cluster
 from pams_mil.remix.selection.evidence import convincing_rows
 from pams_mil.remix.selection.neighbors import distant_rows
-from pams_mil.remix.strategy import Mixed, PartnerRule, check_number, check_option, check_pair, take
+from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, take
 
 DISCOVER = "SFR"
 Selection = Literal["clusters", "neighbors", "evidence"]
@@ -57,10 +58,10 @@ class SFR:
 
     def __post_init__(self) -> None:
         check_clustering(clusters=self.clusters, iterations=self.iterations, init=self.init)
-        check_number("top_k", self.top_k, 1, self.clusters, whole=True)
-        check_option("selection", self.selection, ("clusters", "neighbors", "evidence"))
-        check_number("share", self.share, 0, 1)
-        check_number("level", self.level, 0, 1)
+        require_count("top_k", self.top_k, at_least=1, at_most=self.clusters)
+        require_choice("selection", self.selection, ("clusters", "neighbors", "evidence"))
+        require_number("share", self.share, at_least=0, at_most=1)
+        require_number("level", self.level, at_least=0, at_most=1)
 
     @property
     def partner(self) -> PartnerRule:

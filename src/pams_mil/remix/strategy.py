@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from pams_mil import discover
-from pams_mil.errors import ConfigError, ParameterError, listing, nearest
+from pams_mil.errors import ConfigError, ParameterError
+from pams_mil.parameters import refuse_unknown
 
 PartnerRule = Literal["outranked", "same_class", "any"]
 """Which bags may be paired: strictly less or more urgent ones, those of the same class, or any other bag."""
@@ -116,23 +117,6 @@ def take(a: Tensor, b: Tensor, chosen: Tensor, *, live_clusters: int | None = No
     return Mixed(features, origin_bag, origin_row, live_clusters=live_clusters)
 
 
-def check_option(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Refuse a choice that is not offered, naming those that are."""
-    if value not in allowed:
-        raise ParameterError(
-            f"{name} must be one of {listing(allowed)}, found {value!r}.{nearest(str(value), allowed)}"
-        )
-
-
-def check_number(name: str, value: float, low: float, high: float = float("inf"), *, whole: bool = False) -> None:
-    """Refuse a number outside [low, high], or a fraction where a count is needed."""
-    number = isinstance(value, int) if whole else isinstance(value, (int, float))
-    if not number or isinstance(value, bool) or not low <= value <= high:
-        kind = "a whole number" if whole else "a number"
-        limit = f"from {low} to {high}" if high != float("inf") else f"of at least {low}"
-        raise ParameterError(f"{name} must be {kind} {limit}, found {value!r}.")
-
-
 def create_remix(name: str | None, **options: Any) -> Remix:
     """A remix strategy by its name, with options by keyword; None is the strategy that changes nothing.
 
@@ -140,12 +124,7 @@ def create_remix(name: str | None, **options: Any) -> Remix:
     'outranked'
     """
     strategy = discover.load("remix", name or "none")
-    known = inspect.signature(strategy).parameters
-    for option in options:
-        if option not in known:
-            raise ConfigError(
-                f"The remix {name!r} has no option {option!r}.{nearest(option, known)} Options: {listing(known)}."
-            )
+    refuse_unknown(f"The remix {name!r}", options, list(inspect.signature(strategy).parameters), error=ConfigError)
     remix: Remix = strategy(**options)
     return remix
 

@@ -24,7 +24,7 @@ from pams_mil.wsi.overview import Overview, read_overview
 from pams_mil.wsi.readers.image_reader import MOST_PIXELS
 from pams_mil.wsi.resolution import ScaleError
 from pams_mil.wsi.slide import Slide
-from pams_mil.wsi.slide_sources import SLIDE_SUFFIXES
+from pams_mil.wsi.slide_sources import READABLE_SUFFIXES
 
 MOST_OPEN = 10
 CACHE_BYTES = 256 << 20
@@ -238,10 +238,10 @@ def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
         if entry.is_dir(follow_symlinks=False):
             with suppress(PermissionError):
                 yield from _walk(Path(entry.path))
-        elif entry.name.lower().endswith(SLIDE_SUFFIXES):
+        elif entry.name.lower().endswith(READABLE_SUFFIXES):
             yield entry
 
 
 def _stem(slide_id: str) -> str:
     stem, dot, suffix = slide_id.rpartition(".")
-    return stem if dot and f".{suffix.lower()}" in SLIDE_SUFFIXES else slide_id
+    return stem if dot and f".{suffix.lower()}" in READABLE_SUFFIXES else slide_id

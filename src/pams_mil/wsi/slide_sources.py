@@ -9,14 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.errors import ParameterError, SlideError, TableError, listing
 from pams_mil.tables import read_table
 from pams_mil.wsi.resolution import check_mpp
 
-SLIDE_SUFFIXES = (
-    ".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".czi", ".svslide",
-    ".png", ".jpg", ".jpeg",
-)  # fmt: skip
+READABLE_SUFFIXES = (*SLIDE_SUFFIXES, ".png", ".jpg", ".jpeg")
 """What is taken for a slide when a folder is searched; any file can be given by its own name."""
 
 _SAMPLE_BYTES = 1 << 16
@@ -85,19 +83,19 @@ def file_fingerprint(path: Path) -> str:
 
 def _expanded(paths: Iterable[Path]) -> Iterable[Path]:
     for path in paths:
-        if not path.is_dir() or path.suffix.lower() in SLIDE_SUFFIXES:
+        if not path.is_dir() or path.suffix.lower() in READABLE_SUFFIXES:
             yield path
             continue
         inside = sorted(entry for entry in path.rglob("*") if _looks_like_slide(entry))
         if not inside:
             raise SlideError(
-                f"There are no slides in {path}; expected files ending in {listing(SLIDE_SUFFIXES, most=20)}."
+                f"There are no slides in {path}; expected files ending in {listing(READABLE_SUFFIXES, most=20)}."
             )
         yield from inside
 
 
 def _looks_like_slide(path: Path) -> bool:
-    return path.suffix.lower() in SLIDE_SUFFIXES and not path.name.startswith(".")
+    return path.suffix.lower() in READABLE_SUFFIXES and not path.name.startswith(".")
 
 
 def _check_ids(sources: list[SlideSource]) -> None:

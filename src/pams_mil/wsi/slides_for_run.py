@@ -11,7 +11,7 @@ from pams_mil import atomic
 from pams_mil.errors import ConfigError, SlideError
 from pams_mil.wsi.encoders.encoder import EncoderOptions, create_encoder
 from pams_mil.wsi.extract import BAG_FOLDER, Watcher, extract
-from pams_mil.wsi.slide_sources import SLIDE_SUFFIXES, SlideSource
+from pams_mil.wsi.slide_sources import READABLE_SUFFIXES, SlideSource
 from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
 
 
@@ -29,7 +29,7 @@ def is_slide(path: Path) -> bool:
     >>> is_slide(Path("case 1.SVS")), is_slide(Path("cohort.csv"))
     (True, False)
     """
-    return path.suffix.lower() in SLIDE_SUFFIXES
+    return path.suffix.lower() in READABLE_SUFFIXES
 
 
 def bags_for_run(

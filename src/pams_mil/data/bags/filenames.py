@@ -8,6 +8,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 
+SLIDE_SUFFIXES = (
+    ".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".czi", ".dcm", ".isyntax", ".svslide",
+)  # fmt: skip
+"""What the names of slides end in; feature files are often named without it."""
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _MOST_BYTES = 180  # leaves room for a suffix and for the name of a part file
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.errors import BagError, listing, nearest
 
 SUFFIXES = (".h5", ".hdf5", ".safetensors", ".npy", ".pt", ".pth")  # the most informative kind first
-SLIDE_SUFFIXES = (".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".czi", ".dcm", ".isyntax")
 _SIDE_FOLDERS = {"coords", "patches", "labels", "inst_labels", "patch_labels", "masks", "stitches"}
 
 

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from pams_mil.data.bags.locate import SLIDE_SUFFIXES, SUFFIXES
+from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
+from pams_mil.data.bags.locate import SUFFIXES
 from pams_mil.data.manifest.manifest import PARTS, Manifest
 from pams_mil.data.problems import Problem
 from pams_mil.errors import LabelError, listing

@@ -14,6 +14,7 @@ import yaml
 
 from pams_mil import tables
 from pams_mil.errors import ManifestError
+from pams_mil.yaml_guard import check_events
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ def read_task(path: Path, table: tables.Columns) -> Task | None:
     config = path.parent / "config.yaml"
     if config.is_file():
         try:
-            said = yaml.safe_load(config.read_text("utf-8"))
+            text = config.read_text("utf-8")
+            check_events(text, where=str(config), error=ManifestError)
+            said = yaml.safe_load(text)
             column = str(said["task_col"])
             names = {str(key): str(name) for key, name in (said.get("label_dict") or {}).items()}
         except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:

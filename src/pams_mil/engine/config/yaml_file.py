@@ -10,9 +10,7 @@ import yaml
 
 from pams_mil import atomic
 from pams_mil.errors import ConfigError
-
-MOST_BYTES = 1 << 20
-MOST_DEPTH = 16
+from pams_mil.yaml_guard import MOST_CHARACTERS, check_events
 
 
 class _Loader(yaml.SafeLoader):
@@ -46,8 +44,8 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise ConfigError(f"There is no file {path}. 'pams init' writes a commented one.")
-    if path.stat().st_size > MOST_BYTES:
-        raise ConfigError(f"{path} is {path.stat().st_size:,} bytes; a config has at most {MOST_BYTES:,}.")
+    if path.stat().st_size > MOST_CHARACTERS:
+        raise ConfigError(f"{path} is {path.stat().st_size:,} bytes; a config has at most {MOST_CHARACTERS:,}.")
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -64,20 +62,14 @@ def parse_yaml(text: str, *, where: str) -> Any:
     >>> parse_yaml("lr: 1e-4", where="here")
     {'lr': 0.0001}
     """
-    depth = 0
+    check_events(text, where=where, error=ConfigError)
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise ConfigError(f"{where} uses YAML anchors (& or *); write the value out.")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MOST_DEPTH:
-                raise ConfigError(f"{where} is nested deeper than {MOST_DEPTH}.")
         loader = _Loader(text)
         try:
             return loader.get_single_data()
         finally:
             loader.dispose()
-    except (yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise ConfigError(f"{where} is not valid YAML: {error}") from error
 
 

@@ -14,11 +14,12 @@ from torch import Tensor
 from pams_mil import discover
 from pams_mil.engine.config.run_config import Choice, RunConfig
 from pams_mil.engine.training.learner import Learner
-from pams_mil.errors import CheckpointError, ConfigError, HierarchyError, listing, nearest
+from pams_mil.errors import CheckpointError, ConfigError, HierarchyError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.hierarchy_json import hierarchy_from_json, hierarchy_to_json
 from pams_mil.methods.method import Method
 from pams_mil.models.core.hierarchical import HierarchicalModel
+from pams_mil.parameters import refuse_unknown
 
 MOST_OF_AN_OPTION = 1 << 16
 """Largest whole number that an option of a stored model may have: no width, count of blocks or of splits is larger."""
@@ -137,7 +138,7 @@ def complete(config: RunConfig) -> RunConfig:
     defaults = option_defaults(
         discover.load("models", config.model.name), without=("in_features", "num_classes", "head", "heads")
     )
-    refuse_unknown("model", config.model, defaults)
+    refuse_unknown(f"The model {config.model.name!r}", config.model.options, list(defaults), error=ConfigError)
     if config.model.options.get("splits", 1) != 1 and not method.has_softmax:
         raise ConfigError(
             f"model.splits is {config.model.options['splits']}, but several looks at a bag are averaged as softmax "
@@ -154,7 +155,7 @@ def complete(config: RunConfig) -> RunConfig:
 def make_method(choice: Choice) -> Method:
     """The method behind a name with its options."""
     kind = discover.load("methods", choice.name)
-    refuse_unknown("method", choice, option_defaults(kind))
+    refuse_unknown(f"The method {choice.name!r}", choice.options, list(option_defaults(kind)), error=ConfigError)
     method: Method = kind(**choice.options)
     return method
 
@@ -167,16 +168,6 @@ def option_defaults(kind: Any, *, without: tuple[str, ...] = ()) -> dict[str, An
         for parameter in parameters
         if parameter.name not in without and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
-
-
-def refuse_unknown(part: str, choice: Choice, known: Mapping[str, Any]) -> None:
-    """Refuse options that a method or model does not have."""
-    for option in choice.options:
-        if option not in known:
-            raise ConfigError(
-                f"The {part} {choice.name!r} has no option {option!r}.{nearest(option, known)} "
-                f"Its options: {listing(known, most=20)}."
-            )
 
 
 def _hierarchy(content: Mapping[str, Any]) -> ClassHierarchy:

@@ -12,8 +12,8 @@ import torch
 from lightning_fabric import Fabric
 
 from pams_mil import seeding
-from pams_mil.engine.config.run_config import Choice, RunConfig
-from pams_mil.engine.run.blueprint import Blueprint, complete, make_method, refuse_unknown
+from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.run.blueprint import Blueprint, complete, make_method
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.lock import locked
 from pams_mil.engine.run.progress import RunProgress
@@ -27,6 +27,7 @@ from pams_mil.engine.training.training_bags import TrainingBags, one_thread
 from pams_mil.errors import ConfigError, RunError, RunInterruptedError
 from pams_mil.evaluate.cautions import FEW_PATIENTS
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.parameters import refuse_unknown
 from pams_mil.remix.pairing import Pairing
 from pams_mil.remix.selection.evidence import score_evidence
 from pams_mil.remix.strategy import create_remix
@@ -90,7 +91,7 @@ def _train_in_process(
 def training_bags(config: RunConfig, cohort: Cohort) -> TrainingBags:
     """The training set with the method's remix."""
     method = make_method(config.method)
-    refuse_unknown("pairing", Choice(name="pairing", **config.pairing), dict.fromkeys(_PAIRING_OPTIONS))
+    refuse_unknown("The pairing", config.pairing, list(_PAIRING_OPTIONS), error=ConfigError)
     remix = pairing = evidence = None
     if method.remix not in (None, "none"):
         remix = create_remix(method.remix, **method.remix_options)

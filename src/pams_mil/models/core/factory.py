@@ -6,8 +6,9 @@ import inspect
 from typing import Any
 
 from pams_mil import discover
-from pams_mil.errors import ConfigError, listing, nearest
+from pams_mil.errors import ConfigError
 from pams_mil.models.core.mil_model import MILModel
+from pams_mil.parameters import refuse_unknown
 
 
 def create_model(name: str, *, in_features: int, num_classes: int, **options: Any) -> MILModel:
@@ -21,11 +22,8 @@ def create_model(name: str, *, in_features: int, num_classes: int, **options: An
     """
     kind = discover.load("models", name)
     known = model_options(kind)
-    for option in options:
-        if known is not None and option not in known:
-            raise ConfigError(
-                f"The model {name!r} has no option {option!r}.{nearest(option, known)} Its options: {listing(known)}."
-            )
+    if known is not None:
+        refuse_unknown(f"The model {name!r}", options, known, error=ConfigError)
     model: MILModel = kind(in_features=in_features, num_classes=num_classes, **options)
     return model
 

@@ -14,7 +14,8 @@ from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.factory import create_model
 from pams_mil.models.core.heads import heads_of, make_level_heads
 from pams_mil.models.core.inputs import as_batch
-from pams_mil.models.core.mil_model import LevelOutput, MILModel, level_output, require_positive
+from pams_mil.models.core.mil_model import LevelOutput, MILModel, level_output
+from pams_mil.parameters import require_counts
 
 _TOWERS = ("finest", "shared", "per_level")
 
@@ -101,7 +102,7 @@ def _check_arguments(num_classes: Sequence[int], towers: str, heads: str) -> Non
     if not num_classes:
         raise ParameterError("num_classes must hold the number of classes of every level, coarse first; found none.")
     for level, count in enumerate(num_classes):
-        require_positive(**{f"num_classes[{level}]": count})
+        require_counts(**{f"num_classes[{level}]": count})
     if towers not in _TOWERS:
         raise ParameterError(f"towers must be one of {', '.join(_TOWERS)}, found {towers!r}.")
     if heads == "split" and towers != "shared":

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from pams_mil.errors import ParameterError
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head, Scored, make_head
 from pams_mil.models.core.inputs import as_batch
+from pams_mil.parameters import require_counts
 
-__all__ = ["Auxiliary", "BagBatch", "Embedded", "LevelOutput", "MILModel", "level_output", "require_positive"]
+__all__ = ["Auxiliary", "BagBatch", "Embedded", "LevelOutput", "MILModel", "level_output", "require_counts"]
 
 
 Auxiliary = Callable[[Tensor], Mapping[str, Tensor]]
@@ -81,7 +81,7 @@ class MILModel(nn.Module, ABC):
 
     def __init__(self, *, in_features: int, num_classes: int, embedding_features: int, head: str = "linear") -> None:
         super().__init__()
-        require_positive(in_features=in_features, num_classes=num_classes, embedding_features=embedding_features)
+        require_counts(in_features=in_features, num_classes=num_classes, embedding_features=embedding_features)
         self.in_features = in_features
         self.num_classes = num_classes
         self.embedding_features = embedding_features
@@ -141,16 +141,3 @@ def level_output(embedded: Embedded, scored: Scored, tier1_logits: Tensor | None
         logits = log_p.logsumexp(0) - math.log(embedded.repeats)
         vectors = vectors.reshape(embedded.repeats, -1, vectors.shape[-1]).mean(0)
     return LevelOutput(logits, vectors, embedded.attention, rows, tier1_logits, embedded.tier1_bag, embedded.auxiliary)
-
-
-def require_positive(**values: int) -> None:
-    """Refuse sizes that are not whole numbers of at least 1.
-
-    >>> require_positive(in_features=384)
-    >>> require_positive(in_features=0)
-    Traceback (most recent call last):
-    pams_mil.errors.ParameterError: in_features must be a whole number of at least 1, found 0.
-    """
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ParameterError(f"{name} must be a whole number of at least 1, found {value!r}.")

@@ -1,4 +1,4 @@
-"""Where precision matters: softmaxes, pseudo-inverses and running sums are at least float32, also under autocast."""
+"""Where precision matters: passes of autograd functions run as they were written, also under autocast."""
 
 from __future__ import annotations
 
@@ -10,15 +10,6 @@ import torch
 from torch import Tensor
 
 _Result = TypeVar("_Result")
-
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """The tensor itself, or as float32 when it is half precision.
-
-    >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype
-    torch.float32
-    """
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 def without_autocast(function: Callable[..., _Result]) -> Callable[..., _Result]:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from pams_mil.models.core.precision import at_least_float32
 from pams_mil.models.kernels.switch import by_hand
 from pams_mil.models.layers.projection import CHUNK_ROWS
+from pams_mil.ops import at_least_float32
 
 
 class AttentionScores(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pams_mil.models.core.heads import Head
-from pams_mil.models.core.precision import at_least_float32
+from pams_mil.ops import at_least_float32
 
 
 @torch.no_grad()

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pams_mil.errors import ParameterError
-from pams_mil.models.core.precision import at_least_float32
 from pams_mil.models.kernels.class_row import class_row
 from pams_mil.models.kernels.pseudo_inverse import pseudo_inverse_apply
 from pams_mil.models.kernels.split_linear import split_linear
 from pams_mil.models.kernels.value_conv import value_conv
 from pams_mil.models.layers.landmarks import LandmarkPlan
+from pams_mil.ops import at_least_float32
 
 
 class _Core(NamedTuple):

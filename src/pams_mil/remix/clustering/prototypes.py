@@ -20,9 +20,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from pams_mil.parameters import require_choice, require_count
 from pams_mil.remix.clustering import lloyd
 from pams_mil.remix.clustering.cosine_bins import bin_labels
-from pams_mil.remix.strategy import check_number, check_option, widened
+from pams_mil.remix.strategy import widened
 
 Init = Literal["quantile", "range", "uniform", "kmeans"]
 INITS: tuple[Init, ...] = ("quantile", "range", "uniform", "kmeans")
@@ -40,9 +41,9 @@ class Clusters:
 
 def check_clustering(*, clusters: int, iterations: int, init: str) -> None:
     """Refuse settings that cannot be meant."""
-    check_number("clusters", clusters, 1, whole=True)
-    check_number("iterations", iterations, 0, whole=True)
-    check_option("init", init, INITS)
+    require_count("clusters", clusters, at_least=1)
+    require_count("iterations", iterations, at_least=0)
+    require_choice("init", init, INITS)
 
 
 def cluster(

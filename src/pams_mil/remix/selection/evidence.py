@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pams_mil import seeding
 from pams_mil.errors import ParameterError
-from pams_mil.remix.strategy import check_number
+from pams_mil.parameters import require_count, require_number
 
 Read = Callable[[int], Tensor]
 
@@ -45,12 +45,12 @@ class EvidenceSettings:
     """Rows used for fitting, shared equally by the slides; all rows are scored."""
 
     def __post_init__(self) -> None:
-        check_number("ridge", self.ridge, 1e-9)
-        check_number("rounds", self.rounds, 0, whole=True)
-        check_number("keep", self.keep, 0, 1)
-        check_number("folds", self.folds, 2, whole=True)
-        check_number("components", self.components, 1, whole=True)
-        check_number("most_rows", self.most_rows, 2, whole=True)
+        require_number("ridge", self.ridge, at_least=1e-9)
+        require_count("rounds", self.rounds, at_least=0)
+        require_number("keep", self.keep, at_least=0, at_most=1)
+        require_count("folds", self.folds, at_least=2)
+        require_count("components", self.components, at_least=1)
+        require_count("most_rows", self.most_rows, at_least=2)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ carry an argument; anything else with a colon is `module:Class`, a class of your
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil import discover
 from pams_mil.errors import ConfigError, listing, nearest
 
-_MARK = re.compile(r"^DISCOVER = ", re.MULTILINE)
 _WITH_ARGUMENT = {"onnx": "onnx_file", "timm": "timm_model"}
 DEFAULT = "efficientnet-lite0"
 
@@ -48,8 +47,7 @@ def encoder_names() -> tuple[str, ...]:
     >>> encoder_names()
     ('efficientnet-lite0', 'lunit-vits16')
     """
-    files = Path(__file__).parent.glob("*.py")
-    return tuple(sorted(file.stem.replace("_", "-") for file in files if _MARK.search(file.read_text("utf-8"))))
+    return tuple(name.replace("_", "-") for name in discover.available("wsi.encoders"))
 
 
 def create_encoder(
