@@ -24,6 +24,8 @@ _OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.E
 VERBS = (
     ("Class hierarchies", "classes", "app"),
     ("Audits", "audit", "audit"),
+    ("Audits", "certify", "certify"),
+    ("Audits", "monitor", "monitor"),
     ("Audits", "demo", "demo"),
     ("Data", "check", "check"),
     ("Data", "split", "split"),

@@ -38,6 +38,9 @@ def predict(
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, ..."),
     encoder: str | None = typer.Option(None, "--encoder", help="For slide files: where the run's encoder is."),
     mpp_of_slide: float | None = typer.Option(None, "--mpp-of-slide", help="Scale of slides that do not state it."),
+    certificate: Path | None = typer.Option(
+        None, "--certificate", help="Also write the calls that this certificate.json of 'pams certify' certifies."
+    ),
     json: bool = typer.Option(False, "--json", help="Print what was predicted and written as JSON."),
 ) -> None:
     """Predict slides with one or several trained runs; no labels needed.
@@ -46,12 +49,15 @@ def predict(
     folds of a cross-validation, are averaged. Writes predictions.csv (finest level) and predictions_<level>.csv
     (coarser levels with a model of their own), with --calibrated predictions_calibrated.csv and so on.
 
+    With --certificate also the columns certified, certified_slide, cannot_exclude, interval_low and interval_high.
+
     A slide that cannot be predicted does not stop the others: it is listed, also in predictions_failed.csv, and the
     exit code is 1.
 
     Example: pams predict runs/pams-abmil-seed0 new-slides.csv --features features/ --out predicted
     """
     from pams_mil.atomic import strict_json
+    from pams_mil.cli.certify import certificate_for, show_promise
     from pams_mil.engine.prediction.predict import load_run
     from pams_mil.engine.prediction.predict import predict as run_prediction
     from pams_mil.engine.run.cv_folder import with_folds
@@ -70,6 +76,7 @@ def predict(
         refuse_other_classes(
             [load_run(run, trusted=trust_code).blueprint.hierarchy.digest for run in runs], runs, classes
         )
+    promised = certificate_for(certificate, runs, trusted=trust_code, calibrated=calibrated)
     attend = attention_writer(folder) if attention else None
     if manifest is None:
         made = load_run(runs[0], trusted=trust_code).blueprint.encoder
@@ -79,6 +86,8 @@ def predict(
             runs, manifest, split=split, features=features, labels=labels, trusted=trust_code, device=device,
             calibrated=calibrated, attend=attend, progress=lambda fraction: progress("Predicting", fraction),
         )  # fmt: skip
+    if promised is not None:
+        found = found.certified(promised)
     written = found.write(folder, name="predictions_calibrated" if calibrated else "predictions")
     _warn_of_training_slides(found, validated)
     if json:
@@ -87,6 +96,8 @@ def predict(
         for path in written:
             output.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
         _counts(found)
+        if promised is not None:
+            show_promise(promised)
         if slides:
             _each(found)
     if found.failures:

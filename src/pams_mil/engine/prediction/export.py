@@ -7,13 +7,13 @@ from typing import Any
 
 from pams_mil import atomic
 from pams_mil.engine.prediction.graph import GraphError, graph_inputs, output_names, write_graph
-from pams_mil.engine.prediction.model_card import model_card
+from pams_mil.engine.prediction.model_card import certificate_of, model_card
 from pams_mil.engine.prediction.predict import LoadedRun, load_run
 from pams_mil.engine.prediction.run_calibration import read_calibration
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.folder import CALIBRATION
-from pams_mil.errors import CheckpointError, MissingExtraError, OutputError
+from pams_mil.errors import CertificateError, CheckpointError, MissingExtraError, OutputError
 
 
 def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, trusted: bool = False) -> dict[str, str]:
@@ -38,7 +38,15 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
     checkpoint.save(out / "model.safetensors", Checkpoint(dict(loaded.learner.state_dict()), state))
     if (Path(run) / CALIBRATION).exists():
         found[CALIBRATION] = _hand_on_calibration(loaded, out)
-    atomic.write_text(out / "README.md", model_card(loaded, Path(run), found))
+    certificate = None
+    try:
+        certificate = certificate_of(loaded, Path(run))
+    except CertificateError as error:  # a model can be handed on without one, and the card says so
+        found["certificate.json"] = f"left out: {error}"
+    if certificate is not None:
+        certificate.write(out / "certificate.json")
+        found["certificate.json"] = "what is certified about these weights"
+    atomic.write_text(out / "README.md", model_card(loaded, Path(run), found, certificate))
     atomic.write_json(out / "config.json", _description(loaded, state, found))
     return found
 

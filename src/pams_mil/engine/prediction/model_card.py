@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil import __version__
-from pams_mil.engine.prediction.predict import LoadedRun
+from pams_mil.engine.prediction.predict import LoadedRun, identity_of
 from pams_mil.engine.run.folder import read_json
+from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
 
 _METRICS = (("acc", "Accuracy"), ("auc", "AUC"), ("ascc", "AsCC"), ("asmc", "AsMC"), ("under_call_rate", "Under-calls"))
 
 
-def model_card(run: LoadedRun, folder: Path, files: dict[str, str]) -> str:
+def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificate: Certificate | None = None) -> str:
     """Markdown with the metadata header that model hubs read."""
     blueprint, hierarchy = run.blueprint, run.blueprint.hierarchy
     facts = read_json(folder / "run.json")
@@ -37,6 +38,7 @@ def model_card(run: LoadedRun, folder: Path, files: dict[str, str]) -> str:
         "## Validation scores of this checkpoint\n",
         _scores(run),
         _test_scores(folder),
+        _certified(certificate),
         "## Files\n",
         _list(files),
         "## Limits\n",
@@ -67,6 +69,29 @@ def _test_scores(folder: Path) -> str:
             if value is not None:
                 interval = f" ({ci[0]:.4f} to {ci[1]:.4f})" if ci and None not in ci else ""
                 lines.append(f"| {_inline(level)} | {label} | {value:.4f}{interval} |")
+    return "\n".join([*lines, ""])
+
+
+def certificate_of(run: LoadedRun, folder: Path) -> Certificate | None:
+    """The certificate in a run's folder; one that was made for other weights or changed since is refused."""
+    path = folder / "certificate.json"
+    if not path.exists():
+        return None
+    certificate = Certificate.load(path)
+    certificate.refuse_other_classes(run.blueprint.hierarchy, str(run.path))
+    calibrated = any("+" in weights for weights in certificate.weights)
+    certificate.refuse_other_weights((identity_of(run, calibrated=calibrated),))
+    return certificate
+
+
+def _certified(certificate: Certificate | None) -> str:
+    if certificate is None:
+        return "## Certificate\n\nNone; `pams certify` makes one.\n"
+    title = NOT_A_GUARANTEE if certificate.reservations else "a guarantee"
+    lines = [f"## Certificate: {title}\n"]
+    lines += [f"- {_inline(sentence)}" for sentence in certificate.sentences]
+    lines += [f"- {NOT_A_GUARANTEE}: {_inline(reason)}" for reason in certificate.reservations]
+    lines += [f"- {_inline(note)}" for note in certificate.notes]
     return "\n".join([*lines, ""])
 
 

@@ -62,6 +62,13 @@ def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, de
     return LoadedRun(Path(path), learner.to(device).eval(), blueprint, dict(saved.state))
 
 
+def identity_of(run: LoadedRun, *, calibrated: bool = False) -> str:
+    """Identity of the weights of a run, with its calibration if applied; the same where it was exported to."""
+    weights = checkpoint.weights_digest(run.learner.state_dict())
+    found = _calibration(run) if calibrated else None
+    return weights if found is None else f"{weights}+{found.identity}"
+
+
 def predict(
     runs: Sequence[Path | str | RunFolder],
     manifest: Path | str,
@@ -109,7 +116,8 @@ def predict(
         table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources, origin=origin
     )
     found = dict(_predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress))
-    return _gather(loaded, table, found)
+    weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
+    return replace(_gather(loaded, table, found), weights=weights)
 
 
 def _predict_bags(

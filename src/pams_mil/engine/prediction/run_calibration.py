@@ -85,6 +85,11 @@ class RunCalibration:
         plain: dict[str, Any] = json.loads(atomic.strict_json(content))
         return {**plain, "digest": _digest(plain)}
 
+    @property
+    def identity(self) -> str:
+        """32 hex digits of what is applied, whoever fitted it and when."""
+        return _digest({level.name: level.calibration.to_json() for level in self.levels})
+
     def write(self, folder: Path) -> Path:
         """Write `calibration.json` into a run folder."""
         atomic.write_json(folder / CALIBRATION, self.to_json())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 from pams_mil import atomic
 from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import PredictionsError, listing
+from pams_mil.evaluate.certify import Certificate, apply_certificate
 from pams_mil.evaluate.predictions import Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -35,6 +36,7 @@ class SlidePredictions:
         own_levels: Levels with a trained output of their own; the others are summed from the finest.
         tags: Further columns of the table.
         runs: Which runs predicted.
+        weights: Digests of the weights that predicted, one per run.
         failures: Slides that could not be predicted, with the reason; they are in none of the other fields.
     """
 
@@ -48,6 +50,7 @@ class SlidePredictions:
     tags: Mapping[str, Sequence[str]]
     runs: tuple[str, ...]
     failures: Mapping[str, str] = field(default_factory=dict)
+    weights: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for level in self.probabilities:
@@ -90,6 +93,13 @@ class SlidePredictions:
             f"{len(self.failures)} of {len(self) + len(self.failures)} slides could not be predicted and are in no "
             f"score: {listing(self.failures)}.",
         )
+
+    def certified(self, certificate: Certificate) -> SlidePredictions:
+        """With the certified calls as further columns; refused for other classes or weights than were certified."""
+        certificate.refuse_other_classes(self.hierarchy, "the run")
+        certificate.refuse_other_weights(self.weights)
+        calls = apply_certificate(certificate, self.probabilities[-1], self.patient_ids)
+        return replace(self, tags={**self.tags, **calls.columns()})
 
     def write(self, folder: Path | str, *, name: str = "predictions") -> list[Path]:
         """Write `<name>.csv` of the finest level and `<name>_<level>.csv` of coarser levels with their own output.

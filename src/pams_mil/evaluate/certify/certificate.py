@@ -120,6 +120,21 @@ class Certificate:
         """κ for people."""
         return kappa_in_words(self.kappa, self.hierarchy)
 
+    @property
+    def sentences(self) -> list[str]:
+        """Everything that is promised, one sentence each, and what it costs."""
+        found = [f"Called with κ = {self.kappa:.4g}: {self.words}."]
+        found += [promise.sentence(self.guarantee.words, self.unit, self.kappa) for promise in self.promises]
+        own, new = self.own, self.certified
+        price = (
+            f"On the calibration patients the model's own call misses {100 * own.missed:.3g} % with "
+            f"{100 * own.false_alarms:.3g} % false alarms, the certified one {100 * new.missed:.3g} % with "
+            f"{100 * new.false_alarms:.3g} %"
+        )
+        if self.review is not None:
+            price += f"; for {100 * self.review:.3g} % more than one rank remains"
+        return [*found, f"{price}."]
+
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form, with a digest of all the rest."""
         lead = self.leading

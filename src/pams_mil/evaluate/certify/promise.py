@@ -117,6 +117,18 @@ class Promise:
     observed: float
     spread: Spread
 
+    def sentence(self, guarantee: str, unit: str, kappa: float) -> str:
+        """The promise for people, where the dial is at `kappa`, as far as this promise needs it or further."""
+        what = {"case": "patients", "slide": "slides of a random patient", "rate": "slides"}[unit]
+        above = "" if self.name is None else f" at or above {self.name}"
+        below = "their label" if self.name is None else self.name
+        less = ", this one less, since another promise turns κ further" if kappa > self.kappa else ""
+        return (
+            f"At most {100 * self.alpha:g} % of {what}{above} are called below {below}, {guarantee}; "
+            f"90 % of systems calibrated on {self.n} patients miss between {100 * self.spread.low:.2g} and "
+            f"{100 * self.spread.high:.2g} %{less}."
+        )
+
 
 @dataclass(frozen=True)
 class Shortfall:

@@ -1,0 +1,239 @@
+"""`pams certify`: how far the dial must be turned so that at most a share α of urgency is missed, by guarantee."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pams_mil.cli.console import errors, output, progress_bar
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pams_mil.evaluate.certify import Certificate
+    from pams_mil.evaluate.predictions import Predictions
+
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
+
+
+def certify(
+    paths: list[Path] = typer.Argument(
+        ..., metavar="RUN...|PREDICTIONS", help="Run folders, averaged if several; or a table with probabilities."
+    ),
+    alpha: float | None = typer.Option(None, "--alpha", help="Most missed urgency among all patients, e.g. 0.05."),
+    at: list[str] | None = typer.Option(
+        None, "--at", help="CLASS=SHARE: of patients at or above it, at most this share called below it. Repeatable."
+    ),
+    guarantee: str = typer.Option("mean", "--guarantee", help="mean, or a confidence such as 0.9."),
+    unit: str = typer.Option("case", "--unit", help="What is counted: case, slide or rate."),
+    calibration: str | None = typer.Option(
+        None, "--calibration", help="A split of the run's table, or another table; default: calib, or an unused val."
+    ),
+    classes: str | None = typer.Option(None, "--classes", help="For a table: a preset or a YAML class file."),
+    not_a_guarantee: bool = typer.Option(
+        False, "--not-a-guarantee", help="Also take patients that trained the model or chose its epoch."
+    ),
+    prevalence: list[str] | None = typer.Option(
+        None, "--prevalence", help="CLASS=SHARE for every class: re-weight --alpha to these shares. Repeatable."
+    ),
+    most_slides: int | None = typer.Option(None, "--most-slides", min=1, help="For --unit rate: slides of a patient."),
+    calibrated: bool = typer.Option(False, "--calibrated", help="Calibrated probabilities; see 'pams calibrate'."),
+    features: Path | None = typer.Option(None, "--features", help="Feature files of another table."),
+    out: Path | None = typer.Option(None, "--out", help="Folder for certificate.json and .html; default: the run's."),
+    json: bool = typer.Option(False, "--json", help="Print the certificate as JSON."),
+    true: str | None = typer.Option(None, "--true", help="For a table: column of the true class."),
+    pred: str | None = typer.Option(None, "--pred", help="For a table: column of the predicted class."),
+    id_column: str | None = typer.Option(None, "--id", help="For a table: column of the slide."),
+    patient: str | None = typer.Option(None, "--patient", help="For a table: column of the patient."),
+    index_order: str | None = typer.Option(None, "--index-order", help="Classes in the order of integer labels."),
+    trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
+    device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, ..."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the resampling under --unit slide and rate."),
+) -> None:
+    """Certify how much urgency is missed at most, or say how many patients that would take.
+
+    Finds the smallest κ (what a missed urgency costs in false alarms) that keeps every promise, on average or with a
+    confidence, counted in patients that neither trained the model nor chose its epoch.
+
+    Example: pams certify runs/pams-abmil-seed0 --alpha 0.1 --at Malignant=0.05
+    """
+    from pams_mil.atomic import strict_json
+    from pams_mil.errors import ConfigError
+    from pams_mil.evaluate.certify import certify as run_certify
+
+    shares, priors = _pairs(at, "--at"), _pairs(prevalence, "--prevalence")
+    if alpha is None and not shares:
+        raise ConfigError("There is nothing to promise: give --alpha 0.05, or --at CLASS=0.05, or both.")
+    if len(paths) == 1 and _is_table(paths[0]):
+        source = {"true": true, "predicted": pred, "slide": id_column, "patient": patient, "index_order": index_order}
+        model, facts = _from_table(paths[0], classes, calibration, source, allowed=not_a_guarantee)
+        folder = out
+    else:
+        model, facts = _from_runs(
+            paths,
+            calibration,
+            classes,
+            allowed=not_a_guarantee,
+            features=features,
+            trusted=trust_code,
+            device=device,
+            calibrated=calibrated,
+        )
+        folder = out or (paths[0] if paths[0].is_dir() else paths[0].parent)
+    made = run_certify(
+        model, alpha=alpha, at=shares, guarantee=guarantee, unit=unit, prevalence=priors or None,  # type: ignore[arg-type]
+        most_slides=most_slides, seed=seed, **facts,
+    )  # fmt: skip
+    if folder is not None:
+        write(made, model, folder)
+    if json:
+        content = made.to_json()
+        print(strict_json({**content, "calibration": {"digest": content["calibration"]["digest"]}}))
+    else:
+        show(made)
+    if folder is not None:
+        errors.print(f"Certificate: {folder / 'certificate.json'}", highlight=False, markup=False, soft_wrap=True)
+
+
+def write(made: Certificate, model: Predictions, folder: Path) -> None:
+    """Write certificate.html, then certificate.json."""
+    from pams_mil import atomic
+    from pams_mil.report.certificate_page import certificate_page
+
+    atomic.write_text(folder / "certificate.html", certificate_page(made, model))
+    made.write(folder / "certificate.json")
+
+
+def show(made: Certificate) -> None:
+    """Print the certificate for people."""
+    for reason in made.reservations:
+        output.print(f"Not a guarantee: {reason}", style="bold red", highlight=False, markup=False)
+    for sentence in made.sentences:
+        output.print(sentence, style="bold" if sentence is made.sentences[0] else "", highlight=False, markup=False)
+    output.print(_table(made))
+    for note in made.notes:
+        output.print(note, style="dim", highlight=False, markup=False)
+
+
+def certificate_for(
+    path: Path | None, runs: list[Path], *, trusted: bool, calibrated: bool = False
+) -> Certificate | None:
+    """A certificate, refused before anything is predicted where it was made for other weights or classes."""
+    from pams_mil.engine.prediction.predict import identity_of, load_run
+    from pams_mil.evaluate.certify import Certificate
+
+    if path is None:
+        return None
+    certificate, loaded = Certificate.load(path), [load_run(run, trusted=trusted) for run in runs]
+    for run in loaded:
+        certificate.refuse_other_classes(run.blueprint.hierarchy, str(run.path))
+    certificate.refuse_other_weights(tuple(identity_of(run, calibrated=calibrated) for run in loaded))
+    return certificate
+
+
+def show_promise(certificate: Certificate) -> None:
+    """Say what the certified calls promise, and whether that is a guarantee."""
+    for reason in certificate.reservations:
+        output.print(f"Not a guarantee: {reason}", style="bold red", highlight=False, markup=False)
+    for promise in certificate.promises:
+        sentence = promise.sentence(certificate.guarantee.words, certificate.unit, certificate.kappa)
+        output.print(f"Certified calls: {sentence}", highlight=False, markup=False)
+
+
+def _table(made: Certificate) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, title="What these patients can certify at each boundary", title_justify="left")
+    for head in ("at or above", "patients", "smallest α"):
+        table.add_column(head, justify="left" if head == "at or above" else "right")
+    for boundary in made.scarcity:
+        table.add_row(_plain(boundary.name), f"{boundary.n:,}", f"{100 * boundary.smallest_alpha:.3g} %")
+    return table
+
+
+def _plain(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(text)
+
+
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() in TABLES and not path.is_dir()
+
+
+def _from_runs(
+    runs: list[Path], calibration: str | None, classes: str | None, *, allowed: bool, **options: Any
+) -> tuple[Predictions, dict[str, Any]]:
+    from pams_mil.cli.predict import refuse_other_classes
+    from pams_mil.engine.prediction.calibration_patients import predict_calibration, refuse_reservations
+    from pams_mil.engine.run.cv_folder import with_folds
+
+    runs = with_folds(runs)
+    with progress_bar() as progress:
+        found = predict_calibration(
+            runs, calibration, progress=lambda fraction: progress("Predicting", fraction), **options
+        )
+    if classes is not None:
+        refuse_other_classes([found.found.hierarchy.digest] * len(runs), runs, classes)
+    refuse_reservations(found.reservations, allowed=allowed)
+    facts = {"weights": found.found.weights, "reservations": found.reservations, "notes": found.notes}
+    return found.found.labeled(runs[0].name), facts
+
+
+def _from_table(
+    path: Path, classes: str | None, calibration: str | None, source: dict[str, Any], *, allowed: bool
+) -> tuple[Predictions, dict[str, Any]]:
+    from pams_mil import tables
+    from pams_mil.errors import CertificateError, ConfigError
+    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+    from pams_mil.hierarchy import ClassHierarchy
+
+    if classes is None:
+        raise ConfigError("A table of predictions needs --classes: a preset (see 'pams classes') or a YAML class file.")
+    order = source.pop("index_order")
+    named = tuple(label.strip() for label in next(csv.reader([order]))) if order else ()
+    has_splits = "split" in next(iter(tables.read_chunks(path, rows=1)))
+    model = read_predictions(
+        path, ClassHierarchy.load(classes), Source(**source, index_order=named, tags=("split",) if has_splits else ())
+    )
+    if calibration is not None:
+        if not has_splits:
+            raise ConfigError(f"{path} has no column 'split', so its rows of {calibration!r} cannot be chosen.")
+        model = model.tagged("split", calibration)
+    used = sorted({"train", "val"} & set(model.tags.get("split", ())))
+    reservations = [
+        f"{path} has rows of the split {split!r}, whose patients {what}."
+        for split, what in (("train", "trained the model"), ("val", "may have chosen its epoch"))
+        if split in used
+    ]
+    if reservations and not allowed:
+        raise CertificateError(
+            f"{' '.join(reservations)} What such patients show is too good to promise it to others. Choose other rows "
+            "with --calibration SPLIT, or accept a page that says 'not a guarantee', with --not-a-guarantee."
+        )
+    note = (
+        "Made from a predictions file: that its patients neither trained the model nor chose its epoch is not checked."
+    )
+    return model, {"reservations": tuple(reservations), "notes": (note,)}
+
+
+def _pairs(given: list[str] | None, option: str) -> dict[str, float]:
+    from pams_mil.errors import ConfigError
+
+    found: dict[str, float] = {}
+    for text in given or ():
+        name, sign, share = text.rpartition("=")
+        try:
+            value = float(share)
+        except ValueError:
+            value = float("nan")
+        if not (sign and name) or value != value or name in found:
+            raise ConfigError(
+                f"{option} must be CLASS=SHARE, each class once, e.g. {option} Malignant=0.02; found {text!r}."
+            )
+        found[name] = value
+    return found

@@ -1,0 +1,104 @@
+"""`pams monitor`: is the promise of a certificate still kept?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import typer
+
+from pams_mil.cli.console import output
+
+if TYPE_CHECKING:
+    from pams_mil.evaluate.certify import Certificate, Monitoring
+
+
+def monitor(
+    certificate: Path = typer.Argument(..., help="The certificate.json of 'pams certify'."),
+    predictions: Path = typer.Argument(..., help="New patients in the order they came: a table with probabilities."),
+    level: float = typer.Option(0.05, "--level", min=0.0001, max=0.5, help="Chance of ever raising a false alarm."),
+    json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+    out: Path | None = typer.Option(None, "--out", help="Also write the result as JSON to this file."),
+    true: str | None = typer.Option(None, "--true", help="Column of the true class."),
+    pred: str | None = typer.Option(None, "--pred", help="Column of the predicted class."),
+    id_column: str | None = typer.Option(None, "--id", help="Column of the slide."),
+    patient: str | None = typer.Option(None, "--patient", help="Column of the patient."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the shuffles."),
+) -> None:
+    """Ask new patients whether a certificate's promises are still kept.
+
+    With labels, every promise is tested; look as often as you like. With or without, patients are compared with those
+    of the calibration by where they reach each rank. Exit code 1: a promise is broken.
+
+    Example: pams monitor certificate.json new-labelled.csv
+    """
+    from pams_mil import atomic
+    from pams_mil.evaluate.certify import Certificate, monitor_unlabelled
+    from pams_mil.evaluate.certify import monitor as run_monitor
+    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+
+    made = Certificate.load(certificate)
+    if true is None and not _has_labels(predictions):
+        found = monitor_unlabelled(made, *_unlabelled(predictions, made, id_column, patient), seed=seed)
+    else:
+        source = Source(true, pred, id_column, patient)
+        found = run_monitor(made, read_predictions(predictions, made.hierarchy, source), level=level, seed=seed)
+    if out is not None:
+        atomic.write_json(out, found.to_json())
+    if json:
+        print(atomic.strict_json(found.to_json()))
+    else:
+        show(made, found)
+    if found.is_broken:
+        raise typer.Exit(1)
+
+
+def show(made: Certificate, found: Monitoring) -> None:
+    """Print the verdicts for people."""
+    for reason in made.reservations:
+        output.print(f"Not a guarantee: {reason}", style="bold red", highlight=False, markup=False)
+    for check in found.checks:
+        style = "bold red" if check.state == "broken" else "bold"
+        output.print(check.words, style=style, highlight=False, markup=False)
+    drift = found.drift
+    verdict = "they differ from" if drift.p_value <= 0.01 else "no sign that they differ from"
+    output.print(
+        f"Without labels, {drift.n} patients against calibration: {verdict} those, largest distance "
+        f"{drift.distance:.2f} at rank {drift.rank}, p = {drift.p_value:.2g}.",
+        highlight=False, markup=False,
+    )  # fmt: skip
+    for note in found.notes:
+        output.print(note, style="dim", highlight=False, markup=False)
+
+
+def _has_labels(path: Path) -> bool:
+    from pams_mil import tables
+
+    header = set(next(iter(tables.read_chunks(path, rows=1))))
+    return bool(header & {"target", "Y"}) or {"PATIENT", "pred"} <= header
+
+
+def _unlabelled(
+    path: Path, made: Certificate, slide: str | None, patient: str | None
+) -> tuple[npt.NDArray[np.float64], list[str]]:
+    """Probabilities and patients of a table without labels."""
+    from pams_mil import tables
+    from pams_mil.errors import PredictionsError, listing
+
+    table = tables.read_table(path)
+    names = [f"p_{label}" for label in made.hierarchy.names()]
+    who = next(
+        (name for name in (patient, "patient_id", slide, "slide_id") if name is not None and name in table), None
+    )
+    missing = [name for name in names if name not in table]
+    if missing or who is None:
+        raise PredictionsError(
+            f"{path} lacks {listing(missing or ['slide_id'])}; expected one column p_<class> per class and slide_id."
+        )
+    try:
+        values = np.asarray([[float(cell) for cell in table[name]] for name in names], dtype=np.float64).T
+    except ValueError as error:
+        raise PredictionsError(f"{path}: probabilities must be numbers: {error}.") from error
+    return values, table[who]
