@@ -30,6 +30,9 @@ def cv(
     folds: int | None = typer.Option(
         None, "--folds", min=3, help="How many; default: the table's own fold_<k> columns, or 5."
     ),
+    val_share: float | None = typer.Option(
+        None, "--val-share", help="Share of all patients that validates each fold; default: a fold's worth."
+    ),
     method: str | None = typer.Option(None, "--method", help="Training method, e.g. pams or ce."),
     model: str | None = typer.Option(None, "--model", help="Model, e.g. abmil, transmil or dtfd."),
     epochs: int | None = typer.Option(None, "--epochs", min=1, help="Passes over the training slides; default 50."),
@@ -73,7 +76,7 @@ def cv(
         "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
     }  # fmt: skip
     config = _settings(options, changes or [])
-    cohort, split = _folds(manifest, hierarchy, folds, seed, reading)
+    cohort, split = _folds(manifest, hierarchy, folds, val_share, seed, reading)
     folder = out or Path("cv") / f"{config.method.name}-{config.model.name}-seed{config.seed}"
     done = _train(config, cohort, split, hierarchy, folder, workers, threads)
     parts, pooled = _read(done, hierarchy, config)
@@ -101,12 +104,18 @@ def _settings(options: dict[str, Any], changes: list[str]) -> RunConfig:
 
 
 def _folds(
-    path: Path, hierarchy: ClassHierarchy, folds: int | None, seed: int, reading: dict[str, Any]
+    path: Path,
+    hierarchy: ClassHierarchy,
+    folds: int | None,
+    val_share: float | None,
+    seed: int,
+    reading: dict[str, Any],
 ) -> tuple[Manifest, Split]:
     """The slides, and their folds: new ones, or the table's own."""
     from pams_mil.data.manifest.examine import examine_manifest
     from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.data.problems import refuse_errors
+    from pams_mil.data.splits.parts_from_train import with_validation
     from pams_mil.data.splits.stratify import split_folds
     from pams_mil.engine.grid.cross_validation import folds_of_table
 
@@ -118,8 +127,10 @@ def _folds(
     own = folds_of_table(path, **reading) if folds is None else None
     if own is not None:
         _say(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
-        return cohort, own
-    return cohort, split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
+    made = own or split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
+    if val_share is not None:
+        made = with_validation(made, cohort, hierarchy, share=val_share, seed=seed)
+    return cohort, made
 
 
 def _train(

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.check import counts_table, read_table
+from pams_mil.cli.check import read_table
 from pams_mil.cli.console import output
 from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pams_mil.data.splits.split_writer import WrittenSplit
 
 
@@ -21,6 +23,9 @@ def split(
     out: Path = typer.Option(..., "--out", callback=out_folder, help="Folder for manifest.csv and splits_<k>.csv."),
     folds: int | None = typer.Option(None, "--folds", min=3, help="Cross-validation with this many folds."),
     fractions: str = typer.Option("0.7,0.1,0.2", "--fractions", help="Shares of train, val, test without --folds."),
+    val_share: float | None = typer.Option(
+        None, "--val-share", help="Share of all patients in val; default: a fold's worth, or as --fractions says."
+    ),
     calib_share: float | None = typer.Option(
         None, "--calib-share", "--calib", help="Share of all patients, taken from train, for 'pams certify'."
     ),
@@ -35,6 +40,7 @@ def split(
     patient_column: str | None = typer.Option(None, "--patient-column", help="Column of the patient."),
     label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
     clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
+    json: bool = typer.Option(False, "--json", help="Print the counts as JSON."),
 ) -> None:
     """Split a cohort by patient, balanced over the finest classes.
 
@@ -42,9 +48,12 @@ def split(
 
     Example: pams split labels.csv --classes bracs --folds 5 --out splits
     """
+    from dataclasses import asdict
+
+    from pams_mil.atomic import strict_json
     from pams_mil.data.manifest.examine import examine_manifest
     from pams_mil.data.problems import refuse_errors
-    from pams_mil.data.splits.calibration import with_calibration
+    from pams_mil.data.splits.parts_from_train import with_calibration, with_validation
     from pams_mil.data.splits.split_writer import write_split
     from pams_mil.data.splits.stratify import split_folds, split_once
     from pams_mil.hierarchy import ClassHierarchy
@@ -58,15 +67,54 @@ def split(
         made = split_once(table, hierarchy, fractions=_numbers(fractions), seed=seed, hold_out_tag=hold_out_tag)
     else:
         made = split_folds(table, hierarchy, folds=folds, seed=seed, hold_out_tag=hold_out_tag)
+    if val_share is not None:
+        made = with_validation(made, table, hierarchy, share=val_share, seed=seed)
     if calib_share is not None:
         made = with_calibration(made, table, hierarchy, share=calib_share, seed=seed)
-    _show(write_split(out, table, hierarchy, made, is_folds=folds is not None), hierarchy.names())
+    written = write_split(out, table, hierarchy, made, is_folds=folds is not None)
+    if json:
+        print(strict_json({"out": str(out), **asdict(written)}))
+    else:
+        _show(written)
 
 
-def _show(written: WrittenSplit, names: tuple[str, ...]) -> None:
+def _show(written: WrittenSplit) -> None:
     for line in written.lines:
         output.print(line, highlight=False, markup=False, soft_wrap=True)
-    output.print(counts_table(names, written.counts))
+    folds = list(range(len(written.counts)))
+    while folds:  # as many folds beside each other as there is room for
+        shown = next((n for n in range(len(folds), 1, -1) if _width(written, folds[:n]) <= output.width), 1)
+        output.print(_table(written, folds[:shown]))
+        folds = folds[shown:]
+
+
+def _width(written: WrittenSplit, folds: list[int]) -> int:
+    from rich.console import Console
+
+    return Console(width=10_000).measure(_table(written, folds)).maximum
+
+
+def _table(written: WrittenSplit, folds: list[int]) -> Table:
+    """Classes down; patients, slides, and the slides in the parts of folds across."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    counts = [written.counts[fold] for fold in folds]
+    parts, several = "/".join(counts[0]), len(written.counts) > 1
+    title = f"Slides in {parts} of each fold" if several else None
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("class", no_wrap=True)
+    for head in ("patients", "slides", *(f"fold {fold}" if several else parts for fold in folds)):
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, patients in written.patients.items():
+        slides = sum(found[name] for found in counts[0].values())
+        cells = ("/".join(str(found[name]) for found in fold.values()) for fold in counts)
+        table.add_row(Text(name), f"{patients:,}", f"{slides:,}", *cells)
+    total = sum(sum(found.values()) for found in counts[0].values())
+    sums = ("/".join(str(sum(found.values())) for found in fold.values()) for fold in counts)
+    table.add_row("all", f"{written.num_patients:,}", f"{total:,}", *sums, style="bold")
+    return table
 
 
 def _numbers(text: str) -> list[float]:

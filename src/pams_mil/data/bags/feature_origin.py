@@ -11,8 +11,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from pams_mil.data.bags.bag import Bag
 from pams_mil.errors import BagError
 
@@ -69,6 +67,8 @@ class OriginCheck:
     """
 
     def __init__(self, expected: Mapping[str, Any], *, whose: str, slide_ids: Sequence[str] = ()) -> None:
+        import torch  # noqa: PLC0415  'pams check' compares origins without it
+
         self.expected = dict(expected)
         self._whose = whose
         self._slides = list(slide_ids)
@@ -91,7 +91,7 @@ class OriginCheck:
             mark = _mark(comparable(key, found[key]))
             self._said[row, column] = mark
             others = self._said[:, column]
-            unlike = torch.nonzero((others != 0) & (others != mark))
+            unlike = ((others != 0) & (others != mark)).nonzero()
             if len(unlike):
                 other = self._slides[int(unlike[0])]
                 raise BagError(_refusal(slide_id, key, found[key], "another value", f"the slide {other!r}"))

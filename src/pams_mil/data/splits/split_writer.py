@@ -10,16 +10,24 @@ from pathlib import Path
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
 from pams_mil.data.splits.clam_files import write_splits
 from pams_mil.data.splits.stratify import Split
-from pams_mil.errors import listing
 from pams_mil.hierarchy import ClassHierarchy
 
 
 @dataclass(frozen=True)
 class WrittenSplit:
-    """What was written: sentences for people, and slides per split and class (of the first fold)."""
+    """What was written.
+
+    Attributes:
+        lines: Sentences for people.
+        counts: Slides of every fold by split and class; one entry where there are no folds.
+        patients: By class, the patients who have a slide of it.
+        num_patients: All patients, each once.
+    """
 
     lines: tuple[str, ...]
-    counts: dict[str, dict[str, int]]
+    counts: tuple[dict[str, dict[str, int]], ...]
+    patients: dict[str, int]
+    num_patients: int
 
 
 def write_split(
@@ -28,14 +36,11 @@ def write_split(
     """Write the split manifest last, so that a folder which has one is complete."""
     out = Path(out)
     lines = list(manifest.notes)
-    counts = [_counts(manifest, hierarchy, names) for names in split.folds]
+    counts = tuple(_counts(manifest, hierarchy, names) for names in split.folds)
+    patients = _patients(manifest, hierarchy)
     for number, names in enumerate(split.folds):
         write_splits(out / f"splits_{number}.csv", manifest, names)
-        where = f"Fold {number}: the" if is_folds else "The"
-        for part, found in counts[number].items():
-            absent = [name for name, count in found.items() if not count]
-            if absent:
-                lines.append(f"warning  absent class: {where} split {part!r} has no slide of {listing(absent)}.")
+    lines += absent_classes(counts, patients)
     if split.held_out:
         lines.append(
             f"{split.held_out:,} slides are held out for testing by their tag; {split.followed:,} more slides of the "
@@ -47,7 +52,42 @@ def write_split(
     else:
         split.manifest(manifest).write(out / "manifest.csv")
     lines.append(f"{len(counts)} split{'s' if len(counts) > 1 else ''} of {len(manifest):,} slides written to {out}.")
-    return WrittenSplit(tuple(lines), counts[0])
+    return WrittenSplit(tuple(lines), counts, patients, len(manifest.patients))
+
+
+def absent_classes(counts: Sequence[dict[str, dict[str, int]]], patients: dict[str, int]) -> list[str]:
+    """Which class is missing where, and what to do about it.
+
+    >>> absent_classes([{"train": {"N": 5, "IC": 1}, "val": {"N": 1, "IC": 0}}], {"N": 6, "IC": 1})[0]
+    "warning  absent class: 'IC' (1 patient) is not in val."
+    """
+    lines = []
+    for name, count in patients.items():
+        places = []
+        for part in counts[0]:
+            folds = [str(number) for number, fold in enumerate(counts) if not fold[part][name]]
+            named = f"fold{'s' if len(folds) > 1 else ''} {', '.join(folds)}"
+            where = "" if len(counts) == 1 else f" of {'every fold' if len(folds) == len(counts) else named}"
+            places += [f"{part}{where}"] if folds else []
+        if places:
+            who = "1 patient" if count == 1 else f"{count:,} patients"
+            lines.append(f"warning  absent class: {name!r} ({who}) is not in {' and not in '.join(places)}.")
+    if lines:
+        lines.append(
+            "What to do: a class can be in train, val and test only if three patients have it, and in the test part of "
+            "every fold only if as many patients have it as there are folds. Use fewer folds, merge the class with one "
+            "beside it in the class file, or score all folds together, as 'pams cv' does. A model cannot learn a class "
+            "that its train part lacks."
+        )
+    return lines
+
+
+def _patients(manifest: Manifest, hierarchy: ClassHierarchy) -> dict[str, int]:
+    targets = manifest.targets(hierarchy).tolist()
+    having: dict[int, set[str]] = {}
+    for record, target in zip(manifest, targets, strict=True):
+        having.setdefault(target, set()).add(record.patient_id)
+    return {name: len(having.get(index, ())) for index, name in enumerate(hierarchy.names())}
 
 
 def _without_folds(manifest: Manifest) -> tuple[SlideRecord, ...]:
