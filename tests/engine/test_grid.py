@@ -205,3 +205,18 @@ def test_cell_that_always_crashes_is_given_up_and_the_others_are_not(cohort, tmp
     assert list(done.failures) == ["AB-MIL--ce--seed0"]
     assert "killed or crashed twice" in done.failures["AB-MIL--ce--seed0"]
     assert [cell.method for cell in done.finished] == [done.cells[1].method]
+
+
+def test_one_benchmark_per_folder(cohort, tmp_path):
+    """A second start while the first runs is refused, trains nothing, and does not disturb the first."""
+    second = Here()
+
+    class First(Here):
+        def run(self, pending, out, owner):
+            with pytest.raises(RunError, match=r"is in use by process \d+ .*bench\.lock and start it again"):
+                run_grid(grid_of(cohort, seeds=[0]), tmp_path, second)
+            yield from super().run(pending, out, owner)
+
+    assert len(run_grid(grid_of(cohort, seeds=[0]), tmp_path, First()).finished) == 2
+    assert second.ran == []
+    assert len(run_grid(grid_of(cohort, seeds=[0]), tmp_path, second).finished) == 2

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 import pytest
 from tests.engine.cohort import run, settings
 from tests.forked import in_child
 
+from pams_mil.engine.run import lock
 from pams_mil.engine.run.lock import LOCK, Holder, locked, process_start, read_lock
 from pams_mil.errors import RunError
 
@@ -20,7 +22,7 @@ from pams_mil.errors import RunError
 def dead_holder():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    return replace(Holder.here(), pid=child.pid, process_start="gone")
+    return replace(Holder.here(), pid=child.pid, process_start=f"{Holder.here().boot}:1")
 
 
 def write_lock(folder, holder):
@@ -42,25 +44,96 @@ def test_lock_of_a_dead_process_is_reported_and_taken_over_only_on_resume(tmp_pa
         pass
     with locked(tmp_path, take_over=True) as before:
         assert before is not None
-        assert before.process_start == "gone"
+        assert before.process_start.endswith(":1")
 
 
 def test_number_of_a_dead_process_used_again_is_recognized(tmp_path):
-    holder = replace(Holder.here(), process_start="another boot:1")
+    holder = replace(Holder.here(), process_start=f"{Holder.here().boot}:1")
     assert process_start(os.getpid())
     assert holder.is_dead()
     assert not Holder.here().is_dead()
 
 
+@pytest.mark.parametrize(("namespace", "dead"), [(lock._OUTERMOST, True), ("pid:[4026532000]", False)])
+def test_restart_of_the_machine_ends_its_processes_but_a_container_may_be_elsewhere(monkeypatch, namespace, dead):
+    monkeypatch.setattr(lock, "process_namespace", lambda: namespace)
+    assert replace(Holder.here(), process_start="another boot:1").is_dead(guard_is_free=True) is dead
+    assert not replace(Holder.here(), process_start="another boot:1", host="other").is_dead(guard_is_free=True)
+
+
+def test_lock_of_version_0_1_0_is_judged_by_its_process(tmp_path):
+    """Its holder keeps no guard, so a free one says nothing."""
+    write_lock(tmp_path, replace(Holder.here(), namespace=""))
+    with pytest.raises(RunError, match="in use by"), locked(tmp_path, take_over=True):
+        pass
+    write_lock(tmp_path, replace(dead_holder(), namespace=""))
+    with locked(tmp_path, take_over=True) as before:
+        assert before is not None
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from pams_mil.engine.run.lock import locked
+with locked(Path(sys.argv[1]), owner=sys.argv[2]):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@contextmanager
+def held_elsewhere(folder, *before, owner=""):
+    """Another process, perhaps in a container, that holds the folder; its `run.lock` is there already."""
+    child = subprocess.Popen(
+        [*before, sys.executable, "-c", HOLD, str(folder), owner], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        if child.stdout.readline().strip() != "held":
+            pytest.skip(f"not possible here: {child.stderr.read()[-200:]}")
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_living_attempt_of_the_same_owner_is_never_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_WAIT_SECONDS", 0.3)
+    with held_elsewhere(tmp_path, owner="bench-1") as child:
+        with (
+            pytest.raises(RunError, match=f"in use by process {child.pid} "),
+            locked(tmp_path, take_over=True, owner="bench-1"),
+        ):
+            pass
+        assert read_lock(tmp_path / LOCK).pid == child.pid
+    with locked(tmp_path, take_over=True, owner="bench-1") as before:
+        assert before.pid == child.pid
+
+
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+"""Other process numbers under the same host name and kernel, as a container has them."""
+
+
+def test_lock_of_a_living_process_in_another_container_is_respected(tmp_path):
+    with held_elsewhere(tmp_path, *CONTAINER):
+        holder = read_lock(tmp_path / LOCK)
+        assert holder.host == Holder.here().host
+        assert holder.namespace != Holder.here().namespace
+        with pytest.raises(RunError, match="in use by"), locked(tmp_path, take_over=True):
+            pass
+    with locked(tmp_path, take_over=True) as before:  # and that of a dead one is not in the way
+        assert before == holder
+
+
 def test_lock_of_another_machine_is_never_taken(tmp_path):
-    write_lock(tmp_path, replace(dead_holder(), host="elsewhere"))
+    write_lock(tmp_path, replace(dead_holder(), host="elsewhere", process_start="another boot:1"))
     with pytest.raises(RunError, match="on elsewhere"), locked(tmp_path, take_over=True):
         pass
     assert (tmp_path / LOCK).exists()
 
 
 def test_attempts_of_one_benchmark_follow_each_other(tmp_path):
-    write_lock(tmp_path, replace(dead_holder(), host="elsewhere", owner="bench-1"))
+    write_lock(tmp_path, replace(dead_holder(), host="elsewhere", process_start="another boot:1", owner="bench-1"))
     with pytest.raises(RunError), locked(tmp_path, take_over=True, owner="bench-2"):
         pass
     with locked(tmp_path, take_over=True, owner="bench-1") as before:

@@ -13,8 +13,10 @@ from typing import Protocol
 from pams_mil import atomic
 from pams_mil.engine.config.grid_config import Cell, GridConfig, cells
 from pams_mil.engine.grid.benchmark_cell import CellResult, epochs_done, is_done, resolve
+from pams_mil.engine.run.lock import locked
 from pams_mil.errors import ConfigError
 
+BENCH_LOCK = "bench.lock"
 Progress = Callable[[float, str], None]
 """Called with the share of all epochs done, and what just happened."""
 
@@ -50,7 +52,12 @@ def run_grid(grid: GridConfig, out: Path | str, engine: Engine, *, progress: Pro
 def run_cells(
     wanted: Sequence[Cell], out: Path, cell_folder: Path, engine: Engine, *, progress: Progress | None = None
 ) -> GridRun:
-    """Run the cells that are not done yet; what fails is listed in `out/failures.csv`."""
+    """Run the cells not done yet, what fails listed in `out/failures.csv`; one benchmark per folder at a time."""
+    with locked(out, take_over=True, name=BENCH_LOCK):
+        return _run_cells(wanted, out, cell_folder, engine, progress or (lambda share, text: None))
+
+
+def _run_cells(wanted: Sequence[Cell], out: Path, cell_folder: Path, engine: Engine, tell: Progress) -> GridRun:
     planned = [resolve(cell) for cell in wanted]
     keys = [cell.key for cell in planned]
     if len(set(keys)) < len(keys):
@@ -58,7 +65,6 @@ def run_cells(
     pending = [cell for cell in planned if not is_done(cell, cell_folder)]
     failures: dict[str, str] = {}
     done = len(planned) - len(pending)
-    tell = progress or (lambda share, text: None)
     tell(done / len(planned), f"{done} of {len(planned)} runs were done already" if done else "")
     results = engine.run(pending, cell_folder, _owner(out)) if pending else (None for _ in ())
     with closing(results):  # whatever ends the loop early, processes are told to save and stop
