@@ -67,8 +67,10 @@ def test_figure_1_gives_the_papers_numbers(tmp_path):
     assert [a["risk"], b["risk"]] == pytest.approx([3.326087, 1.82], abs=1e-6)
     assert [a["severe_errors"], b["severe_errors"]] == [15, 6]
     assert [a["acc"], b["acc"]] == [0.885, 0.875]
-    assert found["verdicts"][0].startswith("B ")
-    assert "although A is more accurate" in found["verdicts"][0]
+    assert found["verdicts"][0].startswith("B works at another operating point than A: it misses 4.5 points less")
+    assert "neither can be called safer" in found["verdicts"][0]
+    assert found["matched"] is None
+    assert (a["curve"], a["severity_auc"], a["missed_at"]) == (None, None, None)
 
 
 def test_json_has_the_promised_keys(predictions):
@@ -180,6 +182,60 @@ def test_several_files_are_compared_with_the_reference(tmp_path):
     assert difference["p_value"] <= difference["p_value_holm"] <= 1
     assert len(found["verdicts"]) == 2
     assert "only 3 predictions files" in run(*paths, "--classes", "bracs", "--reference", "4", code=2).output
+
+
+def test_json_carries_the_operating_points_and_the_matched_comparison(tmp_path):
+    paths = [tmp_path / f"{name}.csv" for name in "ab"]
+    for seed, path in enumerate(paths):
+        write_predictions(path, made(seed=seed, name=path.stem))
+    found = json.loads(run(*paths, "--classes", "bracs", "--json", "--resamples", "50").stdout)
+    for file in found["files"]:
+        for scores in file["levels"].values():
+            assert 0 <= scores["severity_auc"] <= 1
+            assert list(scores["missed_at"]) == ["0.1", "0.2", "0.3"]
+            curve = scores["curve"]
+            assert len(curve["kappa"]) == len(curve["missed"]) == len(curve["false_alarms"]) > 2
+            assert curve["missed"] == sorted(curve["missed"], reverse=True)
+            assert curve["false_alarms"] == sorted(curve["false_alarms"])
+    for level in ("group", "class"):
+        matched = found["matched"][level]
+        assert matched["difference"] == pytest.approx(matched["candidate"] - matched["reference"])
+        assert matched["ci"][0] <= matched["ci"][1]
+        assert 0 < matched["p"] <= 1
+        assert found["comparisons"][0]["levels"][level]["matched"] == matched
+
+
+def test_decide_anew_before_scoring(predictions, tmp_path):
+    plain = json.loads(run(predictions, "--classes", "bracs", "--json", "--resamples", "0").stdout)["files"][0]
+    decided = {}
+    for rule in ("argmax", "kappa=1", "kappa=4", "kappa=inf", "ascc", "risk"):
+        shown = run(predictions, "--classes", "bracs", "--json", "--resamples", "0", "--decide", rule).stdout
+        decided[rule] = json.loads(shown)["files"][0]
+        assert decided[rule]["decided_by"] == rule
+    same = plain["levels"]["class"]["confusion"]
+    assert (
+        decided["argmax"]["levels"]["class"]["confusion"] == decided["kappa=1"]["levels"]["class"]["confusion"] == same
+    )
+    urgent = decided["kappa=4"]["levels"]["class"]
+    assert urgent["under_call_rate"] < plain["levels"]["class"]["under_call_rate"]
+    assert urgent["over_call_rate"] > plain["levels"]["class"]["over_call_rate"]
+    assert decided["kappa=inf"]["levels"]["class"]["under_call_rate"] == 0
+    assert urgent["curve"] == plain["levels"]["class"]["curve"]  # another decision, the same probabilities
+
+
+@pytest.mark.parametrize("rule", ["kappa", "kappa=-1", "kappa=nan", "kappa=x", "argmin", "argmax=2"])
+def test_a_decision_that_is_none(predictions, tmp_path, rule):
+    out = tmp_path / "report"
+    shown = run(predictions, "--classes", "bracs", "--decide", rule, "--out", out, code=2)
+    assert "A decision must be argmax, ascc, risk, or kappa=K" in flat(shown)
+    assert not out.exists()
+
+
+def test_deciding_anew_needs_probabilities(tmp_path):
+    path, out = table(tmp_path / "t.csv", HEADER, [["s", "N", "N"]]), tmp_path / "report"
+    shown = flat(run(path, "--classes", "bracs", "--decide", "kappa=3", "--out", out, code=2))
+    assert "has no probabilities, so nothing can be decided anew" in shown
+    assert not out.exists()
 
 
 HEADER = ["slide_id", "target", "prediction"]

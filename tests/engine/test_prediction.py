@@ -14,6 +14,9 @@ from pams_mil.data import Bag, BagInfo, write_bag
 from pams_mil.engine import load_run, predict
 from pams_mil.engine.prediction.export import export
 from pams_mil.errors import CheckpointError, ManifestError, OutputError, PredictionsError, RunError
+from pams_mil.evaluate.decide import DecisionRule
+from pams_mil.evaluate.prediction_layouts import read_predictions
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.tables import read_table
 
@@ -148,6 +151,27 @@ def test_predict_verb_writes_attention_that_sums_to_one(cohort, runs, tmp_path):
     other = invoke(*arguments, "--classes", "bracs")
     assert other.exit_code == 2
     assert "trained with other classes" in other.output
+
+
+def test_predict_verb_decides_by_a_rule_and_says_which(cohort, runs, tmp_path):
+    arguments = ["predict", runs["pams"], cohort / "manifest.csv", "--features", cohort / "bags", "--split", "val"]
+    hierarchy = ClassHierarchy.load(cohort / "classes.yaml")
+    for rule, shown in (("argmax", "argmax"), ("kappa=3.0", "kappa=3"), ("kappa=inf", "kappa=inf")):
+        out = tmp_path / shown
+        done = invoke(*arguments, "--out", out, "--decide", rule)
+        assert done.exit_code == 0, done.output
+        for level, name in enumerate(("predictions_group.csv", "predictions.csv")):
+            table = read_table(out / name)
+            assert set(table["decided_by"]) == {shown}
+            names = hierarchy.names(level)
+            p = np.array([[float(value) for value in table[f"p_{label}"]] for label in names]).T
+            expected = DecisionRule.parse(rule).calls(p, hierarchy, level)
+            assert [names.index(label) for label in table["prediction"]] == expected.tolist()
+        assert read_predictions(out / "predictions.csv", hierarchy).decided_by == shown
+    bad = invoke(*arguments, "--out", tmp_path / "bad", "--decide", "kappa=-3")
+    assert bad.exit_code == 2
+    assert "A decision must be argmax" in bad.output
+    assert not (tmp_path / "bad").exists()
 
 
 def test_evaluate_verb_audits_the_test_split(cohort, runs, tmp_path):

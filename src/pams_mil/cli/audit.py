@@ -41,6 +41,9 @@ def audit(
     index_order: str | None = typer.Option(
         None, "--index-order", help="Classes in the order of integer labels, e.g. N,PB,UDH."
     ),
+    decide: str | None = typer.Option(
+        None, "--decide", help="Decide anew: argmax, ascc, risk, or kappa=3 (a miss costs 3 false alarms)."
+    ),
     tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE: score this subset beside the whole."),
     reference: int = typer.Option(1, "--reference", min=1, help="Which file the others are compared with."),
     penalty: float = typer.Option(2.0, "--penalty", help="P, the extra weight of a missed urgency."),
@@ -55,9 +58,11 @@ def audit(
     """
     from pams_mil.atomic import strict_json
     from pams_mil.evaluate.audit import audit as run_audit
+    from pams_mil.evaluate.decide import DecisionRule, redecide
     from pams_mil.evaluate.prediction_layouts import Source
     from pams_mil.hierarchy import ClassHierarchy
 
+    rule = None if decide is None else DecisionRule.parse(decide)
     tag_pair = parse_tag(tag)
     _check_reference(reference, len(predictions))
     hierarchy = ClassHierarchy.load(classes)
@@ -65,6 +70,8 @@ def audit(
     source = Source(true, pred, id_column, patient, order, (tag_pair[0],) if tag_pair else ())
     with progress_bar() as progress:
         models = _read(predictions, hierarchy, source, progress)
+        if rule is not None:
+            models = [redecide(model, rule=rule.name, kappa=rule.kappa, penalty=penalty) for model in models]
         result = run_audit(
             models, tag=tag_pair, reference=reference - 1, penalty=penalty, resamples=resamples, seed=seed,
             progress=progress,

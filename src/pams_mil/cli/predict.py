@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,9 @@ def predict(
         None, "--certificate", help="Also write the calls that this certificate.json of 'pams certify' certifies."
     ),
     json: bool = typer.Option(False, "--json", help="Print what was predicted and written as JSON."),
+    decide: str = typer.Option(
+        "argmax", "--decide", help="argmax, ascc, risk, or kappa=3: a missed urgency costs 3 false alarms."
+    ),
 ) -> None:
     """Predict slides with one or several trained runs; no labels needed.
 
@@ -62,7 +66,10 @@ def predict(
     from pams_mil.engine.prediction.predict import predict as run_prediction
     from pams_mil.engine.run.cv_folder import with_folds
     from pams_mil.errors import ConfigError
+    from pams_mil.evaluate.decide import DecisionRule
     from pams_mil.wsi.slides_for_run import is_slide
+
+    rule = DecisionRule.parse(decide)
 
     if len(paths) < 2:
         raise ConfigError("Expected at least one run folder, then a manifest or slides: pams predict RUN... MANIFEST.")
@@ -86,6 +93,7 @@ def predict(
             runs, manifest, split=split, features=features, labels=labels, trusted=trust_code, device=device,
             calibrated=calibrated, attend=attend, progress=lambda fraction: progress("Predicting", fraction),
         )  # fmt: skip
+    found = replace(found, rule=rule)
     if promised is not None:
         found = found.certified(promised)
     written = found.write(folder, name="predictions_calibrated" if calibrated else "predictions")
@@ -176,13 +184,15 @@ def _warn_of_training_slides(found: SlidePredictions, validated: list[Path]) -> 
 
 def _as_json(found: SlidePredictions, written: list[Path]) -> dict[str, Any]:
     names, levels = found.hierarchy.names(), found.hierarchy.level_names
+    called = found.calls().tolist()
     return {
         "runs": list(found.runs),
+        "decided_by": str(found.rule),
         "files": [str(path) for path in written],
         "slides": [
             {
                 "slide_id": slide,
-                "prediction": names[int(found.probabilities[-1][row].argmax())],
+                "prediction": names[called[row]],
                 "probabilities": {
                     levels[level]: dict(zip(found.hierarchy.names(level), values[row].tolist(), strict=True))
                     for level, values in enumerate(found.probabilities)
@@ -195,7 +205,7 @@ def _as_json(found: SlidePredictions, written: list[Path]) -> dict[str, Any]:
 
 def _counts(found: SlidePredictions) -> None:
     names = found.hierarchy.names()
-    predicted = found.probabilities[-1].argmax(1).tolist()
+    predicted = found.calls().tolist()
     shown = ", ".join(f"{label} {predicted.count(index)}" for index, label in enumerate(names))
     output.print(f"{len(found)} slides, least urgent class first: {shown}", highlight=False, markup=False)
 

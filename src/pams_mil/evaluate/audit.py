@@ -9,9 +9,11 @@ from typing import Any
 
 from pams_mil import __version__
 from pams_mil.evaluate.cautions import Caution, cautions
-from pams_mil.evaluate.compare import Comparison, compare_all, verdict
+from pams_mil.evaluate.compare import Comparison, compare_all
+from pams_mil.evaluate.operating_points import OperatingPoints, operating_points
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, SevereError, score, severe_errors
+from pams_mil.evaluate.verdict import verdict
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.bootstrap import RESAMPLES
 from pams_mil.severity import PENALTY
@@ -29,6 +31,8 @@ class ModelAudit:
     subset: Predictions | None
     subset_levels: list[LevelScores]
     severe: list[SevereError]
+    points: list[OperatingPoints | None]
+    """By level; None where the file has no probabilities."""
     cautions: tuple[Caution, ...] = ()
 
     @property
@@ -48,9 +52,13 @@ class ModelAudit:
             "layout": self.predictions.layout,
             "slides": len(self.predictions),
             "patients": self.predictions.num_patients,
+            "decided_by": self.predictions.decided_by or None,
             "cautions": [caution.to_json() for caution in self.cautions],
             "notes": list(self.predictions.notes),
-            "levels": {scores.name: scores.to_json() for scores in self.levels},
+            "levels": {
+                scores.name: {**scores.to_json(), **_points_json(points)}
+                for scores, points in zip(self.levels, self.points, strict=True)
+            },
         }
         if self.subset is not None:
             found["subset"] = {
@@ -79,15 +87,8 @@ class Audit:
 
     @property
     def verdicts(self) -> list[str]:
-        """One sentence per comparison; a model whose calls carry no information is not compared."""
-        void = {model.name for model in self.models if any(caution.disqualifies for caution in model.cautions)}
-        return [
-            f"{comparison.reference} and {comparison.candidate} are not compared: the calls of "
-            f"{' and '.join(sorted(void & {comparison.reference, comparison.candidate}))} carry no information."
-            if void & {comparison.reference, comparison.candidate}
-            else verdict(comparison)
-            for comparison in self.comparisons
-        ]
+        """One sentence per comparison."""
+        return [verdict(comparison) for comparison in self.comparisons]
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON: `files` in the order given, each with `levels -> <level name> -> metrics`."""
@@ -103,8 +104,21 @@ class Audit:
             "seed": self.seed,
             "files": [model.to_json() for model in self.models],
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
+            **self._matched(),
             "verdicts": self.verdicts,
         }
+
+    def _matched(self) -> dict[str, Any]:
+        """For two models, what is compared at equal false alarms, by level."""
+        if len(self.comparisons) != 1:
+            return {}
+        return {"matched": {level: found.to_json() for level, found in self.comparisons[0].matched.items()} or None}
+
+
+def _points_json(points: OperatingPoints | None) -> dict[str, Any]:
+    if points is None:  # one decision is one point, and has no curve
+        return {"severity_auc": None, "missed_at": None, "curve": None}
+    return points.to_json()
 
 
 def audit(
@@ -135,6 +149,12 @@ def audit(
                 subset=subset,
                 subset_levels=[] if subset is None else score(subset, penalty=penalty, seed=seed, resamples=resamples),
                 severe=severe_errors(model, penalty=penalty),
+                points=[
+                    operating_points(
+                        model, level, seed=seed, resamples=resamples, progress=partial(report, f"Curve of {model.name}")
+                    )
+                    for level in range(model.hierarchy.num_levels)
+                ],
                 cautions=cautions(model),
             )
         )

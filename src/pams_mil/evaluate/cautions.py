@@ -147,7 +147,7 @@ def _probabilities(predictions: Predictions) -> Iterator[Caution]:
         return
     top = p.max(1)
     other = np.flatnonzero(p[np.arange(len(p)), predictions.predicted] < top)
-    if other.size:
+    if other.size and predictions.decided_by in ("", "argmax"):
         row = int(other[0])
         yield Caution(
             "contradictory calls",

@@ -8,13 +8,15 @@ not matter.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pams_mil.errors import PredictionsError, listing
+from pams_mil.evaluate.cautions import cautions
+from pams_mil.evaluate.matched import Matched, matched
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.bootstrap import RESAMPLES, AucResampler, Patterns, auc_samples, holm, interval
 from pams_mil.metrics.confusion import count_cells
@@ -24,7 +26,6 @@ from pams_mil.severity import PENALTY
 
 Array = npt.NDArray[np.float64]
 PERMUTATIONS = 10_000
-SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Comparison:
     n: int
     levels: dict[str, dict[str, Difference]]
     notes: tuple[str, ...] = ()
+    matched: dict[str, Matched] = field(default_factory=dict)
+    """By level; empty when either has no probabilities."""
+    patients: int = 0
+    void: tuple[str, ...] = ()
+    """Models whose calls carry no information, see `pams_mil.evaluate.cautions`."""
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form."""
@@ -64,14 +70,17 @@ class Comparison:
             "reference": self.reference,
             "candidate": self.candidate,
             "n": self.n,
+            "patients": self.patients,
             "notes": list(self.notes),
+            "void": list(self.void),
             "levels": {
                 level: {
-                    metric: {
+                    **({"matched": self.matched[level].to_json()} if level in self.matched else {}),
+                    **{metric: {
                         "reference": d.reference, "candidate": d.candidate, "difference": d.difference,
                         "ci": list(d.interval), "p_value": d.p_value, "p_value_holm": d.corrected_p,
                     }
-                    for metric, d in differences.items()
+                    for metric, d in differences.items()},
                 }
                 for level, differences in self.levels.items()
             },
@@ -110,7 +119,13 @@ def compare(
     hierarchy = first.hierarchy
     levels = range(hierarchy.num_levels)
     scored = first.probabilities is not None and second.probabilities is not None
-    aucs = _auc_draws(first, second, seed, resamples, progress) if scored else None
+    aucs = _auc_draws(first, second, seed, resamples, _share(progress, 0, 2)) if scored else None
+    at_equal: dict[str, Matched] = {}
+    for level in levels if scored else ():
+        step = _share(_share(progress, 1, 2), level, len(levels))
+        found = matched(first, second, level, seed=seed, resamples=resamples, progress=step)
+        if found is not None:
+            at_equal[hierarchy.level_names[level]] = found
     return Comparison(
         reference=reference.name,
         candidate=candidate.name,
@@ -122,6 +137,9 @@ def compare(
             for level in levels
         },
         notes=notes,
+        matched=at_equal,
+        patients=first.num_patients,
+        void=tuple(sorted(m.name for m in (first, second) if any(caution.disqualifies for caution in cautions(m)))),
     )
 
 
@@ -223,70 +241,20 @@ def _corrected(comparisons: list[Comparison]) -> list[Comparison]:
             adjusted = holm([corrected[i][level][metric].p_value or 0.0 for i in tested])
             for i, p in zip(tested, adjusted, strict=True):
                 corrected[i][level][metric] = replace(corrected[i][level][metric], corrected_p=float(p))
-    return [replace(comparison, levels=levels) for comparison, levels in zip(comparisons, corrected, strict=True)]
+    found = [replace(comparison, levels=levels) for comparison, levels in zip(comparisons, corrected, strict=True)]
+    return _corrected_matches(found)
+
+
+def _corrected_matches(comparisons: list[Comparison]) -> list[Comparison]:
+    """The same for the misses at equal false alarms."""
+    matches = [dict(comparison.matched) for comparison in comparisons]
+    for level in comparisons[0].levels:
+        tested = [found for found in matches if level in found and found[level].missed.p_value is not None]
+        adjusted = holm([found[level].missed.p_value or 0.0 for found in tested])
+        for found, p in zip(tested, adjusted, strict=True):
+            found[level] = found[level].with_corrected(float(p))
+    return [replace(comparison, matched=found) for comparison, found in zip(comparisons, matches, strict=True)]
 
 
 def _share(progress: Callable[[float], None] | None, number: int, of: int) -> Callable[[float], None] | None:
     return None if progress is None else lambda fraction: progress((number + fraction) / of)
-
-
-def verdict(comparison: Comparison) -> str:
-    """One sentence: which model is safer at the finest level, and on what evidence.
-
-    Two questions are asked: how often urgency is missed, and how mild the mistakes are (AsMC). A model is called
-    safer when it misses less urgency, at least one of the two differences is significant (0.05 shared between
-    them), and the mildness does not significantly contradict.
-    """
-    differences = list(comparison.levels.values())[-1]
-    missed, mild = differences["under_call_rate"], differences["asmc"]
-    if missed.difference == 0 and mild.difference == 0:
-        return f"{comparison.reference} and {comparison.candidate} are equally safe on these {comparison.n} slides."
-    b_safer = missed.difference < 0 or (missed.difference == 0 and mild.difference > 0)
-    names = (comparison.reference, comparison.candidate)
-    safer, other = names[b_safer], names[not b_safer]
-    milder = (mild.difference > 0) == b_safer and mild.difference != 0
-    settled = _significant(missed) or (_significant(mild) and milder)
-    contradicted = _significant(mild) and not milder
-    opening = f"{safer} is the safer model" if settled and not contradicted else (
-        f"{safer} looks safer than {other}, but these slides do not settle it"
-    )  # fmt: skip
-    evidence = _frequency(missed, b_safer) + _mildness(mild, b_safer, milder)
-    return f"{opening}: {evidence}{_accuracy(differences['acc'], b_safer, other)}."
-
-
-def _frequency(missed: Difference, b_safer: bool) -> str:
-    low, high = sorted((missed.reference, missed.candidate))
-    bounds = (0 - missed.interval[1], 0 - missed.interval[0]) if b_safer else missed.interval  # never -0.0
-    text = "" if np.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
-    return (
-        f"it misses urgency in {100 * low:.1f} % of the slides against {100 * high:.1f} % (difference "
-        f"{100 * (high - low):.1f} points{text}{_p_text(missed)})"
-    )
-
-
-def _mildness(mild: Difference, b_safer: bool, milder: bool) -> str:
-    mine, theirs = (mild.candidate, mild.reference) if b_safer else (mild.reference, mild.candidate)
-    if not np.isfinite([mine, theirs]).all() or mild.difference == 0:
-        return ""
-    verb = "are" if _significant(mild) else "look"
-    claim = f" and its mistakes {verb} milder" if milder else f", but its mistakes {verb} graver"
-    return f"{claim} (AsMC {100 * mine:.1f} % against {100 * theirs:.1f} %{_p_text(mild)})"
-
-
-def _accuracy(right: Difference, b_safer: bool, other: str) -> str:
-    mine, theirs = (right.candidate, right.reference) if b_safer else (right.reference, right.candidate)
-    if theirs <= mine:
-        return ""
-    return f", although {other} is more accurate ({100 * theirs:.1f} % against {100 * mine:.1f} %)"
-
-
-def _p_text(difference: Difference) -> str:
-    p = difference.p_value if difference.corrected_p is None else difference.corrected_p
-    return "" if p is None else f", p = {p:.2g}"
-
-
-def _significant(difference: Difference) -> bool:
-    p = difference.p_value if difference.corrected_p is None else difference.corrected_p
-    # without an interval (none was asked for) the test decides, unless one model makes no mistakes at all
-    no_interval = np.isnan(difference.interval[0]) and np.isfinite(difference.difference)
-    return p is not None and p <= SIGNIFICANT / 2 and (difference.better is not None or bool(no_interval))

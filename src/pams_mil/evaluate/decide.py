@@ -5,30 +5,69 @@
 | argmax | the most probable class |
 | risk | conditional risk minimization, argmin_r Σ_t p_t C[t, r], for any cost `[true, predicted]` |
 | ascc | the Bayes rule for AsCC, argmax_r Σ_t p_t / W[t, r] |
+| kappa | a missed urgency costs κ false alarms, see `pams_mil.metrics.kappa_path` |
 
-The last two trade some accuracy for milder mistakes, and are as good as the probabilities are calibrated. Among equal
-values the least urgent class wins, as with numpy's argmax.
+The last three trade some accuracy for milder mistakes, and are as good as the probabilities are calibrated. Among equal
+values the least urgent class wins, as with numpy's argmax; with kappa the most urgent one, which keeps calls in step
+with the dial. So kappa=1 is argmax except where two classes have exactly the same probability.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.errors import ParameterError, PredictionsError, listing
+from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
 from pams_mil.evaluate.debias import TrainingBias
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.probability import check_probabilities
 from pams_mil.severity import PENALTY, Matrix, check_cost, lca_cost, loss_weight, metric_weight
 
 Ints = npt.NDArray[np.int64]
-Rule = Literal["argmax", "risk", "ascc"]
-RULES: tuple[Rule, ...] = ("argmax", "risk", "ascc")
+Rule = Literal["argmax", "risk", "ascc", "kappa"]
+RULES: tuple[Rule, ...] = ("argmax", "risk", "ascc", "kappa")
 NamedCost = Literal["severity", "lca"]
+
+
+@dataclass(frozen=True)
+class DecisionRule:
+    """A rule as people write it and files say it: `argmax`, `ascc`, `risk`, or `kappa=3`.
+
+    >>> DecisionRule.parse("kappa=3")
+    DecisionRule(name='kappa', kappa=3.0)
+    >>> str(DecisionRule.parse("kappa=3.0")), str(DecisionRule())
+    ('kappa=3', 'argmax')
+    """
+
+    name: Rule = "argmax"
+    kappa: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> DecisionRule:
+        """The rule that a text names."""
+        name, equals, number = text.strip().partition("=")
+        try:
+            kappa = float(number) if equals else 1.0
+        except ValueError:
+            kappa = float("nan")
+        if name not in RULES or (name == "kappa") != bool(equals) or not kappa >= 0:
+            raise ParameterError(
+                "A decision must be argmax, ascc, risk, or kappa=K, where a missed urgency costs K false alarms (0 to "
+                f"inf), e.g. kappa=3; found {text!r}.{nearest(name, RULES)}"
+            )
+        return cls(name, kappa)
+
+    def __str__(self) -> str:
+        return f"kappa={self.kappa:g}" if self.name == "kappa" else self.name
+
+    def calls(self, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> Ints:
+        """Class indices [n] for probabilities [n, c] at a level."""
+        return decide(probabilities, hierarchy, level, rule=self.name, kappa=self.kappa)
 
 
 def most_probable(probabilities: npt.ArrayLike) -> Ints:
@@ -77,6 +116,7 @@ def decide(
     rule: Rule = "argmax",
     cost: NamedCost | npt.ArrayLike = "severity",
     penalty: float = PENALTY,
+    kappa: float = 1.0,
 ) -> Ints:
     """Class indices [n] for probabilities [n, c] at a level.
 
@@ -84,13 +124,16 @@ def decide(
         probabilities: Rows that sum to 1.
         hierarchy: Order and tree of the classes.
         level: The level that the probabilities are of.
-        rule: "argmax", "risk" or "ascc".
+        rule: "argmax", "risk", "ascc" or "kappa".
         cost: For "risk": "severity" for W − 1, "lca" for the height in the tree, or any matrix `[true, predicted]`.
         penalty: P of W, for "ascc" and the cost "severity".
+        kappa: For "kappa": how many false alarms a missed urgency costs, from 0 to inf.
 
     >>> hierarchy = ClassHierarchy.flat(["benign", "atypical", "malignant"])
     >>> [int(decide([[0.4, 0.25, 0.35]], hierarchy, rule=rule)[0]) for rule in RULES]
-    [0, 2, 2]
+    [0, 2, 2, 0]
+    >>> int(decide([[0.4, 0.25, 0.35]], hierarchy, rule="kappa", kappa=3)[0])
+    2
     """
     p = check_probabilities(probabilities, hierarchy.num_classes(level))
     if rule == "argmax":
@@ -99,6 +142,8 @@ def decide(
         return most_ascc(p, metric_weight(hierarchy, level, penalty=penalty))
     if rule == "risk":
         return least_risk(p, _cost(cost, hierarchy, level, penalty))
+    if rule == "kappa":
+        return decision_path(p, hierarchy, level=level).calls(kappa)
     raise ParameterError(f"rule must be one of {listing(RULES)}, found {rule!r}.")
 
 
@@ -108,6 +153,7 @@ def redecide(
     rule: Rule = "argmax",
     cost: NamedCost | npt.ArrayLike = "severity",
     penalty: float = PENALTY,
+    kappa: float = 1.0,
     debias: bool | TrainingBias = False,
 ) -> Predictions:
     """The same predictions with the reported class decided anew from the probabilities.
@@ -117,6 +163,7 @@ def redecide(
         rule: As in `decide`.
         cost: As in `decide`.
         penalty: As in `decide`.
+        kappa: As in `decide`.
         debias: First undo what training did to the probabilities, which the result then carries. True stands for MSCE
             with its default weight, no remix; a `TrainingBias` says what else is known.
     """
@@ -130,8 +177,10 @@ def redecide(
         bias = TrainingBias(severity=loss_weight(hierarchy)) if debias is True else debias
         probabilities = bias.remove(probabilities)
         notes = (*notes, f"Probabilities with the bias of training removed ({bias.describe()}).")
-    decided = decide(probabilities, hierarchy, rule=rule, cost=cost, penalty=penalty)
-    return replace(predictions, predicted=decided, probabilities=probabilities, notes=notes)
+    decided = decide(probabilities, hierarchy, rule=rule, cost=cost, penalty=penalty, kappa=kappa)
+    usual = rule != "risk" or (isinstance(cost, str) and cost == "severity")
+    named = str(DecisionRule(rule, kappa)) if usual else "risk with another cost"
+    return replace(predictions, predicted=decided, probabilities=probabilities, notes=notes, decided_by=named)
 
 
 def _cost(cost: NamedCost | npt.ArrayLike, hierarchy: ClassHierarchy, level: int, penalty: float) -> Matrix:

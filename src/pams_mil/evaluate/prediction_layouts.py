@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
 from pams_mil.evaluate import reviews
-from pams_mil.evaluate.predictions import Predictions, check_probabilities
+from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, check_probabilities
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.tables import Columns, OnFraction, read_chunks
 
@@ -175,6 +175,7 @@ class _Collector:
         self.slides: list[str] = []
         self.patients: list[str] = []
         self.splits: Counter[str] = Counter()
+        self.rules: Counter[str] = Counter()
         self.tags: dict[str, list[str]] = {tag: [] for tag in source.tags}
         self.labels_needed = source.labels_needed
         self.reading = reviews.Tally(hierarchy) if layout.name == reviews.LAYOUT else None
@@ -200,6 +201,7 @@ class _Collector:
                 raise PredictionsError(self._blank(layout.patient, piece[layout.patient]))
             self.patients.extend(piece[layout.patient])
         self.splits.update(piece.get("split", ()))
+        self.rules.update(piece.get(DECIDED_BY, ()))
         self.slides.extend(slides)
         for tag, cells in self.tags.items():
             cells.extend(piece[tag])
@@ -248,12 +250,13 @@ class _Collector:
             patient_ids=self.patients or None,
             tags=self.tags,
             layout=self.layout.name,
+            decided_by=next(iter(self.rules)) if len(self.rules) == 1 else "",
         )
         notes = () if self.reading is None else self.reading.notes()
-        return replace(result, notes=(*notes, *_notes(result, self.splits)))
+        return replace(result, notes=(*notes, *_notes(result, self.splits, self.rules)))
 
 
-def _notes(predictions: Predictions, splits: Counter[str]) -> tuple[str, ...]:
+def _notes(predictions: Predictions, splits: Counter[str], rules: Counter[str]) -> tuple[str, ...]:
     notes = [] if predictions.patient_ids is not None else ["No patient column: every slide counts as its own patient."]
     odd = predictions.contradictory_patients()
     if odd:
@@ -261,6 +264,10 @@ def _notes(predictions: Predictions, splits: Counter[str]) -> tuple[str, ...]:
     if len(splits) > 1:
         found = listing(f"{split} ({count})" for split, count in splits.most_common())
         notes.append(f"Rows of several splits are scored together: {found}. Use --tag split=test for one of them.")
+    if len(rules) > 1:
+        notes.append(f"Rows were decided by several rules: {listing(rules)}.")
+    elif predictions.decided_by not in ("", "argmax"):
+        notes.append(f"Decided by {predictions.decided_by}.")
     return tuple(notes)
 
 

@@ -18,12 +18,16 @@ from pams_mil.metrics.probability import SUM_TOLERANCE
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.float64]
 
+DECIDED_BY = "decided_by"
+"""The column that says which rule made the predictions, e.g. argmax or kappa=3."""
+
 
 @dataclass(frozen=True)
 class Predictions:
     """Who was predicted as what; indices and probabilities [n], [n, C] are of the finest level.
 
     `patient_ids` is None when the file has no patient column; then every slide counts as its own patient.
+    `decided_by` is the rule that made the predictions from the probabilities, empty when nobody said.
     """
 
     name: str
@@ -36,6 +40,7 @@ class Predictions:
     tags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     layout: str = "memory"
     notes: tuple[str, ...] = ()
+    decided_by: str = ""
 
     def __post_init__(self) -> None:
         columns = (self.target, self.predicted, self.probabilities, self.patient_ids, *self.tags.values())
@@ -87,6 +92,7 @@ class Predictions:
             tags={tag: [cells[row] for row in rows] for tag, cells in self.tags.items()},
             layout=self.layout,
             notes=self.notes,
+            decided_by=self.decided_by,
         )
 
     def tagged(self, tag: str, value: str) -> Predictions:
@@ -131,11 +137,16 @@ def check_probabilities(probabilities: Array, slide_ids: Sequence[str], where: s
 
 
 def write_predictions(path: Path | str, predictions: Predictions, *, splits: Sequence[str] | None = None) -> None:
-    """Write the predictions CSV: slide_id, patient_id, split, target, prediction, p_<class>..., tags."""
+    """Write the predictions CSV: slide_id, patient_id, split, target, prediction, decided_by, p_<class>..., tags.
+
+    `decided_by` is left out when it is not known.
+    """
     names = predictions.hierarchy.names()
-    tags = list(predictions.tags)
+    tags = [tag for tag in predictions.tags if tag != DECIDED_BY]
+    decided = [predictions.decided_by] if predictions.decided_by else []
     scored = predictions.probabilities is not None
-    header = ["slide_id", "patient_id", "split", "target", "prediction", *(f"p_{n}" for n in names if scored), *tags]
+    first = ["slide_id", "patient_id", "split", "target", "prediction", *(DECIDED_BY for _ in decided)]
+    header = [*first, *(f"p_{n}" for n in names if scored), *tags]
 
     def rows() -> Iterator[list[object]]:
         for row, slide in enumerate(predictions.slide_ids):
@@ -143,6 +154,6 @@ def write_predictions(path: Path | str, predictions: Predictions, *, splits: Seq
             scores = [] if predictions.probabilities is None else predictions.probabilities[row].tolist()
             labels = [names[predictions.target[row]], names[predictions.predicted[row]]]
             extra = [predictions.tags[tag][row] for tag in tags]
-            yield [slide, patient, splits[row] if splits else "test", *labels, *scores, *extra]
+            yield [slide, patient, splits[row] if splits else "test", *labels, *decided, *scores, *extra]
 
     atomic.write_csv(path, header, rows())

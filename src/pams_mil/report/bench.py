@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from pams_mil.errors import PredictionsError
-from pams_mil.evaluate.compare import Comparison, compare_all, verdict
+from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, score
+from pams_mil.evaluate.verdict import verdict
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.table import FACTS
 

@@ -15,11 +15,12 @@ from pams_mil import atomic
 from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.certify import Certificate, apply_certificate
-from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.decide import DecisionRule
+from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 
 Array = npt.NDArray[np.float64]
-_RESERVED = ("slide_id", "patient_id", "split", "target", "prediction")
+_RESERVED = ("slide_id", "patient_id", "split", "target", "prediction", DECIDED_BY)
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class SlidePredictions:
         runs: Which runs predicted.
         weights: Digests of the weights that predicted, one per run.
         failures: Slides that could not be predicted, with the reason; they are in none of the other fields.
+        rule: What makes calls of probabilities; the files say so.
     """
 
     hierarchy: ClassHierarchy
@@ -51,6 +53,7 @@ class SlidePredictions:
     runs: tuple[str, ...]
     failures: Mapping[str, str] = field(default_factory=dict)
     weights: tuple[str, ...] = ()
+    rule: DecisionRule = field(default_factory=DecisionRule)
 
     def __post_init__(self) -> None:
         for level in self.probabilities:
@@ -64,6 +67,10 @@ class SlidePredictions:
     def __len__(self) -> int:
         return len(self.names)
 
+    def calls(self, level: int = -1) -> npt.NDArray[np.int64]:
+        """Class indices [n] of a level, decided by the rule."""
+        return self.rule.calls(self.probabilities[level], self.hierarchy, level)
+
     def labeled(self, name: str) -> Predictions:
         """For scores and comparisons; every slide must have a label."""
         unknown = [slide for slide, target in zip(self.names, self.targets, strict=True) if target < 0]
@@ -76,12 +83,13 @@ class SlidePredictions:
             hierarchy=self.hierarchy,
             slide_ids=self.names,
             target=self.targets,
-            predicted=self.probabilities[-1].argmax(1),
+            predicted=self.calls(),
             probabilities=self.probabilities[-1],
             patient_ids=self.patient_ids,
             tags=self.tags,
             layout="PAMS",
             notes=self.notes,
+            decided_by=str(self.rule),
         )
 
     @property
@@ -131,12 +139,14 @@ class SlidePredictions:
         lifted = np.where(known, self.hierarchy.groups(level)[np.where(known, self.targets, 0)], -1)
         tags = [tag for tag in self.tags if tag not in _RESERVED]
         target = ["target"] if known.any() else []
-        header = ["slide_id", "patient_id", "split", *target, "prediction", *(f"p_{label}" for label in classes), *tags]
+        first = ["slide_id", "patient_id", "split", *target, "prediction", DECIDED_BY]
+        header = [*first, *(f"p_{label}" for label in classes), *tags]
+        called = self.calls(level)
         rows = (
             [
                 self.names[row], self.patient_ids[row], self.splits[row],
                 *(["" if lifted[row] < 0 else classes[lifted[row]]] if target else []),
-                classes[int(probabilities[row].argmax())],
+                classes[int(called[row])], str(self.rule),
                 *(repr(p) for p in probabilities[row].tolist()),
                 *(self.tags[tag][row] for tag in tags),
             ]

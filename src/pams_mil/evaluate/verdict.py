@@ -1,0 +1,181 @@
+"""One sentence about two models: which one is safer, if the slides show it, or what else is true.
+
+A model that misses less urgency and raises more false alarms may only sit at another operating point. It is called
+safer only on one of two grounds:
+
+1. it misses significantly less when both raise the same false alarms (`matched`), or
+2. as decided it misses significantly less and raises no more false alarms.
+
+0.05 is shared between the two. Models whose calls carry no information are not compared at all; too few patients are
+said first, and then nothing is called settled.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pams_mil.evaluate.compare import Comparison, Difference
+from pams_mil.evaluate.matched import Gap, Matched
+
+SIGNIFICANT = 0.05
+FEW_PATIENTS = 10
+"""Below this nothing is called settled; with fewer than six no swap of patients could reach 0.05."""
+
+
+def verdict(comparison: Comparison) -> str:
+    """The sentence, about the finest level."""
+    if comparison.void:
+        return (
+            f"{comparison.reference} and {comparison.candidate} are not compared: the calls of "
+            f"{' and '.join(comparison.void)} carry no information."
+        )
+    sentence = _sentence(comparison, list(comparison.levels)[-1])
+    if not _few(comparison):
+        return sentence
+    many = "patient" if comparison.patients == 1 else "patients"
+    return f"Only {comparison.patients} {many}: too few to call either model safer. {sentence}"
+
+
+def _few(comparison: Comparison) -> bool:
+    return comparison.patients < FEW_PATIENTS
+
+
+def _sentence(comparison: Comparison, level: str) -> str:
+    differences, match = comparison.levels[level], comparison.matched.get(level)
+    missed, alarms = differences["under_call_rate"], differences["over_call_rate"]
+    if match is not None and not _few(comparison) and _settled(match.missed):
+        return _safer_at_equal_alarms(comparison, differences, match)
+    if missed.difference == 0 and alarms.difference == 0:
+        return _equal(comparison, differences)
+    if missed.difference * alarms.difference < 0:
+        return _other_point(comparison, missed, alarms, match)
+    return _no_worse_in_both(comparison, differences, match)
+
+
+def _safer_at_equal_alarms(comparison: Comparison, differences: dict[str, Difference], match: Matched) -> str:
+    gap, candidate = match.missed, match.missed.difference < 0
+    safer, other = _names(comparison, candidate)
+    mine, theirs = (gap.candidate, gap.reference) if candidate else (gap.reference, gap.candidate)
+    alarms = f"{100 * match.at_false_alarms:.1f} % false alarms"
+    where = f"at the {alarms} of {other}" if candidate else f"at its own {alarms}"
+    missed, raised = differences["under_call_rate"], differences["over_call_rate"]
+    return (
+        f"{safer} is the safer model: {where} it misses urgency in {100 * mine:.1f} % of the slides against "
+        f"{100 * theirs:.1f} % (difference {100 * abs(gap.difference):.1f} points{_evidence(gap, candidate)}). "
+        f"As decided it misses {_shares(missed, candidate)} and over-calls {_shares(raised, candidate)}"
+        f"{_accuracy(differences['acc'], candidate, other)}."
+    )
+
+
+def _other_point(comparison: Comparison, missed: Difference, alarms: Difference, match: Matched | None) -> str:
+    candidate = missed.difference < 0
+    careful, other = _names(comparison, candidate)
+    opening = (
+        f"{careful} works at another operating point than {other}: it misses {100 * abs(missed.difference):.1f} points "
+        f"less ({_shares(missed, candidate)}) and over-calls {100 * abs(alarms.difference):.1f} points more "
+        f"({_shares(alarms, candidate)})"
+    )
+    if match is None:
+        return (
+            f"{opening}. Without the probabilities of both, they cannot be compared at equal false alarms, so neither "
+            "can be called safer."
+        )
+    return f"{opening}; {_at_equal_alarms(comparison, match.missed, candidate)}."
+
+
+def _at_equal_alarms(comparison: Comparison, gap: Gap, candidate: bool) -> str:
+    fewer = (-gap.difference if candidate else gap.difference) >= 0
+    points = f"{100 * abs(gap.difference):.1f} points {'less' if fewer else 'more'}"
+    settled = not _few(comparison) and _separate(gap)
+    words = "the difference is not settled" if settled else "they do not differ"
+    return f"at equal false alarms {words} (it misses {points}{_evidence(gap, candidate)})"
+
+
+def _no_worse_in_both(comparison: Comparison, differences: dict[str, Difference], match: Matched | None) -> str:
+    missed, alarms, mild = differences["under_call_rate"], differences["over_call_rate"], differences["asmc"]
+    candidate = missed.difference < 0 or (missed.difference == 0 and alarms.difference < 0)
+    safer, other = _names(comparison, candidate)
+    if missed.difference == 0:
+        return (
+            f"{comparison.reference} and {comparison.candidate} miss urgency equally often, in "
+            f"{100 * missed.reference:.1f} % of the slides; {safer} over-calls less ({_shares(alarms, candidate)}"
+            f"{_p_text(alarms)})."
+        )
+    milder = (mild.difference > 0) == candidate and mild.difference != 0
+    contradicted = _significant(mild) and not milder
+    settled = not _few(comparison) and _significant(missed) and not contradicted
+    unsettled = f"{safer} looks safer than {other}, but these slides do not settle it"
+    opening = f"{safer} is the safer model" if settled else unsettled
+    bounds = (0 - missed.interval[1], 0 - missed.interval[0]) if candidate else missed.interval  # never -0.0
+    interval = "" if math.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
+    tail = "as many false alarms" if alarms.difference == 0 else f"fewer false alarms ({_shares(alarms, candidate)})"
+    equal = "" if settled or match is None else f"; {_at_equal_alarms(comparison, match.missed, candidate)}"
+    return (
+        f"{opening}: it misses urgency in {_shares(missed, candidate, ' of the slides')} (difference "
+        f"{100 * abs(missed.difference):.1f} points{interval}{_p_text(missed)}) with {tail}{equal}"
+        f"{_mildness(mild, candidate, milder)}{_accuracy(differences['acc'], candidate, other)}."
+    )
+
+
+def _equal(comparison: Comparison, differences: dict[str, Difference]) -> str:
+    missed, alarms = differences["under_call_rate"], differences["over_call_rate"]
+    pair = f"{comparison.reference} and {comparison.candidate}"
+    rates = f"both miss {100 * missed.reference:.1f} % and over-call {100 * alarms.reference:.1f} %"
+    return f"{pair} are equally safe on these {comparison.n} slides: {rates}."
+
+
+def _names(comparison: Comparison, candidate: bool) -> tuple[str, str]:
+    pair = (comparison.candidate, comparison.reference)
+    return pair if candidate else pair[::-1]
+
+
+def _shares(difference: Difference, candidate: bool, of: str = "") -> str:
+    pair = (difference.candidate, difference.reference) if candidate else (difference.reference, difference.candidate)
+    return f"{100 * pair[0]:.1f} %{of} against {100 * pair[1]:.1f} %"
+
+
+def _evidence(gap: Gap, candidate: bool) -> str:
+    """Interval of how much less the named model misses, and p."""
+    bounds = (0 - gap.interval[1], 0 - gap.interval[0]) if candidate else gap.interval
+    interval = "" if math.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
+    return f"{interval}{'' if gap.p is None else f', p = {gap.p:.2g}'}"
+
+
+def _mildness(mild: Difference, candidate: bool, milder: bool) -> str:
+    mine, theirs = (mild.candidate, mild.reference) if candidate else (mild.reference, mild.candidate)
+    if not np.isfinite([mine, theirs]).all() or mild.difference == 0:
+        return ""
+    verb = "are" if _significant(mild) else "look"
+    claim = f", and its mistakes {verb} milder" if milder else f", but its mistakes {verb} graver"
+    return f"{claim} (AsMC {100 * mine:.1f} % against {100 * theirs:.1f} %{_p_text(mild)})"
+
+
+def _accuracy(right: Difference, candidate: bool, other: str) -> str:
+    mine, theirs = (right.candidate, right.reference) if candidate else (right.reference, right.candidate)
+    if theirs <= mine:
+        return ""
+    return f", although {other} is more accurate ({100 * theirs:.1f} % against {100 * mine:.1f} %)"
+
+
+def _p_text(difference: Difference) -> str:
+    p = difference.p_value if difference.corrected_p is None else difference.corrected_p
+    return "" if p is None else f", p = {p:.2g}"
+
+
+def _separate(gap: Gap) -> bool:
+    """Whether the interval leaves out 0 and p is at most 0.05; without resamples the test alone decides."""
+    low, high = gap.interval
+    return gap.p is not None and gap.p <= SIGNIFICANT and (math.isnan(low) or low > 0 or high < 0)
+
+
+def _settled(gap: Gap) -> bool:
+    return _separate(gap) and gap.p is not None and gap.p <= SIGNIFICANT / 2
+
+
+def _significant(difference: Difference) -> bool:
+    p = difference.p_value if difference.corrected_p is None else difference.corrected_p
+    # without an interval (none was asked for) the test decides, unless one model makes no mistakes at all
+    no_interval = np.isnan(difference.interval[0]) and np.isfinite(difference.difference)
+    return p is not None and p <= SIGNIFICANT / 2 and (difference.better is not None or bool(no_interval))

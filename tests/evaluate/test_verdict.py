@@ -1,0 +1,89 @@
+"""What may be said about two models: safer at equal false alarms, no worse in both, or at another operating point."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from tests.evaluate.test_compare import twins
+
+from pams_mil import ClassHierarchy
+from pams_mil.evaluate.compare import compare
+from pams_mil.evaluate.decide import redecide
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.verdict import verdict
+
+TREE = ClassHierarchy.load("bracs")
+
+
+def sharpened(model: Predictions, name: str, weight: float = 0.5) -> Predictions:
+    """A model that knows more about every slide."""
+    luck = np.random.default_rng(1).random((len(model), 1))
+    p = (1 - weight) * model.probabilities + weight * luck * np.eye(7)[model.target]
+    p /= p.sum(1, keepdims=True)
+    return replace(model, name=name, probabilities=p, predicted=p.argmax(1))
+
+
+def test_another_dial_of_the_same_model_is_never_safer():
+    one, _ = twins(rows=400, patients=200)
+    urgent = replace(redecide(one, rule="kappa", kappa=1.5), name="urgent")
+    for pair in ((one, urgent), (urgent, one)):
+        sentence = verdict(compare(*pair, resamples=200))
+        assert sentence.startswith("urgent works at another operating point than one: it misses")
+        assert (
+            "at equal false alarms they do not differ (it misses 0.0 points less, 95 % interval 0.0 to 0.0, p = 1)"
+            in sentence
+        )
+
+
+def test_fewer_misses_at_equal_false_alarms_are_safer_whatever_the_dials():
+    one, _ = twins(rows=400, patients=200)
+    better = sharpened(one, "better")
+    careless = replace(redecide(better, rule="kappa", kappa=0.3), name="better")  # misses more as decided
+    for candidate in (better, careless):
+        sentence = verdict(compare(one, candidate, resamples=200))
+        assert sentence.startswith("better is the safer model: at the")
+        assert "false alarms of one it misses urgency in" in sentence
+    back = verdict(compare(better, one, resamples=200))
+    assert back.startswith("better is the safer model: at its own")
+
+
+def test_no_worse_in_both_is_enough_without_probabilities():
+    one, _ = twins(rows=400, patients=200)
+    better = replace(sharpened(one, "better", 0.8), probabilities=None)
+    sentence = verdict(compare(one, better, resamples=200))
+    assert sentence.startswith("better is the safer model: it misses urgency in")
+    assert "fewer false alarms" in sentence
+
+
+def test_fewer_misses_with_more_false_alarms_need_probabilities():
+    one, _ = twins(rows=400, patients=200)
+    urgent = replace(redecide(one, rule="kappa", kappa=1.5), name="urgent", probabilities=None)
+    sentence = verdict(compare(one, urgent, resamples=100))
+    assert "Without the probabilities of both, they cannot be compared at equal false alarms" in sentence
+    assert "is the safer model" not in sentence
+
+
+def test_few_patients_are_said_first_and_settle_nothing():
+    one, _ = twins(rows=200, patients=4)
+    sentence = verdict(compare(one, sharpened(one, "better"), resamples=100))
+    assert sentence.startswith("Only 4 patients: too few to call either model safer.")
+    assert "is the safer model" not in sentence
+
+
+def test_a_constant_call_is_not_compared():
+    one, _ = twins(rows=200, patients=100)
+    constant = replace(one, name="constant", predicted=np.full(200, 6), probabilities=np.full((200, 7), 1 / 7))
+    sentence = verdict(compare(one, constant, resamples=100))
+    assert sentence == "one and constant are not compared: the calls of constant carry no information."
+
+
+def test_all_right_and_two_slides_give_words():
+    one, two = twins(rows=200, patients=100)
+    perfect = replace(one, predicted=one.target, probabilities=np.eye(7)[one.target])
+    assert "equally safe on these 200 slides: both miss 0.0 % and over-call 0.0 %" in verdict(
+        compare(perfect, replace(perfect, name="again"), resamples=20)
+    )
+    for rows in ([0, 1], [0], [2, 9]):
+        pair = (model.take(np.asarray(rows)) for model in (one, two))
+        assert verdict(compare(*pair, resamples=20)).startswith(("Only ", "one and two are not compared"))
