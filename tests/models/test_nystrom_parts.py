@@ -12,11 +12,8 @@ from torch.nn import functional
 import pams_mil.models.kernels.class_row as class_row_module
 import pams_mil.models.kernels.pseudo_inverse as pinv_module
 from pams_mil.models.kernels.class_row import class_row
-from pams_mil.models.kernels.depthwise import TILE_COLUMNS, TILE_ROWS, depthwise
-from pams_mil.models.kernels.fast_dropout import FastDropout
 from pams_mil.models.kernels.pseudo_inverse import inverse_factor, pseudo_inverse_apply
 from pams_mil.models.kernels.pseudo_inverse_eigen import divided_differences
-from pams_mil.models.kernels.split_linear import split_linear
 from pams_mil.models.kernels.value_conv import value_conv
 from pams_mil.models.layers.landmarks import LandmarkPlan
 
@@ -107,30 +104,6 @@ def test_the_gradient_of_the_pseudo_inverse_is_symmetric(monkeypatch):
         torch.testing.assert_close(gradient, gradient.mT)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
-def test_split_linear_equals_one_linear_map_per_part(parts):
-    torch.manual_seed(6)
-    x = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(parts * 5, 4, dtype=torch.float64, requires_grad=True)
-    expected = torch.split(functional.linear(x, weight), 5, dim=1)
-    found = split_linear(x, weight, parts)
-    torch.testing.assert_close(found, expected)
-    slopes = [torch.randn_like(part) for part in expected]
-    torch.testing.assert_close(
-        torch.autograd.grad(found, (x, weight), slopes), torch.autograd.grad(expected, (x, weight), slopes)
-    )
-
-
-def test_split_linear_without_the_gradient_of_a_part_and_in_half_precision():
-    x, weight = torch.ones(2, 3, requires_grad=True), torch.ones(4, 3, requires_grad=True)
-    first, _ = split_linear(x, weight, 2)
-    first.sum().backward()
-    assert x.grad.tolist() == [[2.0] * 3] * 2
-    assert weight.grad.tolist() == [[2.0] * 3] * 2 + [[0.0] * 3] * 2
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert [part.dtype for part in split_linear(x, weight, 2)] == [torch.bfloat16] * 2
-
-
 @pytest.mark.parametrize("keep", [0, 10**6])
 @pytest.mark.parametrize("zeros", [0, 5])
 def test_class_row_in_blocks_equals_the_whole(monkeypatch, keep, zeros):
@@ -176,43 +149,6 @@ def test_value_conv_weight_gradient_is_accurate_in_float32():
     assert (results[0] - results[1]).abs().max() < 1e-4 * results[1].abs().max()
 
 
-@pytest.mark.parametrize("side", [1, 2, TILE_ROWS, TILE_ROWS + 1, TILE_COLUMNS + 3])
-@pytest.mark.parametrize("size", [1, 3, 7])
-def test_depthwise_equals_the_sum_over_the_window(side, size):
-    torch.manual_seed(0)
-    square = torch.randn(1, side, side, 3, dtype=torch.float64).permute(0, 3, 1, 2).requires_grad_()
-    kernel = torch.randn(3, 1, size, size, dtype=torch.float64, requires_grad=True)
-    bias = torch.randn(3, dtype=torch.float64, requires_grad=True)
-    padded = functional.pad(square, [size // 2] * 4)
-    expected = bias[:, None, None] + sum(
-        kernel[:, :, i, j, None] * padded[:, :, i : i + side, j : j + side] for i in range(size) for j in range(size)
-    )
-    found = depthwise(square, kernel, bias)
-    torch.testing.assert_close(found, expected)
-    slope = torch.randn_like(expected)
-    leaves = (square, kernel, bias)
-    torch.testing.assert_close(torch.autograd.grad(found, leaves, slope), torch.autograd.grad(expected, leaves, slope))
-
-
-def test_depthwise_gradient():
-    torch.manual_seed(0)
-    square, kernel, bias = torch.randn(1, 2, 4, 4), torch.randn(2, 1, 3, 3), torch.randn(2)
-    gradcheck(depthwise, [tensor.double().requires_grad_() for tensor in (square, kernel, bias)])
-
-
-def test_depthwise_backward_does_not_care_where_it_is_called():
-    torch.manual_seed(0)
-    square, kernel, bias = torch.randn(1, 2, 40, 40), torch.randn(2, 1, 3, 3, requires_grad=True), torch.randn(2)
-    found = []
-    for enabled in (False, True):
-        kernel.grad = None
-        loss = depthwise(square, kernel, bias).square().sum()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            loss.backward()
-        found.append(kernel.grad)
-    assert torch.equal(*found)
-
-
 @given(tokens=st.integers(1, 700), landmarks=st.sampled_from([1, 4, 37, 256]))
 def test_landmarks_are_means_of_the_padded_sequence(tokens, landmarks):
     plan = LandmarkPlan(tokens, landmarks)
@@ -223,16 +159,3 @@ def test_landmarks_are_means_of_the_padded_sequence(tokens, landmarks):
     assert torch.allclose(means[plan.copies :], padded[plan.zero_landmarks :])
     assert not padded[: plan.zero_landmarks].any()
     assert float(plan.landmark_multiplicity(means).sum()) == pytest.approx(landmarks)
-
-
-def test_fast_dropout_keeps_the_expectation_and_follows_the_global_state():
-    dropout = FastDropout(0.1).train()
-    torch.manual_seed(3)
-    first = dropout(torch.ones(400, 501))
-    assert abs((first == 0).float().mean().item() - 0.1) < 0.003
-    assert abs(first.mean().item() - 1) < 0.003
-    # Neighboring decisions come from one random number and must still be independent.
-    dropped = (first == 0).flatten()[: 400 * 500].reshape(-1, 4).double()
-    assert (torch.corrcoef(dropped.T) - torch.eye(4)).abs().max() < 0.02
-    torch.manual_seed(3)
-    assert torch.equal(first, dropout(torch.ones(400, 501)))

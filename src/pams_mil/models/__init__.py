@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pams_mil.models.core.limits import explain_out_of_memory, instance_cap
     from pams_mil.models.core.mil_model import BagBatch, LevelOutput, MILModel
     from pams_mil.models.core.published import load_published
+    from pams_mil.models.kernels.switch import plain_kernels
 
 _HOME = {
     "BagBatch": "core.mil_model",
@@ -24,6 +25,7 @@ _HOME = {
     "explain_out_of_memory": "core.limits",
     "instance_cap": "core.limits",
     "load_published": "core.published",
+    "plain_kernels": "kernels.switch",
 }
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "explain_out_of_memory",
     "instance_cap",
     "load_published",
+    "plain_kernels",
 ]
 
 

@@ -63,7 +63,7 @@ class ABMIL(MILModel):
         if not torch.is_grad_enabled():
             streamed = [stream_pool(bag, self.projection.project, self.scores, None, 1) for bag in batch.bags()]
             return [vector for vector, _ in streamed], [scores for _, scores in streamed]
-        if pools_leanly(self.scores):
+        if pools_leanly(self.projection, self.scores):
             pooled = [lean_pool(bag, self.projection, self.scores, None, 1) for bag in batch.bags()]
             return [vector for vector, _ in pooled], [scores for _, scores in pooled]
         instances = self.projection(batch.features)

@@ -188,7 +188,7 @@ class DTFD(MILModel):
         """Pseudo-bags [r * g, e] and scores [n] without keeping the instances, where that can be done."""
         if not torch.is_grad_enabled():
             return stream_pool(features, self._project, self.tier1_scores, partitions, count)
-        if not self.residual and pools_leanly(self.tier1_scores):
+        if not self.residual and pools_leanly(self.projection, self.tier1_scores):
             return lean_pool(features, self.projection, self.tier1_scores, partitions, count)
         return None
 

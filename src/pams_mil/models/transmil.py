@@ -21,7 +21,6 @@ from pams_mil.errors import ParameterError
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel
-from pams_mil.models.kernels.fast_dropout import FastDropout
 from pams_mil.models.layers.nystrom import NystromAttention
 from pams_mil.models.layers.ppeg import PPEG
 from pams_mil.models.layers.projection import Projection
@@ -44,7 +43,7 @@ class AttentionLayer(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(features)
         self.attention = attention
-        self.dropout = FastDropout(dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """All tokens, [n, e]."""

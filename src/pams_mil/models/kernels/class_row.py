@@ -13,14 +13,15 @@ memory stays linear in n with a small constant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pams_mil.models.core.precision import without_autocast
+from pams_mil.models.kernels.switch import kernels_on, twin_gradients
 
 BLOCK_TOKENS = 256
 # Softmax entries kept for the backward pass: 32 MiB in float32.
@@ -39,8 +40,19 @@ def class_row(u: Tensor, queries: Tensor, keys: Tensor, *, zeros: int = 0) -> Te
         keys: [n, h, d]
         zeros: number of further tokens with key 0, which share in the softmax but are not returned.
     """
+    if not kernels_on():
+        return plain_class_row(u, queries, keys, zeros)
     row: Tensor = _ClassRow.apply(u, queries, keys, zeros)  # type: ignore[no-untyped-call]
     return row
+
+
+def plain_class_row(u: Tensor, queries: Tensor, keys: Tensor, zeros: int) -> Tensor:
+    """The same with the whole softmax [h, m, n] in memory; one more column stands for all keys that are 0."""
+    with torch.autocast(u.device.type, enabled=False):
+        logits = torch.bmm(queries, keys.permute(1, 2, 0))
+        if zeros:
+            logits = torch.cat([logits, torch.full_like(logits[..., :1], math.log(zeros))], -1)
+        return torch.bmm(u[:, None], logits.softmax(-1)[..., : len(keys)]).squeeze(1)
 
 
 def _blocks(count: int) -> Iterator[slice]:
@@ -83,14 +95,16 @@ class _ClassRow(torch.autograd.Function):
         for index, block in enumerate(_blocks(len(keys))):
             weights = kept[index] if keep else _logits(queries, keys, block).sub_(tops[index]).exp_()
             torch.bmm((u[..., None] * shares[index]).mT, weights, out=row[:, None, block])
+        ctx.zeros = zeros
         ctx.save_for_backward(u, queries, keys, torch.stack(tops), shares, *kept)
         return row
 
     @staticmethod
     @without_autocast
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         u, queries, keys, tops, shares, *kept = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return twin_gradients(plain_class_row, (u, queries, keys, ctx.zeros), (grad,))
 
         def weights_of(index: int, block: slice) -> Tensor:
             if kept:

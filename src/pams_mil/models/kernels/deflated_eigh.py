@@ -1,8 +1,9 @@
 """Eigenvalues and eigenvectors of a matrix that one of them dominates, in single precision but for that one.
 
-Landmark attention is close to uniform, so the largest eigenvalue l of S = A A^T / c is many times the others, and those
-matter: g of `pinv_eigen` changes most where eigenvalues are small. An eigensolver errs by its precision times the
-largest. So the largest is found by itself, in double precision, and made small before the others are looked for:
+Landmark attention is close to uniform, so the largest eigenvalue l of S = A A^T / c is many times the others, and
+those matter: g of `pseudo_inverse_eigen` changes most where eigenvalues are small. An eigensolver errs by its
+precision times the largest. So the largest is found by itself, in double precision, and made small before the others
+are looked for:
 
     S v = l v,    S' = S - l v v^T,    S'' = S' + s v v^T,    s = 2 |S'|_F
 

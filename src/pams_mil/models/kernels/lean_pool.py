@@ -20,11 +20,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch import Tensor, nn
+from torch.nn import functional
 
 from pams_mil.models.core.precision import without_autocast
-from pams_mil.models.kernels.switch import by_hand
+from pams_mil.models.kernels.switch import by_hand, twin_gradients
 from pams_mil.models.layers.attention_pool import AttentionScores, gate_in_place, spread_scores
 from pams_mil.models.layers.projection import Projection
 
@@ -32,10 +32,19 @@ _ROWS = 1024
 """Of a block: enough for matrix products at full speed."""
 
 
-def pools_leanly(scores: AttentionScores) -> bool:
-    """Whether `lean_pool` applies: a gradient is wanted, on a CPU, of gated attention without dropout."""
+def pools_leanly(projection: Projection, scores: AttentionScores) -> bool:
+    """Whether `lean_pool` applies: a gradient is wanted, on a CPU, of gated attention without dropout.
+
+    It passes by the modules whose weights it takes, so a hook on one of them would never be called.
+    """
     plain = scores.gated and not (scores.training and scores.dropout.p)
-    return plain and torch.is_grad_enabled() and by_hand(scores.inner.weight)
+    parts = (projection, scores, scores.inner, scores.outer)
+    return plain and torch.is_grad_enabled() and by_hand(scores.inner.weight) and not any(map(_hooked, parts))
+
+
+def _hooked(module: nn.Module) -> bool:
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks)
 
 
 def lean_pool(
@@ -56,6 +65,17 @@ def lean_pool(
     return pooled, found
 
 
+def plain_pool(
+    x: Tensor, w: Tensor, b: Tensor | None, inner: Tensor, inner_bias: Tensor, outer: Tensor, outer_bias: Tensor,
+    groups: Tensor | None, count: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same, left to autograd."""
+    h = functional.linear(x, w, b).relu()
+    t, u = functional.linear(h, inner, inner_bias).chunk(2, dim=1)
+    scores = functional.linear(t.tanh() * u.sigmoid(), outer, outer_bias).squeeze(1)
+    return spread_scores(scores, groups, count).softmax(-1) @ h, scores
+
+
 class _LeanPool(torch.autograd.Function):
     @staticmethod
     @without_autocast
@@ -69,15 +89,17 @@ class _LeanPool(torch.autograd.Function):
         scores = torch.mv(t * u, outer[0]) + outer_bias
         alpha = spread_scores(scores, groups, count).softmax(-1)
         pooled = alpha @ h
-        ctx.save_for_backward(x, w, inner, outer, h, gates, alpha, pooled)
-        ctx.has_bias = b is not None
+        ctx.save_for_backward(x, w, inner, outer, h, gates, alpha, pooled, b, inner_bias, outer_bias, groups)
+        ctx.has_bias, ctx.count = b is not None, count
         return pooled, scores
 
     @staticmethod
     @without_autocast
-    @once_differentiable
-    def backward(ctx: Any, grad_pooled: Tensor, grad_scores: Tensor) -> tuple[Tensor | None, ...]:
-        x, w, inner, outer, h, gates, alpha, pooled = ctx.saved_tensors
+    def backward(ctx: Any, grad_pooled: Tensor, grad_scores: Tensor) -> tuple[Any, ...]:
+        x, w, inner, outer, h, gates, alpha, pooled, b, inner_bias, outer_bias, groups = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            inputs = (x, w, b, inner, inner_bias, outer, outer_bias, groups, ctx.count)
+            return twin_gradients(plain_pool, inputs, (grad_pooled, grad_scores))
         grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         grad_w, grad_inner, grad_outer = torch.zeros_like(w), torch.zeros_like(inner), torch.zeros_like(outer)
         grad_b, grad_inner_bias, grad_outer_bias = w.new_zeros(len(w)), inner.new_zeros(len(inner)), outer.new_zeros(1)

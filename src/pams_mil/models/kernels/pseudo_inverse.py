@@ -14,7 +14,7 @@ one has A Z_k = R_k and Z_K = (A^T / c) g(S), where g(S) is the product over k o
 
 So g(S) Y takes two products of square matrices per step instead of four and, because all of them are symmetric,
 two instead of eight in the backward pass. Training on a CPU goes through an eigendecomposition instead (see
-`pinv_eigen`), whose backward pass takes two products in all. In exact arithmetic it is all the same function.
+`pseudo_inverse_eigen`), whose backward pass takes two products in all. In exact arithmetic it is all the same function.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pams_mil.models.core.precision import without_autocast
-from pams_mil.models.kernels.pseudo_inverse_eigen import EigenFactor
+from pams_mil.models.kernels.pseudo_inverse_eigen import EigenFactor, plain_inverse_factor
+from pams_mil.models.kernels.switch import kernels_on, twin_gradients
 
 
 def inverse_factor(s: Tensor, y: Tensor, *, steps: int = 6) -> Tensor:
@@ -40,6 +40,8 @@ def inverse_factor(s: Tensor, y: Tensor, *, steps: int = 6) -> Tensor:
     """
     if steps == 0:
         return y
+    if not kernels_on():
+        return plain_inverse_factor(s, y, steps)
     kind = EigenFactor if _decomposes(s) else _InverseFactor
     result: Tensor = kind.apply(s, y, steps)  # type: ignore[no-untyped-call]
     return result
@@ -63,14 +65,14 @@ def pseudo_inverse_apply(a: Tensor, c: Tensor, y: Tensor, *, steps: int = 6, tra
         transpose: apply Z^T = (1 / c) g(S) A instead.
     """
     root = a * c.rsqrt()
-    s: Tensor = _Gram.apply(root)  # type: ignore[no-untyped-call]
+    s: Tensor = _Gram.apply(root) if kernels_on() else root @ root.mT  # type: ignore[no-untyped-call]
     if transpose:
         return inverse_factor(s, root @ y, steps=steps) * c.rsqrt()
     return root.mT @ inverse_factor(s, y, steps=steps) * c.rsqrt()
 
 
 class _Gram(torch.autograd.Function):
-    """R R^T, for functions whose gradient G is symmetric: then that of R is 2 G R, one product instead of two."""
+    """R R^T, whose gradient is (G + G^T) R: one product, where autograd takes two, G R + G^T R."""
 
     @staticmethod
     @without_autocast
@@ -80,10 +82,9 @@ class _Gram(torch.autograd.Function):
 
     @staticmethod
     @without_autocast
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (root,) = ctx.saved_tensors
-        return torch.bmm(grad, root).mul_(2)
+        return torch.bmm(grad + grad.mT, root)
 
 
 class _InverseFactor(torch.autograd.Function):
@@ -91,7 +92,7 @@ class _InverseFactor(torch.autograd.Function):
     @without_autocast
     def forward(ctx: Any, s: Tensor, y: Tensor, steps: int) -> Tensor:
         saved: list[Tensor] = []
-        r = s
+        r, given = s, y
         for _ in range(steps - 1):
             u, p = torch.bmm(r, r).sub_(r, alpha=7 / 2), r @ y
             t = torch.add(p, y, alpha=-7 / 2)
@@ -102,14 +103,16 @@ class _InverseFactor(torch.autograd.Function):
         # The last power is needed only times Y, which is narrow.
         p = r @ y
         rp = r @ p
-        ctx.save_for_backward(*saved, r, y, p, rp)
+        ctx.steps = steps
+        ctx.save_for_backward(*saved, r, y, p, rp, s, given)
         return torch.baddbmm(13 * y - 15 * p + 7 * rp, r, rp, beta=1 / 4, alpha=-1 / 4)
 
     @staticmethod
     @without_autocast
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        *saved, r, y, p, rp = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        *saved, r, y, p, rp, s, given = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return twin_gradients(plain_inverse_factor, (s, given, ctx.steps), (grad,))
         # 4 Y' = 13 Y - 15 RY + 7 R(RY) - R(R(RY))
         grad = grad / 4
         grad_rp = 7 * grad - r @ grad

@@ -1,4 +1,4 @@
-"""g(S) Y of the pseudo-inverse (see `pinv`) with a cheap backward pass, through one eigendecomposition.
+"""g(S) Y of the pseudo-inverse (see `pseudo_inverse`) with a cheap backward pass, through one eigendecomposition.
 
 With S = V diag(l) V^T the recurrence acts on eigenvalues alone: r_0 = l and, K times,
 
@@ -19,13 +19,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pams_mil.core_team import CoreTeam
 from pams_mil.models.core.precision import without_autocast
 from pams_mil.models.kernels.deflated_eigh import deflated_eigh
+from pams_mil.models.kernels.switch import twin_gradients
 
 _CORES = CoreTeam()
+
+
+def plain_inverse_factor(s: Tensor, y: Tensor, steps: int) -> Tensor:
+    """The same by the recurrence as it is printed: 4 g = 13 I - 15 R + 7 R^2 - R^3 and R <- R g, once per step."""
+    r = s
+    for step in range(steps):
+        p, square = r @ y, r @ r
+        y = (13 * y - 15 * p + 7 * (r @ p) - square @ p) / 4
+        if step < steps - 1:
+            r = (13 * r - 15 * square + 7 * (square @ r) - square @ square) / 4
+    return y
 
 
 class EigenFactor(torch.autograd.Function):
@@ -44,15 +55,16 @@ class EigenFactor(torch.autograd.Function):
             r, g = r * q, g * q
         rotated = rows @ y
         ctx.steps = steps
-        ctx.save_for_backward(values, rows, rotated, g)
+        ctx.save_for_backward(values, rows, rotated, g, s, y)
         return torch.bmm(rows.mT, g[..., None] * rotated)
 
     @staticmethod
     @without_autocast
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         """The gradients of S and Y."""
-        values, rows, rotated, g = ctx.saved_tensors
+        values, rows, rotated, g, s, y = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return twin_gradients(plain_inverse_factor, (s, y, ctx.steps), (grad,))
         turned = rows @ grad
         inner = torch.bmm(turned, rotated.mT).mul_(divided_differences(values, ctx.steps))
         half = rows.mT @ inner @ rows

@@ -1,17 +1,67 @@
-"""Where passes written by hand for a CPU may stand in for what autograd composes."""
+"""One switch for all passes that are written by hand: on by default, off where only plain operations will do.
+
+Every kernel stands beside a plain twin of a few lines that a test holds it equal to. The twin is taken while the switch
+is off, while a graph is traced or a function transformed (neither can hold a pass written by hand), and when a
+gradient is itself differentiated (`twin_gradients`).
+"""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
+_ON: ContextVar[bool] = ContextVar("kernels", default=os.environ.get("PAMS_PLAIN_KERNELS", "") in ("", "0"))
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Use the plain twins inside; `PAMS_PLAIN_KERNELS=1` in the environment does so everywhere.
+
+    >>> with plain_kernels():
+    ...     kernels_on()
+    False
+    """
+    token = _ON.set(False)
+    try:
+        yield
+    finally:
+        _ON.reset(token)
+
+
+def kernels_on() -> bool:
+    """Whether kernels may stand in for their twins: not switched off, and no tracer or function transform looks on.
+
+    >>> kernels_on()
+    True
+    """
+    traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return _ON.get() and not traced and torch._C._functorch.maybe_current_level() is None
+
 
 def by_hand(weight: Tensor) -> bool:
-    """Whether they may: in main memory, in full precision, and not while a graph is traced, which cannot hold them.
+    """Whether kernels that are for a CPU in full precision may be used with this weight.
 
     >>> by_hand(torch.zeros(1)), by_hand(torch.zeros(1, dtype=torch.bfloat16))
     (True, False)
     """
-    traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     whole = weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
-    return weight.device.type == "cpu" and whole and not traced
+    return weight.device.type == "cpu" and whole and kernels_on()
+
+
+def twin_gradients(plain: Callable[..., Any], inputs: Sequence[Any], grads: Sequence[Tensor]) -> tuple[Any, ...]:
+    """The gradients of a plain twin with a graph of their own: what a backward pass gives when it is differentiated.
+
+    Args:
+        plain: The twin.
+        inputs: Its arguments, as the kernel's forward pass was given them.
+        grads: Of its outputs.
+    """
+    wanted = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
+    found = iter(torch.autograd.grad(plain(*inputs), wanted, grads, create_graph=True, allow_unused=True))
+    return tuple(next(found) if isinstance(value, Tensor) and value.requires_grad else None for value in inputs)

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from pams_mil.models.core.precision import without_autocast
-from pams_mil.models.kernels.zero_rows import with_zero_rows
+from pams_mil.models.kernels.switch import kernels_on, twin_gradients
 
 BLOCK_TOKENS = 32
 
@@ -28,13 +28,23 @@ def value_conv(values: Tensor, weight: Tensor) -> Tensor:
     >>> value_conv(torch.tensor([1.0, 2.0, 3.0]).reshape(3, 1, 1), torch.tensor([[1.0, 0.0, 10.0]])).flatten().tolist()
     [20.0, 31.0, 2.0]
     """
-    convolved: Tensor = _ValueConv.apply(values, weight.to(values.dtype))  # type: ignore[no-untyped-call]
+    weight = weight.to(values.dtype)
+    if not kernels_on():
+        return plain_value_conv(values, weight)
+    convolved: Tensor = _ValueConv.apply(values, weight)  # type: ignore[no-untyped-call]
     return convolved
+
+
+def plain_value_conv(values: Tensor, weight: Tensor) -> Tensor:
+    """The same as one sum over the taps."""
+    taps = weight.shape[1]
+    padded = functional.pad(values, (0, 0, 0, 0, taps // 2, taps // 2))
+    return torch.einsum("nhdk,hk->nhd", padded.unfold(0, taps, 1), weight)
 
 
 def _padded(values: Tensor, taps: int) -> Tensor:
     """Values with K // 2 rows of zeros around them, and more behind until blocks of T are full."""
-    return with_zero_rows(values, taps // 2, taps // 2 + -len(values) % BLOCK_TOKENS)
+    return functional.pad(values, (0, 0, 0, 0, taps // 2, taps // 2 + -len(values) % BLOCK_TOKENS))
 
 
 def _windows(padded: Tensor, taps: int) -> Tensor:
@@ -72,9 +82,10 @@ class _ValueConv(torch.autograd.Function):
 
     @staticmethod
     @without_autocast
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         values, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return twin_gradients(plain_value_conv, (values, weight), (grad,))
         heads, taps = weight.shape
         windows, padded = _windows(_padded(values, taps), taps), _padded(grad, taps)
         blocks = padded[taps // 2 : len(padded) - taps // 2].reshape(-1, BLOCK_TOKENS, *padded.shape[1:])

@@ -15,8 +15,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-
-from pams_mil.models.kernels.zero_rows import with_zero_rows
+from torch.nn import functional
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class LandmarkPlan:
 
     def with_zero_token(self, tokens: Tensor) -> Tensor:
         """[n, e] -> [n + 1, e], or the tokens themselves when there is no padding."""
-        return with_zero_rows(tokens, 1, 0) if self.has_zero_token else tokens
+        return functional.pad(tokens, (0, 0, 1, 0)) if self.has_zero_token else tokens
 
     def means(self, tokens: Tensor) -> Tensor:
         """Landmark means of tokens without the zero token: [n, e] -> [count, e]."""

@@ -20,7 +20,6 @@ from torch.nn import functional
 from pams_mil.errors import ParameterError
 from pams_mil.models.kernels.class_row import class_row
 from pams_mil.models.kernels.pseudo_inverse import pseudo_inverse_apply
-from pams_mil.models.kernels.split_linear import split_linear
 from pams_mil.models.kernels.value_conv import value_conv
 from pams_mil.models.layers.landmarks import LandmarkPlan
 from pams_mil.ops import at_least_float32
@@ -66,7 +65,7 @@ class NystromAttention(nn.Module):
         plan = LandmarkPlan(len(tokens), self.landmarks, self.masked)
         core = self._core(plan, tokens)
         padded = plan.with_zero_token(tokens)
-        q, k, v = (self._by_head(part) for part in split_linear(padded, self.qkv.weight, 3))
+        q, k, v = (self._by_head(part) for part in self.qkv(padded).chunk(3, dim=-1))
         distilled = _attend(core.queries.to(q.dtype), k, v, plan.token_log_multiplicity(q), scale=1.0)
         weighted = self._inverse(core, distilled, transpose=False)
         bias = core.log_multiplicity if plan.copies != plan.zero_landmarks else None
