@@ -69,7 +69,8 @@ def test_slides_to_features_to_training_to_heatmap(cohort, tmp_path):
     check_prediction(cohort, tmp_path, shown)
     check_slide_file(tmp_path, slide, encoder)
     check_lesion(tmp_path)
-    assert len(list((tmp_path / "heat").glob("*.png"))) == 2 + 2 + 3
+    assert len(list((tmp_path / "heat" / "severe-4").glob("*.png"))) == 2 + 2 + 3
+    check_page((tmp_path / "heat" / "severe-4" / "slide.html").read_text(), shown)
 
 
 def check_prediction(cohort, tmp_path, shown):
@@ -103,8 +104,18 @@ def check_lesion(tmp_path):
     """Attention and the evidence for the true class are highest where the lesion was planted."""
     bag = read_bag(tmp_path / "features" / "h5_files" / "severe-4.h5")
     truth = scene_of("severe", 4).lesion_share(bag.coords_px0 * 2.0, 64.0) > 0.5
-    content = json.loads((tmp_path / "heat" / "heatmap.geojson").read_text())
+    content = json.loads((tmp_path / "heat" / "severe-4" / "heatmap.geojson").read_text())
     measured = [feature["properties"]["measurements"] for feature in content["features"]]
     assert 3 < truth.sum() < len(truth) / 2
     for name in ("attention grade", "evidence grade severe"):
         assert roc_auc_score(truth, [values[name] for values in measured]) > 0.9, name
+
+
+def check_page(page, shown):
+    """The page needs nothing else and says what the command said."""
+    assert "http://" not in page.split("<style>")[0]
+    assert page.count("data:image/jpeg;base64,") == 1 + 2 + 2 + 3 + 2 * 8
+    said = next(line for line in shown.splitlines() if line.startswith("grade: "))
+    for label, probability in (pair.rsplit(" ", 1) for pair in said.removeprefix("grade: ").split(", ")):
+        assert f"<td>{label}</td>" in page
+        assert f"{100 * float(probability):.0f}." in page or f"{100 * float(probability) - 0.05:.0f}." in page

@@ -26,8 +26,14 @@ def test_bags_are_made_as_the_run_says(tmp_path):
 @pytest.mark.parametrize("unknown", ["encoder", "mpp", "tile_px"])
 def test_a_run_that_does_not_say_how_is_refused(tmp_path, unknown):
     made = {name: value for name, value in MADE.items() if name != unknown}
-    with pytest.raises(ConfigError, match=f"{unknown} unknown"):
-        bags_for_run([], tmp_path / "out", made, encoder=ENCODER)
+    with pytest.raises(ConfigError, match=rf"{unknown} unknown.*--{unknown.replace('_', '-')} here"):
+        bags_for_run([], tmp_path / "out", made, encoder=None if unknown == "encoder" else ENCODER)
+
+
+def test_a_run_that_names_no_encoder_takes_the_one_that_is_given(tmp_path):
+    made = {"mpp": 2.0, "tile_px": 32}
+    ready = bags_for_run(find_slides([write(tmp_path / "a.tiff")]), tmp_path / "out", made, encoder=ENCODER)
+    assert read_bag(ready.features / "a.h5").info.encoder == "colors"
 
 
 def test_another_encoder_is_refused(tmp_path):

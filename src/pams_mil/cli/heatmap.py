@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,111 +15,161 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pams_mil.data.bags.dataset import BagSample
+    from pams_mil.engine.prediction.predict import LoadedRun
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
     from pams_mil.wsi.heatmap import Heatmap
-    from pams_mil.wsi.overview import Overview
+    from pams_mil.wsi.slide_sources import SlideSource
+
+
+@dataclass(frozen=True)
+class _Making:
+    """How bags of new slides are made, or where they lie, and how pictures are drawn."""
+
+    out: Path
+    features: Path | None
+    made: dict[str, Any]
+    encoder: str | None
+    weights: Path | None
+    device: str
+    opacity: float
+    picture_px: int
 
 
 def heatmap(
     run: Path = typer.Argument(..., help="Run folder or checkpoint."),
-    slide: Path = typer.Argument(..., help="The slide."),
-    out: Path = typer.Option(
-        ..., "--out", callback=out_folder, help="Folder for the pictures, heatmap.geojson and the features."
+    slides: list[Path] = typer.Argument(..., metavar="SLIDE...", help="Slide files, or folders to search for slides."),
+    out: Path = typer.Option(..., "--out", callback=out_folder, help="Folder; every slide gets a folder inside."),
+    features: Path | None = typer.Option(
+        None, "--features", help="Folder with the slides' bags, if extracted already."
     ),
-    features: Path | None = typer.Option(None, "--features", help="Folder with the slide's bag, if extracted already."),
-    encoder: str | None = typer.Option(None, "--encoder", help="Where the run's encoder is, if its name does not say."),
+    encoder: str | None = typer.Option(
+        None, "--encoder", help="The run's encoder, if the run does not name it or its name does not lead to it."
+    ),
+    mpp: float | None = typer.Option(None, "--mpp", help="Microns per pixel of the run's tiles, if it does not say."),
+    tile_px: int | None = typer.Option(None, "--tile-px", help="Side of the run's tiles, if it does not say."),
     weights: Path | None = typer.Option(None, "--weights", help="Weight file of the encoder, for use offline."),
     mpp_of_slide: float | None = typer.Option(None, "--mpp-of-slide", help="If the slide does not state it."),
-    mpp: float = typer.Option(4.0, "--picture-mpp", help="Microns per pixel of the pictures."),
+    picture_px: int = typer.Option(1600, "--picture-px", min=200, max=8192, help="Longer side of the pictures."),
     opacity: float = typer.Option(0.5, "--opacity", min=0.0, max=1.0, help="How strongly colors cover the slide."),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow a run that names your own method or model."),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, ..."),
+    json: bool = typer.Option(False, "--json", help="Print probabilities and files as JSON."),
 ) -> None:
-    """Draw attention and per-class evidence over a slide, for every level the run was trained on.
+    """Draw attention and per-class evidence over slides, for every level the run was trained on.
 
-    Writes attention_LEVEL.png, evidence_LEVEL_CLASS.png and heatmap.geojson, which QuPath opens.
+    Writes for every slide a folder with slide.html (all of it on one page), attention_LEVEL.png,
+    evidence_LEVEL_CLASS.png, and heatmap.geojson, which QuPath opens.
 
     Example: pams heatmap runs/pams-abmil-seed0 slide.svs --out heat
     """
-    from pams_mil.engine.prediction.evidence import measure
-    from pams_mil.engine.prediction.predict import load_run, predict
-    from pams_mil.wsi.overview import read_overview
-    from pams_mil.wsi.slide import Slide
+    from pams_mil.atomic import strict_json
+    from pams_mil.data.bags.stated_origin import complete_origin
+    from pams_mil.engine.prediction.predict import load_run
+    from pams_mil.errors import PamsError
+    from pams_mil.wsi.slide_sources import find_slides
 
     loaded = load_run(run, trusted=trust_code)
-    ready = _bags(slide, out, features, dict(loaded.blueprint.encoder), encoder, weights, device, mpp_of_slide)
+    stated = {"mpp": mpp, "tile_px": tile_px}
+    made = complete_origin(loaded.blueprint.encoder, stated, where="The command", whose=f"the run {run}")
+    making = _Making(out, features, made, encoder, weights, device, opacity, picture_px)
+    report: dict[str, Any] = {}
+    failed = {}
+    sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
+    for source in sources:
+        try:
+            report[source.slide_id] = _draw(loaded, source, making, trusted=trust_code, quiet=json)
+        except PamsError as error:
+            if len(sources) == 1:
+                raise
+            failed[source.slide_id] = str(error)
+            errors.print(f"{source.slide_id}: {error}", highlight=False, markup=False, soft_wrap=True)
+    if json:
+        print(strict_json({"slides": report, "failed": failed}))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _draw(loaded: LoadedRun, source: SlideSource, making: _Making, *, trusted: bool, quiet: bool) -> dict[str, Any]:
+    from pams_mil.data.bags.filenames import file_names
+    from pams_mil.engine.prediction.evidence import measure
+    from pams_mil.engine.prediction.predict import predict
+    from pams_mil.errors import SlideError
+    from pams_mil.wsi.slide import Slide
+
+    folder = making.out / file_names([source.slide_id])[source.slide_id]
+    manifest, features = _bags(source, making, folder)
     seen: list[tuple[BagSample, list[Tensor]]] = []
     found = predict(
-        [run], ready[0], features=ready[1], labels=False, trusted=trust_code, device=device,
+        [loaded.path], manifest, features=features, labels=False, trusted=trusted, device=making.device,
         attend=lambda sample, attention: seen.append((sample, attention)),
     )  # fmt: skip
+    if not seen:
+        raise SlideError("; ".join(found.failures.values()) or f"{source.slide_id!r} could not be predicted.")
     sample, attention = seen[0]
-    tiles = _tiles(sample, ready[1])
-    with Slide(slide, mpp_of_slide=mpp_of_slide) as opened:
-        overview = read_overview(opened, mpp=mpp)
     measured = measure(loaded.learner, sample.features, attention, sample.slide_id)
-    _write(out, overview, tiles, measured, opacity)
-    _show(found, out)
+    with Slide(source.path, mpp_of_slide=source.mpp, mpp_is_certain=source.mpp_is_certain) as slide:
+        from pams_mil.cli.heatmap_files import write_heatmaps
+
+        tiles = _tiles(sample, features, making.made, slide.mpp)
+        page = write_heatmaps(
+            folder, slide, tiles, measured, found, model=str(loaded.path), opacity=making.opacity,
+            longest_px=making.picture_px,
+        )  # fmt: skip
+    if not quiet:
+        _show(found, page)
+    levels = found.hierarchy.level_names
+    return {
+        "page": str(page),
+        "probabilities": {
+            levels[level]: dict(zip(found.hierarchy.names(level), values[0].tolist(), strict=True))
+            for level, values in enumerate(found.probabilities)
+        },
+    }
 
 
-def _bags(
-    slide: Path,
-    out: Path,
-    features: Path | None,
-    made: dict[str, Any],
-    encoder: str | None,
-    weights: Path | None,
-    device: str,
-    mpp_of_slide: float | None,
-) -> tuple[Path, Path]:
+def _bags(source: SlideSource, making: _Making, folder: Path) -> tuple[Path, Path]:
     from pams_mil import atomic
     from pams_mil.wsi.encoders.encoder import EncoderOptions
-    from pams_mil.wsi.slide_sources import find_slides
     from pams_mil.wsi.slides_for_run import bags_for_run
 
-    sources = find_slides([slide], mpp_of_slide=mpp_of_slide)
-    if features is not None:
-        table = out / "slides.csv"
-        atomic.write_csv(table, ["slide_id"], [[sources[0].slide_id]])
-        return table, features
-    ready = bags_for_run(
-        sources, out / "features", made, encoder=encoder, options=EncoderOptions(device=device, weights=weights),
-        announce=lambda text: errors.print(f"Notice: {text}", highlight=False, markup=False, soft_wrap=True),
-    )  # fmt: skip
+    if making.features is not None:
+        table = folder / "slides.csv"
+        atomic.write_csv(table, ["slide_id"], [[source.slide_id]])
+        return table, making.features
+    with errors.status(f"Encoding {source.slide_id}"):
+        ready = bags_for_run(
+            [source], making.out / "features", making.made, encoder=making.encoder,
+            options=EncoderOptions(device=making.device, weights=making.weights),
+            announce=lambda text: errors.print(f"Notice: {text}", highlight=False, markup=False, soft_wrap=True),
+        )  # fmt: skip
     return ready.manifest, ready.features
 
 
-def _tiles(sample: BagSample, features: Path) -> Heatmap:
+def _tiles(sample: BagSample, features: Path, made: dict[str, Any], mpp_of_slide: float) -> Heatmap:
     from pams_mil.data import read_bag
     from pams_mil.data.bags.locate import FeatureFolder
     from pams_mil.data.manifest.manifest import SlideRecord
     from pams_mil.errors import BagError
     from pams_mil.wsi.heatmap import Heatmap
+    from pams_mil.wsi.slides_for_run import tile_side_px0
 
     record = SlideRecord(slide_id=sample.slide_id, patient_id=sample.patient_id, label="")
-    side = read_bag(FeatureFolder(features).find(record)).info.tile_px0
-    if sample.coords_px0 is None or side is None:
+    info = read_bag(FeatureFolder(features).find(record)).info
+    side = tile_side_px0(info, made, mpp_of_slide)
+    if sample.coords_px0 is None:
+        raise BagError(f"The bag of {sample.slide_id!r} has no coordinates, so there is no heatmap; extract it again.")
+    if side is None:
         raise BagError(
-            f"The bag of {sample.slide_id!r} does not say where its tiles lie; extract it with 'pams extract'."
+            f"Neither the bag of {sample.slide_id!r} nor the run says how large its tiles are. State it with --mpp and "
+            "--tile-px."
         )
     return Heatmap(sample.coords_px0.numpy(), side)
 
 
-def _write(out: Path, overview: Overview, tiles: Heatmap, measured: dict[str, Any], opacity: float) -> None:
-    from pams_mil.data.bags.filenames import file_names
-    from pams_mil.wsi.heatmap import overlay, ranked, symmetric, write_geojson, write_png
-
-    names = file_names(measured)
-    for name, (kind, values) in measured.items():
-        shades, colors = (ranked(values), "inferno") if kind == "rank" else (symmetric(values), "coolwarm")
-        picture = overlay(overview, tiles, shades, colors=colors, opacity=opacity)
-        write_png(out / f"{names[name].replace(' ', '_')}.png", picture)
-    write_geojson(out / "heatmap.geojson", tiles, {name: values for name, (_, values) in measured.items()})
-
-
-def _show(found: SlidePredictions, out: Path) -> None:
+def _show(found: SlidePredictions, page: Path) -> None:
+    output.print(f"{found.names[0]}:", style="bold", highlight=False, markup=False)
     for level, probabilities in enumerate(found.probabilities):
         labels = found.hierarchy.names(level)
         shown = ", ".join(f"{label} {p:.3f}" for label, p in zip(labels, probabilities[0].tolist(), strict=True))
         output.print(f"{found.hierarchy.level_names[level]}: {shown}", highlight=False, markup=False, soft_wrap=True)
-    output.print(f"Heatmaps: {out}", highlight=False, markup=False, soft_wrap=True)
+    output.print(f"Page: {page}", highlight=False, markup=False, soft_wrap=True)

@@ -37,7 +37,11 @@ def predict(
     classes: str | None = typer.Option(None, "--classes", help="Refuse runs that were trained with other classes."),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, ..."),
-    encoder: str | None = typer.Option(None, "--encoder", help="For slide files: where the run's encoder is."),
+    encoder: str | None = typer.Option(
+        None, "--encoder", help="For slide files: the run's encoder, if the run does not name it or where it is."
+    ),
+    mpp: float | None = typer.Option(None, "--mpp", help="For slide files: the run's resolution, if it does not say."),
+    tile_px: int | None = typer.Option(None, "--tile-px", help="For slide files: its tiles' side, if it does not say."),
     mpp_of_slide: float | None = typer.Option(None, "--mpp-of-slide", help="Scale of slides that do not state it."),
     certificate: Path | None = typer.Option(
         None, "--certificate", help="Also write the calls that this certificate.json of 'pams certify' certifies."
@@ -62,6 +66,7 @@ def predict(
     """
     from pams_mil.atomic import strict_json
     from pams_mil.cli.certify import certificate_for, show_promise
+    from pams_mil.data.bags.stated_origin import complete_origin
     from pams_mil.engine.prediction.predict import load_run
     from pams_mil.engine.prediction.predict import predict as run_prediction
     from pams_mil.engine.run.cv_folder import with_folds
@@ -86,7 +91,9 @@ def predict(
     promised = certificate_for(certificate, runs, trusted=trust_code, calibrated=calibrated)
     attend = attention_writer(folder) if attention else None
     if manifest is None:
-        made = load_run(runs[0], trusted=trust_code).blueprint.encoder
+        known = load_run(runs[0], trusted=trust_code).blueprint.encoder
+        stated = {"mpp": mpp, "tile_px": tile_px}
+        made = complete_origin(known, stated, where="The command", whose=f"the run {runs[0]}")
         manifest, features = encode_slides(slides, folder, made, encoder, mpp_of_slide)
     with progress_bar() as progress:
         found = run_prediction(

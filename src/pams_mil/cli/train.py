@@ -23,6 +23,9 @@ def train(
     classes: str | None = typer.Option(None, "--classes", help="A preset (see 'pams classes') or a YAML class file."),
     method: str | None = typer.Option(None, "--method", help="Training method, e.g. pams or ce."),
     model: str | None = typer.Option(None, "--model", help="Model, e.g. abmil, transmil or dtfd."),
+    encoder: str | None = typer.Option(None, "--encoder", help="Encoder of features whose files do not name it."),
+    mpp: float | None = typer.Option(None, "--mpp", help="Their microns per pixel, if the files do not say."),
+    tile_px: int | None = typer.Option(None, "--tile-px", help="Their tiles' side in pixels, if the files do not say."),
     fold: int | None = typer.Option(None, "--fold", min=0, help="Take the splits from the column fold_<k>."),
     epochs: int | None = typer.Option(None, "--epochs", min=1, help="Passes over the training slides; default 50."),
     lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4."),
@@ -46,6 +49,7 @@ def train(
 
     options = {
         "data.manifest": manifest, "data.features": features, "data.fold": fold, "classes": classes, "method": method,
+        "data.encoder": encoder, "data.mpp": mpp, "data.tile_px": tile_px,
         "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
     }  # fmt: skip
     config = read_settings(list(arguments or []), options, out=out, resume=resume)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil import atomic
+from pams_mil.data.bags.bag import BagInfo
+from pams_mil.data.bags.stated_origin import STATED
 from pams_mil.errors import ConfigError, SlideError
 from pams_mil.wsi.encoders.encoder import EncoderOptions, create_encoder
 from pams_mil.wsi.extract import BAG_FOLDER, Watcher, extract
@@ -32,6 +34,18 @@ def is_slide(path: Path) -> bool:
     return path.suffix.lower() in READABLE_SUFFIXES
 
 
+def tile_side_px0(info: BagInfo, made: Mapping[str, Any], mpp_of_slide: float) -> float | None:
+    """The side of a bag's tiles in level-0 pixels: as its file says, or tile_px mpp / mpp of the slide; None: unknown.
+
+    >>> tile_side_px0(BagInfo(), {"mpp": 0.5, "tile_px": 256}, 0.25)
+    512.0
+    """
+    if info.tile_px0 is not None and info.tile_px0 > 0:
+        return float(info.tile_px0)
+    mpp, tile_px = info.mpp or made.get("mpp"), info.tile_px or made.get("tile_px")
+    return None if mpp is None or tile_px is None else float(tile_px) * float(mpp) / mpp_of_slide
+
+
 def bags_for_run(
     sources: Sequence[SlideSource],
     out: Path,
@@ -45,16 +59,20 @@ def bags_for_run(
 ) -> ReadyBags:
     """Bags of these slides below `out`, made as `made` says: encoder, mpp and tile_px of the training features.
 
-    `encoder` names the encoder where the stored name does not lead to its file (`onnx:FILE`, your own class).
+    `encoder` names the encoder where the stored name does not lead to its file (`onnx:FILE`, your own class), or
+    where there is none because the training features' files did not say.
     """
-    missing = [name for name in ("encoder", "mpp", "tile_px") if made.get(name) is None]
+    known = {**made, "encoder": made.get("encoder") or encoder}
+    missing = [name for name in STATED if known.get(name) is None]
     if missing:
+        options_for = " ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise ConfigError(
             f"The run does not say how its training features were made ({', '.join(missing)} unknown), so slides "
-            "cannot be encoded the same way. Extract them yourself and predict from the bags."
+            f"cannot be encoded the same way. State it: {options_for} here, data.<name> when training, or columns of "
+            "the cohort table. Or extract the slides yourself and predict from the bags."
         )
     network = create_encoder(encoder or str(made["encoder"]), options, announce=announce)
-    if network.name != made["encoder"]:
+    if made.get("encoder") not in (None, network.name):
         raise ConfigError(f"The run was trained on features of {made['encoder']}, not of {network.name}.")
     settings = TileSettings(mpp=float(made["mpp"]), tile_px=int(made["tile_px"]))
     outcome = extract(sources, out, network, settings, work, watcher)

@@ -49,6 +49,10 @@ class DataConfig(Strict):
     patients_are_slides: bool = False
     merge_cases: bool = False
     """One bag per case instead of one per slide."""
+    encoder: str | None = None
+    """Of features whose files do not name it, as 'pams extract' would; likewise `mpp` and `tile_px`."""
+    mpp: float | None = Field(default=None, gt=0)
+    tile_px: int | None = Field(default=None, ge=1)
 
 
 class Choice(BaseModel):

@@ -10,6 +10,7 @@ from typing import Any
 
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.bags.feature_origin import OriginCheck, feature_origin
+from pams_mil.data.bags.stated_origin import STATED, complete_origin, stated_by_table
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.cases import BagSource, merge_cases, slides_as_sources
 from pams_mil.data.manifest.examine import examine_manifest
@@ -54,7 +55,7 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int
     _refuse_shared_patients(manifest, seen)
     store = open_store(features_path(data), manifest)
     sources = [make_sources(part, hierarchy, data) for part in (train, val)]
-    features = look_at_features(store, train)
+    features = _with_what_was_stated(look_at_features(store, train), data, seen)
     first = train.records[0].slide_id
     origin = OriginCheck(features.origin, whose=f"the slide {first!r}", slide_ids=[r.slide_id for r in seen])
     datasets = [
@@ -91,6 +92,13 @@ def look_at_features(store: BagStore, manifest: Manifest) -> Features:
     """Width and encoder of the first bag; every other bag is held against them when it is read."""
     found = feature_origin(store.read(manifest.records[0]))
     return Features(found.pop("width"), found)
+
+
+def _with_what_was_stated(features: Features, data: DataConfig, seen: Manifest) -> Features:
+    """Features of other tools: what their files do not say may stand in the settings or in the table."""
+    settings = {key: getattr(data, key) for key in STATED}
+    stated = complete_origin(stated_by_table(seen), settings, where="data", whose=f"the table {seen.where}")
+    return replace(features, encoder=complete_origin(features.encoder, stated, where="data", whose="the feature files"))
 
 
 def cohort_digest(manifest: Manifest, hierarchy: ClassHierarchy, features: Features) -> str:
