@@ -23,6 +23,7 @@ def view(
     slides: Path | None = typer.Option(None, "--slides", help="Folder with the slide files."),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, for heatmaps."),
     manifest: Path | None = typer.Option(None, "--manifest", help="Table of slides to predict, instead of the run's."),
+    certificate: Path | None = typer.Option(None, "--certificate", help="certificate.json of 'pams certify'."),
     split: str = typer.Option("test", "--split", help="Which split of a run's own manifest."),
     classes: str | None = typer.Option(None, "--classes", help="Class file or preset, for predictions files."),
     reviews: Path | None = typer.Option(None, "--reviews", help="Folder for the verdicts; default: beside the first."),
@@ -60,7 +61,8 @@ def view(
 
     source = Source(true, pred, id_column, patient, labels_needed=False)
     asked = Asked(
-        paths or [], slides, features, manifest, classes, split, source, reviews, reviewer, blind, trust_code
+        paths or [], slides=slides, features=features, manifest=manifest, certificate=certificate, classes=classes,
+        split=split, source=source, reviews=reviews, reviewer=reviewer, blind=blind, trust_code=trust_code,
     )  # fmt: skip
     with progress_bar() as progress:
         if demo:

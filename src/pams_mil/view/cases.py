@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate import urgency
+from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
+from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -37,6 +39,7 @@ class Cases:
     agreement: Array | None
     models: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    certified: CertifiedCalls | None = None
 
     def __len__(self) -> int:
         return len(self.slide_ids)
@@ -65,6 +68,20 @@ class Cases:
             notes=tuple(dict.fromkeys(note for model in models for note in model.notes)),
         )
 
+    def with_certificate(self, certificate: Certificate) -> Cases:
+        """The same cases with certified calls and what cannot be excluded."""
+        certificate.refuse_other_classes(self.hierarchy, "the worklist")
+        if self.probabilities is None:
+            raise PredictionsError("A certificate needs class probabilities; these predictions have calls alone.")
+        return replace(self, certified=apply_certificate(certificate, self.probabilities, self.patient_ids))
+
+    @cached_property
+    def cannot_exclude(self) -> tuple[str, ...]:
+        """For every slide the classes that the certificate leaves possible, most urgent last; empty without one."""
+        if self.certified is None:
+            return ("",) * len(self)
+        return tuple(self.certified.columns()["cannot_exclude"])
+
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """A name for every slide that says nothing about it; the only one that the browser may use in addresses."""
@@ -82,7 +99,8 @@ class Cases:
     def digest(self) -> str:
         """32 hex digits of the classes, slides, calls and probabilities that a verdict was given on."""
         shown = [] if self.probabilities is None else [np.round(self.probabilities, 9).tolist()]
-        return _digest([self.hierarchy.digest, *self.slide_ids, self.call.tolist(), shown], 16)
+        certified = [] if self.certified is None else self.certified.call.tolist()
+        return _digest([self.hierarchy.digest, *self.slide_ids, self.call.tolist(), shown, certified], 16)
 
     @cached_property
     def severity(self) -> Array:
@@ -94,8 +112,9 @@ class Cases:
 
     @cached_property
     def order(self) -> Ints:
-        """Rows from the most to the least urgent; among equals as in the file."""
-        by_urgency: Ints = np.argsort(-self.severity, kind="stable")
+        """Rows from the most to the least urgent: certified call first, then severity; among equals as in the file."""
+        certified = np.zeros(len(self), np.int64) if self.certified is None else self.certified.high
+        by_urgency: Ints = np.lexsort((-self.severity, -certified))
         return by_urgency
 
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pams_mil.data.bags.filenames import file_names
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.errors import ConfigError, PredictionsError
+from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -34,6 +35,7 @@ class Asked:
     slides: Path | None = None
     features: Path | None = None
     manifest: Path | None = None
+    certificate: Path | None = None
     classes: str | None = None
     split: str = "test"
     source: Source | None = None
@@ -66,6 +68,9 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         one = loaded.get(path)
         models.append(_table(path, hierarchy, asked, tell) if one is None else _predicted(one, hierarchy, asked, tell))
     cases = Cases.combine(models, groups={slide: record.case for slide, record in records.items()})
+    certificate = None if asked.certificate is None else Certificate.load(asked.certificate)
+    if certificate is not None:
+        cases = cases.with_certificate(certificate)
     shelf = Shelf.find(cases.slide_ids, asked.slides)
     features, feature_note = _features(asked, runs)
     heat = HeatMaker(
@@ -76,9 +81,15 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         reads_cases=any(_merges_cases(run) for run in runs),
     )
     journal = Journal(_review_folder(asked, shelf), cases, reviewer_name(asked.reviewer), blind=asked.blind)
-    notes = [*([feature_note] if feature_note else []), *_slide_note(asked, shelf, cases), *_journal_notes(journal)]
+    notes = [
+        *([feature_note] if feature_note else []),
+        *_certificate_notes(certificate, runs, asked),
+        *_slide_note(asked, shelf, cases),
+        *_journal_notes(journal),
+    ]
     title = ", ".join(cases.models) if len(cases.models) < 4 else f"{len(cases.models)} models"
-    return Session(title, cases, shelf, heat, journal, tuple(notes))
+    promise = "" if certificate is None else _promise(certificate)
+    return Session(title, cases, shelf, heat, journal, tuple(notes), promise)
 
 
 def reviewer_name(given: str | None) -> str:
@@ -203,6 +214,25 @@ def _review_folder(asked: Asked, shelf: Shelf) -> Path:
             "Choose another place with --reviews."
         )
     return folder
+
+
+def _certificate_notes(certificate: Certificate | None, runs: Sequence[LoadedRun], asked: Asked) -> list[str]:
+    """A certificate holds for the weights it was made for; where those cannot be compared, that is said."""
+    if certificate is None:
+        return []
+    notes = [*certificate.reservations, *certificate.notes]
+    if len(runs) == len(asked.paths):
+        from pams_mil.engine.run.checkpoint import weights_digest  # noqa: PLC0415
+
+        certificate.refuse_other_weights(tuple(weights_digest(run.learner.state_dict()) for run in runs))
+    else:
+        notes.append("Whether these predictions come from the certified weights cannot be told from a table.")
+    return notes
+
+
+def _promise(certificate: Certificate) -> str:
+    lead = certificate.leading
+    return f"At most {lead.alpha:.3g}: {certificate.meaning}. {certificate.words[:1].upper()}{certificate.words[1:]}."
 
 
 def _slide_note(asked: Asked, shelf: Shelf, cases: Cases) -> list[str]:

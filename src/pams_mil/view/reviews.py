@@ -157,9 +157,10 @@ class Journal:
         for (slide, verdict), label in zip(found, target, strict=True):
             row = self._rows[slide]
             rows.append([
-                slide, self.cases.patient_ids[row], *([names[label]] if known else []), names[self.cases.call[row]], "",
-                verdict.label, verdict.verdict, f"{verdict.seconds:.1f}", "yes" if verdict.blind else "no",
-                " ".join(verdict.note.split()), self.reviewer, verdict.time, self.cases.digest,
+                slide, self.cases.patient_ids[row], *([names[label]] if known else []), names[self.cases.call[row]],
+                self.cases.cannot_exclude[row], verdict.label, verdict.verdict, f"{verdict.seconds:.1f}",
+                "yes" if verdict.blind else "no", " ".join(verdict.note.split()), self.reviewer, verdict.time,
+                self.cases.digest,
             ])  # fmt: skip
         atomic.write_csv(self.table, header, rows)
 

@@ -31,6 +31,7 @@ class Session:
     heat: HeatMaker
     journal: Journal
     notes: tuple[str, ...] = ()
+    promise: str = ""
 
     @property
     def blind(self) -> bool:
@@ -65,6 +66,7 @@ class Session:
             "models": list(self.cases.models),
             "slides": self.shelf.found,
             "cases": len(self.cases),
+            "promise": self.promise,
             "scored": self.cases.probabilities is not None,
             "grouped": len(set(self.cases.groups)) < len(self.cases),
             "notes": [*self.notes, *self.cases.notes],
@@ -104,6 +106,9 @@ class Session:
             found["at_least"] = [_shown(column, hidden) for column in reached.T]
         if cases.agreement is not None:
             found["agreement"] = _shown(cases.agreement, hidden)
+        if cases.certified is not None:
+            found["certified"] = _shown(cases.certified.call, hidden)
+            found["lowest"] = None if cases.certified.low is None else _shown(cases.certified.low, hidden)
         return found
 
     def reviews(self) -> dict[str, Any]:
@@ -173,6 +178,9 @@ class Session:
             found["uncertainty"] = float(urgency.uncertainty(one)[0])
         if cases.agreement is not None:
             found["agreement"] = float(cases.agreement[row])
+        if cases.certified is not None:
+            found["certified"] = int(cases.certified.call[row])
+            found["lowest"] = None if cases.certified.low is None else int(cases.certified.low[row])
         return found
 
 

@@ -77,6 +77,8 @@ function changed(row, found) {
     revealed.probabilities?.forEach((value, index) => { state.cases.probabilities[index][row] = value; });
     revealed.at_least?.forEach((value, index) => { state.cases.at_least[index][row] = value; });
     if (revealed.uncertainty != null) state.cases.uncertainty[row] = revealed.uncertainty;
+    if (revealed.certified != null) state.cases.certified[row] = revealed.certified;
+    if (revealed.lowest != null) state.cases.lowest[row] = revealed.lowest;
     if (revealed.agreement != null) state.cases.agreement[row] = revealed.agreement;
   }
   count();

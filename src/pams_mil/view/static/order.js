@@ -29,7 +29,7 @@ function pileSection(overview, found) {
       ...pair(pile.worklist.first["0.2"], pile.arrival.first["0.2"], (value) => percent(value)),
       ...pair(pile.worklist.mean, pile.arrival.mean, (value) => number(value, 1)));
   });
-  const head = ["Urgent means", "Cases", "Reads until the last", "in file order*", "Within the first 20 %", "in file order*", "Mean position", "in file order*"];
+  const head = ["Urgent means", "Cases", "Reads until the last", "without order*", "Within the first 20 %", "without order*", "Mean position", "without order*"];
   return [
     make("h2", {}, "A pile of cases, read from the top"),
     make("div", { class: "table-wrap" }, make("table", {}, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", {}, text)))), make("tbody", {}, ...rows))),

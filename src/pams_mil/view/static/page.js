@@ -19,7 +19,7 @@ export const percent = (value, digits = 0) => (value == null ? "–" : `${(100 *
 export const number = (value, digits = 2) => (value == null ? "–" : value.toFixed(digits));
 
 // From calm to alarming, by rank: readable on white and on black, and different for the color-blind.
-const RAMP = [[63, 127, 191], [72, 160, 148], [196, 160, 40], [222, 118, 30], [196, 52, 40], [146, 24, 84]];
+const RAMP = [[63, 127, 191], [72, 160, 148], [196, 160, 40], [222, 118, 30], [196, 52, 40], [170, 32, 96]];
 export function rankColor(rank, top) {
   const [red, green, blue] = ramp(RAMP, top > 0 ? rank / top : 0);
   return `rgb(${red} ${green} ${blue})`;

@@ -94,7 +94,7 @@ export class SlideView {
     const least = Math.max(0, top - Math.max(0, Math.ceil(Math.log2(Math.max(width, height) / 256))));
     this.viewer = OpenSeadragon({
       element: $("#osd"), showNavigationControl: false, showNavigator: true, navigatorPosition: "BOTTOM_RIGHT", navigatorAutoFade: false, drawer: "canvas",
-      navigatorSizeRatio: 0.16, animationTime: 0.6, maxZoomPixelRatio: 4, visibilityRatio: 0.3, crossOriginPolicy: false,
+      navigatorSizeRatio: 0.16, navigatorDisplayRegionColor: "#1f6fb2", animationTime: 0.6, maxZoomPixelRatio: 4, visibilityRatio: 0.3, crossOriginPolicy: false,
       imageLoaderLimit: 6, maxImageCacheCount: 400, gestureSettingsMouse: { clickToZoom: false }, keyboardNavEnabled: false,
       tileSources: { width, height, tileSize: tile, tileOverlap: overlap, minLevel: least, maxLevel: top, getTileUrl: (level, x, y) => `/tile/${key}/${level}/${x}/${y}` },
     });
@@ -130,9 +130,11 @@ export class SlideView {
     }
     const facts = [["Expected severity", `${number(cases.severity[row])} of ${this.top}`]];
     overview.boundaries.forEach((bound, index) => { if (cases.at_least) facts.unshift([`At least ${bound.shown}`, percent(cases.at_least[index][row], 1)]); });
+    if (cases.certified) facts.unshift(["Cannot be excluded", overview.classes[cases.certified[row]].shown]);
     if (cases.uncertainty) facts.push(["Uncertainty", percent(cases.uncertainty[row])]);
     if (cases.agreement) facts.push([`Agreement of ${overview.models.length} runs`, percent(cases.agreement[row])]);
     parts.push(make("div", { class: "facts" }, ...facts.flatMap(([what, value]) => [make("span", {}, what), make("b", {}, value)])));
+    if (cases.certified) parts.push(make("p", { class: "dim" }, overview.promise));
     $("#call").replaceChildren(...parts);
   }
 

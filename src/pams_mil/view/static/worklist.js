@@ -34,7 +34,8 @@ export class Worklist {
     const { cases } = this;
     const blind = this.overview.blind;
     const by = (column, sign) => (row) => (column[row] == null ? Infinity : sign * column[row]);
-    const orders = blind ? [] : [["urgency", "most urgent first", by(cases.severity, -1)]];
+    this.place = new Map(cases.order.map((row, place) => [row, place]));
+    const orders = blind ? [] : [["urgency", "most urgent first", (row) => this.place.get(row)]];
     if (cases.at_least && !blind) {
       for (const bound of this.coarse) orders.push([`b${bound.rank}`, `P(at least ${bound.shown})`, by(cases.at_least[bound.index], -1)]);
       orders.push(["uncertainty", "least certain first", by(cases.uncertainty, -1)]);
@@ -54,6 +55,8 @@ export class Worklist {
     document.documentElement.style.setProperty("--bounds", this.coarse.length);
     const heads = [["", "", ""], ["Slide", "slide", ""], ["Call", "urgency", ""]];
     for (const bound of this.coarse) heads.push([`≥ ${bound.shown}`, `b${bound.rank}`, "middle"]);
+    if (this.cases.certified) heads.push(["Cannot exclude", "urgency", "middle"]);
+    document.documentElement.style.setProperty("--certified", this.cases.certified ? "minmax(120px, 1fr)" : "");
     heads.push(["Severity", "urgency", "middle"], ["Uncertainty", "uncertainty", "wide"], ["Runs agree", "agreement", "wide"], ["Status", "status", ""]);
     const known = new Set(this.orders.map(([key]) => key));
     $("#list-head").replaceChildren(...heads.map(([label, key, kind]) =>
@@ -143,6 +146,7 @@ export class Worklist {
       const share = cases.at_least?.[bound.index][row];
       line.append(make("span", { class: "middle" }, share == null ? "–" : meter(share, percent(share))));
     }
+    if (cases.certified) line.append(make("span", { class: "middle" }, this.certifiedOf(row)));
     const severity = cases.severity[row];
     const sure = cases.uncertainty?.[row];
     const agree = cases.agreement?.[row];
@@ -160,6 +164,16 @@ export class Worklist {
     if (call == null) return make("span", { class: "dim" }, "hidden");
     const one = this.overview.classes[call];
     return chip(rankColor(one.rank, this.top), one.shown);
+  }
+
+  // The most urgent class that the certificate does not exclude, and the least urgent one where it gives an interval.
+  certifiedOf(row) {
+    const call = this.cases.certified[row];
+    if (call == null) return "–";
+    const one = this.overview.classes[call];
+    const low = this.cases.lowest?.[row];
+    const from = low == null || low === one.rank ? "" : `${this.overview.classes.find((item) => item.rank === low)?.shown ?? ""} … `;
+    return chip(rankColor(one.rank, this.top), `${from}${one.shown}`);
   }
 
   statusOf(row, state) {
