@@ -77,7 +77,7 @@ from pathlib import Path
 from pams_mil.engine.run.lock import locked
 with locked(Path(sys.argv[1]), owner=sys.argv[2]):
     print("held", flush=True)
-    sys.stdin.readline()
+    time.sleep(120)
 """
 
 
@@ -85,7 +85,7 @@ with locked(Path(sys.argv[1]), owner=sys.argv[2]):
 def held_elsewhere(folder, *before, owner=""):
     """Another process, perhaps in a container, that holds the folder; its `run.lock` is there already."""
     child = subprocess.Popen(
-        [*before, sys.executable, "-c", HOLD, str(folder), owner], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [*before, sys.executable, "-c", HOLD, str(folder), owner], stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
