@@ -21,7 +21,7 @@ from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.training.train import train
 from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.remix.clustering import lloyd_compiled
+from pams_mil.remix.clustering.prototypes import compiled_lloyd
 
 GOLDEN = Path(__file__).parents[1] / "golden/v0_1_0"
 
@@ -77,7 +77,7 @@ def test_an_export_predicts_what_its_run_predicted(golden):
     np.testing.assert_allclose(found.probabilities[-1], stored(golden).probabilities, atol=1e-5)
 
 
-@pytest.mark.skipif(lloyd_compiled.kernels() is None, reason="was trained with compiled clustering")
+@pytest.mark.skipif(compiled_lloyd() is None, reason="was trained with compiled clustering")
 def test_an_interrupted_run_is_finished_as_it_would_have_been(golden):
     run = golden / "interrupted"
     train(open_run(run).config(), run, resume=True)
