@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import json
 import pickle
 import re
 from dataclasses import replace
@@ -16,6 +18,7 @@ from tests.strategies import trees, trees_and_levels
 from pams_mil import ClassHierarchy
 from pams_mil.errors import HierarchyError, LabelError, ParameterError
 from pams_mil.hierarchy import Level
+from pams_mil.hierarchy_json import hierarchy_from_json, hierarchy_to_json
 
 
 def test_bracs_by_hand():
@@ -200,9 +203,57 @@ def test_aliases_map_on_purpose():
     assert [hierarchy.index(str(number)) for number in range(10)] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
 
 
-def test_flat_ties_need_neighbours():
+def test_flat_ties():
     assert ClassHierarchy.flat(["a", "b", "c"], ties=[["b", "c"]]).order() == "a ≺ b ≡ c"
-    assert ClassHierarchy.flat(["a", "b", "c"], ties=[["a", "c"]]).order() == "a ≺ b ≺ c"
+    assert ClassHierarchy.flat("abcde", ties=["ba", "edc"]).order() == "a ≡ b ≺ c ≡ d ≡ e"
+    assert ClassHierarchy.flat("abc", ties=["a", []]).order() == "a ≺ b ≺ c"
+
+
+@pytest.mark.parametrize(
+    ("ties", "message"),
+    [
+        ([["benign", "malignent"]], "names 'malignent', not a class. Did you mean 'malignant'?"),
+        ([["benign", "malignant"]], "others are listed between them; list tied classes next to one another"),
+        ([["benign", "atypical"], ["atypical", "malignant"]], "'atypical' is named twice in ties"),
+        ([["benign", "benign"]], "'benign' is named twice in ties"),
+    ],
+)
+def test_flat_ties_that_cannot_be_meant_are_refused(ties: list[list[str]], message: str):
+    with pytest.raises(HierarchyError, match=re.escape(message)):
+        ClassHierarchy.flat(["benign", "atypical", "malignant"], ties=ties)
+
+
+@given(trees_and_levels())
+def test_distance_by_rank_counts_steps_of_urgency(case: tuple[ClassHierarchy, int]):
+    hierarchy, level = case
+    by_rank = replace(hierarchy, distance_by="rank")
+    ranks, found = hierarchy.ranks(level).tolist(), by_rank.distance(level)
+    for i, own in enumerate(ranks):
+        for j, other in enumerate(ranks):
+            between = len({rank for rank in ranks if min(own, other) < rank <= max(own, other)})
+            assert found[i, j] == (0 if i == j else max(1, between))
+    assert by_rank.tie_notes() == ()
+    assert by_rank.digest != hierarchy.digest
+    assert hierarchy_from_json(json.loads(json.dumps(hierarchy_to_json(by_rank)))).digest == by_rank.digest
+    assert "distance_by" not in hierarchy_to_json(hierarchy)
+
+
+@given(trees_and_levels())
+def test_notes_name_the_ties_whose_listed_order_counts(case: tuple[ClassHierarchy, int]):
+    """Exactly where listing a tie backwards changes a distance between two classes."""
+    hierarchy, _ = case
+    expected = 0
+    for level in range(hierarchy.num_levels):
+        ranks, distance = hierarchy.ranks(level), hierarchy.distance(level)
+        changed = False
+        for rank in set(ranks.tolist()):
+            inside = np.flatnonzero(ranks == rank)
+            for first, second in itertools.pairwise(inside):
+                order = np.arange(len(ranks))
+                order[[first, second]] = order[[second, first]]
+                changed |= bool((distance[np.ix_(order, order)] != distance).any())
+        expected += changed
+    assert len(hierarchy.tie_notes()) == expected
 
 
 @pytest.mark.parametrize("level", [2, -3, 0.0, "class", None])

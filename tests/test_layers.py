@@ -15,6 +15,7 @@ LAYERS = {
         "errors",
         "hierarchy",
         "hierarchy_file",
+        "hierarchy_ties",
         "hierarchy_json",
         "severity",
         "ops",

@@ -18,13 +18,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest
+from pams_mil.hierarchy_ties import order_note, tie_of
 
+DistanceBy = Literal["index", "rank"]
+"""What `ClassHierarchy.distance` counts: classes as they are listed, or steps of urgency."""
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -60,6 +63,7 @@ class ClassHierarchy:
     display_names: Mapping[str, str] = field(default_factory=dict, hash=False)
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     source: str = ""
+    distance_by: DistanceBy = "index"
 
     def __post_init__(self) -> None:
         if not self.level_names:
@@ -74,18 +78,26 @@ class ClassHierarchy:
         return load(name_or_path)
 
     @classmethod
-    def flat(cls, names: Sequence[str], *, ties: Sequence[Sequence[str]] = (), name: str = "classes") -> ClassHierarchy:
-        """One level, least urgent first; each of `ties` names neighbours that are equally urgent.
+    def flat(
+        cls,
+        names: Sequence[str],
+        *,
+        ties: Sequence[Sequence[str]] = (),
+        name: str = "classes",
+        distance_by: DistanceBy = "index",
+    ) -> ClassHierarchy:
+        """One level, least urgent first; each of `ties` names neighbors that are equally urgent.
 
-        >>> ClassHierarchy.flat(["low", "mid", "high"]).ranks().tolist()
-        [0, 1, 2]
+        >>> ClassHierarchy.flat(["low", "mid", "other", "high"], ties=[["mid", "other"]]).ranks().tolist()
+        [0, 1, 1, 2]
         """
-        group = {label: number for number, tie in enumerate(ties) for label in tie}
+        group = tie_of(list(names), ties)
         ranks: list[int] = []
         for position, label in enumerate(names):
             tied = position > 0 and label in group and group.get(names[position - 1]) == group[label]
             ranks.append(ranks[-1] if tied else (ranks[-1] + 1 if ranks else 0))
-        return cls(name=name, levels=(Level(tuple(names), (0,) * len(names), tuple(ranks)),))
+        levels = (Level(tuple(names), (0,) * len(names), tuple(ranks)),)
+        return cls(name=name, levels=levels, distance_by=distance_by)
 
     @property
     def num_levels(self) -> int:
@@ -142,10 +154,31 @@ class ClassHierarchy:
         return ranks[:, None] > ranks[None, :]
 
     def distance(self, level: int = -1) -> Ints:
-        """|i - j| in class indices, also across ties, so that it is at least 1 off the diagonal."""
-        index = np.arange(self.num_classes(level), dtype=np.int64)
-        distance: Ints = np.abs(index[:, None] - index[None, :])
+        """How far two classes are apart, at least 1 off the diagonal.
+
+        By index: |i − j|, also across ties. By rank: the steps of urgency between them, 1 between tied classes.
+
+        >>> for by in ("index", "rank"):
+        ...     ClassHierarchy.flat("abcd", ties=["bc"], distance_by=by).distance()[3].tolist()
+        [3, 2, 1, 0]
+        [2, 1, 1, 0]
+        """
+        size = self.num_classes(level)
+        place = np.arange(size, dtype=np.int64)
+        if self.distance_by == "rank":
+            place = np.unique(self.ranks(level), return_inverse=True)[1].astype(np.int64)
+        distance: Ints = np.maximum(np.abs(place[:, None] - place[None, :]), 1 - np.eye(size, dtype=np.int64))
         return distance
+
+    def tie_notes(self) -> tuple[str, ...]:
+        """Where the order in which tied classes are listed changes distances, and so scores and loss; one per level.
+
+        >>> ClassHierarchy.flat("abc").tie_notes(), len(ClassHierarchy.load("bracs").tie_notes())
+        ((), 1)
+        """
+        if self.distance_by == "rank":
+            return ()
+        return tuple(note for level in self.levels if (note := order_note(level.names, level.ranks)))
 
     def lca_height(self, level: int = -1) -> Ints:
         """Height of the lowest common ancestor: 0 for the same class, up to level + 1 for the root."""
@@ -182,8 +215,10 @@ class ClassHierarchy:
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits that change whenever a name, parent or rank changes; stored in every output."""
-        content = [[level.names, level.parents, level.ranks] for level in self.levels]
+        """16 hex digits that change whenever a name, parent, rank or distance changes; stored in every output."""
+        content: list[Any] = [[level.names, level.parents, level.ranks] for level in self.levels]
+        if self.distance_by != "index":
+            content.append({"distance": self.distance_by})
         canonical = json.dumps(content, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -220,6 +255,11 @@ def _check_indices(index: Ints, count: int) -> None:
 
 
 def _validate(hierarchy: ClassHierarchy) -> None:
+    if hierarchy.distance_by not in get_args(DistanceBy):
+        raise HierarchyError(
+            f"The distance of {hierarchy.name!r} must be 'index' (classes as listed) or 'rank' (steps of urgency), "
+            f"found {hierarchy.distance_by!r}.{nearest(str(hierarchy.distance_by), get_args(DistanceBy))}"
+        )
     if not hierarchy.levels:
         raise HierarchyError(f"The hierarchy {hierarchy.name!r} has no levels; expected at least one with two classes.")
     if len(hierarchy.level_names) != len(hierarchy.levels):

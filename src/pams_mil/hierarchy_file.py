@@ -8,7 +8,8 @@
 
 `classes` is a mapping from group to classes, to any depth, or a flat list. Optional keys: `levels` (names of
 the levels, coarsest first), `display` (class: name to show), `aliases` (class: other spellings),
-`ranks` (class: whole number, an alternative to nested lists at the finest level) and `source` (free text).
+`ranks` (class: whole number, an alternative to nested lists at the finest level), `distance` (`index`: distances count
+classes as listed, as in the paper; `rank`: steps of urgency) and `source` (free text).
 
 Every scalar is read as text, so classes called `No`, `0` or `1.0` keep their spelling. YAML anchors, tags and
 very large or deeply nested files are refused before anything is expanded.
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import yaml
 
@@ -31,7 +32,9 @@ from pams_mil.yaml_guard import MOST_CHARACTERS, check_events
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-KEYS = ("name", "classes", "levels", "display", "aliases", "ranks", "source")
+    from pams_mil.hierarchy import DistanceBy
+
+KEYS = ("name", "classes", "levels", "display", "aliases", "ranks", "distance", "source")
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,9 @@ def parse(text: str, *, where: str = "the class file") -> ClassHierarchy:
         display_names=_text_map(fields.get("display"), f"'display' in {where}"),
         aliases=_alias_map(fields.get("aliases"), f"'aliases' in {where}"),
         source=_scalar(fields["source"], f"'source' in {where}") if "source" in fields else "",
+        distance_by=cast(
+            "DistanceBy", _scalar(fields["distance"], f"'distance' in {where}") if "distance" in fields else "index"
+        ),
     )
 
 

@@ -13,6 +13,8 @@ from pams_mil.hierarchy import ClassHierarchy, Level
 def hierarchy_to_json(hierarchy: ClassHierarchy) -> dict[str, Any]:
     """A class hierarchy as plain values."""
     content = dataclasses.asdict(hierarchy)
+    if hierarchy.distance_by == "index":
+        del content["distance_by"]  # as files of version 0.1.0 have it
     return {**content, "aliases": dict(hierarchy.aliases), "display_names": dict(hierarchy.display_names)}
 
 
@@ -34,6 +36,7 @@ def hierarchy_from_json(content: Mapping[str, Any]) -> ClassHierarchy:
             display_names=dict(content["display_names"]),
             aliases={label: tuple(others) for label, others in content["aliases"].items()},
             source=content["source"],
+            distance_by=content.get("distance_by", "index"),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise HierarchyError(f"The classes are not described as expected: {error!r}.") from error

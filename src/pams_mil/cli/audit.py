@@ -95,6 +95,8 @@ def show(result: Audit) -> None:
         read = model.predictions
         text = f"{model.name}: {len(read):,} slides, {read.num_patients:,} patients, read as {read.layout}."
         output.print(" ".join((text, *read.notes)), style="dim", highlight=False, markup=False)
+    for note in hierarchy.tie_notes():
+        output.print(f"Note: {note}", style="dim", highlight=False, markup=False, soft_wrap=True)
     for level in range(hierarchy.num_levels - 1, -1, -1):
         output.print()
         output.print(_table(result, level))

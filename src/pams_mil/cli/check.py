@@ -95,7 +95,7 @@ def show(found: Diagnosis) -> None:
     """Print the diagnosis for people."""
     manifest = found.manifest
     _say(f"{len(manifest):,} slides of {len(manifest.patients):,} patients in {manifest.where}.")
-    for note in manifest.notes:
+    for note in (*manifest.notes, *found.hierarchy.tie_notes()):
         _say(f"Note: {note}")
     output.print(counts_table(found.hierarchy.names(), found.counts))
     if found.read_features:

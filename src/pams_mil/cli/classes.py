@@ -35,6 +35,7 @@ classes:
 #   Invasive: Invasive carcinoma         # a longer name to show people
 # aliases:
 #   Normal: [normal, NORM, "0"]          # other spellings in your tables; labels are never guessed
+# distance: rank                         # mistakes count steps of urgency; without it, classes as listed
 # source: Agreed by our pathologists on 2026-01-31.
 """
 
@@ -73,6 +74,8 @@ def show(
     hierarchy = ClassHierarchy.load(classes)
     output.print(_tree(hierarchy))
     output.print(f"\ndigest {hierarchy.digest}", highlight=False)
+    counted = "steps of urgency" if hierarchy.distance_by == "rank" else "classes as listed"
+    output.print(f"distance {counted}", highlight=False)
     if hierarchy.source:
         output.print(f"source {hierarchy.source}", highlight=False, markup=False)
     for level in range(hierarchy.num_levels):
@@ -81,6 +84,8 @@ def show(
         loss = loss_weight(hierarchy, level, alpha=alpha)
         output.print(_matrix(hierarchy, level, metric, f"W, gravity in AsCC and AsMC (P = {penalty:g})"))
         output.print(_matrix(hierarchy, level, loss, f"M, weight in the MSCE loss (α = {alpha:g})"))
+    for note in hierarchy.tie_notes():
+        output.print(f"\nNote: {note}", highlight=False, markup=False, soft_wrap=True)
     output.print("\nRows are the true class, columns the predicted one; missed urgency in red.", highlight=False)
 
 

@@ -73,7 +73,7 @@ class Diagnosis:
             "slides": len(self.manifest),
             "patients": len(self.manifest.patients),
             "patients_are_slides": self.manifest.patients_are_slides,
-            "notes": list(self.manifest.notes),
+            "notes": [*self.manifest.notes, *self.hierarchy.tie_notes()],
             "counts": self.counts,
             "features_read": self.read_features,
             "bags": self.bag_summary(),

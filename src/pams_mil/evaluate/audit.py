@@ -98,6 +98,8 @@ class Audit:
                 "name": self.hierarchy.name,
                 "digest": self.hierarchy.digest,
                 "order": [self.hierarchy.order(level) for level in range(self.hierarchy.num_levels)],
+                "distance": self.hierarchy.distance_by,
+                "notes": list(self.hierarchy.tie_notes()),
             },
             "penalty": self.penalty,
             "resamples": self.resamples,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.evaluate.predictions import Predictions
-from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.hierarchy import ClassHierarchy, DistanceBy
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.table import FACTS, LabelMetrics
 from pams_mil.severity import PENALTY
@@ -50,16 +50,16 @@ def by_swap(
     for low in range(len(names) - 1):
         order = np.arange(len(names))
         order[[low, low + 1]] = order[[low + 1, low]]
-        swapped = _flat([names[i] for i in order], ranks)
+        swapped = _flat([names[i] for i in order], ranks, models[0].hierarchy.distance_by)
         score = LabelMetrics(swapped, -1, penalty)
         found.append(_assume(f"{names[low]} ↔ {names[low + 1]}", confusions[:, order][:, :, order], score, metric))
     return found
 
 
-def _flat(names: Sequence[str], ranks: npt.NDArray[np.int64]) -> ClassHierarchy:
+def _flat(names: Sequence[str], ranks: npt.NDArray[np.int64], distance_by: DistanceBy) -> ClassHierarchy:
     """One level whose ties sit at the same places as before."""
     ties = [[name for name, rank in zip(names, ranks, strict=True) if rank == tied] for tied in np.unique(ranks)]
-    return ClassHierarchy.flat(names, ties=[tie for tie in ties if len(tie) > 1])
+    return ClassHierarchy.flat(names, ties=[tie for tie in ties if len(tie) > 1], distance_by=distance_by)
 
 
 def _confusions(models: Sequence[Predictions], level: int) -> npt.NDArray[np.int64]:
