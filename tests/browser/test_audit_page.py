@@ -66,7 +66,7 @@ def probe(page, tmp_path, *, width, dark=False):
 def test_it_fits_the_window_and_every_chart_has_a_height(page, tmp_path, width):
     found = probe(page, tmp_path, width=width)
     assert found["overflow"] <= 0
-    assert len(found["charts"]) == 5
+    assert len(found["charts"]) == 7  # curves of both levels, the radar, two charts for each model
     assert min(found["charts"]) > 40
 
 

@@ -111,8 +111,8 @@ def audit_figure_1(out: Path) -> None:
     a, b = (model.finest for model in result.models)
     output.print(
         f"\nA is more accurate, yet calls {a.values['severe_errors']:.0f} of {a.n} slides less urgent than they are, B "
-        f"only {b.values['severe_errors']:.0f}, and B's mistakes are milder. B also raises more false alarms; the figure "
-        "prints no probabilities, so whether B would still miss less with as few false alarms as A cannot be known. "
+        f"only {b.values['severe_errors']:.0f}, and B's mistakes are milder. B also raises more false alarms; the "
+        "figure prints no probabilities, so whether B would miss less with as few false alarms as A cannot be known. "
         "(It prints confusion matrices, not slides: who got which slide wrong is drawn at random here.)",
         highlight=False,
         markup=False,

@@ -10,10 +10,12 @@ import numpy as np
 
 from pams_mil import __version__
 from pams_mil.evaluate.audit import Audit
+from pams_mil.evaluate.operating_points import FALSE_ALARMS, KAPPAS, MISSES, PARTIAL
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.operating import class_shares
 from pams_mil.metrics.table import FACTS
-from pams_mil.report import charts
+from pams_mil.report import charts, curve_chart
 
 MOST_LISTED = 500
 """Severe errors shown on the page; the CSV has them all."""
@@ -32,7 +34,9 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.globals.update(version=__version__, facts=FACTS)
-    env.filters.update(value=format_value, interval=format_interval, p=format_p)
+    env.filters.update(
+        value=format_value, interval=format_interval, p=format_p, share=format_share, shares=format_shares
+    )
     return env
 
 
@@ -50,6 +54,11 @@ def audit_page(audit: Audit) -> str:
             radar=_radar(audit),
             most_listed=MOST_LISTED,
             matrix=_matrix,
+            curves=[_curve(audit, level) for level in range(audit.hierarchy.num_levels)],
+            false_alarms=FALSE_ALARMS,
+            misses=MISSES,
+            kappas=KAPPAS,
+            partial=PARTIAL,
         )
     )
 
@@ -76,6 +85,22 @@ def format_interval(pair: tuple[float, float] | None, key: str) -> str:
     scale = 100 if FACTS[key].percent else 1
     digits = 1 if FACTS[key].percent else 2
     return f"{scale * pair[0]:.{digits}f} to {scale * pair[1]:.{digits}f}"
+
+
+def format_share(value: float, signed: bool = False) -> str:
+    """A share in percent, or a difference of shares in points.
+
+    >>> format_share(0.195), format_share(-0.02, True), format_share(float("nan"))
+    ('19.5 %', '-2.0', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f} %"
+
+
+def format_shares(pair: tuple[float, float]) -> str:
+    """The bounds of an interval of shares, in percent."""
+    return "" if not all(map(math.isfinite, pair)) else f"{100 * pair[0]:.1f} to {100 * pair[1]:.1f}"
 
 
 def format_p(p: float | None) -> str:
@@ -125,6 +150,18 @@ def _radar(audit: Audit) -> Any:
     keys = [key for key in RADAR if key != "auc" or all(_has_auc(model.finest) for model in audit.models)]
     series = [(model.name, [model.finest.values[key] for key in keys]) for model in audit.models]
     return charts.radar([FACTS[key].label for key in keys], series)
+
+
+def _curve(audit: Audit, level: int) -> Any:
+    """The operating curves of all models at a level."""
+    series = []
+    for model in audit.models:
+        values = model.levels[level].values
+        decided = (values["under_call_rate"], values["over_call_rate"])
+        series.append(curve_chart.CurveSeries(model.name, decided, model.points[level]))
+    target = audit.models[0].predictions.at(level)[0]
+    shares = class_shares(target, np.ones(len(target)), audit.hierarchy.ranks(level))
+    return curve_chart.curve_chart(series, shares.tolist())
 
 
 def _matrix(hierarchy: ClassHierarchy, scores: LevelScores) -> list[list[dict[str, Any]]]:
