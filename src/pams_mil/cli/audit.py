@@ -188,7 +188,7 @@ def _table(result: Audit, level: int) -> Table:
         table.add_column(Text(label), justify="right")
     table.add_row("Slides", *(f"{scores.n:,}" for _, scores in rows))
     table.add_row("Errors", *(f"{scores.errors:,}" for _, scores in rows))
-    table.add_row("Severe errors ↓", *(f"{scores.values['severe_errors']:,.0f}" for _, scores in rows))
+    table.add_row("Missed urgency, count ↓", *(f"{scores.values['severe_errors']:,.0f}" for _, scores in rows))
     for key, head in zip(keys, heads, strict=True):
         pairs = [scores.intervals.get(key) if len(rows) <= MOST_WITH_INTERVALS else None for _, scores in rows]
         cells = (_cell(scores.values[key], pair, key) for (_, scores), pair in zip(rows, pairs, strict=True))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pams_mil.experiments.study import Table
 
 QUICK_TRAINING = {"epochs": 8, "patience": None, "lr": 1e-3}
-QUICK_MODEL = {"embedding_features": 64, "attention_features": 32}
+QUICK_WIDTH, QUICK_LANDMARKS = 64, 32
 
 
 def experiment(
@@ -67,7 +67,7 @@ def experiment(
             engine=make_engine(engine, workers=workers, threads=None, address=address, cpus=1.0, gpus=0.0),
             manifest=manifest,
             features=features,
-            models=tuple(_model(model, quick, hidden) for model in models.split(",")),
+            models=tuple(_model(model.strip(), quick, hidden) for model in models.split(",")),
             seeds=_numbers("--seeds", seeds)[: 1 if quick else None],
             folds=None if folds is None else _numbers("--folds", folds),
             training=_training(changes or [], quick and name != "cifar10"),
@@ -87,17 +87,31 @@ def experiment(
 
 
 def _model(name: str, quick: bool, hidden: int | None) -> dict[str, Any]:
-    small = {"embedding_features": hidden, "attention_features": max(1, hidden // 2)} if hidden else {}
-    options = small or (QUICK_MODEL if quick else {})
-    if name.strip() == "transmil":
-        options = {}
-    return {"name": name.strip(), **options}
+    """A model of the width that was asked for, in the options that it has."""
+    from pams_mil.discover import load
+    from pams_mil.engine.run.blueprint import option_defaults
+    from pams_mil.errors import ConfigError
+
+    width = hidden or (QUICK_WIDTH if quick else None)
+    if width is None:
+        return {"name": name}
+    known = option_defaults(load("models", name))
+    if hidden and "embedding_features" not in known:
+        raise ConfigError(
+            f"The model {name!r} has no option embedding_features, which --hidden sets; leave --hidden out."
+        )
+    heads = known.get("attention_heads", 1)
+    if width % heads:
+        raise ConfigError(f"--hidden {width}: the width of {name!r} must be a multiple of its {heads} attention heads.")
+    wanted = {"embedding_features": width, "attention_features": max(1, width // 2)}
+    wanted |= {"landmarks": QUICK_LANDMARKS} if quick else {}
+    return {"name": name, **{key: value for key, value in wanted.items() if key in known}}
 
 
 def _training(changes: list[str], quick: bool) -> dict[str, Any]:
     from pams_mil.engine.config.run_config import with_overrides
 
-    return with_overrides(QUICK_TRAINING if quick else {}, changes)
+    return with_overrides(QUICK_TRAINING if quick else {}, [change.removeprefix("training.") for change in changes])
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

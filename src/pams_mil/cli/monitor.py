@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 import typer
 
 from pams_mil.cli.console import output
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from pams_mil.evaluate.certify import Certificate, Monitoring
 
 
@@ -84,6 +85,8 @@ def _unlabelled(
     path: Path, made: Certificate, slide: str | None, patient: str | None
 ) -> tuple[npt.NDArray[np.float64], list[str]]:
     """Probabilities and patients of a table without labels."""
+    import numpy as np
+
     from pams_mil import tables
     from pams_mil.errors import PredictionsError, listing
 

@@ -33,7 +33,7 @@ def run(setting: Setting) -> Section:
             (
                 "differences",
                 "Change of each metric, in points, when a part is removed. The part helps where a bar is "
-                "below 0, for under-calls above 0.",
+                "below 0, for missed urgency above 0.",
             ),
         ),
         files=files,

@@ -1,7 +1,7 @@
 """The paper's severity metrics on labels: AsCC, AsMC and their symmetric forms, risk, and missed urgency.
 
-A mistake is *severe* (an under-call) when the true class strictly outranks the predicted one, and an
-over-call when it is the other way round; a mistake between tied classes is neither.
+Urgency is *missed* (a severe error, an under-call) when the true class strictly outranks the predicted one; it is a
+*false alarm* (an over-call) when it is the other way round; a mistake between tied classes is neither.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def over_call_rate(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, le
 
 
 def under_call_magnitude(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
-    """Mean class distance of the under-calls; NaN when there are none."""
+    """Mean class distance where urgency is missed; NaN when there are none."""
     counts = confusion_matrix(y_true, y_pred, hierarchy, level)
     return float(reduce.mean_where(counts, hierarchy.distance(level).astype(float), hierarchy.outranks(level)))
 
 
 def over_call_magnitude(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
-    """Mean class distance of the over-calls; NaN when there are none."""
+    """Mean class distance of the false alarms; NaN when there are none."""
     counts = confusion_matrix(y_true, y_pred, hierarchy, level)
     return float(reduce.mean_where(counts, hierarchy.distance(level).astype(float), hierarchy.outranks(level).T))

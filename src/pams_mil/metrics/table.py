@@ -40,9 +40,11 @@ FACTS = {
         MetricFacts("ecc", "ECC", True, "classification confidence, both directions alike"),
         MetricFacts("emc", "EMC", True, "how mild the mistakes are, both directions alike"),
         MetricFacts("risk", "E(Risk)", False, "mean gravity of a mistake", percent=False),
-        MetricFacts("severe_errors", "Severe errors", False, "cases called less urgent than they are", percent=False),
-        MetricFacts("under_call_rate", "Under-calls", False, "share of cases called less urgent than they are"),
-        MetricFacts("over_call_rate", "Over-calls", False, "share of cases called more urgent than they are"),
+        MetricFacts(
+            "severe_errors", "Missed urgency, count", False, "cases called less urgent than they are", percent=False
+        ),
+        MetricFacts("under_call_rate", "Missed urgency", False, "share of cases called less urgent than they are"),
+        MetricFacts("over_call_rate", "False alarms", False, "share of cases called more urgent than they are"),
         MetricFacts("kappa", "Quadratic kappa", True, "agreement beyond chance, by squared distance", percent=False),
     )
 }

@@ -14,15 +14,15 @@ Series = tuple[str, Sequence[float]]
 
 
 def diverging_bars(under: Sequence[int], over: Sequence[int]) -> Markup:
-    """Mistakes by distance: under-calls to the left, over-calls to the right, one row per distance from 1."""
+    """Mistakes by distance: missed urgency to the left, false alarms to the right, one row per distance from 1."""
     row, label, half, top = 26, 46, 200, 28
     most = max([1, *under, *over])
     height = top + row * len(under) + 6
     center = half + label
     parts = [
         f'<svg viewBox="0 0 {2 * half + 2 * label} {height}" role="img" aria-label="mistakes by distance">',
-        f'<text x="{center - 26}" y="16" class="end severe-text">called less urgent</text>',
-        f'<text x="{center + 26}" y="16" class="over-text">called more urgent</text>',
+        f'<text x="{center - 26}" y="16" class="end severe-text">missed urgency</text>',
+        f'<text x="{center + 26}" y="16" class="over-text">false alarms</text>',
     ]
     for position, (low, high) in enumerate(zip(under, over, strict=True)):
         y = top + position * row

@@ -18,7 +18,7 @@ from pams_mil.metrics.table import FACTS
 from pams_mil.report import charts, curve_chart
 
 MOST_LISTED = 500
-"""Severe errors shown on the page; the CSV has them all."""
+"""Slides with missed urgency shown on the page; the CSV has them all."""
 
 SUMMARY = ("acc", "balanced_acc", "auc", "ascc", "asmc", "risk", "under_call_rate", "over_call_rate")
 RADAR = ("acc", "balanced_acc", "auc", "ascc", "asmc", "emc")

@@ -10,7 +10,13 @@ from pams_mil.engine.prediction.predict import LoadedRun, identity_of
 from pams_mil.engine.run.folder import read_json
 from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
 
-_METRICS = (("acc", "Accuracy"), ("auc", "AUC"), ("ascc", "AsCC"), ("asmc", "AsMC"), ("under_call_rate", "Under-calls"))
+_METRICS = (
+    ("acc", "Accuracy"),
+    ("auc", "AUC"),
+    ("ascc", "AsCC"),
+    ("asmc", "AsMC"),
+    ("under_call_rate", "Missed urgency"),
+)
 
 
 def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificate: Certificate | None = None) -> str:

@@ -1,0 +1,36 @@
+"""`pams experiment`: every model in the width that was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from pams_mil import discover
+from pams_mil.cli.experiment import _model, _training
+from pams_mil.engine.config.run_config import configure
+from pams_mil.engine.run.blueprint import Blueprint, complete
+from pams_mil.errors import ConfigError
+from pams_mil.hierarchy import ClassHierarchy
+
+
+def width(name: str, *, quick: bool = False, hidden: int | None = None) -> int:
+    """The embedding width of the model that is really built, which also refuses options it does not have."""
+    config = complete(configure("m.csv", classes="digits", method="ce", model=_model(name, quick, hidden)))
+    learner = Blueprint.of(config, ClassHierarchy.load("digits"), 8, {}).build()
+    return int(learner.model.towers[0].head.in_features)
+
+
+@pytest.mark.parametrize("name", discover.available("models"))
+def test_quick_and_hidden_reach_every_model(name: str) -> None:
+    assert width(name, quick=True) == 64
+    assert width(name, hidden=24) == 24
+    assert width(name, quick=True, hidden=32) == 32
+    assert _model(name, quick=False, hidden=None) == {"name": name}
+
+
+def test_a_width_that_does_not_fit_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"multiple of its 8 attention heads"):
+        _model("transmil", quick=False, hidden=20)
+
+
+def test_training_settings_with_and_without_their_section() -> None:
+    assert _training(["epochs=3", "training.lr=1e-2"], quick=True) == {"epochs": 3, "patience": None, "lr": 1e-2}
