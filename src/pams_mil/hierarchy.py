@@ -30,6 +30,7 @@ DistanceBy = Literal["index", "rank"]
 """What `ClassHierarchy.distance` counts: classes as they are listed, or steps of urgency."""
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+_JOINERS = "\u200c\u200d"  # some scripts are written with them
 
 
 @dataclass(frozen=True)
@@ -357,6 +358,13 @@ def _validate_name(label: Any, where: str) -> None:
         raise HierarchyError(
             f"The class name {label!r} in {where} has surrounding spaces or decomposed Unicode characters; "
             f"write it as {unicodedata.normalize('NFC', label.strip())!r}."
+        )
+    # Zero-width and direction marks; a line break is odd, but everyone sees it.
+    hidden = [sign for sign in label if unicodedata.category(sign) == "Cf" and sign not in _JOINERS]
+    if hidden:
+        raise HierarchyError(
+            f"The class name {label!a} in {where} has the invisible character {hidden[0]!a}, which makes it look like "
+            f"another name; write it as {''.join(sign for sign in label if sign not in hidden)!r}."
         )
 
 

@@ -23,6 +23,12 @@ OnFraction = Callable[[float], None]
 """Called with the fraction read so far, from 0 to 1."""
 
 CHUNK_ROWS = 1 << 16
+_PACKED = {b"\x1f\x8b": "compressed with gzip", b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file"}
+_UNPACK = {
+    "compressed with gzip": "Unpack it first: gunzip FILE.",
+    "a zip archive": "Unpack it, or give it the ending .xlsx if it is a sheet of Excel.",
+    "a parquet file": "Give it the ending .parquet.",
+}
 _DELIMITERS = (",", ";", "\t")
 _QUOTED = re.compile(r'"(?:[^"]|"")*"?')
 
@@ -57,8 +63,12 @@ def _check_file(path: Path) -> None:
         if not path.is_file():
             raise TableError(f"{path} is not a file; expected a CSV, TSV, parquet or xlsx table.")
         with path.open("rb") as file:
-            if not file.read(1):
-                raise TableError(f"{path} is empty; expected a header line and rows.")
+            start = file.read(4)
+        if not start:
+            raise TableError(f"{path} is empty; expected a header line and rows.")
+        packed = next((kind for sign, kind in _PACKED.items() if start.startswith(sign)), None)
+        if packed is not None and path.suffix.lower() not in (".parquet", ".xlsx"):
+            raise TableError(f"{path} is {packed}, not a text table. {_UNPACK[packed]}")
     except OSError as error:
         raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -75,3 +76,12 @@ def test_help_imports_no_torch_and_no_numpy():
 def test_version_and_unknown_verb():
     assert "pams-mil" in run("--version")
     run("audti", code=2)
+
+
+def test_many_classes_are_shown_without_matrices(tmp_path: Path) -> None:
+    groups = "".join(f"  G{g}: [{', '.join(f'c{g}-{n}' for n in range(10))}]\n" for g in range(20))
+    (tmp_path / "big.yaml").write_text(f"name: big\nclasses:\n{groups}")
+    done = CliRunner().invoke(app, ["classes", "show", str(tmp_path / "big.yaml")])
+    assert done.exit_code == 0
+    assert "W and M have 200 x 200 entries" in done.output
+    assert "c19-9" in done.output

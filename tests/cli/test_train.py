@@ -79,3 +79,19 @@ def test_mistakes_are_answered_with_what_to_type(
     done = pams("train", *places(home), *words, "--out", tmp_path / "run")
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
+
+
+def test_names_that_yaml_would_change_reach_the_run(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class file called "no", features in "~" and in a folder with a comment sign."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "no").write_text((home / "classes.yaml").read_text())
+    (tmp_path / "~").symlink_to(home / "bags")
+    words = ["--manifest", home / "manifest.csv", "--classes", "no", *SMALL, "epochs=1"]
+    for out, features in (("option", ["--features", "~"]), ("key", [f"features={home / 'bags'}"])):
+        done = pams("train", *words, *features, "--out", tmp_path / out)
+        assert done.exit_code == 0, done.output
+        data = open_run(tmp_path / out).config().data
+        assert data.features is not None
+        assert data.features.resolve() == (home / "bags").resolve()

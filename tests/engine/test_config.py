@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -168,3 +169,33 @@ def test_several_looks_at_a_bag_need_outputs_that_can_be_averaged():
     with pytest.raises(ConfigError, match=r"splits is 3.*'corn'.*splits=1"):
         complete(config)
     complete(configure("m.csv", classes="bracs", method="ce", model={"name": "dtfd", "splits": 3}))
+
+
+@pytest.mark.parametrize(
+    "name", ["/data/run #3", "~", "no", "1e-4", "null: x", "[a]", "a: b", "@x", "&y", "!tag", " x"]
+)
+def test_paths_and_names_are_taken_as_they_are_typed(name):
+    changes = [f"data.manifest={name}", f"features={name}", f"classes={name}", f"splits={name}"]
+    config = build(RunConfig, with_overrides({}, changes, kind=RunConfig))
+    assert (config.data.manifest, config.data.features, config.data.splits) == (Path(name), Path(name), Path(name))
+    assert config.classes == name
+    grid = with_overrides({}, [f"data.features={name}", "methods=[ce, pams]", "seeds=[1]"], kind=GridConfig)
+    assert grid == {"data": {"features": name}, "methods": ["ce", "pams"], "seeds": [1]}
+
+
+def test_other_values_are_still_yaml():
+    changes = [
+        "lr=1e-3",
+        "patience=null",
+        "features=null",
+        "model={name: dtfd, pseudo_bags: 2}",
+        "method=ce",
+        "devices=2",
+    ]
+    changed = with_overrides({}, changes, kind=RunConfig)
+    assert changed["training"] == {"lr": 1e-3, "patience": None}
+    assert changed["data"] == {"features": None}
+    assert changed["model"] == {"name": "dtfd", "pseudo_bags": 2}
+    assert changed["method"] == "ce"
+    assert changed["compute"] == {"devices": 2}
+    assert with_overrides({}, ["data=/x #1.csv"], kind=RunConfig) == {"data": "/x #1.csv"}

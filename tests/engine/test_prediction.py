@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import h5py
 import numpy as np
@@ -188,3 +189,10 @@ def test_bad_run_ends_with_exit_code_2(cohort, tmp_path):
     done = invoke("predict", tmp_path / "none", cohort / "manifest.csv")
     assert done.exit_code == 2
     assert "not a run folder" in done.output
+
+
+def test_a_finished_run_without_its_best_checkpoint_is_not_to_be_resumed(cohort, runs, tmp_path):
+    shutil.copytree(runs["ce"], tmp_path / "run")
+    (tmp_path / "run/best.safetensors").unlink()
+    with pytest.raises(RunError, match=r"is finished, but its best checkpoint best\.safetensors is gone\. Restore"):
+        load_run(tmp_path / "run")

@@ -40,6 +40,10 @@ classes:
 """
 
 
+MOST_IN_MATRIX = 30
+"""More classes are wider than any terminal."""
+
+
 @app.callback()
 def list_presets(ctx: typer.Context) -> None:
     """List the class hierarchies that come with PAMS, or show or start one."""
@@ -80,6 +84,12 @@ def show(
         output.print(f"source {hierarchy.source}", highlight=False, markup=False)
     for level in range(hierarchy.num_levels):
         output.print(f"\n[bold]{hierarchy.level_names[level]}[/]  {hierarchy.order(level)}", highlight=False)
+        if hierarchy.num_classes(level) > MOST_IN_MATRIX:
+            count = hierarchy.num_classes(level)
+            output.print(
+                f"W and M have {count} x {count} entries; pams_mil.severity gives them in Python.", highlight=False
+            )
+            continue
         metric = metric_weight(hierarchy, level, penalty=penalty)
         loss = loss_weight(hierarchy, level, alpha=alpha)
         output.print(_matrix(hierarchy, level, metric, f"W, gravity in AsCC and AsMC (P = {penalty:g})"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,9 @@ def split(
     columns = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
     table = read_table(manifest, columns, patients_are_slides, clini=clini)
     table = table.with_splits([""] * len(table))  # the splits to be made replace any that the table has
-    refuse_errors(examine_manifest(table, hierarchy), table.where)
+    problems = examine_manifest(table, hierarchy)
+    # Two spellings of one patient could be dealt into two splits.
+    refuse_errors([replace(p, error=p.error or p.kind == "look-alike patients") for p in problems], table.where)
     if folds is None:
         made = split_once(table, hierarchy, fractions=_numbers(fractions), seed=seed, hold_out_tag=hold_out_tag)
     else:

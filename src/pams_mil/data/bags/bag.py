@@ -116,6 +116,13 @@ def check_values(bag: Bag, name: str) -> None:
 
     Norms, variances and similarities are computed in float32, so the sum of a row's squares must not overflow there.
     """
+    for unit, coords in (("coords_px0", bag.coords_px0), ("coords_um", bag.coords_um)):
+        if coords is not None and coords.dtype.kind == "f" and not all_finite(coords):
+            row = int(np.flatnonzero(~np.isfinite(coords).all(1))[0])
+            raise BagError(
+                f"{name} has {unit} that are not finite numbers, first {coords[row].tolist()} in row {row}. "
+                "Extract the slide again."
+            )
     largest = largest_magnitude(bag.features)
     if largest * math.sqrt(bag.width) < LONGEST_ROW:
         return

@@ -1,6 +1,7 @@
 """Where a slide's features are: by the manifest's path, or by looking the slide id up in the feature folder.
 
-Ids are looked up among the files that exist; they are never pasted into a path, so no id can point outside.
+Ids are looked up among the files that exist; they are never pasted into a path, so no id can point outside. A path of
+the manifest must lie below the feature folder or the manifest's own.
 """
 
 from __future__ import annotations
@@ -52,8 +53,15 @@ class FeatureFolder:
             )
         bases = [self.folder] if self.manifest_folder is None else [self.folder, self.manifest_folder]
         for base in bases:
-            if (base / record.path).is_file():
-                return base / record.path
+            path = base / record.path
+            if not path.is_file():
+                continue
+            if not any(_lies_in(path, place) for place in bases):
+                raise BagError(
+                    f"Slide {record.slide_id!r} has the path {record.path!r}, which leads outside of {listing(bases)}. "
+                    "Point --features at the folder that holds the file."
+                )
+            return path
         raise BagError(f"Slide {record.slide_id!r} has no feature file {record.path!r} below {listing(bases)}.")
 
     def _candidates(self, slide_id: str) -> list[Path]:
@@ -71,6 +79,12 @@ class FeatureFolder:
             for name in {path.name[: -len(path.suffix)], relative.as_posix()}:
                 files.setdefault(name, []).append(path)
         return files
+
+
+def _lies_in(path: Path, folder: Path) -> bool:
+    """Whether a path leads into a folder; links inside of the folder are its owner's and may lead anywhere."""
+    as_written = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))  # noqa: PTH100  keeps links
+    return as_written or path.resolve().is_relative_to(folder.resolve())
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -11,21 +11,25 @@ from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.bags.locate import SUFFIXES
 from pams_mil.data.manifest.manifest import PARTS, Manifest
 from pams_mil.data.problems import Problem
-from pams_mil.errors import LabelError, listing
+from pams_mil.errors import LabelError, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy
 
 _KNOWN_SUFFIXES = (*SLIDE_SUFFIXES, *SUFFIXES)
 
 
-def examine_manifest(manifest: Manifest, hierarchy: ClassHierarchy) -> list[Problem]:
-    """Every problem of the table: ids, labels, patients, splits and paths."""
+def examine_manifest(manifest: Manifest, hierarchy: ClassHierarchy, *, whole: Manifest | None = None) -> list[Problem]:
+    """Every problem of the table: ids, labels, patients, splits and paths.
+
+    `whole` is the table that `manifest` is a part of: what runs across splits, and slides in a split that does not
+    exist, can only be seen there.
+    """
     if not manifest.records:
         return [Problem("no slides", f"{manifest.where} has no rows; expected one per slide.")]
     problems = [
         *_ids(manifest),
         *_labels(manifest, hierarchy),
-        *_patients(manifest),
-        *_splits(manifest),
+        *_patients(whole or manifest),
+        *_splits(whole or manifest),
         *_paths(manifest),
     ]
     return [*problems, *_absent_classes(manifest, hierarchy)]
@@ -97,6 +101,53 @@ def _patients(manifest: Manifest) -> Iterator[Problem]:
             "split by patient with 'pams split'.",
             slides,
         )
+    yield from _look_alike_patients(manifest)
+
+
+def _look_alike_patients(manifest: Manifest) -> Iterator[Problem]:
+    """Patients that are probably one person, spelled in two ways: a leak if they are in different splits."""
+    alike: dict[str, dict[str, None]] = {}
+    for record in manifest:
+        if record.patient_id.strip():
+            alike.setdefault(same_person(record.patient_id), {}).setdefault(record.patient_id)
+    groups = [list(spellings) for spellings in alike.values() if len(spellings) > 1]
+    for apart in (True, False):
+        found = [group for group in groups if (len(_splits_of(manifest, group)) > 1) == apart]
+        if not found:
+            continue
+        names = {patient for group in found for patient in group}
+        shown = "; ".join(" and ".join(map(_visible, group)) for group in found[:5])
+        where = " and are in different splits" if apart else ""
+        yield Problem(
+            "look-alike patients",
+            f"{len(names)} patient ids differ from another only in case, spaces, invisible characters or Unicode form"
+            f"{where}: {shown}. If they are one patient, give all slides the same id; if not, ids that differ visibly.",
+            tuple(record.slide_id for record in manifest if record.patient_id in names),
+            error=apart,
+        )
+
+
+def same_person(patient_id: str) -> str:
+    """What two spellings of one patient have in common.
+
+    >>> same_person("Mu\u0308ller ") == same_person("m\u00fcl\u200bler"), same_person("P1") == same_person("P 1")
+    (True, False)
+    """
+    if patient_id.isascii():
+        return " ".join(patient_id.lower().split())
+    text = unicodedata.normalize("NFKC", patient_id)
+    text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")  # zero-width and direction marks
+    return " ".join(unicodedata.normalize("NFKC", text.casefold()).split())
+
+
+def _visible(patient_id: str) -> str:
+    """An id for a message, with what cannot be seen written out."""
+    return ascii(patient_id) if not patient_id.isascii() else repr(patient_id)
+
+
+def _splits_of(manifest: Manifest, patients: list[str]) -> set[str]:
+    names = set(patients)
+    return {record.split for record in manifest if record.split and record.patient_id in names}
 
 
 def _splits(manifest: Manifest) -> Iterator[Problem]:
@@ -105,7 +156,10 @@ def _splits(manifest: Manifest) -> Iterator[Problem]:
         if record.split and record.split not in PARTS:
             unknown.setdefault(record.split, []).append(record.slide_id)
     for split, found in unknown.items():
-        message = f"{len(found)} slides are in the unknown split {split!r}; expected {listing(PARTS)}."
+        message = (
+            f"{len(found)} slides ({listing(found, most=3)}) are in the unknown split {split!r}; expected "
+            f"{listing(PARTS)}.{nearest(split, PARTS)}"
+        )
         yield Problem("unknown split", message, tuple(found))
     outside = tuple(record.slide_id for record in manifest if not record.split)
     if outside and len(outside) < len(manifest):

@@ -8,13 +8,14 @@ otherwise is named by the user; nothing is guessed.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from pams_mil import tables
-from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest, SlideRecord
+from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, Manifest, SlideRecord
 from pams_mil.data.manifest.pathobench import Task, read_task
 from pams_mil.data.splits.clam_files import read_splits
 from pams_mil.errors import ManifestError, listing, nearest
@@ -64,6 +65,7 @@ def read_manifest(
     patients_are_slides = _without_patients(table, roles, path, allowed=patients_are_slides)
     if patients_are_slides:
         notes.append("The table names no patients: every slide was taken for a patient of its own.")
+    notes += _respelled(table[roles["split"]] if "split" in roles else [])
     records = _records(table, roles, task, patients_are_slides)
     manifest = Manifest(tuple(records), source=path, patients_are_slides=patients_are_slides, notes=tuple(notes))
     return manifest if splits is None else _with_split_file(manifest, Path(splits))
@@ -134,6 +136,17 @@ def _records(
 def _split_name(cell: str) -> str:
     name = cell.strip().casefold()
     return _SPLIT_NAMES.get(name, name)
+
+
+def _respelled(cells: Sequence[str]) -> list[str]:
+    """A note on splits that were read as another spelling than the table's.
+
+    >>> _respelled(["train", "Train", "train ", "validation"])
+    ["Splits were read as: 'Train' as 'train' (1), 'train ' as 'train' (1), 'validation' as 'val' (1)."]
+    """
+    changed = Counter(cell for cell in cells if cell != _split_name(cell) and _split_name(cell) in PARTS)
+    shown = ", ".join(f"{cell!r} as {_split_name(cell)!r} ({count})" for cell, count in changed.items())
+    return [f"Splits were read as: {shown}."] if shown else []
 
 
 def _tags(cell: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -236,21 +236,37 @@ def with_overrides(
 ) -> dict[str, Any]:
     """Settings changed by `dotted.key=value`; values are read as YAML.
 
-    With `kind`, the section may be left out where only one has the key: `epochs=5` is `training.epochs=5`.
+    With `kind`, the section may be left out where only one has the key: `epochs=5` is `training.epochs=5`; and paths
+    and names are taken as they are typed: `features=/data/run #3`, `classes=no`. Only `null` means nothing.
 
     >>> with_overrides({"method": "pams"}, ["method.alpha=2", "seed=1"])
     {'method': {'name': 'pams', 'alpha': 2}, 'seed': 1}
     >>> with_overrides({}, ["epochs=5", "fold=0"], kind=RunConfig)
     {'training': {'epochs': 5}, 'data': {'fold': 0}}
+    >>> with_overrides({}, ["features=/data/run #3", "classes=no", "splits=null"], kind=RunConfig)
+    {'data': {'features': '/data/run #3', 'splits': None}, 'classes': 'no'}
     """
     changed: dict[str, Any] = dict(content)
     for override in overrides:
         key, sign, text = override.partition("=")
         if not sign or not key.strip():
             raise ConfigError(f"{override!r} is not a setting; expected key=value, e.g. lr=3e-4.")
-        value = parse_yaml(text, where=f"the value of {key!r}")
-        changed = with_setting(changed, key.strip() if kind is None else full_key(kind, key.strip()), value)
+        place = key.strip() if kind is None else full_key(kind, key.strip())
+        as_typed = kind is not None and _is_text(kind, place.split(".")) and text != "null" and text[:1] != "{"
+        value = text if as_typed else parse_yaml(text, where=f"the value of {key!r}")
+        changed = with_setting(changed, place, value)
     return changed
+
+
+def _is_text(kind: type[BaseModel], keys: Sequence[str]) -> bool:
+    """Whether a setting is a path or a name; `data`, `method` and `model` are short for the first one below them."""
+    field = kind.model_fields.get(keys[0])
+    if field is None:
+        return keys == ["name"]
+    inner = field.annotation
+    if isinstance(inner, type) and issubclass(inner, BaseModel):
+        return keys[0] in ("data", "method", "model") if len(keys) == 1 else _is_text(inner, keys[1:])
+    return len(keys) == 1 and bool({str, Path} & {inner, *get_args(inner)}) and int not in get_args(inner)
 
 
 def with_setting(content: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:

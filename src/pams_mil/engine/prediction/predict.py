@@ -232,6 +232,11 @@ def _checkpoint_file(path: Path, which: str) -> Path:
     file = folder.best if which == "best" else folder.last
     if not file.exists():
         state = folder.status().get("state", "unfinished")
+        if state == "finished":
+            raise RunError(
+                f"{path} is finished, but its {which} checkpoint {file.name} is gone. Restore it from a copy, or train "
+                "again in another folder."
+            )
         raise RunError(f"{path} has no {which} checkpoint yet; the run is {state}. Finish it with --resume.")
     return file
 

@@ -51,8 +51,8 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int
     manifest = read_manifest(data)
     seen = replace(manifest, records=tuple(r for r in manifest if r.split in ("train", "val")))
     train, val = manifest.select("train"), manifest.select("val")
-    refuse_errors(examine_manifest(seen, hierarchy), manifest.where)
     _refuse_shared_patients(manifest, seen)
+    refuse_errors(examine_manifest(seen, hierarchy, whole=manifest), manifest.where)
     store = open_store(features_path(data), manifest)
     sources = [make_sources(part, hierarchy, data) for part in (train, val)]
     features = _with_what_was_stated(look_at_features(store, train), data, seen)

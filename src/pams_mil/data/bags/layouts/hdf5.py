@@ -19,6 +19,8 @@ from pams_mil.data.bags.layouts.chunks import read_dataset
 from pams_mil.data.bags.layouts.reading import Reading
 from pams_mil.errors import BagError, listing
 
+_SMALL = 1 << 28
+_MOST_COMPRESSED = 1032  # deflate cannot pack more densely
 FEATURE_KEYS = ("features", "feats", "patch_embeddings")
 
 
@@ -28,11 +30,11 @@ def read_hdf5(path: Path, reading: Reading) -> Bag:
         try:
             names = set(file)
             key = _feature_key(names, path)
-            features = file[key]
+            features = own_dataset(file, key, path)
             told, own = _attributes(file), _attributes(features)
             if FILE_MARK in told or DATASET_MARK in own:
                 return read_marked(file, path, verify=reading.verify)
-            placed = file["coords"] if "coords" in names else None
+            placed = own_dataset(file, "coords", path) if "coords" in names else None
             if placed is not None:
                 told |= _attributes(placed)
             return _read_foreign(features, placed, told | own, names, path, reading)
@@ -51,6 +53,30 @@ def open_hdf5(path: Path) -> h5py.File:
             f"{path} is not a complete HDF5 file ({_short(error)}); it was probably cut short while it was "
             "written or copied. Extract or copy the slide again."
         ) from error
+
+
+def own_dataset(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
+    """A dataset whose values lie in this very file; what leads elsewhere, or declares more than it holds, is refused.
+
+    A feature file of someone else could otherwise name any file of this machine as its features.
+    """
+    link = file.get(name, getlink=True)
+    if isinstance(link, h5py.ExternalLink):
+        raise BagError(f"{path} keeps {name!r} in another file ({link.filename!r}), which is not followed; copy it in.")
+    found = file[name]
+    if not isinstance(found, h5py.Dataset):
+        raise BagError(f"{path} has a group called {name!r}; expected a dataset [n, d] of numbers.")
+    if found.file != file:
+        raise BagError(f"{path} keeps {name!r} in another file, which is not followed; copy it in.")
+    if found.external is not None or found.is_virtual:
+        raise BagError(f"{path} keeps the values of {name!r} in other files, which are not followed; copy them in.")
+    stored = found.id.get_storage_size()
+    if found.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
+        raise BagError(
+            f"{path} declares {name!r} as {list(found.shape)}, {found.nbytes:,} bytes, but stores {stored:,}; no data "
+            "are packed so densely. It was cut short or made up; extract the slide again."
+        )
+    return found
 
 
 def _feature_key(names: set[str], path: Path) -> str:

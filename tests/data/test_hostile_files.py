@@ -1,0 +1,135 @@
+"""Feature files and tables that lead elsewhere or are not what they say: refused by name, and nothing else is read."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from pams_mil import ClassHierarchy
+from pams_mil.data import Manifest, SlideRecord, read_bag
+from pams_mil.data.bags.locate import FeatureFolder
+from pams_mil.data.bags.store import open_store
+from pams_mil.data.doctor import diagnose
+from pams_mil.errors import BagError, HierarchyError, TableError
+from pams_mil.tables import read_table
+
+ROWS = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+TREE = ClassHierarchy.load("bracs")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A file that no feature file may lead to."""
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["features"] = ROWS
+    (tmp_path / "secret").write_bytes(ROWS.tobytes())
+    return tmp_path / "other.h5"
+
+
+@pytest.mark.parametrize("name", ["features", "coords"])
+@pytest.mark.parametrize("kind", ["link", "link behind a soft link", "storage", "virtual", "group", "4 TB"])
+def test_features_must_lie_in_the_file_itself(tmp_path: Path, other: Path, name: str, kind: str) -> None:
+    path = tmp_path / "s.h5"
+    with h5py.File(path, "w") as file:
+        if name == "coords":
+            file["features"] = ROWS
+        if kind == "link":
+            file[name] = h5py.ExternalLink(str(other), "features")
+        elif kind == "link behind a soft link":
+            file["elsewhere"] = h5py.ExternalLink(str(other), "features")
+            file[name] = h5py.SoftLink("/elsewhere")
+        elif kind == "storage":
+            size = ROWS.nbytes
+            file.create_dataset(name, ROWS.shape, "f4", external=[(str(tmp_path / "secret"), 0, size)])
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout(ROWS.shape, "f4")
+            layout[:] = h5py.VirtualSource(str(other), "features", ROWS.shape)
+            file.create_virtual_dataset(name, layout)
+        elif kind == "group":
+            file.create_group(name)["x"] = ROWS
+        else:
+            file.create_dataset(name, (1 << 30, 1024), "f4", chunks=(1024, 1024))
+    words = {"group": "has a group called", "4 TB": "no data are packed so densely"}.get(kind, "not followed")
+    with pytest.raises(BagError, match=words) as caught:
+        read_bag(path)
+    assert str(path) in str(caught.value)
+    assert name in str(caught.value)
+
+
+def test_links_within_a_file_and_compressed_files_are_fine(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        file.create_dataset("real", data=np.zeros((1 << 12, 64), np.float32), compression="gzip", compression_opts=9)
+        file["features"] = h5py.SoftLink("/real")
+    assert read_bag(tmp_path / "s.h5").num_instances == 1 << 12
+
+
+@pytest.mark.parametrize("unit", ["px", "um"])
+def test_coordinates_that_are_not_finite_are_named(tmp_path: Path, unit: str) -> None:
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        file["features"] = ROWS
+        coords = np.arange(18, dtype=np.float64).reshape(9, 2)
+        coords[5, 1] = np.nan
+        file["coords"] = coords
+        if unit == "um":
+            file.attrs["unit"] = "um"
+    with pytest.raises(
+        BagError, match=r"s\.h5 has coords_\w+ that are not finite numbers, first \[10\.0, nan\] in row 5"
+    ):
+        read_bag(tmp_path / "s.h5")
+
+
+def _folder(tmp_path: Path) -> Path:
+    (tmp_path / "cohort/features").mkdir(parents=True)
+    with h5py.File(tmp_path / "cohort/features/inside.h5", "w") as file:
+        file["features"] = ROWS
+    return tmp_path / "cohort/features"
+
+
+@pytest.mark.parametrize("how", ["absolute", "dots", "dots through a folder"])
+def test_a_path_of_the_manifest_may_not_lead_outside(tmp_path: Path, other: Path, how: str) -> None:
+    folder = _folder(tmp_path)
+    path = {"absolute": str(other), "dots": "../../other.h5", "dots through a folder": "x/../../../other.h5"}[how]
+    (folder / "x").mkdir()
+    (tmp_path / "cohort/m.csv").write_text(f"slide_id,patient_id,label,path\ns,p,N,{path}\n")
+    manifest = Manifest.read(tmp_path / "cohort/m.csv")
+    with pytest.raises(BagError, match=r"Slide 's' has the path .* which leads outside of"):
+        open_store(folder, manifest).read(manifest.records[0])
+    (problem,) = diagnose(manifest, TREE, features=folder).errors
+    assert "leads outside" in problem.message
+
+
+def test_paths_inside_are_found_however_they_are_written(tmp_path: Path, other: Path) -> None:
+    folder = _folder(tmp_path)
+    (folder / "link.h5").symlink_to(other)
+    (tmp_path / "alias").symlink_to(folder)
+    find = FeatureFolder(folder, manifest_folder=tmp_path / "cohort").find
+    for path in ("inside.h5", "features/inside.h5", "./x/../inside.h5", str(folder / "inside.h5"), "link.h5"):
+        (folder / "x").mkdir(exist_ok=True)
+        assert find(SlideRecord("s", "p", "N", path=path)).name == Path(path).name
+    through = FeatureFolder(tmp_path / "alias").find(SlideRecord("s", "p", "N", path=str(folder / "inside.h5")))
+    assert through.name == "inside.h5"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (gzip.compress(b"slide_id,label\ns,N\n"), "compressed with gzip, not a text table. Unpack it first"),
+        (b"PK\x03\x04rest", "a zip archive"),
+        (b"PAR1rest", r"Give it the ending \.parquet"),
+    ],
+)
+def test_packed_tables_are_called_what_they_are(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(TableError, match=words):
+        read_table(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("sign", ["\u202e", "\u200b", "\ufeff", "\u2066"])
+def test_class_names_have_no_invisible_characters(sign: str) -> None:
+    with pytest.raises(HierarchyError, match=r"invisible character '\\u.*write it as 'High'"):
+        ClassHierarchy.flat(["Low", f"Hi{sign}gh"])
+    assert ClassHierarchy.flat(["Low", "می\u200cشود"]).num_classes() == 2
