@@ -7,9 +7,9 @@ import io
 import json
 import os
 import select
-import shlex
 import shutil
 import subprocess
+import sys
 import time
 
 from PIL import Image
@@ -21,15 +21,22 @@ FLAGS = (
 )
 KEYS = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38}
 PATIENCE_S = 60.0
+ON_PIPES = (
+    "import fcntl, os, sys\n"
+    "ours = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 20) for number in sys.argv[1:3]]\n"
+    "os.dup2(ours[0], 3), os.dup2(ours[1], 4)\n"
+    "os.execv(sys.argv[3], sys.argv[3:])\n"
+)
+"""Chromium expects its commands on descriptor 3 and answers on 4; the two are moved there, then it takes over."""
 
 
 class Browser:
     def __init__(self, profile):
         to_read, to_write = os.pipe()
         from_read, from_write = os.pipe()
-        command = f"exec {shlex.quote(CHROMIUM)} {FLAGS} --user-data-dir={shlex.quote(str(profile))} about:blank"
+        browser = [CHROMIUM, *FLAGS.split(), f"--user-data-dir={profile}", "about:blank"]
         self.process = subprocess.Popen(
-            ["sh", "-c", f"exec 3<&{to_read} 4>&{from_write}; {command}"],
+            [sys.executable, "-S", "-c", ON_PIPES, str(to_read), str(from_write), *browser],
             pass_fds=(to_read, from_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(to_read)

@@ -132,7 +132,7 @@ def test_what_is_broken_is_said_and_the_rest_works(tmp_path):
     ids = ("good", "broken", "vanished", "no-features", "no-coords", "no-scale", "nothing")
     folder = write_cohort(tmp_path / "cohort", ids=ids)
     slides, features = folder / "slides", folder / "features"
-    (slides / "broken.tiff").write_bytes(b"II*\0" + bytes(900))
+    (slides / "broken.tiff").write_bytes(b"no slide at all" * 60)
     (features / "no-features.h5").unlink()
     write_tiles(folder, "no-coords", coords=False)
     scenes.write(slides / "no-scale.tiff", state_mpp=False)

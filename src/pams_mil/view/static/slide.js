@@ -8,6 +8,12 @@ import { Regions } from "./regions.js";
 const STRIP = 12;
 const BARS_UM = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
 
+// OpenSeadragon adds an inline style sheet unless it finds one of this name; ours is in app.css, and inline ones are
+// forbidden. An element of no known kind answers its question.
+const there = document.createElementNS("urn:pams", "style");
+there.setAttribute("data-openseadragon-mobile-css", "");
+document.head.append(there);
+
 export class SlideView {
   constructor(overview, cases, reviews, hooks) {
     Object.assign(this, { overview, cases, reviews, hooks });
