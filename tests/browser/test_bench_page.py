@@ -63,7 +63,7 @@ def test_it_fits_and_the_safer_method_stands_out(page, tmp_path, width):
     shown = subprocess.run([CHROMIUM, *flags, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
     found = json.loads(shown.stdout.split("PROBE")[1].split("END")[0].replace("&quot;", '"'))
     assert found["overflow"] <= 0
-    assert len(found["charts"]) == 2
+    assert len(found["charts"]) == 3  # curve, missed urgency, accuracy and mildness
     assert min(found["charts"]) > 40
     reference, safer = found["bars"]
     assert safer < 0.3 * reference

@@ -79,10 +79,12 @@ def make_engine(
 def summarize_grid(done: GridRun, reference: str, resamples: int) -> Bench:
     """Read the predictions of all finished runs and compare them."""
     from pams_mil.experiments.entries import read_entries
+    from pams_mil.experiments.untrained_arms import with_untrained
     from pams_mil.report.bench import summarize
 
     with errors.status("Comparing"):
-        return summarize(read_entries(done), reference=reference, resamples=resamples, missing=done.failures)
+        entries = with_untrained(done, read_entries(done))
+        return summarize(entries, reference=reference, resamples=resamples, missing=done.failures)
 
 
 def show(result: Bench) -> None:
@@ -103,7 +105,7 @@ def _table(result: Bench, level: int) -> Table:
     from rich.text import Text
 
     from pams_mil.metrics.table import FACTS
-    from pams_mil.report.text_tables import spread_text
+    from pams_mil.report.text_tables import matched_head, matched_text, spread_text
 
     title = Text(f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}")
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -112,11 +114,13 @@ def _table(result: Bench, level: int) -> Table:
         table.add_column(head)
     for key in _SHOWN:
         table.add_column(f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}", justify="right")
+    table.add_column(matched_head(result), justify="right")
     styles = {1: "bold", 2: "underline"}
     for row in result.rows:
         cells = []
         for key in _SHOWN:
             text = spread_text(row.spreads[level, key], key, digits=1).replace(" ", "\u00a0")  # numbers never break
             cells.append(Text(text, style=styles.get(result.place(row, level, key), "")))
+        cells.append(Text(matched_text(result, row, level).replace(" ", "\u00a0")))
         table.add_row(*([Text(row.model)] if several else []), Text(row.method), *cells)
     return table

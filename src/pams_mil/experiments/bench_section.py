@@ -29,11 +29,12 @@ def bench_tables(bench: Bench) -> tuple[Table, ...]:
                 place = bench.place(row, level, key) if len(bench.of_model(row.model)) > 1 else 0
                 if place in (1, 2):
                     (bold if place == 1 else underlined).add((number, column + 2))
-            rows.append((row.model, row.method, *cells, _p(bench, number, level)))
+            at_equal = tables.matched_text(bench, row, level)
+            rows.append((row.model, row.method, *cells, _p(bench, number, level), at_equal))
         heads = [f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}" for key in COLUMNS]
         name = bench.hierarchy.level_names[level]
         caption = f"{name}. {tables.caption(bench)} p: missed urgency against {bench.reference}, Holm-corrected."
-        head = ("model", "method", *heads, "p")
+        head = ("model", "method", *heads, "p", tables.matched_head(bench))
         found.append(Table(caption, head, tuple(rows), frozenset(bold), frozenset(underlined)))
     return tuple(found)
 

@@ -17,6 +17,7 @@ from pams_mil.engine.grid.grid import Engine, GridRun, run_grid
 from pams_mil.errors import ConfigError
 from pams_mil.experiments.arms import Arm
 from pams_mil.experiments.entries import read_entries
+from pams_mil.experiments.untrained_arms import with_untrained
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.bench import Bench, summarize
 
@@ -106,4 +107,5 @@ def run_arms(setting: Setting, arms: Sequence[Arm], *, seeds: Sequence[int] | No
 def compare_arms(setting: Setting, arms: Sequence[Arm], *, reference: str) -> Bench:
     """Train the arms and compare all with the reference, test split only."""
     done = run_arms(setting, arms)
-    return summarize(read_entries(done), reference=reference, resamples=setting.resamples, missing=done.failures)
+    entries = with_untrained(done, read_entries(done))
+    return summarize(entries, reference=reference, resamples=setting.resamples, missing=done.failures)

@@ -15,6 +15,7 @@ import numpy as np
 
 from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.compare import Comparison, compare_all
+from pams_mil.evaluate.operating_points import OperatingPoints, operating_points
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, score
 from pams_mil.evaluate.verdict import verdict
@@ -74,6 +75,8 @@ class Row:
     pooled: list[LevelScores]
     comparison: Comparison | None
     """Against the reference method on the same model; None for the reference itself."""
+    points: OperatingPoints | None = None
+    """All operating points at the finest level, of the runs put together; None without probabilities."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,7 @@ class Bench:
                         }
                         for level in range(self.hierarchy.num_levels)
                     },
+                    "operating_points": None if row.points is None else row.points.to_json(),
                     "against_reference": None if row.comparison is None else row.comparison.to_json(),
                 }
                 for row in self.rows
@@ -178,6 +182,7 @@ def _model_rows(
             spreads=_spreads(entry, hierarchy),
             pooled=score(pooled[entry.method], seed=seed, resamples=resamples),
             comparison=comparisons.get(entry.method),
+            points=operating_points(pooled[entry.method], seed=seed, resamples=resamples),
         )
         for entry in entries
     ]

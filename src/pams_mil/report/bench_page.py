@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from pams_mil import atomic
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.table import FACTS
 from pams_mil.report import figures
 from pams_mil.report import text_tables as tables
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
+from pams_mil.report.curve_chart import CurveSeries, curve_chart
 from pams_mil.report.page import environment
+
+MOST_BANDS = 2
+"""With more curves than this the bands are left out."""
 
 _COLORS = """<style>
 svg { font: 12px system-ui, sans-serif; --ink: #1b1f24; --dim: #667079; --line: #dfe3e8; background: #fff; }
@@ -51,8 +59,26 @@ def bench_page(bench: Bench) -> str:
             missed={model: figures.missed_urgency(_bars(bench.of_model(model))) for model in bench.models},
             pareto={model: _pareto(bench, model) for model in bench.models},
             spread=tables.spread_text,
+            curves={model: _curves(bench.of_model(model), bench.hierarchy) for model in bench.models},
+            most_bands=MOST_BANDS,
+            matched_head=tables.matched_head,
+            matched_text=tables.matched_text,
         )
     )
+
+
+def _curves(rows: list[Row], hierarchy: ClassHierarchy) -> object:
+    """All rows of a model; many bands would hide the lines."""
+    series = []
+    for row in rows:
+        values, points = row.pooled[-1].values, row.points
+        if points is not None and len(rows) > MOST_BANDS:
+            points = replace(points, band=None)
+        series.append(CurveSeries(row.method, (values["under_call_rate"], values["over_call_rate"]), points))
+    confusion = rows[0].pooled[-1].confusion.sum(1)
+    ranks = hierarchy.ranks()
+    shares = [float(confusion[ranks == rank].sum() / confusion.sum()) for rank in np.unique(ranks)]
+    return curve_chart(series, shares)
 
 
 def _bars(rows: list[Row]) -> list[figures.Bar]:

@@ -25,6 +25,24 @@ def spread_text(spread: Spread, metric: str, *, sign: str = "±", digits: int = 
     return text if math.isnan(spread.sd) else f"{text} {sign} {scale * spread.sd:.{digits}f}"
 
 
+def matched_head(bench: Bench) -> str:
+    """The head of the column of misses at equal false alarms."""
+    return f"Missed at {bench.reference}'s false alarms ↓"
+
+
+def matched_text(bench: Bench, row: Row, level: int) -> str:
+    """Missed urgency in percent at the reference's false alarms, and p of the difference from it."""
+    name = bench.hierarchy.level_names[level]
+    found = None if row.comparison is None else row.comparison.matched.get(name)
+    if found is not None:
+        return f"{100 * found.missed.candidate:.1f}" + ("" if found.missed.p is None else f" (p {found.missed.p:.2g})")
+    if row.method == bench.reference:
+        for other in bench.of_model(row.model):
+            if other.comparison is not None and name in other.comparison.matched:
+                return f"{100 * other.comparison.matched[name].missed.reference:.1f}"
+    return "–"
+
+
 def caption(bench: Bench) -> str:
     """What the numbers are, in one sentence."""
     counts = sorted({len(row.repetitions) for row in bench.rows})
@@ -42,9 +60,11 @@ def markdown(bench: Bench) -> str:
     for level in reversed(range(bench.hierarchy.num_levels)):
         heads = [f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}" for key in (*TABLE, *EXTRA)]
         parts += [f"**{_md(bench.hierarchy.level_names[level])}**", ""]
+        heads.append(_md(matched_head(bench)))
         parts += ["| model | method | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(heads)]
         for row in bench.rows:
             cells = [_marked(bench, row, level, key, "**{}**", "<u>{}</u>") for key in (*TABLE, *EXTRA)]
+            cells.append(matched_text(bench, row, level))
             parts.append(f"| {_md(row.model)} | {_md(row.method)} | " + " | ".join(cells) + " |")
         parts.append("")
     return "\n".join(parts)
@@ -89,6 +109,12 @@ def csv_rows(bench: Bench) -> Iterator[list[object]]:
             if found is not None:
                 tested = [found.difference, *found.interval, found.p_value, found.corrected_p]
             numbers = [spread.mean, spread.sd, spread.n, low, high, *tested]
+            yield [row.model, row.method, name, key, *(_number(number) for number in numbers)]
+        for name, match in ({} if row.comparison is None else row.comparison.matched).items():
+            gap = match.missed
+            tested = [gap.difference, *gap.interval, gap.p_value, gap.corrected_p]
+            numbers = [gap.candidate, math.nan, math.nan, math.nan, math.nan, *tested]
+            key = "missed_at_reference_false_alarms"
             yield [row.model, row.method, name, key, *(_number(number) for number in numbers)]
 
 
