@@ -13,7 +13,7 @@ from tests.data import writers
 from tests.data.cohorts import TREE, feature_folder
 from torch.utils.data import DataLoader
 
-from pams_mil.data import BagDataset, BagSample, Manifest, write_pack
+from pams_mil.data import BagDataset, BagSample, Manifest, Pack, write_pack
 from pams_mil.data.bags.dataset import keep_bags
 from pams_mil.data.manifest.cases import merge_cases
 from pams_mil.errors import BagError
@@ -117,10 +117,10 @@ def test_cases_can_be_merged(cohort: tuple[Manifest, Path]) -> None:
 def test_damage_is_found_at_the_first_read(cohort: tuple[Manifest, Path]) -> None:
     manifest, features = cohort
     if features.name == "p":
-        segment = features / "segment-00000.bin"
-        content = bytearray(segment.read_bytes())
-        content[100] ^= 1
-        segment.write_bytes(content)
+        shard = features / "shard-00000.safetensors"
+        content = bytearray(shard.read_bytes())
+        content[Pack(features).entry("s0").features.offset] ^= 1
+        shard.write_bytes(content)
     else:
         values, coords = writers.numbers(40)
         values[0, 0] = np.nan

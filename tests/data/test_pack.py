@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 from tests.data import writers
 from tests.data.cohorts import feature_folder
 
@@ -41,10 +42,10 @@ def _assert_equal(first: Bag, second: Bag) -> None:
         st.tuples(st.integers(1, 90), st.sampled_from(["float16", "float32", "float64"])), min_size=1, max_size=9
     ),
     width=st.integers(1, 33),
-    segment=st.sampled_from([1, 5_000, 1 << 26]),
+    shard=st.sampled_from([1, 5_000, 1 << 26]),
     workers=st.integers(1, 3),
 )
-def test_round_trip(tmp_path_factory, shapes, width: int, segment: int, workers: int) -> None:
+def test_round_trip(tmp_path_factory, shapes, width: int, shard: int, workers: int) -> None:
     root = tmp_path_factory.mktemp("pack")
     made = {}
     for number, (rows, dtype) in enumerate(shapes):
@@ -56,7 +57,7 @@ def test_round_trip(tmp_path_factory, shapes, width: int, segment: int, workers:
         made[f"s{number}"] = bag
     manifest = Manifest(tuple(SlideRecord(name, name, "N") for name in made))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pack_writer, "SEGMENT_BYTES", segment)
+        patch.setattr(pack_writer, "SHARD_BYTES", shard)
         done = write_pack(root / "p", manifest, root / "in", workers=workers)
     pack = Pack(root / "p")
     assert list(pack) == list(made)
@@ -91,22 +92,25 @@ def test_a_pack_pickles_as_its_path(tmp_path: Path) -> None:
 
 
 def test_a_rerun_keeps_what_is_right_and_redoes_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack_writer, "SEGMENT_BYTES", 1)  # one bag per segment
+    monkeypatch.setattr(pack_writer, "SHARD_BYTES", 1)  # one bag per shard
     manifest = feature_folder(tmp_path)
     out = tmp_path / "p"
-    assert write_pack(out, manifest, tmp_path / "h5_files").kept_segments == 0
-    assert write_pack(out, manifest, tmp_path / "h5_files").kept_segments == 6
-    (out / "segment-00002.bin").unlink()
-    (out / "segment-00004.bin").write_bytes((out / "segment-00004.bin").read_bytes()[:-5])
-    assert write_pack(out, manifest, tmp_path / "h5_files").kept_segments == 4
+    assert write_pack(out, manifest, tmp_path / "h5_files").kept_shards == 0
+    assert write_pack(out, manifest, tmp_path / "h5_files").kept_shards == 6
+    (out / "shard-00002.safetensors").unlink()
+    (out / "shard-00004.safetensors").write_bytes((out / "shard-00004.safetensors").read_bytes()[:-5])
+    assert write_pack(out, manifest, tmp_path / "h5_files").kept_shards == 4
     features, coords = writers.numbers(50, 12, seed=99)
     writers.clam(tmp_path / "h5_files" / "s0.h5", features, coords)
-    assert write_pack(out, manifest, tmp_path / "h5_files").kept_segments == 5
+    assert write_pack(out, manifest, tmp_path / "h5_files").kept_shards == 5
     np.testing.assert_array_equal(Pack(out).read("s0").features, features)
-    assert write_pack(out, manifest, tmp_path / "h5_files", dtype="float16").kept_segments == 0
+    assert write_pack(out, manifest, tmp_path / "h5_files", dtype="float16").kept_shards == 0
     fewer = Manifest(manifest.records[:3])
-    assert write_pack(out, fewer, tmp_path / "h5_files", dtype="float16").kept_segments == 3
-    assert sorted(path.name for path in out.iterdir()) == ["pack.json", *(f"segment-0000{n}.bin" for n in range(3))]
+    assert write_pack(out, fewer, tmp_path / "h5_files", dtype="float16").kept_shards == 3
+    assert sorted(path.name for path in out.iterdir()) == [
+        "pack.json",
+        *(f"shard-0000{n}.safetensors" for n in range(3)),
+    ]
 
 
 def test_float16_halves_and_overflow_is_refused(tmp_path: Path) -> None:
@@ -172,10 +176,17 @@ def test_wrong_uses_are_refused(tmp_path: Path) -> None:
         unpack(tmp_path / "p", tmp_path / "u", layout="zarr")
 
 
-def test_segments_of_different_packs_do_not_mix(tmp_path: Path) -> None:
+def test_shards_of_different_packs_do_not_mix(tmp_path: Path) -> None:
     manifest = feature_folder(tmp_path)
     write_pack(tmp_path / "a", manifest, tmp_path / "h5_files")
     write_pack(tmp_path / "b", Manifest(manifest.records[:3]), tmp_path / "h5_files")
-    shutil.copy(tmp_path / "b" / "segment-00000.bin", tmp_path / "a" / "segment-00000.bin")
-    with pytest.raises(BagError, match="not the segment"):
+    shutil.copy(tmp_path / "b" / "shard-00000.safetensors", tmp_path / "a" / "shard-00000.safetensors")
+    with pytest.raises(BagError, match="not the shard"):
         Pack(tmp_path / "a").read("s0")
+
+
+def test_any_tool_opens_a_shard(tmp_path: Path) -> None:
+    manifest = feature_folder(tmp_path)
+    write_pack(tmp_path / "p", manifest, tmp_path / "h5_files")
+    tensors = load_file(tmp_path / "p" / "shard-00000.safetensors")
+    np.testing.assert_array_equal(tensors["s1.features"], read_bag(tmp_path / "h5_files" / "s1.h5").features)

@@ -24,7 +24,7 @@ from pams_mil.errors import OutputError
 STAGES: tuple[tuple[Any, str], ...] = (
     (pack_writer, "read_bag"),
     (pack_writer, "_compare"),
-    (pack_writer, "encode_footer"),
+    (pack_writer, "save"),
     (atomic, "_flush"),
     (os, "fsync"),
     (os, "replace"),
@@ -35,10 +35,10 @@ LIMITS = (0, 1, 500, 4_000, 8_000, 20_000)
 
 
 def pack(root: Path, name: str) -> None:
-    """Pack all of FOLDER/in, two bags per segment, in one thread so that the n-th call is always the same."""
+    """Pack all of FOLDER/in, two bags per shard, in one thread so that the n-th call is always the same."""
     slides = sorted(path.stem for path in (root / "in").iterdir())
     manifest = Manifest(tuple(SlideRecord(slide, slide, "N") for slide in slides))
-    pack_writer.SEGMENT_BYTES = 2 * max(path.stat().st_size for path in (root / "in").iterdir())
+    pack_writer.SHARD_BYTES = 2 * max(path.stat().st_size for path in (root / "in").iterdir())
     pack_writer.write_pack(root / name, manifest, root / "in", workers=1)
 
 
@@ -68,7 +68,7 @@ def in_child(work: Callable[[], None]) -> int:
             work()
             status = 0
         except OutputError as error:
-            status = 42 if "errno" in str(error) else 43
+            status = 42 if "Could not write" in str(error) else 43
         finally:
             os._exit(status)
     return os.waitpid(child, 0)[1]

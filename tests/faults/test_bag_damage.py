@@ -73,7 +73,7 @@ def pack(tmp_path: Path) -> tuple[Path, dict[str, Bag]]:
     return tmp_path / "cohort.pack", bags
 
 
-@pytest.mark.parametrize("name", ["segment-00000.bin", "pack.json"])
+@pytest.mark.parametrize("name", ["shard-00000.safetensors", "pack.json"])
 def test_pack(pack: tuple[Path, dict[str, Bag]], name: str) -> None:
     folder, bags = pack
 
@@ -88,10 +88,10 @@ def test_pack(pack: tuple[Path, dict[str, Bag]], name: str) -> None:
 
 def test_damage_in_one_bag_leaves_the_others_readable(pack: tuple[Path, dict[str, Bag]]) -> None:
     folder, bags = pack
-    segment = folder / "segment-00000.bin"
-    content = bytearray(segment.read_bytes())
-    content[Pack(folder).entry("slide-1").offset + 7] ^= 16
-    segment.write_bytes(content)
+    shard = folder / "shard-00000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[Pack(folder).entry("slide-1").features.offset + 7] ^= 16
+    shard.write_bytes(content)
     opened = Pack(folder)
     with pytest.raises(BagError, match="'slide-1' is damaged"):
         opened.read("slide-1")
@@ -99,18 +99,18 @@ def test_damage_in_one_bag_leaves_the_others_readable(pack: tuple[Path, dict[str
         assert _same(bags[name], opened.read(name))
 
 
-def test_a_missing_segment_is_named(pack: tuple[Path, dict[str, Bag]]) -> None:
+def test_a_missing_shard_is_named(pack: tuple[Path, dict[str, Bag]]) -> None:
     folder, _ = pack
-    shutil.move(folder / "segment-00000.bin", folder / "elsewhere")
-    with pytest.raises(BagError, match=r"segment-00000\.bin"):
+    shutil.move(folder / "shard-00000.safetensors", folder / "elsewhere")
+    with pytest.raises(BagError, match=r"shard-00000"):
         Pack(folder).read("slide-0")
 
 
-def test_a_segment_cut_short_after_opening_does_not_crash(pack: tuple[Path, dict[str, Bag]]) -> None:
+def test_a_shard_cut_short_after_opening_does_not_crash(pack: tuple[Path, dict[str, Bag]]) -> None:
     folder, bags = pack
     opened = Pack(folder)
     assert len(opened) == len(bags)
-    segment = folder / "segment-00000.bin"
-    segment.write_bytes(segment.read_bytes()[:300])
+    shard = folder / "shard-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:300])
     with pytest.raises(BagError, match="cut short"):
         opened.read("slide-2")

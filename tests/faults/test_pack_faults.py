@@ -51,7 +51,7 @@ def test_killed_at_every_stage(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(killed) >= 30
     assert {scenario["name"].split("-")[0] for scenario in killed} == {name for _, name in pack_scenarios.STAGES}
     assert all(scenario["status"] == 0 for scenario in scenarios if not scenario["killed"])
-    monkeypatch.setattr(pack_scenarios.pack_writer, "SEGMENT_BYTES", 0)
+    monkeypatch.setattr(pack_scenarios.pack_writer, "SHARD_BYTES", 0)
     unfinished = 0
     for scenario in killed:
         folder = root / scenario["name"]
@@ -61,15 +61,19 @@ def test_killed_at_every_stage(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
             unfinished += 1
         pack_scenarios.pack(root, scenario["name"])
         _check_pack(folder)
-        assert sorted(path.name for path in folder.iterdir()) == ["pack.json", "segment-00000.bin", "segment-00001.bin"]
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "pack.json",
+            "shard-00000.safetensors",
+            "shard-00001.safetensors",
+        ]
     assert unfinished >= 25
 
 
 def test_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack_scenarios.pack_writer, "SEGMENT_BYTES", 0)
+    monkeypatch.setattr(pack_scenarios.pack_writer, "SHARD_BYTES", 0)
     codes = {scenario["name"]: scenario["code"] for scenario in _run(root, "disk")}
     assert codes.pop("limit-20000") == 0
-    assert set(codes.values()) == {42}  # an OutputError with the errno
+    assert set(codes.values()) == {42}  # an OutputError that says there is no room
     for name in codes:
         folder = root / name
         assert not is_pack(folder)

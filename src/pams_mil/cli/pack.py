@@ -39,7 +39,7 @@ def pack(
             out, table, features, dtype=dtype, workers=workers, allow_larger=allow_larger,
             progress=lambda size, total: advance(size / total),
         )  # fmt: skip
-    kept = f"; {done.kept_segments} of {done.segments} segments were there already" if done.kept_segments else ""
+    kept = f"; {done.kept_shards} of {done.shards} shards were there already" if done.kept_shards else ""
     output.print(
         f"{done.slides:,} bags packed into {out}: {done.source_bytes:,} bytes became {done.pack_bytes:,}{kept}.",
         highlight=False, markup=False, soft_wrap=True,

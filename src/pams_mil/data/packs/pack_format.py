@@ -1,21 +1,21 @@
-"""The layout of a pack: a folder of segments and an index, read by memory mapping, every byte under a checksum.
+"""The layout of a pack: a folder of safetensors shards and an index, read by memory mapping, every byte checksummed.
 
     cohort.pack/
-      segment-00000.bin    bags one after another: features [n, d], then coordinates [n, 2], plain little-endian
-                           rows; then a footer (deflated JSON: one entry per bag) and a trailer of 24 bytes
+      shard-00000.safetensors    tensors `<name>.features` [n, d] and `<name>.coords` [n, 2] of some bags; the header's
+                                 metadata says under `pams` which slides they are and how they were made
       ...
-      pack.json            the segments with their sizes and footer checksums; written last
+      pack.json                  the shards with their sizes and header checksums; written last
 
-A folder without `pack.json` is not a pack. Segments are complete by themselves, so packing can stop anywhere
-and continue later.
+Any tool that reads safetensors opens a shard; the name of a bag is its slide id, made safe as a file name would be. A
+folder without `pack.json` is not a pack. Shards are complete by themselves, so packing can stop anywhere and continue
+later.
 """
 
 from __future__ import annotations
 
 import json
-import struct
 import zlib
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,100 +24,113 @@ import numpy as np
 from pams_mil.data.bags.bag import BagInfo
 from pams_mil.errors import BagError
 
-VERSION = 1
+VERSION = 2
 INDEX = "pack.json"
-ALIGNMENT = 16
-_MAGIC = b"PAMSPK1\n"
-_TRAILER = struct.Struct("<8sQII")  # magic, footer length, footer checksum, checksum of the three before
-_MOST_FOOTER = 1 << 30
-_DTYPES = frozenset({"<f2", "<f4", "<f8", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8"})
+METADATA = "pams"
+_MOST_HEADER = 100_000_000  # the limit of the safetensors library
+_DTYPES = {
+    "F16": "<f2", "F32": "<f4", "F64": "<f8",
+    "I16": "<i2", "I32": "<i4", "I64": "<i8", "U16": "<u2", "U32": "<u4", "U64": "<u8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BagNote:
+    """What the metadata says of a bag beside its tensors: slide, name, unit of coordinates, info, checksum, source."""
+
+    slide_id: str
+    name: str
+    coords_unit: str  # "px0", "um" or "" where the bag has no coordinates
+    info: int  # position in the shard's list of infos
+    checksum: int  # of the features' bytes, then those of the coordinates
+    source: int  # fingerprint of the file it was packed from
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one tensor lies in its file."""
+
+    offset: int
+    shape: tuple[int, int]
+    dtype: str
+
+    @property
+    def end(self) -> int:
+        """The first byte behind it."""
+        return self.offset + self.shape[0] * self.shape[1] * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
 class PackEntry:
-    """Where one bag lies in its segment, what it is made of, and the checksum of its bytes."""
+    """One bag of a pack: what is known of it, and where its numbers lie."""
 
     slide_id: str
-    offset: int
-    rows: int
-    width: int
-    dtype: str
-    coords_dtype: str  # "" where the bag has no coordinates
-    coords_unit: str  # "px0", "um" or ""
-    info: int  # position in the segment's list of infos
+    features: Place
+    coords: Place | None
+    coords_unit: str
+    info: BagInfo
     checksum: int
-    source: int  # fingerprint of the file it was packed from
+    source: int
 
     @property
-    def features_bytes(self) -> int:
-        """Bytes of the features."""
-        return self.rows * self.width * np.dtype(self.dtype).itemsize
-
-    @property
-    def coords_start(self) -> int:
-        """Where the coordinates begin, counted from the bag's offset."""
-        return padded(self.features_bytes, 8)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole bag."""
-        if not self.coords_dtype:
-            return self.features_bytes
-        return self.coords_start + self.rows * 2 * np.dtype(self.coords_dtype).itemsize
+    def end(self) -> int:
+        """The first byte behind the bag."""
+        return max(self.features.end, 0 if self.coords is None else self.coords.end)
 
 
 @dataclass(frozen=True)
-class Footer:
-    """What a segment holds: the bags, and the different infos they refer to."""
+class Shard:
+    """What a shard holds, and the checksum of its header."""
 
     entries: tuple[PackEntry, ...]
-    infos: tuple[BagInfo, ...]
+    checksum: int
 
 
-def padded(size: int, alignment: int = ALIGNMENT) -> int:
-    """The next multiple of the alignment.
-
-    >>> padded(0), padded(1), padded(16)
-    (0, 16, 16)
-    """
-    return -(-size // alignment) * alignment
+def encode_notes(notes: list[BagNote], infos: list[BagInfo]) -> dict[str, str]:
+    """The metadata of a shard, with a checksum of its own."""
+    body = json.dumps({"bags": [asdict(note) for note in notes], "infos": [info.to_json() for info in infos]})
+    return {METADATA: json.dumps({"version": VERSION, "checksum": zlib.crc32(body.encode()), "body": body})}
 
 
-def encode_footer(footer: Footer) -> bytes:
-    """Footer and trailer as they end a segment."""
-    content = {"entries": [astuple(entry) for entry in footer.entries], "infos": [i.to_json() for i in footer.infos]}
-    packed = zlib.compress(json.dumps(content, separators=(",", ":")).encode())
-    head = _TRAILER.pack(_MAGIC, len(packed), zlib.crc32(packed), 0)[:-4]
-    return packed + head + struct.pack("<I", zlib.crc32(head))
-
-
-def read_footer(path: Path) -> tuple[Footer, int]:
-    """A segment's footer and its checksum; anything but an undamaged segment is a `BagError`."""
+def read_shard(path: Path) -> Shard:
+    """The header of a shard; anything but an undamaged one is a `BagError`."""
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
-            file.seek(max(0, size - _TRAILER.size))
-            trailer = file.read(_TRAILER.size)
-            magic, length, checksum, own = _TRAILER.unpack(trailer)
-            whole = magic == _MAGIC and own == zlib.crc32(trailer[:-4]) and length <= min(_MOST_FOOTER, size)
-            if not whole:
-                raise BagError(f"{path} is not a complete pack segment: it is torn or damaged. Pack the cohort again.")
-            file.seek(size - _TRAILER.size - length)
-            packed = file.read(length)
-        if zlib.crc32(packed) != checksum:
-            raise BagError(f"The footer of {path} is damaged. Pack the cohort again.")
-        return _decode(packed), checksum
-    except (OSError, struct.error, zlib.error, ValueError, TypeError, KeyError) as error:
-        raise BagError(f"{path} cannot be read as a pack segment: {error}. Pack the cohort again.") from error
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(_MOST_HEADER, path.stat().st_size):
+                raise BagError(f"{path} is not a complete shard of a pack: torn or damaged. Pack the cohort again.")
+            header = file.read(length)
+        entries = _entries(json.loads(header), 8 + length, path.stat().st_size)
+    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise BagError(f"{path} cannot be read as a shard of a pack: {error}. Pack the cohort again.") from error
+    return Shard(entries, zlib.crc32(header))
 
 
-def _decode(packed: bytes) -> Footer:
-    content: dict[str, Any] = json.loads(zlib.decompress(packed))
-    entries = tuple(PackEntry(*fields) for fields in content["entries"])
-    for entry in entries:
-        if entry.dtype not in _DTYPES or (entry.coords_dtype and entry.coords_dtype not in _DTYPES):
-            raise ValueError(f"unknown number type of slide {entry.slide_id!r}")
-    return Footer(entries, tuple(BagInfo.from_json(info) for info in content["infos"]))
+def _entries(header: dict[str, Any], start: int, size: int) -> tuple[PackEntry, ...]:
+    outer = json.loads(header["__metadata__"][METADATA])
+    if zlib.crc32(outer["body"].encode()) != outer["checksum"]:
+        raise ValueError("the checksum of its metadata does not match")
+    body = json.loads(outer["body"])
+    infos = [BagInfo.from_json(info) for info in body["infos"]]
+    entries = []
+    for note in (BagNote(**content) for content in body["bags"]):
+        coords = _place(header[f"{note.name}.coords"], start) if note.coords_unit else None
+        features = _place(header[f"{note.name}.features"], start)
+        entry = PackEntry(
+            note.slide_id, features, coords, note.coords_unit, infos[note.info], note.checksum, note.source
+        )
+        if entry.end > size:
+            raise ValueError(f"it was cut short before the end of slide {note.slide_id!r}")
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _place(tensor: dict[str, Any], start: int) -> Place:
+    rows, width = tensor["shape"]
+    place = Place(start + tensor["data_offsets"][0], (int(rows), int(width)), _DTYPES[tensor["dtype"]])
+    if place.end != start + tensor["data_offsets"][1]:
+        raise ValueError("a tensor's shape and size contradict each other")
+    return place
 
 
 def encode_index(content: dict[str, Any]) -> str:

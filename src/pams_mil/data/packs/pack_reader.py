@@ -10,16 +10,18 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pams_mil.data.bags.bag import Bag, BagInfo, check_values
+from pams_mil.data.bags.bag import Bag, check_values
 from pams_mil.data.manifest.manifest import SlideRecord
-from pams_mil.data.packs.pack_format import INDEX, PackEntry, decode_index, read_footer
+from pams_mil.data.packs import pack_v1
+from pams_mil.data.packs.pack_format import INDEX, PackEntry, Place, decode_index, read_shard
+from pams_mil.data.packs.pack_v1 import read_segment
 from pams_mil.errors import BagError, nearest
 
 
@@ -31,7 +33,7 @@ def is_pack(path: Path | str) -> bool:
 class Pack:
     """A finished pack.
 
-    Sizes and footers are checked when it is first used, the bytes of a bag when it is read with `verify`.
+    Sizes and headers are checked when it is first used, the bytes of a bag when it is read with `verify`.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -56,30 +58,22 @@ class Pack:
     def read(self, record: SlideRecord | str, *, verify: bool = True) -> Bag:
         """A slide's bag, by record or slide id; its bytes and values are checked unless told not to."""
         slide_id = record if isinstance(record, str) else record.slide_id
-        segment, entry, info = self._place(slide_id)
-        data = self._map(segment, entry)
-        if verify and zlib.crc32(data) != entry.checksum:
-            raise BagError(f"Slide {slide_id!r} is damaged in {segment}: its checksum differs. Pack the cohort again.")
-        bag = self._bag(data, entry, info)
+        path, entry = self._place(slide_id)
+        arrays = mapped(path, entry)
+        if verify and self._checksum(arrays) != entry.checksum:
+            raise BagError(f"Slide {slide_id!r} is damaged in {path}: its checksum differs. Pack the cohort again.")
+        features, coords = arrays[0], arrays[1] if len(arrays) > 1 else None
+        um = entry.coords_unit == "um"
+        bag = Bag(features, None if um else coords, entry.info, coords if um else None)
         if verify:
             check_values(bag, f"Slide {slide_id!r} of {self.path}")
         return bag
-
-    @staticmethod
-    def _bag(data: memoryview, entry: PackEntry, info: BagInfo) -> Bag:
-        features = np.frombuffer(data, entry.dtype, entry.rows * entry.width).reshape(entry.rows, entry.width)
-        if not entry.coords_dtype:
-            return Bag(features, info=info)
-        coords = np.frombuffer(data, entry.coords_dtype, entry.rows * 2, entry.coords_start).reshape(entry.rows, 2)
-        if entry.coords_unit == "um":
-            return Bag(features, info=info, coords_um=coords)
-        return Bag(features, coords, info)
 
     def entry(self, slide_id: str) -> PackEntry:
         """What the pack knows of a slide without reading it."""
         return self._place(slide_id)[1]
 
-    def _place(self, slide_id: str) -> tuple[Path, PackEntry, BagInfo]:
+    def _place(self, slide_id: str) -> tuple[Path, PackEntry]:
         try:
             return self._places[slide_id]
         except KeyError:
@@ -89,32 +83,50 @@ class Pack:
             ) from None
 
     @cached_property
-    def _places(self) -> dict[str, tuple[Path, PackEntry, BagInfo]]:
+    def _index(self) -> dict[str, Any]:
         index = self.path / INDEX
-        content = decode_index(index.read_text("utf-8", errors="replace"), index)
-        places: dict[str, tuple[Path, PackEntry, BagInfo]] = {}
-        for name, size, checksum in content["segments"]:
-            segment = self.path / name
-            footer, found = read_footer(segment)
-            if found != checksum or segment.stat().st_size != size:
-                raise BagError(f"{segment} is not the segment that {index} was written for. Pack the cohort again.")
-            for entry in footer.entries:
-                places[entry.slide_id] = (segment, entry, footer.infos[entry.info])
+        return decode_index(index.read_text("utf-8", errors="replace"), index)
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[Path, PackEntry]]:
+        old = self._index["version"] == 1
+        places: dict[str, tuple[Path, PackEntry]] = {}
+        for name, size, checksum in self._index["segments" if old else "shards"]:
+            path = self.path / name
+            shard = read_segment(path) if old else read_shard(path)
+            if shard.checksum != checksum or path.stat().st_size != size:
+                raise BagError(f"{path} is not the shard that {self.path / INDEX} was written for. Pack again.")
+            for entry in shard.entries:
+                places[entry.slide_id] = (path, entry)
         return places
 
-    def _map(self, segment: Path, entry: PackEntry) -> memoryview:
-        start = entry.offset - entry.offset % mmap.ALLOCATIONGRANULARITY
-        skipped = entry.offset - start
+    def _checksum(self, arrays: list[Any]) -> int:
+        return (pack_v1.checksum_of if self._index["version"] == 1 else checksum_of)(arrays)
+
+
+def checksum_of(arrays: Iterable[Any]) -> int:
+    """Of the bytes of the features, then of those of the coordinates."""
+    return reduce(lambda before, array: zlib.crc32(array.data.cast("B"), before), arrays, 0)
+
+
+def mapped(path: Path, entry: PackEntry) -> list[Any]:
+    """The arrays of a bag, each a mapping of its own part of the file: pages are read when they are looked at."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
-            descriptor = os.open(segment, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-            try:
-                if os.fstat(descriptor).st_size < entry.offset + entry.nbytes:
-                    raise BagError(f"{segment} was cut short after it was packed. Pack the cohort again.")
-                mapped = mmap.mmap(descriptor, skipped + entry.nbytes, access=mmap.ACCESS_COPY, offset=start)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise BagError(f"Slide {entry.slide_id!r} cannot be read from {segment}: {error}.") from error
-        if hasattr(mapped, "madvise"):
-            mapped.madvise(mmap.MADV_WILLNEED)
-        return memoryview(mapped)[skipped:]
+            if os.fstat(descriptor).st_size < entry.end:
+                raise BagError(f"{path} was cut short after it was packed. Pack the cohort again.")
+            return [_map(descriptor, place) for place in (entry.features, entry.coords) if place is not None]
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise BagError(f"Slide {entry.slide_id!r} cannot be read from {path}: {error}.") from error
+
+
+def _map(descriptor: int, place: Place) -> Any:
+    skipped = place.offset % mmap.ALLOCATIONGRANULARITY
+    start = place.offset - skipped
+    pages = mmap.mmap(descriptor, place.end - start, access=mmap.ACCESS_COPY, offset=start)
+    if hasattr(pages, "madvise"):
+        pages.madvise(mmap.MADV_WILLNEED)
+    return np.frombuffer(pages, place.dtype, place.shape[0] * place.shape[1], skipped).reshape(place.shape)

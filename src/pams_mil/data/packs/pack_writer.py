@@ -1,7 +1,7 @@
 """Writing packs: in parallel, resumable, verified, and never larger than the feature files.
 
-The plan deals the slides, in manifest order, into segments of about equal size. Every segment is written
-through `atomic` and read back before it gets its name; a rerun keeps the segments whose bags, sources and
+The plan deals the slides, in manifest order, into shards of about equal size. Every shard is written
+through `atomic` and read back before it gets its name; a rerun keeps the shards whose bags, sources and
 checksums are as planned and writes the others. The index comes last.
 """
 
@@ -11,34 +11,27 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save
 
 from pams_mil import atomic
 from pams_mil.data.bags.bag import Array, Bag, BagInfo, all_finite
+from pams_mil.data.bags.filenames import file_names
 from pams_mil.data.bags.layouts import read_bag
 from pams_mil.data.bags.locate import FeatureFolder
 from pams_mil.data.manifest.manifest import Manifest
-from pams_mil.data.packs.pack_format import (
-    INDEX,
-    VERSION,
-    Footer,
-    PackEntry,
-    encode_footer,
-    encode_index,
-    padded,
-    read_footer,
-)
-from pams_mil.data.packs.pack_reader import Pack, is_pack
+from pams_mil.data.packs.pack_format import INDEX, VERSION, BagNote, encode_index, encode_notes, read_shard
+from pams_mil.data.packs.pack_reader import Pack, checksum_of, is_pack, mapped
 from pams_mil.errors import BagError, ManifestError, OutputError, ParameterError, listing
 
-SEGMENT_BYTES = 1 << 26
+SHARD_BYTES = 1 << 26
 SLACK_BYTES = 4096  # one disk block for the index
-_SEGMENT = re.compile(r"segment-\d{5,}\.bin")
+_SHARD = re.compile(r"shard-(\d{5,})\.safetensors")
 _DTYPES = {"keep": None, "float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
 
 
@@ -54,13 +47,13 @@ class PackSource:
 
 @dataclass(frozen=True)
 class Packed:
-    """What packing did: slides, bytes before and after, and the segments kept from an earlier run."""
+    """What packing did: slides, bytes before and after, and the shards kept from an earlier run."""
 
     slides: int
     source_bytes: int
     pack_bytes: int
-    kept_segments: int
-    segments: int
+    kept_shards: int
+    shards: int
 
 
 def write_pack(
@@ -80,7 +73,7 @@ def write_pack(
         manifest: The slides; each needs a feature file.
         features: The folder of feature files.
         dtype: "keep" stores bits as they are; "float16" or "float32" converts.
-        workers: Segments written at the same time.
+        workers: Shards written at the same time.
         allow_larger: Do not refuse a pack that is larger than its (compressed) feature files.
         progress: Called with the bytes of source files done and their total.
     """
@@ -90,7 +83,7 @@ def write_pack(
     sources = _sources(manifest, features, dtype)
     plan = _plan(sources)
     _prepare(out, len(plan))
-    write = partial(_segment, dtype=_DTYPES[dtype], allow_larger=allow_larger)
+    write = partial(_shard, dtype=_DTYPES[dtype], allow_larger=allow_larger)
     total = sum(source.size for source in sources)
     kept = done = 0
     for was_kept, part in _in_parallel(write, out, plan, workers):
@@ -105,7 +98,7 @@ def write_pack(
 def _in_parallel(
     write: Callable[[Path, list[PackSource]], bool], out: Path, plan: dict[str, list[PackSource]], workers: int
 ) -> Iterator[tuple[bool, list[PackSource]]]:
-    """Write the segments; on an error no further ones are begun."""
+    """Write the shards; on an error no further ones are begun."""
     with ThreadPoolExecutor(max(1, workers)) as pool:
         jobs = {pool.submit(write, out / name, part): part for name, part in plan.items()}
         try:
@@ -141,80 +134,60 @@ def _sources(manifest: Manifest, features: Path | str, dtype: str) -> list[PackS
 
 
 def _plan(sources: Sequence[PackSource]) -> dict[str, list[PackSource]]:
-    """Segment name to slides, in order; each segment about `SEGMENT_BYTES` of feature files."""
+    """Shard name to slides, in order; each shard about `SHARD_BYTES` of feature files."""
     parts: list[list[PackSource]] = [[]]
     size = 0
     for source in sources:
-        if parts[-1] and size + source.size > SEGMENT_BYTES:
+        if parts[-1] and size + source.size > SHARD_BYTES:
             parts.append([])
             size = 0
         parts[-1].append(source)
         size += source.size
-    return {f"segment-{number:05d}.bin": part for number, part in enumerate(parts)}
+    return {f"shard-{number:05d}.safetensors": part for number, part in enumerate(parts)}
 
 
-def _prepare(out: Path, segments: int) -> None:
+def _prepare(out: Path, shards: int) -> None:
     """Withdraw the index of an earlier pack, so that a folder being rewritten never looks finished."""
     if out.exists() and not out.is_dir():
         raise OutputError(f"{out} is a file; a pack is a folder. Choose another name.")
     if out.is_dir():
         names = [path.name for path in out.iterdir()]
         foreign = [
-            name for name in names if name != INDEX and not _SEGMENT.fullmatch(name) and not name.endswith(".part")
+            name for name in names if name != INDEX and not _SHARD.fullmatch(name) and not name.endswith(".part")
         ]
         if foreign:
             raise OutputError(f"{out} holds other files ({listing(foreign)}); give the pack a folder of its own.")
         (out / INDEX).unlink(missing_ok=True)
         for name in names:
-            if _SEGMENT.fullmatch(name) and int(name[8:-4]) >= segments:
+            number = _SHARD.fullmatch(name)
+            if number and int(number[1]) >= shards:
                 (out / name).unlink()
     out.mkdir(parents=True, exist_ok=True)
 
 
-def _segment(path: Path, sources: Sequence[PackSource], *, dtype: np.dtype[Any] | None, allow_larger: bool) -> bool:
-    """Write one segment, unless it is there already; says whether it was kept."""
+def _shard(path: Path, sources: Sequence[PackSource], *, dtype: np.dtype[Any] | None, allow_larger: bool) -> bool:
+    """Write one shard, unless it is there already; says whether it was kept."""
     if path.exists() and _is_as_planned(path, sources):
         return True
-    with atomic.replacing(path, verify=_check_footer) as part, part.open("wb") as file:
-        entries: list[PackEntry] = []
-        infos: dict[BagInfo, int] = {}
-        for source in sources:
-            bag = _converted(read_bag(source.path, mapped=True), source, dtype)
-            entry = _entry(bag, source, file.tell(), infos.setdefault(bag.info, len(infos)))
-            pieces = _pieces(bag, entry)
-            file.writelines(pieces)
-            file.write(bytes(padded(file.tell()) - file.tell()))
-            file.flush()
-            _compare(part, entry, pieces)
-            checksum = reduce(lambda before, piece: zlib.crc32(piece, before), pieces, 0)
-            entries.append(replace(entry, checksum=checksum))
-        file.write(encode_footer(Footer(tuple(entries), tuple(infos))))
-        _refuse_larger(file.tell(), sources, allow_larger)
+    names = file_names(source.slide_id for source in sources)
+    tensors: dict[str, Array] = {}
+    notes: list[BagNote] = []
+    infos: dict[BagInfo, int] = {}
+    for source in sources:
+        bag = _converted(read_bag(source.path, mapped=True), source, dtype)
+        name, unit = names[source.slide_id], "" if bag.coords_px0 is None else "px0"
+        arrays = {f"{name}.features": _little(bag.features)}
+        coords = bag.coords_px0 if bag.coords_px0 is not None else bag.coords_um
+        if coords is not None:
+            arrays[f"{name}.coords"], unit = _little(coords), unit or "um"
+        checksum = checksum_of(arrays.values())
+        info = infos.setdefault(bag.info, len(infos))
+        notes.append(BagNote(source.slide_id, name, unit, info, checksum, source.fingerprint))
+        tensors.update(arrays)
+    with atomic.replacing(path, verify=partial(_compare, notes=notes)) as part:
+        part.write_bytes(save(tensors, encode_notes(notes, list(infos))))
+        _refuse_larger(part.stat().st_size, sources, allow_larger)
     return False
-
-
-def _entry(bag: Bag, source: PackSource, offset: int, info: int) -> PackEntry:
-    coords = bag.coords_px0 if bag.coords_px0 is not None else bag.coords_um
-    return PackEntry(
-        slide_id=source.slide_id,
-        offset=offset,
-        rows=bag.num_instances,
-        width=bag.width,
-        dtype=_little(bag.features).dtype.str,
-        coords_dtype="" if coords is None else _little(coords).dtype.str,
-        coords_unit="" if coords is None else ("px0" if bag.coords_px0 is not None else "um"),
-        info=info,
-        checksum=0,
-        source=source.fingerprint,
-    )
-
-
-def _pieces(bag: Bag, entry: PackEntry) -> list[Any]:
-    pieces: list[Any] = [_little(bag.features).data.cast("B")]
-    coords = bag.coords_px0 if bag.coords_px0 is not None else bag.coords_um
-    if coords is not None:
-        pieces += [bytes(entry.coords_start - entry.features_bytes), _little(coords).data.cast("B")]
-    return pieces
 
 
 def _little(values: Array) -> Array:
@@ -241,46 +214,29 @@ def _refuse_larger(size: int, sources: Sequence[PackSource], allow_larger: bool)
         )
 
 
-def _check_footer(part: Path) -> None:
-    read_footer(part)
-
-
-def _compare(part: Path, entry: PackEntry, pieces: Sequence[Any]) -> None:
-    """Read a bag back and compare it, byte by byte, with what was meant."""
-    written: Array = np.memmap(part, np.uint8, "r", entry.offset, (entry.nbytes,)).view(np.ndarray)
-    start = 0
-    for piece in pieces:
-        meant: Array = np.frombuffer(piece, np.uint8)
-        back = written[start : start + meant.size]
-        words = meant.size - meant.size % 8  # eight bytes at a time
-        same = np.array_equal(back[:words].view(np.uint64), meant[:words].view(np.uint64))
-        if not same or not np.array_equal(back[words:], meant[words:]):
-            raise OutputError(f"{part} read back differently from what was written for slide {entry.slide_id!r}.")
-        start += meant.size
+def _compare(part: Path, notes: Sequence[BagNote]) -> None:
+    """Read a shard back and compare every bag with what was meant."""
+    for entry, note in zip(read_shard(part).entries, notes, strict=True):
+        if entry.slide_id != note.slide_id or checksum_of(mapped(part, entry)) != note.checksum:
+            raise OutputError(f"{part} read back differently from what was written for slide {note.slide_id!r}.")
 
 
 def _is_as_planned(path: Path, sources: Sequence[PackSource]) -> bool:
-    """Whether a segment of an earlier run holds these slides, packed from the same files, undamaged."""
+    """Whether a shard of an earlier run holds these slides, packed from the same files, undamaged."""
     try:
-        footer, _ = read_footer(path)
+        entries = read_shard(path).entries
+        whole = all(checksum_of(mapped(path, entry)) == entry.checksum for entry in entries)
     except BagError:
         return False
-    if [(entry.slide_id, entry.source) for entry in footer.entries] != [(s.slide_id, s.fingerprint) for s in sources]:
-        return False
-    data: Array = np.memmap(path, np.uint8, "r")
-    for entry in footer.entries:
-        if zlib.crc32(data[entry.offset : entry.offset + entry.nbytes].data) != entry.checksum:
-            return False
-    return True
+    found = [(entry.slide_id, entry.source) for entry in entries]
+    return whole and found == [(source.slide_id, source.fingerprint) for source in sources]
 
 
 def _finish(out: Path, names: Sequence[str], dtype: str) -> int:
-    segments: list[tuple[str, int, int]] = []
-    for name in names:
-        _, checksum = read_footer(out / name)
-        segments.append((name, (out / name).stat().st_size, checksum))
-    content = {"format": "pams-pack", "version": VERSION, "dtype": dtype, "segments": segments}
-    atomic.write_text(out / INDEX, encode_index(content))
+    shards = [(name, (out / name).stat().st_size, read_shard(out / name).checksum) for name in names]
+    atomic.write_text(
+        out / INDEX, encode_index({"format": "pams-pack", "version": VERSION, "dtype": dtype, "shards": shards})
+    )
     if not is_pack(out) or len(Pack(out)) == 0:
         raise OutputError(f"The pack {out} could not be read back after it was written.")
-    return sum(size for _, size, _ in segments) + (out / INDEX).stat().st_size
+    return sum(size for _, size, _ in shards) + (out / INDEX).stat().st_size
