@@ -55,7 +55,9 @@ def predict(
 
     Slide files are cut and encoded as the run's training features were. The probabilities of several runs, or of all
     folds of a cross-validation, are averaged. Writes predictions.csv (finest level) and predictions_<level>.csv
-    (coarser levels with a model of their own), with --calibrated predictions_calibrated.csv and so on.
+    (coarser levels with a model of their own), with --calibrated predictions_calibrated.csv and so on. One answer
+    decides, the finest level's; where a coarser level's own model says otherwise, the column disagrees says so, and
+    predictions_review.csv lists the slide.
 
     With --certificate also the columns certified, certified_slide, cannot_exclude, interval_low and interval_high.
 
@@ -111,6 +113,7 @@ def predict(
         for path in written:
             output.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
         _counts(found)
+        _disagreements(found, written)
         if promised is not None:
             show_promise(promised)
         if slides:
@@ -192,6 +195,7 @@ def _warn_of_training_slides(found: SlidePredictions, validated: list[Path]) -> 
 def _as_json(found: SlidePredictions, written: list[Path]) -> dict[str, Any]:
     names, levels = found.hierarchy.names(), found.hierarchy.level_names
     called = found.calls().tolist()
+    unlike = found.disagreements()
     return {
         "runs": list(found.runs),
         "decided_by": str(found.rule),
@@ -200,6 +204,7 @@ def _as_json(found: SlidePredictions, written: list[Path]) -> dict[str, Any]:
             {
                 "slide_id": slide,
                 "prediction": names[called[row]],
+                "disagrees": unlike.get(slide),
                 "probabilities": {
                     levels[level]: dict(zip(found.hierarchy.names(level), values[row].tolist(), strict=True))
                     for level, values in enumerate(found.probabilities)
@@ -217,6 +222,18 @@ def _counts(found: SlidePredictions) -> None:
     output.print(f"{len(found)} slides, least urgent class first: {shown}", highlight=False, markup=False)
 
 
+def _disagreements(found: SlidePredictions, written: list[Path]) -> None:
+    unlike = found.disagreements()
+    if unlike:
+        shown = ", ".join(f"{slide} ({said})" for slide, said in list(unlike.items())[:3])
+        listed = next(path.name for path in written if path.stem.endswith("_review"))
+        output.print(
+            f"On {len(unlike)} of {len(found)} slides a coarser level says otherwise, e.g. {shown}. The finest level "
+            f"decides; {listed} lists them.",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
+
+
 def list_failures(found: SlidePredictions, *, name: str = "") -> None:
     """Say on stderr which slides have no prediction, and why."""
     of = f" by {name}" if name else ""
@@ -230,7 +247,9 @@ def list_failures(found: SlidePredictions, *, name: str = "") -> None:
 
 def _each(found: SlidePredictions) -> None:
     """Every slide's probabilities at every level, for a handful of slide files."""
+    names, called = found.hierarchy.names(), found.calls().tolist()
     for row, slide in enumerate(found.names):
+        output.print(f"{slide}: {names[called[row]]}", style="bold", highlight=False, markup=False)
         for level, probabilities in enumerate(found.probabilities):
             labels = zip(found.hierarchy.names(level), probabilities[row].tolist(), strict=True)
             shown = "  ".join(f"{label} {value:.3f}" for label, value in labels)

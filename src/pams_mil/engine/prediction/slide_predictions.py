@@ -1,4 +1,8 @@
-"""What prediction gives: probabilities of every slide at every level, and the files they are written to."""
+"""What prediction gives: probabilities of every slide at every level, and the files they are written to.
+
+One answer decides: the call at the finest level, lifted to the coarser ones. A coarser level with an output of its own
+may say otherwise; that is shown beside the call as a disagreement, and lists the slide for review.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,11 @@ from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, write_predict
 from pams_mil.hierarchy import ClassHierarchy
 
 Array = npt.NDArray[np.float64]
-_RESERVED = ("slide_id", "patient_id", "split", "target", "prediction", DECIDED_BY)
+DISAGREES = "disagrees"
+"""Column: what coarser levels' own outputs say where they contradict the call; empty where all agree."""
+OWN = "own_prediction"
+"""Column of a coarser level's file: what its own output says."""
+_RESERVED = ("slide_id", "patient_id", "split", "target", "prediction", DECIDED_BY, DISAGREES, OWN)
 
 
 @dataclass(frozen=True)
@@ -68,8 +76,26 @@ class SlidePredictions:
         return len(self.names)
 
     def calls(self, level: int = -1) -> npt.NDArray[np.int64]:
-        """Class indices [n] of a level, decided by the rule."""
+        """Class indices [n] of a level: the finest level's calls, decided by the rule, lifted."""
+        return self.hierarchy.lift(self.rule.calls(self.probabilities[-1], self.hierarchy), level)
+
+    def own_calls(self, level: int) -> npt.NDArray[np.int64]:
+        """What a level's own output says by the same rule; it decides nothing."""
         return self.rule.calls(self.probabilities[level], self.hierarchy, level)
+
+    def disagreements(self) -> dict[str, str]:
+        """Slides on which a coarser level's own output contradicts the call, with what it says."""
+        found: dict[str, list[str]] = {}
+        for level in self._coarse_levels:
+            own, names = self.own_calls(level), self.hierarchy.names(level)
+            for row in np.flatnonzero(own != self.calls(level)).tolist():
+                said = f"{self.hierarchy.level_names[level]}: {names[int(own[row])]}"
+                found.setdefault(self.names[row], []).append(said)
+        return {slide: "; ".join(said) for slide, said in found.items()}
+
+    @property
+    def _coarse_levels(self) -> tuple[int, ...]:
+        return tuple(level for level in self.own_levels if level < self.hierarchy.num_levels - 1)
 
     def labeled(self, name: str) -> Predictions:
         """For scores and comparisons; every slide must have a label."""
@@ -95,12 +121,19 @@ class SlidePredictions:
     @property
     def notes(self) -> tuple[str, ...]:
         """What every report on these predictions must say."""
-        if not self.failures:
-            return ()
-        return (
-            f"{len(self.failures)} of {len(self) + len(self.failures)} slides could not be predicted and are in no "
-            f"score: {listing(self.failures)}.",
-        )
+        notes = []
+        if self.failures:
+            notes.append(
+                f"{len(self.failures)} of {len(self) + len(self.failures)} slides could not be predicted and are in no "
+                f"score: {listing(self.failures)}."
+            )
+        unlike = self.disagreements()
+        if unlike:
+            notes.append(
+                f"On {len(unlike)} of {len(self)} slides a coarser level's own output contradicts the call; the finest "
+                f"level decides: {listing(unlike, most=5)}."
+            )
+        return tuple(notes)
 
     def certified(self, certificate: Certificate) -> SlidePredictions:
         """With the certified calls as further columns; refused for other classes or weights than were certified."""
@@ -112,41 +145,73 @@ class SlidePredictions:
     def write(self, folder: Path | str, *, name: str = "predictions") -> list[Path]:
         """Write `<name>.csv` of the finest level and `<name>_<level>.csv` of coarser levels with their own output.
 
-        Slides that could not be predicted are in `<name>_failed.csv`, which exists only if there are any.
+        Both hold the same calls. `<name>_review.csv` lists slides on which levels disagree, the most urgent answer
+        first, and `<name>_failed.csv` those that could not be predicted; each exists only if there are any.
         """
         folder = Path(folder)
         finest = folder / f"{name}.csv"
         if (self.targets >= 0).all():
-            write_predictions(finest, self.labeled(name), splits=self.splits)
+            write_predictions(finest, self._with_disagreements().labeled(name), splits=self.splits)
         else:
             self._write_level(finest, self.hierarchy.num_levels - 1)
         written = [finest]
-        for level in self.own_levels:
-            if level < self.hierarchy.num_levels - 1:
-                written.append(folder / f"{name}_{self.hierarchy.level_names[level]}.csv")
-                self._write_level(written[-1], level)
-        failed = folder / f"{name}_failed.csv"
-        if self.failures:
-            atomic.write_csv(failed, ["slide_id", "reason"], (list(item) for item in self.failures.items()))
-            written.append(failed)
-        else:
-            failed.unlink(missing_ok=True)
+        for level in self._coarse_levels:
+            written.append(folder / f"{name}_{self.hierarchy.level_names[level]}.csv")
+            self._write_level(written[-1], level)
+        lists = {
+            "review": (["slide_id", "patient_id", "prediction", DISAGREES], self._review()),
+            "failed": (["slide_id", "reason"], [list(item) for item in self.failures.items()]),
+        }
+        for kind, (header, rows) in lists.items():
+            path = folder / f"{name}_{kind}.csv"
+            if rows:
+                atomic.write_csv(path, header, rows)
+                written.append(path)
+            else:
+                path.unlink(missing_ok=True)
         return written
+
+    def _with_disagreements(self) -> SlidePredictions:
+        if not self._coarse_levels:
+            return self
+        unlike = self.disagreements()
+        return replace(self, tags={**self.tags, DISAGREES: [unlike.get(slide, "") for slide in self.names]})
+
+    def _review(self) -> list[list[str]]:
+        """Rows of the slides on which levels disagree; first those of which any level says the most urgent thing."""
+        unlike, names = self.disagreements(), self.hierarchy.names()
+        rows = [row for row, slide in enumerate(self.names) if slide in unlike]
+        called = self.calls()
+        # Urgency counts in shares of a level's classes, so that levels of different size can be held together.
+        urgency = np.max([self._urgency(self.own_calls(level), level) for level in self.own_levels], axis=0)
+        rows.sort(key=lambda row: -urgency[row])
+        return [
+            [self.names[row], self.patient_ids[row], names[int(called[row])], unlike[self.names[row]]] for row in rows
+        ]
+
+    def _urgency(self, called: npt.NDArray[np.int64], level: int) -> Array:
+        ranks = self.hierarchy.ranks(level).astype(np.float64)
+        shares: Array = (ranks[called] - ranks.min()) / max(1.0, float(np.ptp(ranks)))
+        return shares
 
     def _write_level(self, path: Path, level: int) -> None:
         classes, probabilities = self.hierarchy.names(level), self.probabilities[level]
         known = self.targets >= 0
         lifted = np.where(known, self.hierarchy.groups(level)[np.where(known, self.targets, 0)], -1)
         tags = [tag for tag in self.tags if tag not in _RESERVED]
+        finest = level == self.hierarchy.num_levels - 1
+        unlike, own = self.disagreements(), self.own_calls(level)
+        extra = ([DISAGREES] if self._coarse_levels else []) if finest else [OWN]
         target = ["target"] if known.any() else []
         first = ["slide_id", "patient_id", "split", *target, "prediction", DECIDED_BY]
-        header = [*first, *(f"p_{label}" for label in classes), *tags]
+        header = [*first, *extra, *(f"p_{label}" for label in classes), *tags]
         called = self.calls(level)
         rows = (
             [
                 self.names[row], self.patient_ids[row], self.splits[row],
                 *(["" if lifted[row] < 0 else classes[lifted[row]]] if target else []),
                 classes[int(called[row])], str(self.rule),
+                *([unlike.get(self.names[row], "") if finest else classes[int(own[row])]] if extra else []),
                 *(repr(p) for p in probabilities[row].tolist()),
                 *(self.tags[tag][row] for tag in tags),
             ]
