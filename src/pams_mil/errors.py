@@ -109,6 +109,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {folded[close[0]]!r}?" if close else ""
 
 
+def counted(count: int, what: str) -> str:
+    """A number with its noun, in the plural unless it is one.
+
+    >>> counted(1, "slide"), counted(0, "slide"), counted(1200, "patient")
+    ('1 slide', '0 slides', '1,200 patients')
+    """
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def listing(items: Iterable[object], *, most: int = 8) -> str:
     """Items joined for a message, cut after `most` with a count of the rest.
 

@@ -1,4 +1,4 @@
-"""Tables as columns of text: CSV, TSV, parquet and xlsx read in chunks, so size is bounded by what is kept.
+"""Tables as columns of text: CSV and TSV (also gzipped), parquet and xlsx, in chunks, so that any size can be read.
 
 Every cell is text, exactly as written: ids with leading zeros survive, nothing is guessed to be a number.
 """
@@ -6,14 +6,16 @@ Every cell is text, exactly as written: ids with leading zeros survive, nothing 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pams_mil.atomic import revive
 from pams_mil.errors import MissingExtraError, TableError, listing
@@ -30,6 +32,8 @@ _UNPACK = {
     "a parquet file": "Give it the ending .parquet.",
 }
 _DELIMITERS = (",", ";", "\t")
+_GZIP = b"\x1f\x8b"
+_MOST_LINE = 1 << 24  # characters; a small compressed file may hold a line that fits no memory
 _QUOTED = re.compile(r'"(?:[^"]|"")*"?')
 
 
@@ -54,6 +58,17 @@ def read_table(path: Path | str, *, progress: OnFraction | None = None) -> Colum
         for name, cells in piece.items():
             table.setdefault(name, []).extend(cells)
     return table
+
+
+def table_name(path: Path | str) -> str:
+    """The name of a file without its suffixes.
+
+    >>> table_name("runs/model a.csv"), table_name("b.tsv.gz"), table_name("v1.2.csv")
+    ('model a', 'b', 'v1.2')
+    """
+    name = Path(path).name
+    unpacked = name[:-3] if name.lower().endswith(".gz") else name
+    return Path(unpacked).stem
 
 
 def _check_file(path: Path) -> None:
@@ -101,15 +116,18 @@ def _columns(header: list[str], piece: list[list[str]], path: Path) -> Columns:
 
 def _text_rows(path: Path, progress: OnFraction) -> Iterator[list[str]]:
     size = path.stat().st_size
-    with path.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
+    with path.open("rb") as raw, _opened(raw) as file:
         try:
-            first = file.readline()
-            reader = csv.reader(_lines(first, file, path), delimiter=_delimiter(first), strict=True)
+            first = file.readline(_MOST_LINE)
+            rest = file if file.buffer is raw else iter(lambda: file.readline(_MOST_LINE), "")
+            reader = csv.reader(_lines(first, rest, path), delimiter=_delimiter(first), strict=True)
             for number, row in enumerate(reader):
                 if row:
                     yield row
                 if number % 4096 == 0:
                     progress(raw.tell() / size)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise TableError(f"{path} is a damaged or cut short gzip file: {error}. Copy it again.") from error
         except UnicodeDecodeError as error:
             raise TableError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8.") from error
         except csv.Error as error:
@@ -117,8 +135,18 @@ def _text_rows(path: Path, progress: OnFraction) -> Iterator[list[str]]:
     progress(1.0)
 
 
+def _opened(raw: BinaryIO) -> io.TextIOWrapper:
+    """The text of a file, unpacked where it starts like gzip, whatever its name."""
+    packed = raw.read(2) == _GZIP
+    raw.seek(0)
+    content = gzip.GzipFile(fileobj=raw) if packed else raw
+    return io.TextIOWrapper(content, encoding="utf-8-sig", newline="")
+
+
 def _lines(first: str, rest: Iterable[str], path: Path) -> Iterator[str]:
     for line in chain([first], rest):
+        if len(line) == _MOST_LINE:
+            raise TableError(f"{path} has a line of more than {_MOST_LINE:,} characters, so it is not a table.")
         if "\0" in line:
             raise TableError(f"{path} holds NUL characters, so it is not plain UTF-8 text; was it saved as UTF-16?")
         yield line

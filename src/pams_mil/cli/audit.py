@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.box import SIMPLE_HEAD
 
 from pams_mil.cli.console import errors, output, progress_bar
 from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
-    from pams_mil.evaluate.audit import Audit, ModelAudit, OnStage
+    from pams_mil.evaluate.audit import Audit, OnStage
     from pams_mil.evaluate.prediction_layouts import Source
     from pams_mil.evaluate.predictions import Predictions
-    from pams_mil.evaluate.scores import LevelScores
     from pams_mil.hierarchy import ClassHierarchy
-
-MOST_ACROSS, MOST_WITH_INTERVALS = 4, 2
-COLUMNS = ("acc", "auc", "ascc", "asmc", "risk", "under_call_rate", "over_call_rate")
 
 
 def audit(
-    predictions: list[Path] = typer.Argument(..., help="Predictions files: CSV, TSV, parquet or xlsx."),
+    predictions: list[Path] = typer.Argument(..., help="Predictions files: CSV, TSV (also .gz), parquet or xlsx."),
     classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder for report.html, scores.json, severe_errors.csv."
     ),
     json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of a table."),
     true: str | None = typer.Option(None, "--true", help="Column of the true class."),
-    pred: str | None = typer.Option(None, "--pred", help="Column of the predicted class."),
+    pred: list[str] | None = typer.Option(
+        None, "--pred", help="Column of the predicted class; several columns are several models of one file."
+    ),
+    proba: list[str] | None = typer.Option(
+        None, "--proba", help="Columns of probabilities: 'p_{class}', '{pred}_{class}', 'prob_{index}', or a,b,c."
+    ),
     id_column: str | None = typer.Option(None, "--id", help="Column that identifies the slide."),
     patient: str | None = typer.Option(None, "--patient", help="Column of the patient."),
     index_order: str | None = typer.Option(
@@ -45,14 +43,14 @@ def audit(
         None, "--decide", help="Decide anew: argmax, ascc, risk, or kappa=3 (a miss costs 3 false alarms)."
     ),
     tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE: score this subset beside the whole."),
-    reference: int = typer.Option(1, "--reference", min=1, help="Which file the others are compared with."),
+    reference: int = typer.Option(1, "--reference", min=1, help="Which model the others are compared with."),
     penalty: float = typer.Option(2.0, "--penalty", help="P, the extra weight of a missed urgency."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     seed: int = typer.Option(0, "--seed", help="Seed of the resampling."),
 ) -> None:
     """Score predictions of any model by how grave its mistakes are.
 
-    Reads PAMS, CLAM and STAMP predictions, or any table with --true and --pred.
+    Reads PAMS, CLAM and STAMP predictions, or any table with --true and --pred; also gzipped.
 
     Example: pams audit model_a.csv model_b.csv --classes bracs --out report
     """
@@ -64,12 +62,13 @@ def audit(
 
     rule = None if decide is None else DecisionRule.parse(decide)
     tag_pair = parse_tag(tag)
-    _check_reference(reference, len(predictions))
     hierarchy = ClassHierarchy.load(classes)
     order = tuple(label.strip() for label in next(csv.reader([index_order]))) if index_order else ()
-    source = Source(true, pred, id_column, patient, order, (tag_pair[0],) if tag_pair else ())
+    source = Source(true, None, id_column, patient, order, (tag_pair[0],) if tag_pair else ())
+    asked = models_of(predictions, source, pred or [], proba or [])
+    _check_reference(reference, len(asked))
     with progress_bar() as progress:
-        models = _read(predictions, hierarchy, source, progress)
+        models = _read(asked, hierarchy, progress)
         if rule is not None:
             models = [redecide(model, rule=rule.name, kappa=rule.kappa, penalty=penalty) for model in models]
         result = run_audit(
@@ -88,19 +87,25 @@ def audit(
 
 def show(result: Audit) -> None:
     """Print the audit for people."""
+    from pams_mil.cli.audit_table import score_tables
+    from pams_mil.errors import counted
+
     hierarchy = result.hierarchy
     for sentence in result.cautions:
         output.print(f"Caution, {sentence}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
     for model in result.models:
         read = model.predictions
-        text = f"{model.name}: {len(read):,} slides, {read.num_patients:,} patients, read as {read.layout}."
+        size = f"{counted(len(read), 'slide')}, {counted(read.num_patients, 'patient')}"
+        text = f"{model.name}: {size}, read as {read.layout}."
         output.print(" ".join((text, *read.notes)), style="dim", highlight=False, markup=False)
     for note in hierarchy.tie_notes():
         output.print(f"Note: {note}", style="dim", highlight=False, markup=False, soft_wrap=True)
     for level in range(hierarchy.num_levels - 1, -1, -1):
         output.print()
-        output.print(_table(result, level))
-    output.print("↑ higher is better, ↓ lower is better; 95 % intervals in brackets.", style="dim", highlight=False)
+        for table in score_tables(result, level, output.width):
+            output.print(table)
+    intervals = "; 95 % intervals in brackets" if result.resamples else ""
+    output.print(f"↑ higher is better, ↓ lower is better{intervals}.", style="dim", highlight=False)
     for sentence in result.verdicts:
         output.print()
         output.print(sentence, style="bold", highlight=False, markup=False)
@@ -111,7 +116,7 @@ def write(result: Audit, out: Path) -> None:
     from pams_mil import atomic
     from pams_mil.report.page import audit_page
 
-    page = audit_page(result)
+    page = audit_page(result, pages=slide_pages(result, out))
     rows = [
         [model.name, e.slide_id, e.patient_id, e.true, e.predicted, e.gravity, e.probability_of_true]
         for model in result.models
@@ -123,22 +128,62 @@ def write(result: Audit, out: Path) -> None:
     atomic.write_text(out / "report.html", page)
 
 
-def _read(paths: list[Path], hierarchy: ClassHierarchy, source: Source, progress: OnStage) -> list[Predictions]:
+def slide_pages(result: Audit, out: Path) -> dict[str, str]:
+    """Addresses, from the report, of the pages that 'pams heatmap --out REPORT/slides' made of the severe errors."""
+    from urllib.parse import quote
+
+    from pams_mil.data.bags.filenames import file_names
+
+    if not (out / "slides").is_dir():
+        return {}
+    severe = dict.fromkeys(error.slide_id for model in result.models for error in model.severe)
+    folders = {slide: file_names([slide])[slide] for slide in severe}
+    return {
+        slide: quote(f"slides/{folder}/slide.html")
+        for slide, folder in folders.items()
+        if (out / "slides" / folder / "slide.html").is_file()
+    }
+
+
+def models_of(paths: list[Path], source: Source, preds: list[str], probas: list[str]) -> list[tuple[str, Path, Source]]:
+    """Name, file and source of every model: one per file, or one per file and prediction column."""
+    from pams_mil.errors import ConfigError
+    from pams_mil.evaluate.probability_columns import PREDICTION
+
+    if len(probas) not in (0, 1, max(1, len(preds))):
+        raise ConfigError(f"Expected one --proba, or one for each --pred ({len(preds)}); found {len(probas)}.")
+    if len(probas) == 1 and len(preds) > 1 and PREDICTION not in probas[0]:
+        raise ConfigError(
+            f"One --proba would give {len(preds)} models the same probabilities. Give one for each --pred, in the same "
+            f"order, or a pattern with {PREDICTION}."
+        )
+    found = []
+    for path, name in zip(paths, _names(paths), strict=True):
+        for number, column in enumerate(preds or [None]):
+            scores = None if not probas else probas[number if len(probas) > 1 else 0]
+            shown = name if len(preds) < 2 else str(column) if len(paths) == 1 else f"{name}: {column}"
+            found.append((shown, path, replace(source, predicted=column, scores=scores)))
+    return found
+
+
+def _read(asked: list[tuple[str, Path, Source]], hierarchy: ClassHierarchy, progress: OnStage) -> list[Predictions]:
     from pams_mil.evaluate.prediction_layouts import read_predictions
 
     return [
         read_predictions(path, hierarchy, source, name=name, progress=partial(progress, f"Reading {name}"))
-        for path, name in zip(paths, _names(paths), strict=True)
+        for name, path, source in asked
     ]
 
 
 def _names(paths: list[Path]) -> list[str]:
-    """File stems, with folders added until they differ."""
+    """File names without suffixes, with folders added until they differ."""
+    from pams_mil.tables import table_name
+
     for depth in range(1, 6):
-        names = ["/".join((*path.parts[:-1][len(path.parts) - depth :], path.stem)) for path in paths]
+        names = ["/".join((*path.parts[:-1][len(path.parts) - depth :], table_name(path))) for path in paths]
         if len(set(names)) == len(names):
             return names
-    return [f"{path.stem} ({number})" for number, path in enumerate(paths, 1)]
+    return [f"{table_name(path)} ({number})" for number, path in enumerate(paths, 1)]
 
 
 def parse_tag(tag: str | None) -> tuple[str, str] | None:
@@ -157,54 +202,4 @@ def _check_reference(reference: int, count: int) -> None:
     from pams_mil.errors import ConfigError
 
     if reference > count:
-        raise ConfigError(f"--reference is {reference}, but there are only {count} predictions files.")
-
-
-def _table(result: Audit, level: int) -> Table:
-    """Metrics down and models across, with intervals where there is room; for many models the other way round."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from pams_mil.metrics.table import FACTS
-
-    hierarchy = result.hierarchy
-    rows = [row for model in result.models for row in _rows(model, level)]
-    keys = [
-        key
-        for key in COLUMNS
-        if key != "auc" or any(scores.values["auc"] == scores.values["auc"] for _, scores in rows)
-    ]
-    heads = [f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}" for key in keys]
-    title = Text(f"{hierarchy.level_names[level]}: {hierarchy.order(level)}")
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    if len(rows) > MOST_ACROSS:
-        for head in ("model", "slides", *heads):
-            table.add_column(head, justify="left" if head == "model" else "right")
-        for label, scores in rows:
-            table.add_row(Text(label), str(scores.n), *(_cell(scores.values[key], None, key) for key in keys))
-        return table
-    table.add_column("")
-    for label, _ in rows:
-        table.add_column(Text(label), justify="right")
-    table.add_row("Slides", *(f"{scores.n:,}" for _, scores in rows))
-    table.add_row("Errors", *(f"{scores.errors:,}" for _, scores in rows))
-    table.add_row("Missed urgency, count ↓", *(f"{scores.values['severe_errors']:,.0f}" for _, scores in rows))
-    for key, head in zip(keys, heads, strict=True):
-        pairs = [scores.intervals.get(key) if len(rows) <= MOST_WITH_INTERVALS else None for _, scores in rows]
-        cells = (_cell(scores.values[key], pair, key) for (_, scores), pair in zip(rows, pairs, strict=True))
-        table.add_row(head, *cells)
-    return table
-
-
-def _rows(model: ModelAudit, level: int) -> list[tuple[str, LevelScores]]:
-    whole = [(model.name, model.levels[level])]
-    return whole if model.subset is None else [*whole, (model.subset.name, model.subset_levels[level])]
-
-
-def _cell(value: float, pair: tuple[float, float] | None, key: str) -> Text:
-    from rich.text import Text
-
-    from pams_mil.report.page import format_interval, format_value
-
-    bracket = format_interval(pair, key)
-    return Text(format_value(value, key)) + Text(f"  [{bracket}]" if bracket else "", style="dim")
+        raise ConfigError(f"--reference is {reference}, but there are only {count} models.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.errors import counted
 
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration
@@ -54,7 +55,7 @@ def calibrate(
 
 
 def _show(found: RunCalibration) -> None:
-    said = f"Fitted on {found.num_slides} validation slides of {found.num_patients} patients."
+    said = f"Fitted on {counted(found.num_slides, 'validation slide')} of {counted(found.num_patients, 'patient')}."
     output.print(said, highlight=False, markup=False)
     for level in found.levels:
         _show_level(level)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import output, progress_bar
+from pams_mil.errors import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -94,7 +95,7 @@ def read_table(
 def show(found: Diagnosis) -> None:
     """Print the diagnosis for people."""
     manifest = found.manifest
-    _say(f"{len(manifest):,} slides of {len(manifest.patients):,} patients in {manifest.where}.")
+    _say(f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')} in {manifest.where}.")
     for note in (*manifest.notes, *found.hierarchy.tie_notes()):
         _say(f"Note: {note}")
     output.print(counts_table(found.hierarchy.names(), found.counts))

@@ -10,6 +10,7 @@ import typer
 
 from pams_mil.cli.console import output, progress_bar
 from pams_mil.cli.out_option import out_folder
+from pams_mil.errors import counted
 
 if TYPE_CHECKING:
     from pams_mil.cohorts.cifar10_bags import Cifar10
@@ -49,7 +50,8 @@ def make(
         manifest = write_cohort(out, maker.slides(), total=total, progress=lambda done: advance(done / total))
     mixed = sum("mixed" in record.tags for record in manifest)
     lines = (
-        f"{len(manifest):,} slides of {len(manifest.patients):,} patients, {mixed:,} of them mixed, written to {out}.",
+        f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')}, "
+        f"{mixed:,} of them mixed, written to {out}.",
         f"Next: pams check {out / 'manifest.csv'} --features {out / 'h5_files'} "
         f"--classes {CLASSES.get(kind) or getattr(maker, 'classes', kind)}",
     )

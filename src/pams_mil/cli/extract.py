@@ -11,6 +11,7 @@ import typer
 
 from pams_mil.cli.console import errors, output
 from pams_mil.cli.out_option import out_folder
+from pams_mil.errors import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -139,7 +140,10 @@ class ExtractBar:
 
 
 def _show(outcome: Outcome, out: Path) -> None:
-    text = f"{len(outcome.made)} slides extracted ({outcome.tiles:,} tiles), {len(outcome.kept)} were there already"
+    made, tiles = counted(len(outcome.made), "slide"), counted(outcome.tiles, "tile")
+    text = (
+        f"{made} extracted ({tiles}), {len(outcome.kept):,} {'was' if len(outcome.kept) == 1 else 'were'} there already"
+    )
     if outcome.failed:
         text += f", {len(outcome.failed)} failed; see {out / 'failures.csv'}"
     output.print(f"{text}.", highlight=False, markup=False, soft_wrap=True)

@@ -10,6 +10,7 @@ import typer
 from pams_mil.cli.check import read_table
 from pams_mil.cli.console import output, progress_bar
 from pams_mil.cli.out_option import out_folder
+from pams_mil.errors import counted
 
 
 def pack(
@@ -41,7 +42,8 @@ def pack(
         )  # fmt: skip
     kept = f"; {done.kept_shards} of {done.shards} shards were there already" if done.kept_shards else ""
     output.print(
-        f"{done.slides:,} bags packed into {out}: {done.source_bytes:,} bytes became {done.pack_bytes:,}{kept}.",
+        f"{counted(done.slides, 'bag')} packed into {out}: {done.source_bytes:,} bytes became "
+        f"{done.pack_bytes:,}{kept}.",
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
 
@@ -60,4 +62,4 @@ def unpack(
     with progress_bar() as bar:
         advance = partial(bar, "Unpacking")
         count = run(packed, out, layout=layout, progress=lambda done, total: advance(done / total))
-    output.print(f"{count:,} feature files written to {out}.", highlight=False, markup=False, soft_wrap=True)
+    output.print(f"{counted(count, 'feature file')} written to {out}.", highlight=False, markup=False, soft_wrap=True)

@@ -11,6 +11,7 @@ import typer
 
 from pams_mil.cli.console import errors, output, progress_bar
 from pams_mil.cli.out_option import out_folder
+from pams_mil.errors import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -138,7 +139,7 @@ def encode_slides(
     from pams_mil.wsi.slides_for_run import bags_for_run
 
     sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
-    with errors.status(f"Encoding {len(sources)} slides"):
+    with errors.status(f"Encoding {counted(len(sources), 'slide')}"):
         ready = bags_for_run(sources, folder / "features", made, encoder=encoder, announce=errors.print)
     return ready.manifest, ready.features
 
@@ -219,7 +220,7 @@ def _counts(found: SlidePredictions) -> None:
     names = found.hierarchy.names()
     predicted = found.calls().tolist()
     shown = ", ".join(f"{label} {predicted.count(index)}" for index, label in enumerate(names))
-    output.print(f"{len(found)} slides, least urgent class first: {shown}", highlight=False, markup=False)
+    output.print(f"{counted(len(found), 'slide')}, least urgent class first: {shown}", highlight=False, markup=False)
 
 
 def _disagreements(found: SlidePredictions, written: list[Path]) -> None:

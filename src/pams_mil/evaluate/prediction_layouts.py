@@ -17,8 +17,9 @@ import numpy.typing as npt
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
 from pams_mil.evaluate import reviews
 from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, check_probabilities
+from pams_mil.evaluate.probability_columns import probability_columns
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.tables import Columns, OnFraction, read_chunks
+from pams_mil.tables import Columns, OnFraction, read_chunks, table_name
 
 Array = npt.NDArray[np.float64]
 
@@ -50,6 +51,8 @@ class Source:
     index_order: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     labels_needed: bool = True
+    scores: str | None = None
+    """Columns of the probabilities: see `pams_mil.evaluate.probability_columns`."""
 
 
 def read_predictions(
@@ -71,7 +74,7 @@ def read_predictions(
         collected.add(piece)
     if collected is None or not collected.slides:
         raise PredictionsError(f"{path} has a header but no rows; there is nothing to score.")
-    return collected.finish(name or Path(path).stem)
+    return collected.finish(name or table_name(path))
 
 
 def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, where: str) -> Layout:
@@ -99,13 +102,21 @@ def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, 
         layout = replace(layout, patient=source.patient or "patient_id")
     if source.slide:
         layout = replace(layout, slide=source.slide)
+    if source.scores:
+        scores, classes = probability_columns(
+            source.scores, header, hierarchy, predicted=layout.predicted, index_order=source.index_order, where=where
+        )
+        layout = replace(layout, scores=scores, classes=classes)
     _check_columns(layout, header, source, where)
     return layout
 
 
 def _generic(header: Sequence[str], hierarchy: ClassHierarchy, source: Source) -> Layout:
-    if not (source.true and source.predicted):
-        raise PredictionsError("--true and --pred go together: the columns of the true and the predicted class.")
+    if not source.true or not (source.predicted or source.scores):
+        raise PredictionsError(
+            "--true and --pred go together: the columns of the true and the predicted class. Instead of --pred, "
+            "columns of probabilities may be named with --proba."
+        )
     slide = source.slide or next((column for column in ("slide_id", "id", "slide") if column in header), "")
     scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
     return Layout("named columns", slide, source.true, source.predicted, scores=scores, classes=hierarchy.names())

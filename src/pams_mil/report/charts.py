@@ -36,8 +36,17 @@ def diverging_bars(under: Sequence[int], over: Sequence[int]) -> Markup:
     return Markup("".join(parts))  # noqa: S704  numbers and constants only
 
 
-def expected_class(classes: Sequence[str], expected: Sequence[float]) -> Markup:
-    """Where the probability of misclassified slides points, per true class; left of the mark urgency is missed."""
+def expected_class(
+    classes: Sequence[str], expected: Sequence[float], ranks: Sequence[int], slides: Sequence[int]
+) -> Markup:
+    """Where the probability of misclassified slides points, per true class; left of the mark urgency is missed.
+
+    Args:
+        classes: As shown, least urgent first.
+        expected: Mean class number, from 1, of each true class's wrong slides; not finite where none is wrong.
+        ranks: Urgency of the classes; a mean nearest to an equally urgent class is neither missed nor over-called.
+        slides: How many slides of each class there are.
+    """
     row, left, width, top = 28, 150, 330, 34
     count = len(classes)
 
@@ -56,11 +65,14 @@ def expected_class(classes: Sequence[str], expected: Sequence[float]) -> Markup:
         parts.append(f'<text x="{left - 14}" y="{y + 4}" class="end">{escape(short(label, 20))}</text>')
         parts.append(f'<rect x="{true - 1.5:.1f}" y="{y - 9}" width="3" height="18" class="truth"/>')
         if math.isfinite(value):
-            side = "severe" if value < position + 1 else "over"
+            nearest = ranks[min(count - 1, max(0, round(value) - 1))]
+            tied = nearest == ranks[position]
+            side = "tied" if tied else "severe" if value < position + 1 else "over"
             parts.append(f'<line x1="{true:.1f}" x2="{x(value):.1f}" y1="{y}" y2="{y}" class="{side}-line"/>')
             parts.append(f'<circle cx="{x(value):.1f}" cy="{y}" r="6" class="{side}"/>')
         else:
-            parts.append(f'<text x="{true + 8:.1f}" y="{y + 4}" class="dim">no errors</text>')
+            why = "no errors" if slides[position] else "no slides"
+            parts.append(f'<text x="{true + 8:.1f}" y="{y + 4}" class="dim">{why}</text>')
     parts.append("</svg>")
     return Markup("".join(parts))  # noqa: S704  text is escaped above
 

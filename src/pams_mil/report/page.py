@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jinja2
 import numpy as np
 
 from pams_mil import __version__
+from pams_mil.errors import counted
 from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.operating_points import FALSE_ALARMS, KAPPAS, MISSES, PARTIAL
 from pams_mil.evaluate.scores import LevelScores
@@ -35,13 +37,18 @@ def environment() -> jinja2.Environment:
     )
     env.globals.update(version=__version__, facts=FACTS)
     env.filters.update(
-        value=format_value, interval=format_interval, p=format_p, share=format_share, shares=format_shares
+        value=format_value,
+        interval=format_interval,
+        p=format_p,
+        counted=counted,
+        share=format_share,
+        shares=format_shares,
     )
     return env
 
 
-def audit_page(audit: Audit) -> str:
-    """The audit as one HTML page."""
+def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None) -> str:
+    """The audit as one HTML page; `pages` are addresses of pages about single slides, by slide id."""
     return (
         environment()
         .get_template("audit.html.j2")
@@ -59,6 +66,7 @@ def audit_page(audit: Audit) -> str:
             misses=MISSES,
             kappas=KAPPAS,
             partial=PARTIAL,
+            pages=dict(pages or {}),
         )
     )
 
@@ -142,8 +150,17 @@ def _model_charts(hierarchy: ClassHierarchy, levels: list[LevelScores]) -> dict[
         "bars": charts.diverging_bars(under, over),
         "expected": None
         if finest.expected_class is None
-        else charts.expected_class(finest.classes, finest.expected_class.tolist()),
-    }
+        else charts.expected_class(
+            [hierarchy.display(label) for label in finest.classes], finest.expected_class.tolist(),
+            hierarchy.ranks().tolist(), finest.confusion.sum(1).tolist(),
+        ),
+        "tied": int(finest.confusion[~severe & ~severe.T & (distance > 0)].sum()),
+        "absent": [
+            hierarchy.display(label)
+            for label, count in zip(finest.classes, finest.confusion.sum(1).tolist(), strict=True)
+            if not count
+        ],
+    }  # fmt: skip
 
 
 def _radar(audit: Audit) -> Any:

@@ -24,7 +24,7 @@ from pams_mil.engine.training.loop import LoopContext, fit
 from pams_mil.engine.training.optimize import check_precision
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.engine.training.training_bags import TrainingBags, one_thread
-from pams_mil.errors import ConfigError, RunError, RunInterruptedError
+from pams_mil.errors import ConfigError, RunError, RunInterruptedError, counted
 from pams_mil.evaluate.cautions import FEW_PATIENTS
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.parameters import refuse_unknown
@@ -174,7 +174,9 @@ def run_cautions(progress: RunProgress, cohort: Cohort) -> list[str]:
         )
     patients = len({source.patient_id for source in cohort.val.sources})
     if patients < FEW_PATIENTS:
-        found.append(f"the validation split has only {patients} patients, so the choice of the best epoch is noisy.")
+        found.append(
+            f"the validation split has only {counted(patients, 'patient')}, so the choice of the best epoch is noisy."
+        )
     return found
 
 

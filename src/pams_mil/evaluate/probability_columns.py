@@ -1,0 +1,79 @@
+"""Which columns of a foreign table hold the probabilities: by pattern, or by name.
+
+A pattern has one of two placeholders: `{class}` stands for a class as the class file spells it (its name, an alias or
+its display name), `{index}` for its number in the order that `--index-order` gives. `{pred}` stands for the
+prediction's column, so that one pattern serves several models of one file. Without a placeholder the columns are
+listed, one per class, least urgent first.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+
+from pams_mil.errors import PredictionsError, listing, nearest
+from pams_mil.hierarchy import ClassHierarchy
+
+CLASS, INDEX, PREDICTION = "{class}", "{index}", "{pred}"
+
+
+def probability_columns(
+    pattern: str,
+    header: Sequence[str],
+    hierarchy: ClassHierarchy,
+    *,
+    predicted: str | None = None,
+    index_order: Sequence[str] = (),
+    where: str = "the table",
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns, and the class of each.
+
+    >>> classes = ClassHierarchy.flat(["Benign", "Malignant"])
+    >>> probability_columns("prob ({class})", ["id", "prob (Malignant)", "prob (Benign)"], classes)
+    (('prob (Benign)', 'prob (Malignant)'), ('Benign', 'Malignant'))
+    >>> probability_columns("low,high", ["id", "low", "high"], classes)
+    (('low', 'high'), ('Benign', 'Malignant'))
+
+    Args:
+        pattern: As in the module's description.
+        header: All columns of the table.
+        hierarchy: The classes.
+        predicted: The prediction's column, for `{pred}`.
+        index_order: Classes in the order of the numbers, for `{index}`.
+        where: The table's name, for messages.
+    """
+    if PREDICTION in pattern:
+        if predicted is None:
+            raise PredictionsError(f"--proba {pattern!r} names {PREDICTION}, but there is no --pred to put there.")
+        pattern = pattern.replace(PREDICTION, predicted)
+    if CLASS in pattern:
+        found = [_column_of(label, pattern, header, hierarchy, where) for label in hierarchy.names()]
+        return tuple(found), hierarchy.names()
+    if INDEX in pattern:
+        if not index_order:
+            raise PredictionsError(
+                f"--proba {pattern!r} numbers the classes. Whose order? Name them with --index-order, e.g. "
+                f"--index-order {','.join(hierarchy.names())}."
+            )
+        return tuple(pattern.replace(INDEX, str(i)) for i in range(len(index_order))), tuple(index_order)
+    listed = tuple(name.strip() for name in next(csv.reader([pattern])))
+    if len(listed) != hierarchy.num_classes():
+        raise PredictionsError(
+            f"--proba lists {len(listed)} columns for {hierarchy.num_classes()} classes. Expected one per class, least "
+            f"urgent first ({listing(hierarchy.names(), most=30)}), or a pattern such as 'p_{CLASS}'."
+        )
+    return listed, hierarchy.names()
+
+
+def _column_of(label: str, pattern: str, header: Sequence[str], hierarchy: ClassHierarchy, where: str) -> str:
+    spellings = dict.fromkeys([label, hierarchy.display(label), *hierarchy.aliases.get(label, ())])
+    tried = [pattern.replace(CLASS, spelling) for spelling in spellings]
+    found = [column for column in tried if column in header]
+    if len(found) > 1:
+        raise PredictionsError(f"{where} has several columns for the class {label!r}: {listing(found)}.")
+    if not found:
+        raise PredictionsError(
+            f"{where} has no column {tried[0]!r} for the class {label!r}.{nearest(tried[0], header)} "
+            f"Columns: {listing(header, most=12)}."
+        )
+    return found[0]
