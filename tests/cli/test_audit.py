@@ -181,7 +181,7 @@ def test_several_files_are_compared_with_the_reference(tmp_path):
     assert difference["difference"] == pytest.approx(difference["candidate"] - difference["reference"])
     assert difference["p_value"] <= difference["p_value_holm"] <= 1
     assert len(found["verdicts"]) == 2
-    assert "only 3 predictions files" in run(*paths, "--classes", "bracs", "--reference", "4", code=2).output
+    assert "only 3 models" in run(*paths, "--classes", "bracs", "--reference", "4", code=2).output
 
 
 def test_json_carries_the_operating_points_and_the_matched_comparison(tmp_path):

@@ -6,6 +6,7 @@ further tables, so that no name and no number is cut.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     Row = tuple[str, LevelScores]
 
 COLUMNS = ("acc", "auc", "ascc", "asmc", "risk", "under_call_rate", "over_call_rate")
-_HEAD_WIDTH, _STACKED_WIDTH, _BESIDE_WIDTH = 18, 16, 25
+_HEAD_WIDTH, _STACKED_WIDTH, _BESIDE_WIDTH = 20, 15, 26
 
 
 def score_tables(result: Audit, level: int, width: int) -> list[Table]:
@@ -44,7 +45,8 @@ def _table(shown: Sequence[Row], rows: Sequence[Row], title: Text | None, *, bes
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("", no_wrap=True)
     for label, _ in shown:
-        table.add_column(Text(label, overflow="fold"), justify="right")
+        name = "\n".join(textwrap.wrap(label, (_BESIDE_WIDTH if beside else _STACKED_WIDTH) - 3)) or label
+        table.add_column(Text(name), justify="right", no_wrap=True)
     table.add_row("Slides", *(f"{scores.n:,}" for _, scores in shown))
     table.add_row("Errors", *(f"{scores.errors:,}" for _, scores in shown))
     table.add_row("Severe errors ↓", *(f"{scores.values['severe_errors']:,.0f}" for _, scores in shown))
@@ -52,7 +54,7 @@ def _table(shown: Sequence[Row], rows: Sequence[Row], title: Text | None, *, bes
         if key == "auc" and all(scores.values["auc"] != scores.values["auc"] for _, scores in rows):
             continue  # no model of the audit has probabilities
         head = f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}"
-        table.add_row(head, *(_cell(scores, key, "  " if beside else "\n") for _, scores in shown))
+        table.add_row(head, *(_cell(scores, key, beside=beside) for _, scores in shown))
     return table
 
 
@@ -61,9 +63,11 @@ def _rows(model: ModelAudit, level: int) -> list[Row]:
     return whole if model.subset is None else [*whole, (model.subset.name, model.subset_levels[level])]
 
 
-def _cell(scores: LevelScores, key: str, between: str) -> Text:
+def _cell(scores: LevelScores, key: str, *, beside: bool) -> Text:
     from pams_mil.report.page import format_interval, format_value
 
-    bracket = format_interval(scores.intervals.get(key), key)
     value = Text(format_value(scores.values[key], key))
-    return value + Text(f"{between}[{bracket}]".replace(" to ", "\u00a0to\u00a0"), style="dim") if bracket else value
+    bracket = format_interval(scores.intervals.get(key), key)
+    if not bracket:
+        return value
+    return value + Text(f"  [{bracket}]" if beside else f"\n[{bracket.replace(' to ', '–')}]", style="dim")

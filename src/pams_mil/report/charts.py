@@ -37,17 +37,19 @@ def diverging_bars(under: Sequence[int], over: Sequence[int]) -> Markup:
 
 
 def expected_class(
-    classes: Sequence[str], expected: Sequence[float], ranks: Sequence[int], slides: Sequence[int]
-) -> Markup:
+    classes: Sequence[str], expected: Sequence[float], ranks: Sequence[int], slides: Sequence[int],
+    names: Sequence[str] = (),
+) -> Markup:  # fmt: skip
     """Where the probability of misclassified slides points, per true class; left of the mark urgency is missed.
 
     Args:
-        classes: As shown, least urgent first.
+        classes: Least urgent first.
         expected: Mean class number, from 1, of each true class's wrong slides; not finite where none is wrong.
         ranks: Urgency of the classes; a mean nearest to an equally urgent class is neither missed nor over-called.
         slides: How many slides of each class there are.
+        names: The classes' names at full length, beside the rows; the classes themselves when there are none.
     """
-    row, left, width, top = 28, 150, 330, 34
+    row, left, width, top = 28, 200, 290, 34
     count = len(classes)
 
     def x(number: float) -> float:
@@ -59,10 +61,10 @@ def expected_class(
         tick = x(number + 1)
         parts.append(f'<line x1="{tick:.1f}" x2="{tick:.1f}" y1="{top - 8}" y2="{height - 8}" class="grid"/>')
         parts.append(f'<text x="{tick:.1f}" y="{top - 14}" class="mid dim">{escape(short(classes[number], 7))}</text>')
-    for position, (label, value) in enumerate(zip(classes, expected, strict=True)):
+    for position, (label, value) in enumerate(zip(names or classes, expected, strict=True)):
         y = top + position * row + 12
         true = x(position + 1)
-        parts.append(f'<text x="{left - 14}" y="{y + 4}" class="end">{escape(short(label, 20))}</text>')
+        parts.append(f'<text x="{left - 14}" y="{y + 4}" class="end">{escape(short(label, 27))}</text>')
         parts.append(f'<rect x="{true - 1.5:.1f}" y="{y - 9}" width="3" height="18" class="truth"/>')
         if math.isfinite(value):
             nearest = ranks[min(count - 1, max(0, round(value) - 1))]

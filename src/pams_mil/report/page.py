@@ -151,8 +151,8 @@ def _model_charts(hierarchy: ClassHierarchy, levels: list[LevelScores]) -> dict[
         "expected": None
         if finest.expected_class is None
         else charts.expected_class(
-            [hierarchy.display(label) for label in finest.classes], finest.expected_class.tolist(),
-            hierarchy.ranks().tolist(), finest.confusion.sum(1).tolist(),
+            finest.classes, finest.expected_class.tolist(), hierarchy.ranks().tolist(),
+            finest.confusion.sum(1).tolist(), [hierarchy.display(label) for label in finest.classes],
         ),
         "tied": int(finest.confusion[~severe & ~severe.T & (distance > 0)].sum()),
         "absent": [
