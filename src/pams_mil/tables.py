@@ -25,9 +25,8 @@ OnFraction = Callable[[float], None]
 """Called with the fraction read so far, from 0 to 1."""
 
 CHUNK_ROWS = 1 << 16
-_PACKED = {b"\x1f\x8b": "compressed with gzip", b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file"}
+_PACKED = {b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file"}
 _UNPACK = {
-    "compressed with gzip": "Unpack it first: gunzip FILE.",
     "a zip archive": "Unpack it, or give it the ending .xlsx if it is a sheet of Excel.",
     "a parquet file": "Give it the ending .parquet.",
 }

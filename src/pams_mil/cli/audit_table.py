@@ -49,7 +49,7 @@ def _table(shown: Sequence[Row], rows: Sequence[Row], title: Text | None, *, bes
         table.add_column(Text(name), justify="right", no_wrap=True)
     table.add_row("Slides", *(f"{scores.n:,}" for _, scores in shown))
     table.add_row("Errors", *(f"{scores.errors:,}" for _, scores in shown))
-    table.add_row("Severe errors ↓", *(f"{scores.values['severe_errors']:,.0f}" for _, scores in shown))
+    table.add_row("Missed, count ↓", *(f"{scores.values['severe_errors']:,.0f}" for _, scores in shown))
     for key in COLUMNS:
         if key == "auc" and all(scores.values["auc"] != scores.values["auc"] for _, scores in rows):
             continue  # no model of the audit has probabilities
