@@ -25,6 +25,7 @@ TORCH_FREE = [
     "pams_mil.metrics.bootstrap",
     "pams_mil.evaluate.prediction_layouts",
     "pams_mil.evaluate.scores",
+    "pams_mil.evaluate.certify",
     "pams_mil.evaluate.compare",
     "pams_mil.data.manifest.manifest",
     "pams_mil.engine.config.run_config",

@@ -51,7 +51,6 @@ def certify(
     index_order: str | None = typer.Option(None, "--index-order", help="Classes in the order of integer labels."),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, ..."),
-    seed: int = typer.Option(0, "--seed", help="Seed of the resampling under --unit slide and rate."),
 ) -> None:
     """Certify how much urgency is missed at most, or say how many patients that would take.
 
@@ -85,7 +84,7 @@ def certify(
         folder = out or (paths[0] if paths[0].is_dir() else paths[0].parent)
     made = run_certify(
         model, alpha=alpha, at=shares, guarantee=guarantee, unit=unit, prevalence=priors or None,  # type: ignore[arg-type]
-        most_slides=most_slides, seed=seed, **facts,
+        most_slides=most_slides, **facts,
     )  # fmt: skip
     if folder is not None:
         write(made, model, folder)

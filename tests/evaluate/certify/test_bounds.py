@@ -189,7 +189,7 @@ def test_the_rate_with_confidence_asks_whether_misses_are_alpha_of_slides(made, 
 def test_one_patient_and_no_patient():
     assert smallest_kappa(patients(1, kappa=[3.0]), 0.5, Guarantee()) == 3.0
     assert smallest_kappa(patients(1), 0.49, Guarantee()) is None
-    found = make_promise(patients(0), 0.05, Guarantee(), name="SCC", rank=2, seed=0)
+    found = make_promise(patients(0), 0.05, Guarantee(), name="SCC", rank=2)
     assert isinstance(found, Shortfall)
     assert (found.n, found.smallest_alpha, found.needed) == (0, 1.0, 19)
     assert "takes 19, that is 19 more" in found.words
@@ -197,7 +197,7 @@ def test_one_patient_and_no_patient():
 
 def test_only_the_extreme_may_do():
     """Two of 29 patients are never called high enough at a finite κ, and α = 5 % allows none or one."""
-    found = make_promise(patients(29, kappa=[math.inf, math.inf, 1.0]), 0.05, Guarantee(), seed=0)
+    found = make_promise(patients(29, kappa=[math.inf, math.inf, 1.0]), 0.05, Guarantee())
     assert isinstance(found, Promise)
     assert found.kappa == math.inf
     assert found.observed == 0.0
@@ -212,12 +212,20 @@ def test_the_spread_is_that_of_order_statistics(n):
         scores = rng.random(n)  # κ at which each patient is found, uniform: the miss rate at κ is 1 − κ
         kappa = smallest_kappa(patients(n, kappa=scores), alpha, guarantee)
         rates.append(1 - kappa)
-    made = make_promise(patients(n, kappa=rng.random(n)), alpha, guarantee, seed=0)
+    made = make_promise(patients(n, kappa=rng.random(n)), alpha, guarantee)
     low, high = np.quantile(rates, [0.05, 0.95])
     assert made.spread.low == pytest.approx(low, abs=0.012)
     assert made.spread.high == pytest.approx(high, abs=0.012)
     assert np.mean(rates) == pytest.approx(made.spread.mean, abs=0.005)
     assert np.mean(rates) <= alpha + 3 * np.std(rates) / math.sqrt(2000)
+
+
+def test_the_spread_of_patients_with_several_slides_is_that_of_as_many_whole_patients():
+    """(Σ w)² / Σ w² = 36/18 = 2 patients' worth; α = 0.75 allows (k·3 + 4)/(6 + 4) ≤ 0.75, so k = 1: Beta(2, 1)."""
+    curve = LossCurve.of([], [], [], [4.0, 1.0, 1.0], worst_loss=4.0, worst_weight=4.0)
+    made = make_promise(curve, 0.75, Guarantee())
+    assert made.spread == beta_spread(1, 2, exact=False)
+    assert "upper end" in made.spread.how
 
 
 def test_the_spread_of_the_documented_table():

@@ -9,7 +9,7 @@ from tests.evaluate.certify.world import SIZES, alpha_for, realized, world
 
 from pams_mil.evaluate.certify import certify, expected
 from pams_mil.evaluate.certify.losses import UNITS, miss_losses
-from pams_mil.evaluate.certify.promise import Guarantee, smallest_kappa
+from pams_mil.evaluate.certify.promise import Guarantee, Promise, make_promise, smallest_kappa
 from pams_mil.evaluate.predictions import Predictions
 
 pytestmark = pytest.mark.slow
@@ -39,6 +39,22 @@ def test_with_confidence_the_promise_is_rarely_broken(n, unit):
     alpha = alpha_for(Guarantee(0.9), unit, n)
     rates = realized(n, alpha, Guarantee(0.9), unit)
     assert keeps_the_confidence(rates, alpha, 0.1)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("guarantee", [Guarantee(), Guarantee(0.9)], ids=["mean", "0.9"])
+def test_the_upper_end_of_the_spread_is_one(n, unit, guarantee):
+    """Of the shipped systems at most 5 % miss more than the certificate says 95 % stay below, on average over them."""
+    one, rng = world(), np.random.default_rng(n + 1)
+    alpha, risk, beyond = alpha_for(guarantee, unit, n), one.risk(unit), []
+    for _ in range(1000):
+        rows, whose = one.draw(rng, n)
+        curve = miss_losses(one.dial.reach[rows], one.dial.rank[rows], whose, unit=unit, most_slides=5)
+        made = make_promise(curve, alpha, guarantee)
+        if isinstance(made, Promise):
+            beyond.append(risk.mean(made.kappa) > made.spread.high)
+    assert np.mean(beyond) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / len(beyond))
 
 
 @pytest.mark.parametrize("n", [50, 200])

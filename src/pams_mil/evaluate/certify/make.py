@@ -34,7 +34,6 @@ def certify(
     weights: Sequence[str] = (),
     reservations: Sequence[str] = (),
     notes: Sequence[str] = (),
-    seed: int = 0,
 ) -> Certificate:
     """The smallest κ that keeps every promise.
 
@@ -50,7 +49,6 @@ def certify(
         weights: Digests of the weights that predicted.
         reservations: Reasons why it is not a guarantee.
         notes: What the reader must know.
-        seed: Of the resampling behind the spread under `slide` and `rate`.
 
     >>> from pams_mil import ClassHierarchy
     >>> rng = np.random.default_rng(0)
@@ -75,10 +73,7 @@ def certify(
     }
     if prevalence is not None:
         curves[None] = _reweighted(curves[None], prevalence, predictions)
-    made = [
-        make_promise(curves[name], share, certainty, name=name, rank=ranks[name], seed=seed)
-        for name, share in chosen.items()
-    ]
+    made = [make_promise(curves[name], share, certainty, name=name, rank=ranks[name]) for name, share in chosen.items()]
     _refuse_shortfalls(made, certainty)
     promises = tuple(promise for promise in made if isinstance(promise, Promise))
     kappa = max(promise.kappa for promise in promises)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify import confident, expected
 from pams_mil.evaluate.certify.losses import Array, LossCurve
-from pams_mil.evaluate.certify.spread import Spread, beta_spread, resampled_spread
+from pams_mil.evaluate.certify.spread import Spread, beta_spread, worth
 
 Accept = Callable[[Array, LossCurve], npt.NDArray[np.bool_]]
 
@@ -151,16 +151,15 @@ class Shortfall:
 
 
 def make_promise(
-    curve: LossCurve, alpha: float, guarantee: Guarantee, *, name: str | None = None, rank: int | None = None, seed: int
+    curve: LossCurve, alpha: float, guarantee: Guarantee, *, name: str | None = None, rank: int | None = None
 ) -> Promise | Shortfall:
     """Certify α, or say how many patients it would take."""
     kappa = smallest_kappa(curve, alpha, guarantee)
     least = guarantee.smallest_alpha(curve)
     if kappa is None:
         return Shortfall(name, alpha, curve.n, least, guarantee.patients_needed(alpha, curve))
-    if curve.zero_one:
-        counts = np.arange(curve.n + 1, dtype=np.float64)
-        spread = beta_spread(int(guarantee.accepts(counts, curve, alpha).sum()) - 1, curve.n)
-    else:
-        spread = resampled_spread(curve, lambda drawn: smallest_kappa(drawn, alpha, guarantee), seed=seed)
+    patients = worth(curve)
+    counts = np.arange(patients + 1) * (curve.mass / max(1, patients))
+    allowed = int(guarantee.accepts(counts, curve, alpha).sum()) - 1
+    spread = beta_spread(allowed, patients, exact=curve.zero_one)
     return Promise(name, rank, alpha, kappa, curve.n, curve.mass, least, curve.mean(kappa), spread)

@@ -6,21 +6,22 @@ values, and the miss rate beyond it is distributed as
 
     Beta(m + 1, n − m),      mean (m + 1)/(n + 1).
 
-With ties, or where fewer could be missed than were allowed, it is smaller. Other losses are resampled by patient.
+With ties, or where fewer could be missed than were allowed, it is smaller. Patients who can lose a part (some of their
+slides) vary less than patients who lose all or nothing, so the same distribution is used as an upper end for them, with
+
+    n = (Σ w)² / Σ w²       patients' worth of evidence where patients weigh w (slides under `rate`, or a prevalence).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from scipy import special
 
 from pams_mil.evaluate.certify.losses import LossCurve
 
-RESAMPLES = 500
 _TAILS = (0.05, 0.95)
 
 
@@ -38,7 +39,7 @@ class Spread:
         return {"p5": self.low, "p95": self.high, "mean": self.mean, "how": self.how}
 
 
-def beta_spread(allowed: int, n: int) -> Spread:
+def beta_spread(allowed: int, n: int, *, exact: bool = True) -> Spread:
     """The spread of the miss rate when `allowed` misses of n patients are allowed.
 
     >>> spread = beta_spread(1, 19)  # α = 10 %
@@ -49,23 +50,17 @@ def beta_spread(allowed: int, n: int) -> Spread:
         return Spread(0.0, 1.0, 1.0, "nothing was asked of the system")
     a, b = allowed + 1, n - allowed
     low, high = special.betaincinv(a, b, _TAILS).tolist()
-    return Spread(low, high, a / (a + b), f"Beta({a}, {b}), exact for scores without ties and an upper end with them")
+    how = (
+        "exact for scores without ties, an upper end with them" if exact else "an upper end: no patient loses by halves"
+    )
+    return Spread(low, high, a / (a + b), f"Beta({a}, {b}), {how}")
 
 
-def resampled_spread(
-    curve: LossCurve, choose: Callable[[LossCurve], float | None], *, seed: int = 0, resamples: int = RESAMPLES
-) -> Spread:
-    """The miss rate, among the calibration patients, of systems calibrated on resampled patients."""
-    rng = np.random.default_rng(seed)
-    found = np.empty(resamples)
-    for draw in range(resamples):
-        times = np.bincount(rng.integers(0, curve.n, curve.n), minlength=curve.n).astype(np.float64)
-        kept = times[curve.patient] > 0
-        drawn = replace(
-            curve, kappa=curve.kappa[kept], drop=(curve.drop * times[curve.patient])[kept],
-            patient=curve.patient[kept], weight=curve.weight * times,
-        )  # fmt: skip
-        kappa = choose(drawn)
-        found[draw] = curve.mean(np.inf if kappa is None else kappa)
-    low, high = np.quantile(found, _TAILS).tolist()
-    return Spread(low, high, float(found.mean()), f"{resamples} resamples of patients")
+def worth(curve: LossCurve) -> int:
+    """Patients' worth of evidence, (Σ w)² / Σ w² rounded down: all of them where they weigh the same.
+
+    >>> worth(LossCurve.of([], [], [], [1, 1, 1])), worth(LossCurve.of([], [], [], [4, 1, 1]))
+    (3, 2)
+    """
+    squares = float((curve.weight**2).sum())
+    return math.floor(curve.mass**2 / squares + 1e-9) if squares else 0
