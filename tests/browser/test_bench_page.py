@@ -21,7 +21,7 @@ PROBE = """
 <script>
 addEventListener("load", () => {
   const root = document.documentElement;
-  const bars = document.querySelector("svg").querySelectorAll("rect");
+  const bars = document.querySelectorAll("svg")[1].querySelectorAll("rect");
   document.title = "PROBE" + JSON.stringify({
     overflow: root.scrollWidth - root.clientWidth,
     bars: [...bars].map(bar => bar.getBoundingClientRect().width),

@@ -147,6 +147,16 @@ def test_between_two_points_the_curve_is_a_mix():
     assert curve.false_alarms_at([0.0, 0.25, 0.5, 0.7]).tolist() == [0.5, 0.25, 0, 0]
 
 
+@given(predictions(most_rows=25), st.floats(0, 1))
+def test_a_dial_for_given_false_alarms_raises_no_more_on_the_same_slides(model, share):
+    curve = operating_curve(model.target, model.probabilities, model.hierarchy)
+    kappa = curve.kappa_at(share)
+    reached = curve.at(kappa)[1]
+    assert reached <= share or kappa == 0
+    beyond = curve.false_alarms[curve.kappa > kappa]
+    assert beyond.size == 0 or beyond[0] > share
+
+
 def test_constant_calls_and_their_hull():
     shares = class_shares(np.array([0, 1, 1, 2]), np.ones(4), THREE.ranks())
     assert shares.tolist() == [0.25, 0.5, 0.25]

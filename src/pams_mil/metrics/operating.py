@@ -44,6 +44,14 @@ class OperatingCurve:
         lost = np.asarray(missed, dtype=np.float64)
         return missed_at(self.false_alarms[back], self.missed[back], lost)
 
+    def kappa_at(self, false_alarms: float) -> float:
+        """The largest κ on this curve that raises no more than this share of false alarms, to be used on other slides.
+
+        Choose it on validation slides and decide the test slides with it; 0 if even the first point raises more.
+        """
+        place = int(np.searchsorted(self.false_alarms, false_alarms, side="right")) - 1
+        return max(0.0, float(self.kappa[place])) if place >= 0 else 0.0
+
     def at(self, kappa: float) -> tuple[float, float]:
         """(missed, false alarms) when a miss costs κ false alarms."""
         place = int(np.searchsorted(self.kappa, kappa, side="right")) - 1

@@ -48,15 +48,17 @@ def curve_chart(series: Sequence[CurveSeries], shares: Sequence[float]) -> Marku
             there = path(band.low.tolist(), band.false_alarms.tolist())
             back = path(np.minimum(band.high, up)[::-1].tolist(), band.false_alarms[::-1].tolist())
             parts.append(f'<polygon points="{there} {back}" class="band s{number % 6}"/>')
-    for number, one in enumerate(series):
-        style, name = f"s{number % 6}", escape(one.name)
+    for number, one in reversed(list(enumerate(series))):  # of equal curves the first is seen
         if one.points is not None:
             curve = one.points.curve
             kept = np.unique(np.linspace(0, len(curve.kappa) - 1, MOST_DRAWN).round().astype(np.int64))
-            line = path(curve.missed[kept].tolist(), curve.false_alarms[kept].tolist())
-            parts.append(f'<polyline points="{line}" class="curve {style}"><title>{name}</title></polyline>')
+            line, name = path(curve.missed[kept].tolist(), curve.false_alarms[kept].tolist()), escape(one.name)
+            parts.append(f'<polyline points="{line}" class="curve s{number % 6}"><title>{name}</title></polyline>')
+    for number, one in enumerate(series):
+        style, name = f"s{number % 6}", escape(one.name)
+        if one.points is not None:
             for kappa in MARKED_KAPPAS:
-                x, y = place(*curve.at(kappa))
+                x, y = place(*one.points.curve.at(kappa))
                 title = f"<title>{name}, κ = {kappa:g}</title>"
                 parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" class="{style}">{title}</circle>')
             x, y = place(*one.points.argmax)
@@ -64,7 +66,7 @@ def curve_chart(series: Sequence[CurveSeries], shares: Sequence[float]) -> Marku
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5.5" class="open {style}">{title}</circle>')
         x, y = place(*one.decided)
         title = f"<title>{name}, as decided in the file: {_percent(*one.decided)}</title>"
-        parts.append(f'<rect x="{x - 4:.1f}" y="{y - 4:.1f}" width="8" height="8" class="{style}">{title}</rect>')
+        parts.append(f'<path d="M{x - 4:.1f} {y - 4:.1f} h8 v8 h-8 z" class="{style}">{title}</path>')
     parts.append("</svg>")
     return Markup("".join(parts))  # noqa: S704  text is escaped above
 
