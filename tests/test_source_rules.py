@@ -14,6 +14,7 @@ ROOT = Path(pams_mil.__file__).parent
 PROJECT = Path(__file__).parents[1]
 SOURCES = sorted(ROOT.rglob("*.py"))
 ALL = SOURCES + sorted((PROJECT / "tests").rglob("*.py")) + sorted((PROJECT / "benchmarks").rglob("*.py"))
+TESTS = sorted((PROJECT / "tests").rglob("test_*.py"))
 IDS = [str(path.relative_to(ROOT)) for path in SOURCES]
 
 MOST_LINES = 400
@@ -34,9 +35,52 @@ def breaches(source: str, *, cli: bool = False) -> list[str]:
             found.append(node.module or "")
         elif isinstance(node, ast.Call):
             found += _bad_call(node, cli=cli)
+        elif isinstance(node, ast.ExceptHandler) and _catches_all(node):
+            line = source.splitlines()[node.lineno - 1]
+            found += [] if "#" in line else [f"line {node.lineno} catches everything without a reason"]
     if re.search(r"#.*\b(TODO|FIXME|XXX)\b", source):
         found.append("TODO")
     return found
+
+
+def _catches_all(node: ast.ExceptHandler) -> bool:
+    """Whether a handler swallows or translates any error; one that cleans up and raises it again does not."""
+    if isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None:
+        return False
+    kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+    return any(kind is None or ast.unparse(kind) in ("Exception", "BaseException") for kind in kinds)
+
+
+def without_assertion(source: str) -> list[str]:
+    """Tests of a module that assert nothing, neither themselves nor through a function of theirs."""
+    tree = ast.parse(source)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    asserting = {f.name for f in functions if any(isinstance(node, ast.Assert) for node in ast.walk(f))}
+    speaking = ("assert", "check", "raises", "warns", "fail")
+    silent = []
+    for function in functions:
+        if not function.name.startswith("test_") or function.name in asserting:
+            continue
+        calls = [ast.unparse(node.func).split(".")[-1] for node in ast.walk(function) if isinstance(node, ast.Call)]
+        if not any(name in asserting or name.startswith(speaking) for name in calls):
+            silent.append(function.name)
+    return silent
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_every_test_can_fail(path: Path):
+    assert without_assertion(path.read_text("utf-8")) == []
+
+
+def test_rules_on_tests_and_handlers_can_fail():
+    assert without_assertion("def test_a():\n    run()\n") == ["test_a"]
+    assert without_assertion("def run():\n    assert 1\ndef test_a():\n    run()\n") == []
+    bare = "try:\n    f()\nexcept {}:\n    g()\n"
+    for kind in ("Exception", "(OSError, Exception) as error", "BaseException"):
+        assert breaches(bare.format(kind)) == ["line 3 catches everything without a reason"]
+    assert breaches(bare.format("OSError")) == []
+    assert breaches(bare.replace("{}:", "Exception:  # g tells of it")) == []
+    assert breaches(bare.format("BaseException") + "    raise\n") == []
 
 
 def _bad_call(node: ast.Call, *, cli: bool) -> list[str]:

@@ -40,6 +40,10 @@ class BagError(PamsError):
     """A feature file that is missing, torn, corrupted or not what the cohort needs."""
 
 
+class MissingBagError(BagError):
+    """A slide without a feature file."""
+
+
 class ConfigError(PamsError):
     """A setting outside its allowed range, or one that does not exist."""
 

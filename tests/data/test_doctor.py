@@ -142,3 +142,19 @@ def test_cric_is_clean_apart_from_small_bags(cric: Path) -> None:
     assert [problem.kind for problem in found.problems] == ["tiny bag"]
     assert found.bag_summary()["instances"] == 11_534
     assert found.bag_summary()["layouts"] == {"clam": 400}
+
+
+def test_a_missing_bag_is_told_from_an_unusable_one_by_its_kind(tmp_path: Path) -> None:
+    """Also in a pack, and whatever the message says: a slide may be called 'has no feature file'."""
+    odd = "has no feature file"
+    (tmp_path / "f").mkdir()
+    for slide in (odd, "s1"):
+        writers.clam(tmp_path / "f" / f"{slide}.h5", *writers.numbers(12, seed=len(slide)))
+    good = Manifest(tuple(SlideRecord(slide, slide, "N") for slide in (odd, "s1")))
+    write_pack(tmp_path / "p", good, tmp_path / "f")
+    manifest = Manifest((*good.records, SlideRecord("absent", "q", "N")))
+    (tmp_path / "f" / f"{odd}.h5").write_bytes(b"torn")
+    found = {p.slides: p.kind for p in diagnose(manifest, TREE, features=tmp_path / "f").errors}
+    assert found == {(odd,): "unusable bag", ("absent",): "missing bag"}
+    found = {p.slides: p.kind for p in diagnose(manifest, TREE, features=tmp_path / "p").errors}
+    assert found == {("absent",): "missing bag"}

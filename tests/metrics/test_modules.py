@@ -177,8 +177,12 @@ def test_plot():
 
     metric = modules.AsymmetricClassificationConfidence(TREE)
     metric.update(*batches()[2])
-    figure, _ = metric.plot()
-    plt.close(figure)
+    _, axes = metric.plot()
+    (drawn,) = [value for line in axes.get_lines() for value in np.ravel(line.get_ydata())]
+    assert drawn == pytest.approx(metric.compute().item())
+    _, given = metric.plot(torch.tensor(0.25))
+    assert given.get_lines()[0].get_ydata()[0] == 0.25
+    plt.close("all")
 
 
 def synced(rank: int, folder: str) -> None:

@@ -15,7 +15,7 @@ from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.examine import examine_manifest
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
 from pams_mil.data.problems import Problem
-from pams_mil.errors import BagError, LabelError, listing
+from pams_mil.errors import BagError, LabelError, MissingBagError, listing
 from pams_mil.hierarchy import ClassHierarchy
 
 SMALL_BAG = 8
@@ -134,7 +134,7 @@ def _facts(record: SlideRecord, store: BagStore) -> BagFacts | Problem:
     try:
         bag = store.read(record)
     except BagError as error:
-        kind = "missing bag" if "has no feature file" in str(error) else "unusable bag"
+        kind = "missing bag" if isinstance(error, MissingBagError) else "unusable bag"
         return Problem(kind, str(error), (record.slide_id,))
     digest = bag.feature_digest
     return BagFacts(record, bag.num_instances, bag.width, bag.features.dtype.name, bag.info, digest)

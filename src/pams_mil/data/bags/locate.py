@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.manifest.manifest import SlideRecord
-from pams_mil.errors import BagError, listing, nearest
+from pams_mil.errors import BagError, MissingBagError, listing, nearest
 
 SUFFIXES = (".h5", ".hdf5", ".safetensors", ".npy", ".pt", ".pth")  # the most informative kind first
 _SIDE_FOLDERS = {"coords", "patches", "labels", "inst_labels", "patch_labels", "masks", "stitches"}
@@ -35,7 +35,7 @@ class FeatureFolder:
         found = self._candidates(record.slide_id)
         if not found:
             hint = nearest(record.slide_id, list(self._files)[:5000])
-            raise BagError(f"Slide {record.slide_id!r} has no feature file in {self.folder}.{hint}")
+            raise MissingBagError(f"Slide {record.slide_id!r} has no feature file in {self.folder}.{hint}")
         best = min(SUFFIXES.index(path.suffix.lower()) for path in found)
         chosen = [path for path in found if SUFFIXES.index(path.suffix.lower()) == best]
         if len(chosen) > 1:
@@ -62,7 +62,7 @@ class FeatureFolder:
                     "Point --features at the folder that holds the file."
                 )
             return path
-        raise BagError(f"Slide {record.slide_id!r} has no feature file {record.path!r} below {listing(bases)}.")
+        raise MissingBagError(f"Slide {record.slide_id!r} has no feature file {record.path!r} below {listing(bases)}.")
 
     def _candidates(self, slide_id: str) -> list[Path]:
         found = self._files.get(slide_id)

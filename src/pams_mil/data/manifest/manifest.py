@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pams_mil import atomic
-from pams_mil.errors import ManifestError, listing, nearest
+from pams_mil.errors import LabelError, ManifestError, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy, Ints
 
 SPLITS = ("train", "val", "test")
@@ -100,7 +100,7 @@ class Manifest:
             if record.label not in index:
                 try:
                     index[record.label] = hierarchy.index(record.label)
-                except Exception as error:
+                except LabelError as error:
                     raise ManifestError(f"Slide {record.slide_id!r}: {error}") from error
         return np.asarray([index[record.label] for record in self.records], dtype=np.int64)
 

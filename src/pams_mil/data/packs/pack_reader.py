@@ -22,7 +22,7 @@ from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.data.packs import pack_v1
 from pams_mil.data.packs.pack_format import INDEX, PackEntry, Place, decode_index, read_shard
 from pams_mil.data.packs.pack_v1 import read_segment
-from pams_mil.errors import BagError, nearest
+from pams_mil.errors import BagError, MissingBagError, nearest
 
 
 def is_pack(path: Path | str) -> bool:
@@ -78,7 +78,7 @@ class Pack:
             return self._places[slide_id]
         except KeyError:
             hint = nearest(slide_id, list(self._places)[:5000])
-            raise BagError(
+            raise MissingBagError(
                 f"Slide {slide_id!r} is not in the pack {self.path}.{hint} Pack the cohort again if slides were added."
             ) from None
 

@@ -42,7 +42,7 @@ def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResul
     except RunInterruptedError as error:
         signal.raise_signal(signal.Signals(error.signal))  # saved; now the signal does what it would have done at once
         raise
-    except Exception as error:
+    except Exception as error:  # a failed run is listed, with its traceback, and stops no other
         folder.path.mkdir(parents=True, exist_ok=True)
         atomic.write_text(folder.path / "failure.txt", traceback.format_exc())
         text = str(error) if isinstance(error, PamsError) else f"{type(error).__name__}: {error}"

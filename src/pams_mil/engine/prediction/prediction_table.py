@@ -14,7 +14,7 @@ from pams_mil import tables
 from pams_mil.data.manifest.cases import BagSource, most_urgent
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.data.manifest.manifest_reader import ROLES
-from pams_mil.errors import ManifestError, listing
+from pams_mil.errors import LabelError, ManifestError, listing
 from pams_mil.hierarchy import ClassHierarchy
 
 
@@ -84,7 +84,7 @@ def _sources(
 def _target(record: SlideRecord, hierarchy: ClassHierarchy) -> int:
     try:
         return hierarchy.index(record.label)
-    except Exception as error:
+    except LabelError as error:
         raise ManifestError(
             f"Slide {record.slide_id!r}: {error} To predict without looking at labels, use --no-labels."
         ) from error

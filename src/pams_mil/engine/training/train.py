@@ -205,7 +205,7 @@ def _status(fabric: Fabric, folder: RunFolder) -> Iterator[None]:
         if fabric.is_global_zero:
             folder.set_status("interrupted")
         raise
-    except Exception as error:
+    except Exception as error:  # whatever ends the run belongs into its status; it is raised again
         if fabric.is_global_zero:
             folder.set_status("failed", error=f"{type(error).__name__}: {error}")
         raise
@@ -218,7 +218,7 @@ def _together(fabric: Fabric, action: Any) -> None:
     if fabric.is_global_zero:
         try:
             action()
-        except Exception as caught:
+        except Exception as caught:  # raised again below, in every process
             error, failure = caught, str(caught)
     if fabric.world_size > 1:
         failure = fabric.broadcast(failure)

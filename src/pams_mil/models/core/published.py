@@ -91,9 +91,10 @@ def _read(path: str | Path) -> Mapping[str, Any]:
 
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
+    except Exception as error:  # torch, zipfile and safetensors each have their own kinds
+        cause = next(iter(str(error).splitlines()), type(error).__name__)
         raise CheckpointError(
-            f"Could not read the checkpoint {str(path)!r} safely: {str(error).splitlines()[0]}. Expected a file "
+            f"Could not read the checkpoint {str(path)!r} safely: {cause}. Expected a file "
             "with tensors only; a file that holds other objects could run code and is refused."
         ) from error
     if not isinstance(content, Mapping):
