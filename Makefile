@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
-BENCHES := bootstrap audit_memory losses models remix_speed data engine wsi
+BENCHES := bootstrap audit_memory losses models remix_speed data engine wsi viewer
 
 .PHONY: view demo test check bench format clean help
 

@@ -24,7 +24,7 @@ from pams_mil.view.reviews import ReviewError
 from pams_mil.view.session import Session
 
 Found = TypeVar("Found")
-READERS = max(2, min(8, os.cpu_count() or 2))
+READERS = max(4, min(8, 2 * (os.cpu_count() or 2)))
 _TYPES = {
     ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",

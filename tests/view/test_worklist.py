@@ -1,0 +1,159 @@
+"""From files to a worklist: order, agreement, certificates, and what is refused in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.view.sessions import client_of, session_of, write_cohort
+from typer.testing import CliRunner
+
+from pams_mil.errors import ConfigError, PamsError, PredictionsError
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.view.cases import Cases
+from pams_mil.view.opening import reviewer_name
+from pams_mil.view.order_worth import order_worth
+
+TREE = ClassHierarchy.flat(["none", "mild", "severe"])
+
+
+def model(p, *, slides="abc", name="m", target=None):
+    p = np.asarray(p, float)
+    known = np.full(len(p), -1) if target is None else np.asarray(target)
+    return Predictions(name, TREE, list(slides), known, p.argmax(1), p)
+
+
+ONE = [[0.8, 0.1, 0.1], [0.1, 0.2, 0.7], [0.1, 0.8, 0.1]]
+
+
+def test_runs_are_averaged_by_slide_and_their_agreement_is_counted():
+    other = model([[0.1, 0.1, 0.8], [0.2, 0.7, 0.1], [0.7, 0.2, 0.1]], slides="bca")
+    cases = Cases.combine([model(ONE), other])
+    assert cases.probabilities.round(3).tolist() == [[0.75, 0.15, 0.1], [0.1, 0.15, 0.75], [0.15, 0.75, 0.1]]
+    assert cases.call.tolist() == [0, 2, 1]
+    assert cases.agreement.tolist() == [1.0, 1.0, 1.0]
+    assert cases.order.tolist() == [1, 2, 0]
+    split = Cases.combine([model(ONE), model([[0.0, 0.0, 1.0]] * 3)])
+    assert split.agreement.tolist() == [0.5, 1.0, 0.5]
+
+
+def test_calls_alone_are_ordered_by_rank_and_voted_on():
+    calls = [Predictions("m", TREE, ["a", "b"], np.array([-1, -1]), np.array(c)) for c in ([0, 1], [2, 1], [1, 0])]
+    cases = Cases.combine(calls)
+    assert cases.call.tolist() == [2, 1]  # one vote each: the most urgent wins
+    assert cases.probabilities is None
+    assert cases.order.tolist() == [0, 1]
+
+
+def test_what_cannot_share_a_worklist_is_refused():
+    with pytest.raises(PredictionsError, match="different slides"):
+        Cases.combine([model(ONE), model(ONE, slides="abd")])
+    with pytest.raises(PredictionsError, match="different labels"):
+        Cases.combine([model(ONE, target=[0, 1, 2]), model(ONE, target=[0, 1, 1])])
+
+
+def test_keys_say_nothing_and_digests_tell_predictions_apart():
+    cases = Cases.combine([model(ONE)])
+    assert all(len(key) == 16 and int(key, 16) >= 0 for key in cases.keys)
+    changed = Cases.combine([model([[0.7, 0.2, 0.1], *ONE[1:]])])
+    assert changed.keys == cases.keys
+    assert changed.digest != cases.digest
+
+
+def test_a_certificate_orders_by_what_cannot_be_excluded(tmp_path):
+    from pams_mil.evaluate.certify.apply import CertifiedCalls
+
+    cases = Cases.combine([model(ONE)])
+    high = np.array([2, 1, 1])
+    certified = Cases(**{**cases.__dict__, "certified": CertifiedCalls(TREE, high, high, None, high)})
+    assert certified.order.tolist() == [0, 1, 2]
+    assert certified.cannot_exclude == ("none; mild; severe", "none; mild", "none; mild")
+    assert cases.cannot_exclude == ("", "", "")
+
+
+def test_the_order_is_worth_what_the_labels_say(cohort, tmp_path):
+    session = session_of(cohort, reviews=tmp_path)
+    found = order_worth(session.cases, session.journal)
+    assert found["basis"] == "labels"
+    last = found["piles"][-1]
+    assert (last["urgent"], last["worklist"]["last"], last["arrival"]["last"]) == (1, 1.0, 2.0)
+    waits = np.array(found["waits"]["by_class"])
+    assert (waits[2] <= waits[1]).all()
+
+
+def test_without_labels_verdicts_count_then_probabilities(tmp_path):
+    folder = write_cohort(tmp_path / "cohort", slides=False, labels=False)
+    session = session_of(folder, reviews=tmp_path / "r")
+    found = order_worth(session.cases, session.journal)
+    assert (found["basis"], found["piles"]) == ("probabilities", [])
+    np.testing.assert_allclose(found["confusion"], [[0.7, 0.1, 0.2], [0.2, 0.7, 0.1], [0.1, 0.2, 0.7]])
+    session.journal.give("s-3", {"action": "read", "class": "severe", "seen": 0})
+    assert order_worth(session.cases, session.journal)["basis"] == "verdicts"
+    client, _ = client_of(session)
+    assert client.get("/api/order").json()["known"] == 1
+
+
+def test_a_table_names_cases_for_groups(cohort, tmp_path):
+    (tmp_path / "m.csv").write_text("slide_id,case_id,patient_id\ns-1,c1,p1\ns-2,c1,p1\ns-3,c2,p2\n")
+    session = session_of(cohort, manifest=tmp_path / "m.csv", reviews=tmp_path / "r")
+    assert session.cases.groups == ("c1", "c1", "c2")
+    assert session.overview()["grouped"]
+
+
+def test_boundaries_are_named_by_their_groups(session):
+    shown = [(one["rank"], one["shown"], one["coarse"]) for one in session.boundaries]
+    assert shown == [(1, "mild", False), (2, "Grave", True)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"paths": []}, "Expected a run folder"),
+        ({"classes": None}, "--classes"),
+        ({"reviewer": " "}, "--reviewer is empty"),
+    ],
+)
+def test_mistakes_are_explained(cohort, tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        session_of(cohort, reviews=tmp_path, **changes)
+
+
+def test_missing_places_are_named(cohort, tmp_path):
+    for changes in ({"paths": [tmp_path / "no.csv"]}, {"slides": tmp_path / "no"}, {"features": tmp_path / "no"}):
+        with pytest.raises(PamsError, match="There is no"):
+            session_of(cohort, reviews=tmp_path, **changes)
+
+
+def test_the_account_names_the_reader(monkeypatch):
+    monkeypatch.setattr("getpass.getuser", lambda: "anna")
+    assert (reviewer_name(None), reviewer_name(" B. ")) == ("anna", "B.")
+
+
+def test_the_command_refuses_the_network_and_unknown_files(cohort, tmp_path):
+    from pams_mil.cli.main import app
+
+    arguments = ["view", str(cohort / "predictions.csv"), "--classes", str(cohort / "classes.yaml"), "--no-browser"]
+    done = CliRunner().invoke(app, [*arguments, "--reviews", str(tmp_path), "--host", "0.0.0.0"])
+    assert done.exit_code == 2
+    assert "no encryption" in " ".join(done.output.split())
+    done = CliRunner().invoke(app, ["view", str(tmp_path / "no.csv")])
+    assert (done.exit_code, "There is no run folder" in " ".join(done.output.split())) == (2, True)
+
+
+def test_the_demonstration_finds_the_planted_lesion_under_the_hottest_tile(tmp_path, monkeypatch):
+    """Drawn, extracted, trained and served: the strongest evidence for the call lies on the lesion."""
+    from pams_mil.view import demo
+    from pams_mil.view.opening import Asked, open_session
+
+    monkeypatch.setattr(demo, "SEEDS", (0,))
+    asked = Asked([])
+    demo.make_demo(tmp_path / "demo", lambda what, share: None, train_each=4, shown_each=1)
+    session = open_session(demo.demo_request(tmp_path / "demo", asked, lambda what, share: None))
+    assert len(session.cases) == 4
+    row = int(np.flatnonzero(session.cases.target == 3)[0])
+    heat = session.heat.of(session.cases.slide_ids[row])
+    share = demo.scene("severe", 4).lesion_share(heat.coords_px0 * demo.FINE_MPP, heat.tile_px0 * demo.FINE_MPP)
+    assert 0.01 < (share > 0.5).mean() < 0.3
+    for name in ("attention finding", "evidence finding severe"):
+        assert share[int(heat.layers[name][1].argmax())] > 0.9, name
+    session.shelf.close()
