@@ -42,6 +42,8 @@ def runs(cohort, tmp_path_factory):
         "hxe": {"method": "hxe"},
         "detached": {"method": {"name": "pams", "detach_weight": True, "alpha": 2.0}, "pairing": {"mode": "add"}},
         "always": {"pairing": {"probability": 1.0}},
+        "kept": {"pairing": {"rule": "keep_label"}},
+        "kept, added": {"pairing": {"rule": "keep_label", "own_class": False, "mode": "add"}},
     }
     return {
         name: run(settings(cohort, epochs=12, lr=1e-2, **changes), folder / name) for name, changes in kinds.items()
@@ -114,6 +116,14 @@ def test_knows_what_training_did(cohort, runs):
     assert all(not level.calibration.strengths for level in calibrate(runs["ce"]).levels)
     strengths = calibrate(runs["pams"], form="temperature").levels[-1].calibration.strengths
     assert list(strengths) == ["msce", "remix"]
+
+
+def test_pairs_that_keep_their_labels_leave_nothing_to_undo(runs):
+    kept = calibrate(runs["kept"], form="temperature").levels[-1].calibration
+    assert kept.bias.drift is None
+    assert list(kept.strengths) == ["msce"]
+    added = calibrate(runs["kept, added"], form="temperature").levels[-1].calibration.bias
+    np.testing.assert_allclose(added.drift, np.array([1.0, 1.5, 1.5, 1.5]) / 1.375)
 
 
 def test_a_class_that_the_remix_left_untrained_is_named(runs):

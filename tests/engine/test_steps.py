@@ -67,6 +67,25 @@ def test_epochs_remix_differently_and_the_same_again(cohort):
     assert bags[key].seed != bags[key._replace(epoch=1)].seed
 
 
+@pytest.mark.parametrize(
+    "remix", [{"remix": "sfr"}, {"remix": "randommix"}, {"remix": "sfr", "remix_options": {"selection": "evidence"}}]
+)
+def test_remixed_bags_keep_the_label_of_the_drawn_slide(cohort, remix):
+    bags = bags_of(cohort, method={"name": "pams", **remix}, pairing={"probability": 1.0, "rule": "keep_label"})
+    for key in bags.epoch_keys(0):
+        bag = bags[key]
+        assert bag.targets == (bags.bags.targets[key.slide],)
+        assert bag.name.startswith(f"{bags.bags.sources[key.slide].name} remixed with ")
+
+
+def test_a_rule_that_does_not_suit_the_remix_is_refused(cohort):
+    method = {"name": "pams", "remix": "remix"}
+    with pytest.raises(ConfigError, match="does not go with this remix"):
+        bags_of(cohort, method=method, pairing={"rule": "keep_label"})
+    with pytest.raises(ConfigError, match="no option 'own_rank'"):
+        bags_of(cohort, pairing={"rule": "keep_label", "own_rank": True})
+
+
 def test_added_remixes_come_beside_the_bag_itself(cohort):
     bags = bags_of(cohort, pairing={"probability": 1.0, "mode": "add"})
     keys = bags.epoch_keys(0)

@@ -61,6 +61,21 @@ def trained_on(targets: Sequence[int], ranks: Sequence[int], probability: float,
     return labels
 
 
+def trained_on_keeping_labels(
+    targets: Sequence[int], ranks: Sequence[int], probability: float, own_class: bool
+) -> list[float]:
+    """Expected labels of one epoch per class when remixed bags are added and the drawn slide keeps its label."""
+    labels = [0.0] * len(ranks)
+    for i, own in enumerate(targets):
+        partners = [
+            other
+            for j, other in enumerate(targets)
+            if j != i and (ranks[other] < ranks[own] or (own_class and other == own))
+        ]
+        labels[own] += 1.0 + (probability if partners else 0.0)
+    return labels
+
+
 def softmax(z: Row) -> list[float]:
     top = max(z)
     exps = [math.exp(value - top) for value in z]

@@ -43,7 +43,7 @@ def test_draws_the_more_urgent_into_the_other_whatever_the_order(cohort, tmp_pat
             cohort, *pair, "--out", str(tmp_path / "x.png"), "--table", str(tmp_path / "x.csv"), "--evidence"
         )
         assert result.exit_code == 0, text
-        assert "a, more urgent: s4 (IC); b: s0 (N)" in text
+        assert "a, whose label stays: s4 (IC); b: s0 (N)" in text
         assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
         table = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
         strategies = {row["strategy"] for row in table}
@@ -51,6 +51,13 @@ def test_draws_the_more_urgent_into_the_other_whatever_the_order(cohort, tmp_pat
         sfr = [row for row in table if row["strategy"] == "SFR"]
         assert sum(row["slide_id"] == "s0" for row in sfr) == 30
         assert {row["slide_id"] for row in sfr} == {"s0", "s4"}
+
+
+@pytest.mark.parametrize("second", ["s5", "s0"])
+def test_keeping_the_label_the_first_slide_is_a(cohort, tmp_path, second):
+    result, text = run(cohort, "s4", second, "--keep-label", "--out", str(tmp_path / "x.png"))
+    assert result.exit_code == 0, text
+    assert f"a, whose label stays: s4 (IC); b: {second}" in text
 
 
 def test_svg_without_evidence(cohort, tmp_path):
@@ -64,6 +71,8 @@ def test_svg_without_evidence(cohort, tmp_path):
     ("arguments", "message"),
     [
         (["s2", "s3"], "Neither slide is more urgent: 's2' is FEA and 's3' is ADH"),
+        (["s0", "s4", "--keep-label"], "'s0' cannot keep its label: 's0' is N and 's4' is IC"),
+        (["s2", "s3", "--keep-label"], "'s2' cannot keep its label: 's2' is FEA and 's3' is ADH"),
         (["s0", "s9"], "no slide 's9'"),
         (["s0", "s4", "--plane", "tsne"], "--plane must be pca or umap"),
         (["s0", "s4", "--out", "x.gif"], "must end in .png"),

@@ -59,7 +59,7 @@ def test_the_cervical_cohort_by_hand():
     assert two.tolist() == [0.0, 4.0]
 
 
-@pytest.mark.parametrize("rule", ["same_class", "any"])
+@pytest.mark.parametrize("rule", ["same_class", "any", "keep_label"])
 def test_rules_that_keep_the_label_do_not_drift(rule):
     tree = ClassHierarchy.flat("abc")
     targets = [0, 0, 0, 1, 1, 2]
@@ -67,6 +67,17 @@ def test_rules_that_keep_the_label_do_not_drift(rule):
     before, after = pairing.class_counts(epoch=0)
     assert before.tolist() == after.tolist()
     assert prior_drift(before, tree.ranks(), rule=rule, probability=0.8).tolist() == [1.0, 1.0, 1.0]
+
+
+@given(cohorts(), st.floats(0, 1), st.booleans())
+def test_added_bags_that_keep_their_label_count_the_slides_that_have_partners(cohort, probability, own_class):
+    counts, ranks = cohort
+    targets = [label for label, count in enumerate(counts) for _ in range(count)]
+    labels = np.asarray(reference.trained_on_keeping_labels(targets, ranks, probability, own_class))
+    expected = (labels / labels.sum()) / (np.asarray(counts) / sum(counts))
+    options = {"rule": "keep_label", "probability": probability, "own_class": own_class}
+    np.testing.assert_allclose(prior_drift(counts, ranks, mode="add", **options), expected, rtol=1e-12)
+    assert prior_drift(counts, ranks, mode="replace", **options).tolist() == [1.0] * len(counts)
 
 
 def test_without_two_ranks_nobody_meets():

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pams_mil.errors import ParameterError
+from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.remix.pairing import Pair, Pairing
+from pams_mil.remix.pairing import Pair, Pairing, rule_for
 
 BRACS = ClassHierarchy.load("bracs")
 targets_lists = st.lists(st.integers(0, BRACS.num_classes() - 1), min_size=1, max_size=40)
@@ -54,9 +54,64 @@ def test_partners_are_exactly_those_the_rule_allows(targets, rule):
             assert pair.a == slide
 
 
-def test_tied_classes_never_meet():
-    policy = pairing([BRACS.index("FEA"), BRACS.index("ADH")] * 5, probability=1.0)
-    assert all(policy.draw(slide, epoch) is None for slide in range(10) for epoch in range(20))
+@given(
+    slides=st.lists(st.tuples(st.integers(0, BRACS.num_classes() - 1), st.integers(0, 9)), min_size=1, max_size=40),
+    own_class=st.booleans(),
+    epoch=st.integers(0, 5),
+)
+@settings(max_examples=60)
+def test_keep_label_draws_less_urgent_or_own_class_of_another_patient(slides, own_class, epoch):
+    targets, patients = [target for target, _ in slides], [f"p{number}" for _, number in slides]
+    policy = pairing(targets, rule="keep_label", probability=1.0, patients=patients, own_class=own_class)
+    ranks = BRACS.ranks()[targets]
+    for slide in range(len(slides)):
+        allowed = [
+            other
+            for other in range(len(slides))
+            if ranks[other] < ranks[slide]
+            or (own_class and targets[other] == targets[slide] and patients[other] != patients[slide])
+        ]
+        assert sorted(policy.partners(slide)) == allowed
+        pair = policy.draw(slide, epoch)
+        assert (pair is None) == (not allowed)
+        assert pair is None or (pair.a == slide and pair.b in allowed)
+        for step in policy.steps(slide, epoch):
+            assert step.labeled_by == slide
+    before, after = policy.class_counts(epoch)
+    assert before.tolist() == after.tolist()
+
+
+def test_keep_label_remixes_every_class_alike_and_partners_uniformly():
+    targets = [0] * 6 + [1] * 3 + [6]
+    policy = pairing(targets, rule="keep_label", probability=0.4)
+    draws = [[policy.draw(slide, epoch) for epoch in range(2000)] for slide in (0, 6, 9)]
+    for drawn in draws:
+        assert sum(pair is not None for pair in drawn) / 2000 == pytest.approx(0.4, abs=0.04)
+    partners = np.bincount([pair.b for pair in draws[2] if pair is not None], minlength=10)
+    assert partners / partners.sum() == pytest.approx([1 / 9] * 9 + [0], abs=0.04)
+
+
+def test_without_own_class_the_least_urgent_stay_as_they_are():
+    policy = pairing([0, 0, 0, 3], rule="keep_label", probability=1.0, own_class=False)
+    assert [policy.draw(slide, 0) is None for slide in range(4)] == [True, True, True, False]
+    alone = pairing([0, 0, 3], rule="keep_label", probability=1.0, patients=["p", "p", "q"])
+    assert alone.partners(0) == []
+
+
+@pytest.mark.parametrize("rule", ["outranked", "keep_label"])
+def test_tied_classes_never_meet(rule):
+    policy = pairing([BRACS.index("FEA"), BRACS.index("ADH")], probability=1.0, rule=rule)
+    assert all(policy.draw(slide, epoch) is None for slide in range(2) for epoch in range(20))
+
+
+def test_a_run_chooses_among_rules_by_urgency_only():
+    assert rule_for("outranked", None) == "outranked"
+    assert rule_for("outranked", "keep_label") == "keep_label"
+    assert rule_for("same_class", "same_class") == "same_class"
+    with pytest.raises(ConfigError, match="'outranked', 'keep_label', found 'keep'"):
+        rule_for("outranked", "keep")
+    with pytest.raises(ConfigError, match="whose rule is 'same_class'"):
+        rule_for("same_class", "keep_label")
 
 
 def test_draws_depend_on_seed_epoch_and_id_and_not_on_order():
@@ -105,7 +160,13 @@ def test_class_counts_drift_toward_urgency():
 
 @pytest.mark.parametrize(
     ("options", "found"),
-    [({"probability": 1.5}, "1.5"), ({"rule": "outrank"}, "outranked"), ({"mode": "swap"}, "swap")],
+    [
+        ({"probability": 1.5}, "1.5"),
+        ({"rule": "outrank"}, "outranked"),
+        ({"mode": "swap"}, "swap"),
+        ({"own_class": "yes"}, "'yes'"),
+        ({"patients": ["p"]}, "1 patients for 2 slides"),
+    ],
 )
 def test_bad_options_are_refused_in_words(options, found):
     with pytest.raises(ParameterError, match=found):

@@ -30,6 +30,7 @@ model: abmil                      # {models}
 # pairing:                        # how often training bags are remixed, when the method remixes
 #   probability: 0.5
 #   mode: replace                 # or add
+#   rule: keep_label              # the drawn bag keeps its label; left out: the more urgent label wins
 
 training:
   epochs: 50

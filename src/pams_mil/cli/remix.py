@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 def remix(
     first: str = typer.Argument(..., metavar="A", help="Slide id."),
-    second: str = typer.Argument(..., metavar="B", help="Slide id of another urgency."),
+    second: str = typer.Argument(..., metavar="B", help="Slide id of another urgency; with --keep-label see there."),
     manifest: Path = typer.Option(..., "--manifest", help="Cohort table that names both slides."),
     classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     out: Path = typer.Option(Path("remix.png"), "--out", callback=out_file, help="The picture: .png, .svg or .pdf."),
     table: Path | None = typer.Option(None, "--table", help="Also write the chosen rows as CSV."),
+    keep_label: bool = typer.Option(
+        False, "--keep-label", help="As pairing.rule=keep_label: A keeps its label, B is less urgent or of A's class."
+    ),
     evidence: bool = typer.Option(
         False, "--evidence", help="Also draw SFR by evidence, which reads the cohort's training slides."
     ),
@@ -36,7 +39,7 @@ def remix(
         False, "--patients-are-slides", help="The table names no patients: take every slide for one."
     ),
 ) -> None:
-    """Draw what each remix strategy takes from the more urgent of two slides.
+    """Draw what each remix strategy takes from the more urgent of two slides, or from A with --keep-label.
 
     Example: pams remix slide_7 slide_12 --manifest manifest.csv --classes bracs --features FEATURES
     """
@@ -54,7 +57,7 @@ def remix(
     hierarchy = ClassHierarchy.load(classes)
     cohort = Manifest.read(manifest, patients_are_slides=patients_are_slides)
     bags = BagDataset(cohort, hierarchy, features or manifest.parent / "h5_files", with_coords=True)
-    a, b = _views(bags, hierarchy, first, second, evidence, seed)
+    a, b = _views(bags, hierarchy, first, second, keep_label, evidence, seed)
     mixed = select_all(a.bag, b.bag, evidence=a.evidence, seed=seed)
     figure = draw(a, b, mixed, plane="umap" if plane == "umap" else "pca", seed=seed)
     with atomic.replacing(out) as part:
@@ -65,8 +68,9 @@ def remix(
 
 
 def _views(
-    bags: BagDataset, hierarchy: ClassHierarchy, first: str, second: str, evidence: bool, seed: int
+    bags: BagDataset, hierarchy: ClassHierarchy, first: str, second: str, keep_label: bool, evidence: bool, seed: int
 ) -> tuple[BagView, BagView]:
+    """The two slides, the one whose label the remixed bag carries first."""
     from pams_mil.errors import ManifestError, nearest
     from pams_mil.report.remix_figure import BagView
 
@@ -76,12 +80,22 @@ def _views(
             raise ManifestError(f"The manifest has no slide {name!r}.{nearest(name, place)}")
     ranks, names = hierarchy.ranks(), hierarchy.names()
     targets = {name: bags.sources[place[name]].target for name in (first, second)}
-    if ranks[targets[first]] == ranks[targets[second]]:
-        raise ManifestError(
-            f"Neither slide is more urgent: {first!r} is {names[targets[first]]} and {second!r} is "
-            f"{names[targets[second]]}. Remix needs two slides of different urgency."
-        )
-    urgent, other = sorted((first, second), key=lambda name: -ranks[targets[name]])
+    found = f"{first!r} is {names[targets[first]]} and {second!r} is {names[targets[second]]}"
+    if keep_label:
+        less_urgent = ranks[targets[second]] < ranks[targets[first]]
+        if not less_urgent and (targets[first] != targets[second] or _same_patient(bags, place[first], place[second])):
+            raise ManifestError(
+                f"{first!r} cannot keep its label: {found}. With --keep-label the second slide must be less urgent, or "
+                "of the same class and another patient."
+            )
+        urgent, other = first, second
+    else:
+        if ranks[targets[first]] == ranks[targets[second]]:
+            raise ManifestError(
+                f"Neither slide is more urgent: {found}. Remix needs two slides of different urgency, or, with "
+                "--keep-label, two of one class."
+            )
+        urgent, other = sorted((first, second), key=lambda name: -ranks[targets[name]])
     scores = _evidence(bags, hierarchy, place[urgent], seed) if evidence else None
     views = []
     for name, own in ((urgent, scores), (other, None)):
@@ -89,6 +103,10 @@ def _views(
         coords = None if sample.coords_px0 is None else sample.coords_px0.numpy()
         views.append(BagView(sample.features, name, names[targets[name]], coords, own))
     return views[0], views[1]
+
+
+def _same_patient(bags: BagDataset, one: int, two: int) -> bool:
+    return bags.sources[one].patient_id == bags.sources[two].patient_id
 
 
 def _evidence(bags: BagDataset, hierarchy: ClassHierarchy, slide: int, seed: int) -> Tensor | None:
@@ -120,6 +138,6 @@ def _show(a: BagView, b: BagView, mixed: dict[str, Mixed], out: Path) -> None:
         counts = [int((rows.origin_bag == origin).sum()) for origin in (0, 1, -1)]
         shown.add_row(title, f"{counts[0]} of {len(a.bag)}", f"{counts[1]} of {len(b.bag)}", str(counts[2]),
                       f"{rows.weight_a:.2f}")  # fmt: skip
-    output.print(f"a, more urgent: {a.name} ({a.label}); b: {b.name} ({b.label})", highlight=False, markup=False)
+    output.print(f"a, whose label stays: {a.name} ({a.label}); b: {b.name} ({b.label})", highlight=False, markup=False)
     output.print(shown)
     output.print(f"Drawn in {out}", highlight=False, markup=False, soft_wrap=True)

@@ -9,7 +9,11 @@ is trained on g_y times as often as it occurs:
     g_y = (1 + q h_y) / (1 + q)    when it is added
 
 The first sum are less urgent slides that met one of y and took its label, the second are slides of y that met a less
-urgent one and kept theirs. Σ_y g_y π_y = 1. Rules under which the drawn slide keeps its label have g = 1.
+urgent one and kept theirs. Σ_y g_y π_y = 1.
+
+Rules under which the drawn slide keeps its label have g = 1 when the remixed bag replaces the drawn one. When it is
+added, slides without a partner are trained on less often: h_y is then 1 for classes with a partner and 0 for others,
+and g_y = (1 + q h_y) / Σ_k π_k (1 + q h_k). Under "keep_label" the least urgent class has none unless its own counts.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from pams_mil.remix.strategy import PartnerRule
 
 Array = npt.NDArray[np.float64]
-WITHOUT_DRIFT = ("same_class", "any")
+KEEPS_LABEL = ("same_class", "any", "keep_label")
 
 
 def prior_drift(
@@ -36,6 +40,7 @@ def prior_drift(
     rule: PartnerRule = "outranked",
     probability: float = 0.5,
     mode: Mode = "replace",
+    own_class: bool = True,
 ) -> Array:
     """The drift g, how many times as often each class is trained on as it occurs, [c].
 
@@ -45,9 +50,12 @@ def prior_drift(
         rule: Which slides may meet, as in `Pairing`.
         probability: How often a drawn slide is remixed.
         mode: "replace" or "add".
+        own_class: Under "keep_label", whether slides of one class may meet (two slides are taken for two patients).
 
     >>> prior_drift([59, 101, 165, 30, 24, 21], range(6)).round(2).tolist()
     [0.5, 0.69, 1.1, 1.55, 1.62, 1.68]
+    >>> prior_drift([59, 101, 165, 30, 24, 21], range(6), rule="keep_label").tolist()
+    [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     """
     slides, rank = np.asarray(counts, dtype=np.float64), np.asarray(ranks)
     if slides.ndim != 1 or slides.shape != rank.shape or not slides.sum() > 0 or (slides < 0).any():
@@ -59,11 +67,16 @@ def prior_drift(
         raise ParameterError(
             f"Expected mode 'replace' or 'add' and a probability from 0 to 1, found {mode!r} and {probability!r}."
         )
-    if rule in WITHOUT_DRIFT:
+    if rule == "keep_label" and mode == "add":
+        less_urgent = np.array([slides[rank < own].sum() for own in rank])
+        steps = 1 + probability * ((less_urgent > 0) | (own_class & (slides > 1)))
+        added: Array = steps * slides.sum() / (steps * slides).sum()
+        return added
+    if rule in KEEPS_LABEL:
         return np.ones(len(slides))
     if rule != "outranked":
         raise ParameterError(
-            f"The drift of the rule {rule!r} is not known; known are {listing((*WITHOUT_DRIFT, 'outranked'))}."
+            f"The drift of the rule {rule!r} is not known; known are {listing((*KEEPS_LABEL, 'outranked'))}."
         )
     share = _meetings(slides, rank)
     if share is None:

@@ -1,8 +1,13 @@
 """Which bags meet, how often, and what that does to the class counts: one object decides.
 
 Each draw is a pure function of (seed, epoch, slide id), so it does not depend on the order of slides, on workers or
-on an interruption. Urgency is compared at the finest level; where it decides the pair, tied and equal classes never
-meet, and the more urgent of the two is `a`, whose label the remixed bag carries at every level.
+on an interruption. Urgency is compared at the finest level. The label of `a` is the remixed bag's at every level; tied
+classes never meet where urgency decides the pair. Two rules go by urgency:
+
+    outranked    the partner is of any other rank and a is the more urgent of the two: the less urgent change label
+    keep_label   the drawn slide is a and keeps its label; the partner is less urgent, or (own_class) of the same class
+                 and another patient. Every class is trained on as often as it occurs, and with own_class every class is
+                 remixed alike, so that being a mixture says nothing about urgency.
 """
 
 from __future__ import annotations
@@ -15,12 +20,14 @@ import numpy as np
 import torch
 
 from pams_mil import seeding
-from pams_mil.errors import ParameterError
+from pams_mil.errors import ConfigError, ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy, Ints
 from pams_mil.parameters import require_choice, require_number
 from pams_mil.remix.strategy import PARTNER_RULES, PartnerRule
 
 Mode = Literal["replace", "add"]
+BY_URGENCY = ("outranked", "keep_label")
+"""Rules between which a run may choose; the others belong to what a strategy makes of two bags."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +59,20 @@ class Pairing:
         hierarchy: the class hierarchy.
         slide_ids: one unique id per training slide.
         targets: finest-level class index of each slide.
-        rule: which slides may meet; take it from the strategy's `partner`.
+        rule: which slides may meet and which of the two is `a`; see `rule_for`.
         probability: how often a drawn slide is remixed.
         mode: "replace" trains on the remixed bag instead of the drawn one, "add" on both.
         seed: the run's seed.
+        patients: patient of each slide, for `own_class`; None: every slide is one.
+        own_class: under "keep_label", whether slides of the same class and another patient may be partners.
 
     >>> hierarchy = ClassHierarchy.flat(["benign", "atypical", "malignant"])
     >>> pairing = Pairing(hierarchy, ["s1", "s2", "s3"], [0, 0, 2], probability=1.0)
     >>> pairing.draw(0, epoch=0), pairing.draw(2, epoch=0).a  # s1 can only meet s3, which is more urgent
     (Pair(a=2, b=0), 2)
+    >>> keeping = Pairing(hierarchy, ["s1", "s2", "s3"], [0, 0, 2], rule="keep_label", probability=1.0)
+    >>> keeping.draw(0, epoch=0), keeping.partners(2)
+    (Pair(a=0, b=1), [0, 1])
     """
 
     hierarchy: ClassHierarchy
@@ -70,7 +82,10 @@ class Pairing:
     probability: float = 0.5
     mode: Mode = "replace"
     seed: int = 0
+    patients: Sequence[str] | None = None
+    own_class: bool = True
     _ranks: Ints = field(init=False, repr=False, compare=False)
+    _own: Ints = field(init=False, repr=False, compare=False)
     _order: Ints = field(init=False, repr=False, compare=False)
     _keys: Ints = field(init=False, repr=False, compare=False)
 
@@ -88,30 +103,60 @@ class Pairing:
             raise ParameterError(
                 f"targets must be class indices from 0 to {classes - 1}, found {list(self.targets)!r}."
             )
+        if not isinstance(self.own_class, bool) or (self.patients is not None and len(self.patients) != len(ids)):
+            raise ParameterError(
+                f"Pairing needs own_class true or false and one patient per slide; found {self.own_class!r} and "
+                f"{len(ids if self.patients is None else self.patients)} patients for {len(ids)} slides."
+            )
         targets = np.asarray(self.targets, dtype=np.int64)
         object.__setattr__(self, "_ranks", self.hierarchy.ranks()[targets])
-        keys = {"outranked": self._ranks, "same_class": targets, "any": np.arange(len(targets))}[self.rule]
-        object.__setattr__(self, "_order", np.argsort(keys, kind="stable"))
-        object.__setattr__(self, "_keys", keys[self._order])
+        object.__setattr__(self, "_own", self._own_keys(targets))
+        object.__setattr__(self, "_order", np.argsort(self._own, kind="stable"))
+        object.__setattr__(self, "_keys", self._own[self._order])
+
+    def _own_keys(self, targets: Ints) -> Ints:
+        """A number per slide by which slides are sorted, so that the partners of each lie in one or two runs."""
+        if self.rule != "keep_label":
+            keys = {"outranked": self._ranks, "same_class": targets, "any": np.arange(len(targets))}
+            return keys[self.rule]
+        names = self.slide_ids if self.patients is None else self.patients
+        number = {name: position for position, name in enumerate(dict.fromkeys(names))}
+        patient = np.array([number[name] for name in names], dtype=np.int64)
+        # By rank, then class, then patient: less urgent slides come first, a class and a patient's part of it are runs.
+        return (self._ranks * self.hierarchy.num_classes() + targets) * max(1, len(names)) + patient
 
     def partners(self, slide: int) -> list[int]:
         """Slides that may meet `slide`; under "same_class" the slide itself is among them."""
         return [self._partner(slide, number) for number in range(self._count(slide))]
 
-    def _peers(self, slide: int) -> tuple[int, int]:
-        """Where slides like this one (of its rank, of its class, or itself alone) lie in the order."""
-        key = {"outranked": int(self._ranks[slide]), "same_class": self.targets[slide], "any": slide}[self.rule]
-        return int(np.searchsorted(self._keys, key)), int(np.searchsorted(self._keys, key, side="right"))
+    def _runs(self, slide: int) -> list[tuple[int, int]]:
+        """Where the partners of a slide lie in the order: from one place up to another, once or more."""
+        key = int(self._own[slide])
+        first, last = self._place(key), self._place(key + 1)
+        if self.rule == "same_class":
+            return [(first, last)]
+        if self.rule != "keep_label":
+            return [(0, first), (last, len(self._keys))]
+        of_class = len(self._keys)
+        of_rank = of_class * self.hierarchy.num_classes()
+        less_urgent = [(0, self._place(int(self._ranks[slide]) * of_rank))]
+        if not self.own_class:
+            return less_urgent
+        begin = key - key % of_class
+        return [*less_urgent, (self._place(begin), first), (last, self._place(begin + of_class))]
+
+    def _place(self, key: int) -> int:
+        return int(np.searchsorted(self._keys, key))
 
     def _count(self, slide: int) -> int:
-        first, last = self._peers(slide)
-        return last - first if self.rule == "same_class" else len(self._keys) - (last - first)
+        return sum(last - first for first, last in self._runs(slide))
 
     def _partner(self, slide: int, number: int) -> int:
-        first, last = self._peers(slide)
-        if self.rule == "same_class":
-            return int(self._order[first + number])
-        return int(self._order[number if number < first else number + last - first])
+        for first, last in self._runs(slide):
+            if number < last - first:
+                return int(self._order[first + number])
+            number -= last - first
+        raise ParameterError(f"Slide {self.slide_ids[slide]!r} has no partner of that number.")
 
     def draw(self, slide: int, epoch: int) -> Pair | None:
         """The pair that `slide` is remixed into in `epoch`, or None when it stays as it is."""
@@ -140,7 +185,8 @@ class Pairing:
     def class_counts(self, epoch: int) -> tuple[Ints, Ints]:
         """Slides per finest class as they are, and as trained on in `epoch` (by the label that a step carries).
 
-        Remixed bags carry the more urgent label, so classes drift toward urgency; the least urgent class loses most.
+        Under "outranked" remixed bags carry the more urgent label, so classes drift toward urgency and the least urgent
+        one loses most. Under "keep_label" nothing drifts.
 
         >>> hierarchy = ClassHierarchy.flat(["low", "high"])
         >>> before, after = Pairing(hierarchy, ["a", "b", "c"], [0, 0, 1], probability=1.0).class_counts(epoch=0)
@@ -151,3 +197,23 @@ class Pairing:
         trained = [step.labeled_by for slide in range(len(targets)) for step in self.steps(slide, epoch)]
         classes = self.hierarchy.num_classes()
         return np.bincount(targets, minlength=classes), np.bincount(targets[trained], minlength=classes)
+
+
+def rule_for(partner: PartnerRule, asked: PartnerRule | None) -> PartnerRule:
+    """The rule of a run: the strategy's own unless another one is asked for that suits what it makes.
+
+    >>> rule_for("outranked", None), rule_for("outranked", "keep_label")
+    ('outranked', 'keep_label')
+    >>> rule_for("any", "keep_label")
+    Traceback (most recent call last):
+    pams_mil.errors.ConfigError: pairing.rule 'keep_label' does not go with this remix, whose rule is 'any': ...
+    """
+    if asked is None or asked == partner or (asked in BY_URGENCY and partner in BY_URGENCY):
+        return asked or partner
+    if partner in BY_URGENCY:
+        raise ConfigError(f"pairing.rule must be one of {listing(BY_URGENCY)}, found {asked!r}.")
+    raise ConfigError(
+        f"pairing.rule {asked!r} does not go with this remix, whose rule is {partner!r}: its bags carry one class or "
+        "shares of two, never the more urgent of two. Leave pairing.rule out, or choose sfr, randommix, or pseudomix "
+        "with labels=urgent."
+    )

@@ -20,8 +20,9 @@ from pams_mil import discover
 from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.parameters import refuse_unknown
 
-PartnerRule = Literal["outranked", "same_class", "any"]
-"""Which bags may be paired: strictly less or more urgent ones, those of the same class, or any other bag."""
+PartnerRule = Literal["outranked", "keep_label", "same_class", "any"]
+"""Which bags may be paired: strictly less or more urgent ones (the more urgent is a), less urgent ones and others of
+its class (the drawn one is a), those of the same class, or any other bag."""
 
 FROM_A, FROM_B, SYNTHETIC = 0, 1, -1
 

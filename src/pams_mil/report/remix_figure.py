@@ -1,4 +1,4 @@
-"""What each remix strategy selects, drawn: the two bags in a plane, and the more urgent one where its tiles lie."""
+"""What each remix strategy selects, drawn: the two bags in a plane, and the one that gives the label on its tiles."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def draw(a: BagView, b: BagView, mixed: Mapping[str, Mixed], *, plane: Plane = "
         panel.set_title(f"{title}\n{_caption(rows, len(a.bag))}", fontsize=10)
     if a.coords_px0 is not None:
         _draw_layouts(axes[1], a, labels, mixed)
-    figure.suptitle(f"{a.name} ({a.label}), more urgent, into {b.name} ({b.label})", fontsize=12)
+    figure.suptitle(f"{a.name} ({a.label}), whose label stays, into {b.name} ({b.label})", fontsize=12)
     figure.legend(handles=_legend(), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     return figure
 
@@ -160,9 +160,9 @@ def _legend() -> list[Any]:
         return Line2D([], [], linestyle="", marker=marker, label=label, **style)
 
     return [
-        mark("less urgent bag", "s", color=_OTHER),
-        mark("more urgent bag, left out", "o", markerfacecolor="none", markeredgecolor=_INK),
-        mark("more urgent bag, chosen", "o", color=_CHOSEN),
+        mark("b, the other bag", "s", color=_OTHER),
+        mark("a, left out", "o", markerfacecolor="none", markeredgecolor=_INK),
+        mark("a, chosen", "o", color=_CHOSEN),
         mark("made by the strategy", "*", color=_MADE, markersize=9),
     ]
 

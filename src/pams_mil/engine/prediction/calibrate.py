@@ -30,7 +30,7 @@ from pams_mil.metrics.proper import brier, nll, rps
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.limits import explain_out_of_memory
 from pams_mil.remix.drift import coarser_drift, prior_drift
-from pams_mil.remix.pairing import Pairing
+from pams_mil.remix.pairing import Pairing, rule_for
 from pams_mil.remix.strategy import create_remix
 
 Array = npt.NDArray[np.float64]
@@ -195,9 +195,10 @@ def _drift(config: RunConfig, cohort: Cohort) -> tuple[Array | None, list[str]]:
     method = make_method(config.method)
     if method.remix in (None, "none"):
         return None, []
-    rule = create_remix(method.remix, **method.remix_options).partner
+    partner = create_remix(method.remix, **method.remix_options).partner
     counts = np.bincount(cohort.train.targets, minlength=cohort.hierarchy.num_classes())
-    options = {"rule": rule, "probability": Pairing.probability, "mode": Pairing.mode, **config.pairing}
+    options = {"probability": Pairing.probability, "mode": Pairing.mode, **config.pairing}
+    options["rule"] = rule_for(partner, config.pairing.get("rule"))
     try:
         drift = prior_drift(counts, cohort.hierarchy.ranks(), **options)
     except (ParameterError, TypeError) as error:

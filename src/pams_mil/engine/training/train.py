@@ -28,11 +28,11 @@ from pams_mil.errors import ConfigError, RunError, RunInterruptedError, counted
 from pams_mil.evaluate.cautions import FEW_PATIENTS
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.parameters import refuse_unknown
-from pams_mil.remix.pairing import Pairing
+from pams_mil.remix.pairing import Pairing, rule_for
 from pams_mil.remix.selection.evidence import score_evidence
 from pams_mil.remix.strategy import create_remix
 
-_PAIRING_OPTIONS = ("probability", "mode")
+_PAIRING_OPTIONS = ("rule", "own_class", "probability", "mode")
 
 
 def train(
@@ -95,9 +95,15 @@ def training_bags(config: RunConfig, cohort: Cohort) -> TrainingBags:
     remix = pairing = evidence = None
     if method.remix not in (None, "none"):
         remix = create_remix(method.remix, **method.remix_options)
-        ids = [source.name for source in cohort.train.sources]
+        sources = cohort.train.sources
+        options = {**config.pairing, "rule": rule_for(remix.partner, config.pairing.get("rule"))}
         pairing = Pairing(
-            cohort.hierarchy, ids, cohort.train.targets, rule=remix.partner, seed=config.seed, **config.pairing
+            cohort.hierarchy,
+            [source.name for source in sources],
+            cohort.train.targets,
+            seed=config.seed,
+            patients=[source.patient_id for source in sources],
+            **options,
         )
         if getattr(remix, "needs_evidence", False):
             evidence = _evidence(cohort, config.seed)

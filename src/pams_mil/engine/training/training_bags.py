@@ -109,7 +109,7 @@ class TrainingBags(Dataset[TrainingBag]):
         step = self.pairing.steps(key.slide, key.epoch)[key.part] if self.pairing is not None else None
         if step is not None and step.pair is not None and self.pairing is not None and self.remix is not None:
             a, b = (sample if i == key.slide else self.bags[i] for i in (step.pair.a, step.pair.b))
-            known = {} if self.evidence is None else {"evidence": self.evidence[step.pair.a]}
+            known = {} if self.evidence is None else {"evidence": self._evidence(step.pair.a, len(a.features))}
             mixed = self.remix(a.features, b.features, self.pairing.generator(key.slide, key.epoch), **known)
             features, name = mixed.features, f"{a.slide_id} remixed with {b.slide_id}"
             targets, weights = (a.target,), (1.0,)
@@ -126,6 +126,11 @@ class TrainingBags(Dataset[TrainingBag]):
             features, counts = features[rows], {**counts, "capped": 1.0}
         seed = seeding.derive(self.seed, "model", key.epoch, key.part, sample.slide_id)
         return TrainingBag(features, name, sample.slide_id, seed, targets, weights, counts)
+
+    def _evidence(self, slide: int, rows: int) -> Tensor | None:
+        """Evidence of a slide's rows for its label; the least urgent label is carried by every row alike."""
+        known = None if self.evidence is None else self.evidence[slide]
+        return torch.ones(rows) if known is None else known
 
 
 class BagLoader:
