@@ -102,7 +102,7 @@ def _chart(certificate: Certificate, points: Sequence[Point], dial: Dial) -> Mar
     label = "κ = ∞" if math.isinf(certificate.kappa) else f"certified, κ = {certificate.kappa:.3g}"
     side = "end" if x > 0.6 * width else ""
     parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" class="severe"/>')
-    parts.append(f'<text x="{x + (-11 if side else 11):.1f}" y="{y - 11:.1f}" class="{side}">{escape(label)}</text>')
+    parts.append(f'<text x="{x + (-11 if side else 11):.1f}" y="{y - 24:.1f}" class="{side}">{escape(label)}</text>')
     parts.append("</svg>")
     return Markup("".join(parts))  # noqa: S704  numbers and escaped text only
 
