@@ -73,13 +73,8 @@ def test_the_main_table_agrees_with_the_predictions_files(setting):
     section = run("main-table", setting)
     bench = json.loads((setting.out / "main-table" / "bench.json").read_text())
     arms = main_arms(TREE)
-    labels = [arm.label for arm in arms]
-    assert [row["method"] for row in bench["rows"]] == [
-        labels[0],
-        "CE + MSCE's cost",
-        *labels[1:],
-        "PAMS, bias removed",
-    ]
+    first, *rest = (arm.label for arm in arms)
+    assert [row["method"] for row in bench["rows"]] == [first, "CE + MSCE's cost", *rest, "PAMS, bias removed"]
     names = np.array(TREE.names())
     done = run_arms(setting, arms)
     entries = with_untrained(done, read_entries(done))
