@@ -198,7 +198,7 @@ def test_another_cohort_is_refused_and_nothing_written(tmp_path):
     folder = run(settings(cohort, epochs=12, lr=1e-2), tmp_path / "run")
     table = cohort / "manifest.csv"
     table.write_text(table.read_text().replace("val-3,p-val-3,d", "val-3,p-val-3,a"))
-    with pytest.raises(CheckpointError, match="no longer those it was trained with"):
+    with pytest.raises(CheckpointError, match="was trained with the label of slide"):
         calibrate(folder)
     assert not (folder / "calibration.json").exists()
 
@@ -235,9 +235,9 @@ def test_the_command(cohort, copied, tmp_path):
     arguments = ["predict", str(copied), str(cohort / "manifest.csv"), "--features", str(cohort / "bags")]
     done = runner.invoke(app, [*arguments, "--calibrated", "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    assert sorted(file.name for file in (tmp_path / "out").iterdir())[:2] == [
+    assert {file.name for file in (tmp_path / "out").iterdir()} >= {
         "predictions_calibrated.csv", "predictions_calibrated_group.csv"
-    ]  # fmt: skip
+    }  # fmt: skip
     table = read_table(tmp_path / "out" / "predictions_calibrated.csv")
     expected = predicted(cohort, copied, calibrated=True).probabilities[-1]
     np.testing.assert_allclose(np.asarray(table["p_a"], dtype=float), expected[:, 0])

@@ -18,7 +18,9 @@ from pams_mil.engine import open_run, predict
 from pams_mil.engine.config.grid_config import load_grid
 from pams_mil.engine.grid.benchmark_cell import run_cell
 from pams_mil.engine.grid.grid import run_grid
+from pams_mil.engine.run.run_identity import trained_slides
 from pams_mil.engine.training.train import train
+from pams_mil.errors import CheckpointError, RunError
 from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.remix.clustering.prototypes import compiled_lloyd
@@ -99,6 +101,35 @@ def test_a_benchmark_is_taken_up_without_training(golden):
     assert (golden / "bench/cells/abmil--ce--seed0/last.safetensors").stat().st_mtime_ns == trained
 
 
-def test_settings_are_read(golden):
-    assert open_run(golden / "run").config().seed == 0
+def test_lost_fold_is_found_again(golden):
+    """Version 0.1.0 did not store fold 0: the run would be scored on slides that trained it."""
     assert "fold" not in yaml.safe_load((golden / "fold0/config.yaml").read_text())["data"]
+    folder = open_run(golden / "fold0")
+    assert folder.config().data.fold == 0
+    assert open_run(golden / "run").config().data.fold is None
+    found = predict_run(golden / "fold0", split="test")
+    assert len(found) == 14
+    assert not set(found.names) & set(trained_slides(folder).slides("train", "val"))
+
+
+def test_run_of_fold_0_is_resumed_on_its_own_slides(golden):
+    before = (golden / "fold0/last.safetensors").read_bytes()
+    train(open_run(golden / "fold0").config(), golden / "fold0", resume=True)
+    assert (golden / "fold0/last.safetensors").read_bytes() == before
+
+
+def test_run_whose_table_has_changed_is_not_scored(golden):
+    table = golden / "cohort/manifest.csv"
+    rows = table.read_text().splitlines()
+    table.write_text("\n".join([rows[0], *reversed(rows[1:])]) + "\n")
+    with pytest.raises(RunError, match=r"cannot be told which slides trained .*version 0\.1\.0.*--manifest"):
+        predict_run(golden / "run", split="test")
+    with pytest.raises(CheckpointError, match=r"was trained with cohort.digest = "):
+        train(open_run(golden / "interrupted").config(), golden / "interrupted", resume=True)
+
+
+def test_settings_are_compared(golden):
+    config = open_run(golden / "interrupted").config()
+    changed = config.model_copy(update={"training": config.training.model_copy(update={"lr": 1.0})})
+    with pytest.raises(CheckpointError, match=r"training.lr = 0\.003, but now it is 1\.0"):
+        train(changed, golden / "interrupted", resume=True)

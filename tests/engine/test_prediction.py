@@ -116,7 +116,7 @@ def test_mismatches_are_refused_in_words(cohort, runs, tmp_path):
     other = make_cohort(tmp_path / "cohort")
     (other / "classes.yaml").write_text("name: tiny\nclasses:\n  Low: [b, a]\n  High: [c, d]\n")
     swapped = run(settings(other, epochs=1), tmp_path / "swapped")
-    with pytest.raises(CheckpointError, match="classes differ"):
+    with pytest.raises(CheckpointError, match=r"classes.order.class differ"):
         predicted(cohort, runs["pams"], swapped)
     with pytest.raises(RunError, match=r"not a run folder.*Did you mean 'pams'"):
         load_run(runs["pams"].parent / "pamss")

@@ -31,7 +31,7 @@ def test_run_folder_says_what_was_done(cohort, tmp_path):
     facts = json.loads((out / "run.json").read_text())
     assert facts["bags"] == {"train": SIZES["train"], "val": SIZES["val"]}
     assert facts["hierarchy"]["digest"]
-    assert facts["cohort_digest"]
+    assert facts["identity"]["digest"]
     assert facts["packages"]["torch"]
     assert facts["class_drift_by_remix"]["first_epoch"].keys() == set("abcd")
     status = open_run(out).status()
@@ -178,11 +178,11 @@ def test_resume_on_other_data_is_refused(tmp_path):
     manifest = tmp_path / "cohort/manifest.csv"
     text = manifest.read_text()
     manifest.write_text(text.replace("train-0,p-train-0,a", "train-0,p-train-0,b"))
-    with pytest.raises(CheckpointError, match="another training or validation slides"):
+    with pytest.raises(CheckpointError, match=r"the label of slide 'train-0' = 'a', but now it is 'b'"):
         run(settings(tmp_path / "cohort"), tmp_path / "run", resume=True)
     manifest.write_text(text)
     (tmp_path / "cohort/classes.yaml").write_text("name: tiny\nclasses:\n  Low: [[a, b]]\n  High: [c, d]\n")
-    with pytest.raises(CheckpointError, match="another class hierarchy"):
+    with pytest.raises(CheckpointError, match=r"classes.order.class = 'a ≺ b ≺ c ≺ d', but now it is 'a ≡ b ≺ c ≺ d'"):
         run(settings(tmp_path / "cohort"), tmp_path / "run", resume=True)
 
 

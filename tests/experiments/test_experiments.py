@@ -150,6 +150,13 @@ def test_cifar10_reads_a_folder_of_class_folders(setting, tmp_path):
     stored = list((tmp_path / "out" / "cifar10" / "runs").glob("*/predictions.csv"))
     assert len(stored) == 5
     assert len(read_predictions(stored[0], ClassHierarchy.load("cifar10"))) == 20
+    written = {path: path.stat().st_mtime_ns for path in stored}
+    run("cifar10", there)
+    assert {path: path.stat().st_mtime_ns for path in stored} == written
+    # Other images under the same settings are another study: nothing of the first may be shown as theirs.
+    Image.fromarray(255 - pixels).save(tmp_path / "cifar/train" / label / "0.png")
+    run("cifar10", there)
+    assert all(path.stat().st_mtime_ns > written[path] for path in stored)
 
 
 def test_every_experiment_is_listed():

@@ -91,16 +91,22 @@ def predict_run(
     """Predict with a run, by default on its own manifest, read as it was for training."""
     from pams_mil.engine.prediction.predict import predict
     from pams_mil.engine.run.folder import open_run
+    from pams_mil.engine.run.run_identity import refuse_trained, trained_slides
     from pams_mil.engine.training.run_cohort import features_path
 
     if manifest is not None:
         return predict([run], manifest, split=split, features=features, **options)
-    data = open_run(run).config().data
-    return predict(
+    folder = open_run(run)
+    data = folder.config().data
+    seen = trained_slides(folder) if split in ("test", "calib") else None
+    found = predict(
         [run], data.manifest, split=split, features=features or features_path(data), columns=data.columns or None,
         fold=data.fold, splits=data.splits, clini=data.clini, patients_are_slides=data.patients_are_slides,
         merge_cases=data.merge_cases, **options,
     )  # fmt: skip
+    if seen is not None:
+        refuse_trained(seen, found.names, found.patient_ids, run)
+    return found
 
 
 def _out_of_fold(run: Path, name: str, split: str, classes: str | None, tag: tuple[str, str] | None) -> Predictions:

@@ -53,6 +53,7 @@ class ModelAudit:
             "slides": len(self.predictions),
             "patients": self.predictions.num_patients,
             "decided_by": self.predictions.decided_by or None,
+            "made_by": list(self.predictions.made_by),
             "cautions": [caution.to_json() for caution in self.cautions],
             "notes": list(self.predictions.notes),
             "levels": {

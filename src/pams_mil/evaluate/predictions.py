@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ class Predictions:
     """Who was predicted as what; indices and probabilities [n], [n, C] are of the finest level.
 
     `patient_ids` is None when the file has no patient column; then every slide counts as its own patient.
+    `made_by` says which runs made them, as `Identity` does, and is empty when nobody said.
     `decided_by` is the rule that made the predictions from the probabilities, empty when nobody said.
     """
 
@@ -41,6 +43,7 @@ class Predictions:
     layout: str = "memory"
     notes: tuple[str, ...] = ()
     decided_by: str = ""
+    made_by: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         columns = (self.target, self.predicted, self.probabilities, self.patient_ids, *self.tags.values())
@@ -93,6 +96,7 @@ class Predictions:
             layout=self.layout,
             notes=self.notes,
             decided_by=self.decided_by,
+            made_by=self.made_by,
         )
 
     def tagged(self, tag: str, value: str) -> Predictions:

@@ -47,13 +47,11 @@ LOSSES = {
 
 def run(setting: Setting) -> Section:
     """Train one network per loss and seed; report the table and the expected class of the misclassified."""
-    if setting.manifest is None:
-        raise ConfigError("cifar10 needs a local copy: --manifest FOLDER with the python batches or class folders.")
-    hierarchy = ClassHierarchy.load("cifar10")
+    images, hierarchy = _images(setting), ClassHierarchy.load("cifar10")
     entries = [Entry("ResNet-18" if not setting.quick else "small network", arm.label, {}) for arm in ARMS]
     jobs = [(entry, seed) for seed in setting.seeds for entry in entries]
     for number, (entry, seed) in enumerate(jobs):
-        entry.runs[f"seed {seed}"] = _predictions(setting, hierarchy, entry.method, seed)
+        entry.runs[f"seed {seed}"] = _predictions(setting, hierarchy, images, entry.method, seed)
         setting.tell((number + 1) / len(jobs), f"{entry.method}, seed {seed}: done")
     bench = summarize(entries, reference="MSCE", resamples=setting.resamples)
     files = bench_files(bench, setting.folder(NAME))
@@ -102,17 +100,20 @@ def _tables(bench: Bench, hierarchy: ClassHierarchy, expected: Mapping[str, Sequ
     return (*bench_tables(bench), Table(caption, ("loss", *hierarchy.names()), rows))
 
 
-def _predictions(setting: Setting, hierarchy: ClassHierarchy, label: str, seed: int) -> Predictions:
-    """Predictions of one run, read back when an earlier run with the same budget left them."""
-    sizes = {"train": 4000, "val": 1, "test": 1000} if setting.quick else {"train": 50_000, "val": 1, "test": 10_000}
-    sizes.update({key: int(value) for key, value in setting.data.items() if key in sizes})
+def _predictions(
+    setting: Setting, hierarchy: ClassHierarchy, images: tuple[ImageSet, ImageSet], label: str, seed: int
+) -> Predictions:
+    """Predictions of one run, read back when an earlier run of the same images, classes and budget left them."""
+    train, test = images
     budget = Budget(**{"epochs": 8 if setting.quick else 30, **setting.training})
     folder = setting.folder(NAME) / "runs" / f"{LOSSES[label].__name__}-seed{seed}"
-    settings = {"sizes": sizes, "budget": vars(budget), "quick": setting.quick, "seed": seed, "loss": label}
+    settings = {
+        "budget": vars(budget), "quick": setting.quick, "seed": seed, "loss": label, "classes": hierarchy.digest,
+        "images": {"train": train.digest, "test": test.digest},
+    }  # fmt: skip
     marker = folder / "settings.json"
     if marker.exists() and marker.read_text("utf-8") == atomic.strict_json(settings) + "\n":
         return read_predictions(folder / "predictions.csv", hierarchy, name=label)
-    train, test = _images(setting, sizes)
     network = partial(small_network if setting.quick else resnet18, hierarchy.num_classes())
     found = train_and_predict(
         label, network, LOSSES[label](hierarchy), train, test, hierarchy, budget=budget, seed=seed
@@ -122,8 +123,11 @@ def _predictions(setting: Setting, hierarchy: ClassHierarchy, label: str, seed: 
     return found
 
 
-def _images(setting: Setting, sizes: Mapping[str, int]) -> tuple[ImageSet, ImageSet]:
+def _images(setting: Setting) -> tuple[ImageSet, ImageSet]:
+    """Training and test images of the local copy."""
     if setting.manifest is None:
-        raise ConfigError("cifar10 needs a local copy of the images.")
+        raise ConfigError("cifar10 needs a local copy: --manifest FOLDER with the python batches or class folders.")
+    sizes = {"train": 4000, "val": 1, "test": 1000} if setting.quick else {"train": 50_000, "val": 1, "test": 10_000}
+    sizes.update({key: int(value) for key, value in setting.data.items() if key in sizes})
     cohort = Cifar10(source=setting.manifest, **sizes)
     return ImageSet(*cohort.images("train")), ImageSet(*cohort.images("test"))

@@ -5,8 +5,10 @@ The severity losses need no bags: this is the plain PyTorch loop of anyone's pro
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +28,15 @@ class ImageSet:
 
     images: Images
     target: npt.NDArray[np.int64]
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits of images and classes."""
+        hasher = hashlib.blake2b(digest_size=16)
+        for values in (self.images, self.target):
+            hasher.update(f"{values.dtype.str}{values.shape}".encode())
+            hasher.update(np.ascontiguousarray(values).data)
+        return hasher.hexdigest()
 
 
 @dataclass(frozen=True)

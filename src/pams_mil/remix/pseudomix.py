@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pams_mil.parameters import require_choice, require_count, require_number
-from pams_mil.remix.clustering.prototypes import Init, check_clustering, cluster
+from pams_mil.remix.clustering.prototypes import Init, backend, check_clustering, cluster
 from pams_mil.remix.strategy import (
     FROM_A,
     FROM_B,
@@ -66,6 +66,11 @@ class PseudoMix:
     def partner(self) -> PartnerRule:
         """Any other bag; with the more urgent label alone, a strictly less urgent one."""
         return "any" if self.labels == "soft" else "outranked"
+
+    @property
+    def backend(self) -> str:
+        """Which code clusters, where that depends on what is installed."""
+        return backend(self.init)
 
     def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
         """The chosen rows of a, then those of b, each in their original order."""

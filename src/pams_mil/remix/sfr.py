@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from pams_mil.parameters import require_choice, require_count, require_number
-from pams_mil.remix.clustering.prototypes import Clusters, Init, check_clustering, cluster
+from pams_mil.remix.clustering.prototypes import Clusters, Init, backend, check_clustering, cluster
 from pams_mil.remix.selection.evidence import convincing_rows
 from pams_mil.remix.selection.neighbors import distant_rows
 from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, take
@@ -72,6 +72,11 @@ class SFR:
     def needs_evidence(self) -> bool:
         """Whether calls must bring the evidence of a's rows."""
         return self.selection == "evidence"
+
+    @property
+    def backend(self) -> str | None:
+        """Which code selects rows, where that depends on what is installed."""
+        return backend(self.init) if self.selection == "clusters" else None
 
     def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator, *, evidence: Tensor | None = None) -> Mixed:
         """Z_{a+b}: all rows of b, then the chosen rows of a in their original order.

@@ -179,13 +179,6 @@ class RunConfig(Strict):
         """
         return {**self.model_dump(mode="json"), "data": self.data.model_dump(mode="json", exclude_defaults=True)}
 
-    def fingerprint(self) -> dict[str, Any]:
-        """What must not change when a run is resumed: all but where the data lies and what computes it."""
-        content = self.to_json()
-        del content["data"], content["compute"], content["classes"]
-        content["devices"] = [self.compute.devices, self.compute.nodes, self.compute.precision]
-        return content
-
 
 Config = TypeVar("Config", bound=BaseModel)
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import signal
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pams_mil import atomic
+from pams_mil.data.bags.store import open_store
 from pams_mil.engine.config.grid_config import Cell
+from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.prediction.predict import predict
+from pams_mil.engine.run.blueprint import complete
 from pams_mil.engine.run.folder import RunFolder, read_json
-from pams_mil.engine.training.run_cohort import features_path
+from pams_mil.engine.run.identity import Identity, differences
+from pams_mil.engine.run.trained_slides import TrainedSlides, file_digest
+from pams_mil.engine.training.run_cohort import Features, features_path, look_at_features, read_manifest
 from pams_mil.engine.training.train import train
 from pams_mil.errors import PamsError, RunError, RunInterruptedError
+from pams_mil.hierarchy import ClassHierarchy
 
 DONE = "cell.json"
 TEST_SPLIT = "test"
@@ -51,6 +58,42 @@ def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResul
     return CellResult(cell.key, seconds=time.monotonic() - started)
 
 
+@dataclass(frozen=True)
+class ExpectedCell:
+    """What a finished cell must be: its run, and the slides it was tested on."""
+
+    identity: Identity
+    test: TrainedSlides
+
+    @classmethod
+    def of(cls, config: RunConfig, data: CellData) -> ExpectedCell:
+        """What a cell with these settings would be on this data."""
+        identity = Identity.of(complete(config.resolved()), data.hierarchy, data.seen, data.features.origin)
+        return cls(identity, data.test)
+
+
+@dataclass(frozen=True)
+class CellData:
+    """The data of a cell as it is now; cells of one fold share it."""
+
+    hierarchy: ClassHierarchy
+    seen: TrainedSlides
+    test: TrainedSlides
+    features: Features
+
+    @classmethod
+    def of(cls, config: RunConfig) -> CellData:
+        """Read the classes, the table and the first training bag."""
+        manifest = read_manifest(config.data)
+        store = open_store(features_path(config.data), manifest)
+        return cls(
+            ClassHierarchy.load(config.classes),
+            TrainedSlides.of(manifest, "train", "val"),
+            TrainedSlides.of(manifest, TEST_SPLIT),
+            look_at_features(store, manifest.select("train")),
+        )
+
+
 def predict_test(cell: Cell, folder: RunFolder) -> None:
     """Predict the test split with the best checkpoint, then mark the cell as done."""
     data = cell.config.data
@@ -65,14 +108,38 @@ def predict_test(cell: Cell, folder: RunFolder) -> None:
             f"{len(found.failures)} slides of the test split could not be predicted, so this run cannot be compared "
             f"with others. The first is {slide!r}: {reason}"
         )
-    found.write(folder.path)
-    atomic.write_json(folder.path / DONE, {"settings": cell.config.fingerprint(), "slides": len(found)})
+    files = {path.name: file_digest(path) for path in found.write(folder.path)}
+    tested = TrainedSlides.of(read_manifest(data), TEST_SPLIT)
+    marker = {**found.made_by[0], "test": tested.summary(), "files": files, "slides": len(found)}
+    atomic.write_json(folder.path / DONE, marker)
 
 
-def is_done(cell: Cell, out: Path) -> bool:
-    """Whether the cell was finished with these very settings."""
-    marker = read_json(out / cell.key / DONE)
-    return bool(marker) and marker.get("settings") == cell.config.fingerprint()
+def is_done(cell: Cell, out: Path, expected: ExpectedCell | None) -> bool:
+    """Whether the cell was finished as what is expected now, and its predictions are those it was finished with."""
+    folder = out / cell.key
+    marker = read_json(folder / DONE)
+    if expected is None or "identity" not in marker or marker.get("test") != expected.test.summary():
+        return False
+    try:
+        unlike = differences(Identity.from_json(marker["identity"]), expected.identity)
+        return not unlike and all(file_digest(folder / name) == found for name, found in marker["files"].items())
+    except (PamsError, KeyError, TypeError, AttributeError, OSError):
+        return False
+
+
+def expected_cells(wanted: Sequence[Cell]) -> dict[str, ExpectedCell | None]:
+    """What every cell must be, by key; None where the data cannot be read, which running the cell will explain."""
+    read: dict[tuple[str, str], CellData] = {}
+    found: dict[str, ExpectedCell | None] = {}
+    for cell in wanted:
+        place = (cell.config.data.model_dump_json(), cell.config.classes)
+        try:
+            if place not in read:
+                read[place] = CellData.of(cell.config)
+            found[cell.key] = ExpectedCell.of(cell.config, read[place])
+        except PamsError:
+            found[cell.key] = None
+    return found
 
 
 def epochs_done(cell: Cell, out: Path) -> int:

@@ -18,7 +18,7 @@ from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.engine.run.run_checkpoints import differences
+from pams_mil.engine.run.identity import nested_differences
 from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -165,7 +165,7 @@ def replace_fold(config: RunConfig) -> RunConfig:
 
 def _refuse_another(folder: CrossValidationFolder, asked: Mapping[str, Any]) -> None:
     plain = json.loads(json.dumps(asked))
-    changes = differences(folder.asked(), plain)
+    changes = nested_differences(folder.asked(), plain)
     if changes:
         key, before, now = changes[0]
         name = {"slides_and_folds": "the slides, labels or folds (digest)", "classes": "the class hierarchy (digest)"}

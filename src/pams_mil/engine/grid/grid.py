@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,14 @@ from typing import Protocol
 
 from pams_mil import atomic
 from pams_mil.engine.config.grid_config import Cell, GridConfig, cells
-from pams_mil.engine.grid.benchmark_cell import CellResult, epochs_done, is_done, resolve
+from pams_mil.engine.grid.benchmark_cell import (
+    CellResult,
+    ExpectedCell,
+    epochs_done,
+    expected_cells,
+    is_done,
+    resolve,
+)
 from pams_mil.engine.run.lock import locked
 from pams_mil.errors import ConfigError
 
@@ -36,11 +43,13 @@ class GridRun:
     out: Path
     cells: tuple[Cell, ...]
     failures: dict[str, str]
+    expected: Mapping[str, ExpectedCell | None]
+    """What every cell must be, by its key."""
 
     @property
     def finished(self) -> list[Cell]:
         """Cells whose predictions exist."""
-        return [cell for cell in self.cells if is_done(cell, self.out)]
+        return [cell for cell in self.cells if is_done(cell, self.out, self.expected[cell.key])]
 
 
 def run_grid(grid: GridConfig, out: Path | str, engine: Engine, *, progress: Progress | None = None) -> GridRun:
@@ -62,8 +71,10 @@ def _run_cells(wanted: Sequence[Cell], out: Path, cell_folder: Path, engine: Eng
     keys = [cell.key for cell in planned]
     if len(set(keys)) < len(keys):
         raise ConfigError("Two cells of the grid would share a folder; choose labels that differ in more than case.")
-    pending = [cell for cell in planned if not is_done(cell, cell_folder)]
+    expected = expected_cells(planned)
+    pending = [cell for cell in planned if not is_done(cell, cell_folder, expected[cell.key])]
     failures: dict[str, str] = {}
+    ended: set[str] = set()
     done = len(planned) - len(pending)
     tell(done / len(planned), f"{done} of {len(planned)} runs were done already" if done else "")
     results = engine.run(pending, cell_folder, _owner(out)) if pending else (None for _ in ())
@@ -72,14 +83,15 @@ def _run_cells(wanted: Sequence[Cell], out: Path, cell_folder: Path, engine: Eng
             text = ""
             if result is not None:
                 done += 1
+                ended.add(result.key)
                 text = f"{result.key}: {result.error or f'done in {result.seconds:.0f} s'}"
                 if result.error:
                     failures[result.key] = result.error
-            under_way = [cell for cell in pending if not is_done(cell, cell_folder) and cell.key not in failures]
+            under_way = [cell for cell in pending if cell.key not in ended]
             share = sum(min(1.0, epochs_done(cell, cell_folder) / cell.config.training.epochs) for cell in under_way)
             tell((done + share) / len(planned) if under_way else done / len(planned), text)
     atomic.write_csv(out / "failures.csv", ["cell", "error"], sorted(failures.items()))
-    return GridRun(cell_folder, tuple(planned), failures)
+    return GridRun(cell_folder, tuple(planned), failures, expected)
 
 
 def default_workers() -> int:

@@ -18,9 +18,11 @@ from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalib
 from pams_mil.engine.run.blueprint import make_method
 from pams_mil.engine.run.checkpoint import weights_digest
 from pams_mil.engine.run.folder import RunFolder, open_run
+from pams_mil.engine.run.identity import DATA_PARTS, Identity, refuse_other
+from pams_mil.engine.run.run_identity import with_slides
 from pams_mil.engine.training.learner import Learner
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
-from pams_mil.errors import CheckpointError, PamsError, ParameterError, RunError, listing
+from pams_mil.errors import PamsError, ParameterError, RunError, listing
 from pams_mil.evaluate.calibration import Form, cross_calibrated, fit_calibration, prove_form
 from pams_mil.evaluate.debias import SMALLEST, TrainingBias, msce_posterior
 from pams_mil.hierarchy import ClassHierarchy
@@ -60,7 +62,7 @@ def calibrate(
     config, loaded = folder.config(), load_run(folder.path, trusted=trusted, device=place)
     hierarchy = loaded.blueprint.hierarchy
     cohort = open_cohort(config.data, hierarchy)
-    _refuse_another_cohort(loaded, cohort)
+    _refuse_another_cohort(loaded, cohort, config)
     said, kept, failures = _predict(loaded.learner, cohort.val, place, progress)
     slides = _Slides.of([cohort.val.sources[index] for index in kept], hierarchy)
     drift, notes = _drift(config, cohort)
@@ -238,11 +240,7 @@ def _msce(learner: Learner, position: int) -> LevelLoss | None:
     return None
 
 
-def _refuse_another_cohort(loaded: LoadedRun, cohort: Cohort) -> None:
-    trained = loaded.state.get("cohort")
-    if trained is not None and trained != cohort.digest:
-        raise CheckpointError(
-            f"The slides, labels or features of {loaded.path} are no longer those it was trained with (digest "
-            f"{trained}, now {cohort.digest}), so validation slides may have become training slides. Restore the table "
-            "that the run names, or train again."
-        )
+def _refuse_another_cohort(loaded: LoadedRun, cohort: Cohort, config: RunConfig) -> None:
+    """Validation slides may have become training slides where the table has changed."""
+    now = Identity.of(config, cohort.hierarchy, cohort.slides, cohort.features.origin)
+    refuse_other(with_slides(loaded.identity, RunFolder(loaded.path)), now, loaded.path, parts=DATA_PARTS)

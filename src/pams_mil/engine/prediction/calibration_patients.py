@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pams_mil.data.manifest.manifest import PARTS, Manifest
+from pams_mil.data.manifest.manifest import PARTS
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.prediction.predict import predict
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.folder import RunFolder
+from pams_mil.engine.run.run_identity import trained_slides
+from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.engine.training.run_cohort import features_path, read_manifest
 from pams_mil.errors import CertificateError, PamsError, listing, nearest
 
@@ -111,7 +113,7 @@ def _reservations(run: Path, config: RunConfig | None, found: SlidePredictions, 
     if config is None:
         return [f"It cannot be checked which patients trained {run}: it has no config.yaml."]
     try:
-        manifest = read_manifest(config.data)
+        seen = trained_slides(RunFolder(run))
     except PamsError as error:
         return [f"It cannot be checked which patients trained {run}: {error}"]
     reasons = []
@@ -121,17 +123,15 @@ def _reservations(run: Path, config: RunConfig | None, found: SlidePredictions, 
     elif calibrated:
         used.append(("val", f"fitted the calibration of {run}"))
     for split, what in used:
-        known = _shared(manifest, split, found)
+        known = _shared(seen, split, found)
         if known:
             reasons.append(f"{len(known)} of the calibration patients {what}: {listing(known, most=3)}.")
     return reasons
 
 
-def _shared(manifest: Manifest, split: str, found: SlidePredictions) -> list[str]:
-    """Patients, and slides under any other patient, that a split of the run's own table has too."""
-    records = [record for record in manifest if record.split == split]
-    patients = {record.patient_id for record in records}
-    slides = {record.slide_id for record in records}
+def _shared(seen: TrainedSlides, split: str, found: SlidePredictions) -> list[str]:
+    """Patients, and slides under any other patient, that the run has seen in a part."""
+    patients, slides = set(seen.patients(split)), set(seen.slides(split))
     return list(
         dict.fromkeys(
             patient

@@ -80,6 +80,8 @@ def _description(run: LoadedRun, state: dict[str, Any], found: dict[str, str]) -
             for name, level in zip(output_names(run), run.learner.levels, strict=True)
         ],
         "hierarchy_digest": hierarchy.digest,
+        "identity": run.identity.to_json(),
+        "weights": run.weights,
         "selected_by": {key: state.get(key) for key in ("metric", "score", "epoch")},
         "files": found,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.blueprint import Blueprint
 from pams_mil.engine.run.cv_folder import with_folds
 from pams_mil.engine.run.folder import RunFolder, require_run
+from pams_mil.engine.run.identity import Identity, differences
 from pams_mil.engine.run.run_checkpoints import load_weights
 from pams_mil.engine.training.learner import Learner, Prediction
 from pams_mil.engine.training.run_cohort import Features, look_at_features
@@ -41,6 +43,21 @@ class LoadedRun:
     learner: Learner
     blueprint: Blueprint
     state: dict[str, Any]
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What the run is."""
+        return Identity.of_state(self.state)
+
+    @cached_property
+    def weights(self) -> str:
+        """Digest of the weights, the same wherever they are stored."""
+        return checkpoint.weights_digest(self.learner.state_dict())
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What is said of this run wherever its results go: what it is, and with which weights."""
+        return {"run": self.path.name, "identity": self.identity.to_json(), "weights": self.weights}
 
 
 def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, device: str = "cpu") -> LoadedRun:
@@ -64,7 +81,7 @@ def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, de
 
 def identity_of(run: LoadedRun, *, calibrated: bool = False) -> str:
     """Identity of the weights of a run, with its calibration if applied; the same where it was exported to."""
-    weights = checkpoint.weights_digest(run.learner.state_dict())
+    weights = run.weights
     found = _calibration(run) if calibrated else None
     return weights if found is None else f"{weights}+{found.identity}"
 
@@ -117,7 +134,7 @@ def predict(
     )
     found = dict(_predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress))
     weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
-    return replace(_gather(loaded, table, found), weights=weights)
+    return replace(_gather(loaded, table, found), weights=weights, made_by=tuple(run.origin for run in loaded))
 
 
 def _predict_bags(
@@ -246,15 +263,10 @@ def _refuse_unlike(loaded: list[LoadedRun]) -> None:
         raise RunError("Expected at least one run to predict with, found none.")
     first = loaded[0]
     for other in loaded[1:]:
-        for what, one, two in (
-            ("classes", first.blueprint.hierarchy.digest, other.blueprint.hierarchy.digest),
-            ("feature width", first.blueprint.in_features, other.blueprint.in_features),
-            ("encoder", first.blueprint.encoder.get("encoder"), other.blueprint.encoder.get("encoder")),
-        ):
-            if one != two:
-                raise CheckpointError(
-                    f"{first.path} and {other.path} cannot be averaged: their {what} differ ({one} and {two})."
-                )
+        for what, one, two in differences(first.identity, other.identity, parts=("classes", "features")):
+            raise CheckpointError(
+                f"{first.path} and {other.path} cannot be averaged: their {what} differ ({one} and {two})."
+            )
 
 
 def _check_features(loaded: list[LoadedRun], features: Features) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pams_mil import atomic
+from pams_mil import __version__, atomic
+from pams_mil.engine.run.trained_slides import file_digest
 from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.certify import Certificate, apply_certificate
@@ -46,6 +48,7 @@ class SlidePredictions:
         tags: Further columns of the table.
         runs: Which runs predicted.
         weights: Digests of the weights that predicted, one per run.
+        made_by: What every run is, in full; `<name>.json` beside the predictions says so.
         failures: Slides that could not be predicted, with the reason; they are in none of the other fields.
         rule: What makes calls of probabilities; the files say so.
     """
@@ -61,6 +64,7 @@ class SlidePredictions:
     runs: tuple[str, ...]
     failures: Mapping[str, str] = field(default_factory=dict)
     weights: tuple[str, ...] = ()
+    made_by: tuple[Mapping[str, Any], ...] = ()
     rule: DecisionRule = field(default_factory=DecisionRule)
 
     def __post_init__(self) -> None:
@@ -116,6 +120,7 @@ class SlidePredictions:
             layout="PAMS",
             notes=self.notes,
             decided_by=str(self.rule),
+            made_by=self.made_by,
         )
 
     @property
@@ -147,6 +152,7 @@ class SlidePredictions:
 
         Both hold the same calls. `<name>_review.csv` lists slides on which levels disagree, the most urgent answer
         first, and `<name>_failed.csv` those that could not be predicted; each exists only if there are any.
+        What made the predictions is in `<name>.json`, with digests of the files, so that no others are taken for them.
         """
         folder = Path(folder)
         finest = folder / f"{name}.csv"
@@ -169,6 +175,7 @@ class SlidePredictions:
                 written.append(path)
             else:
                 path.unlink(missing_ok=True)
+        atomic.write_json(folder / f"{name}.json", self._what(written))
         return written
 
     def _with_disagreements(self) -> SlidePredictions:
@@ -193,6 +200,15 @@ class SlidePredictions:
         ranks = self.hierarchy.ranks(level).astype(np.float64)
         shares: Array = (ranks[called] - ranks.min()) / max(1.0, float(np.ptp(ranks)))
         return shares
+
+    def _what(self, files: Sequence[Path]) -> dict[str, Any]:
+        return {
+            "pams_mil": __version__,
+            "made_by": list(self.made_by),
+            "weights": list(self.weights),
+            "slides": len(self),
+            "files": {path.name: file_digest(path) for path in files},
+        }
 
     def _write_level(self, path: Path, level: int) -> None:
         classes, probabilities = self.hierarchy.names(level), self.probabilities[level]

@@ -1,6 +1,7 @@
 """A run folder: where everything of one training run lies, and what state it is in.
 
-config.yaml     the effective settings            run.json      versions, digests, seeds, command
+config.yaml     the effective settings            run.json      versions, identity, seeds, command
+cohort.csv      the slides of train and val
 last.safetensors  best.safetensors                checkpoints, each one file
 metrics.csv     one row per epoch                 status.json   running, interrupted, failed or finished
 predictions.csv  predictions_<level>.csv          written by `pams predict` and `pams evaluate`
@@ -23,11 +24,22 @@ from typing import Any, Literal
 from pams_mil import __version__, atomic
 from pams_mil.engine.config.run_config import RunConfig, build
 from pams_mil.engine.config.yaml_file import read_yaml, write_yaml
+from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.errors import RunError, nearest
 
 State = Literal["running", "interrupted", "failed", "finished"]
 CALIBRATION = "calibration.json"
-_PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors", "h5py", "scikit-learn", "torchmetrics")
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "lightning-fabric",
+    "safetensors",
+    "h5py",
+    "scikit-learn",
+    "torchmetrics",
+    "numba",
+    "faiss-cpu",
+)
 
 
 @dataclass(frozen=True)
@@ -77,11 +89,18 @@ class RunFolder:
     def config(self) -> RunConfig:
         """The settings that the run was started with."""
         require_run(self)
-        return build(RunConfig, read_yaml(self.config_file), where=str(self.config_file))
+        config = build(RunConfig, read_yaml(self.config_file), where=str(self.config_file))
+        facts = read_json(self.path / "run.json")
+        if "identity" in facts:
+            return config
+        from pams_mil.engine.run.run_identity import with_lost_fold  # noqa: PLC0415  runs of version 0.1.0 alone
 
-    def start(self, config: RunConfig, facts: Mapping[str, Any]) -> None:
+        return with_lost_fold(config, facts)
+
+    def start(self, config: RunConfig, facts: Mapping[str, Any], slides: TrainedSlides) -> None:
         """Write what defines the run; `config.yaml` last, since its presence says that a run exists."""
         self.path.mkdir(parents=True, exist_ok=True)
+        slides.write(self.path)
         atomic.write_json(self.path / "run.json", {**manifest(config), **facts})
         write_yaml(
             self.config_file, config.to_json(), comment=f"Effective settings, written by pams-mil {__version__}."

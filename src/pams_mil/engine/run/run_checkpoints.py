@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from pams_mil.engine.run import checkpoint, optimizer_state
 from pams_mil.engine.run.blueprint import Blueprint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.folder import RunFolder
+from pams_mil.engine.run.identity import Identity, refuse_other
 from pams_mil.engine.run.progress import RunProgress
 from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import CheckpointError, RunError, listing
@@ -27,33 +27,31 @@ class RunCheckpoints:
     Attributes:
         folder: The run folder.
         blueprint: What is trained.
-        fingerprint: The settings that must not change on the way.
-        cohort: Digest of the training and validation slides.
+        identity: What must not change on the way.
     """
 
     folder: RunFolder
     blueprint: Blueprint
-    fingerprint: Mapping[str, Any]
-    cohort: str
+    identity: Identity
 
     def save_last(self, learner: Learner, optimizer: torch.optim.Optimizer, progress: RunProgress) -> None:
         """Everything that is needed to go on as if nothing had happened."""
         tensors, rest = optimizer_state.flatten(optimizer.state_dict())
-        state = {**self._identity(), "progress": progress.to_json(), "optimizer": rest}
+        state = {**self._what(), "progress": progress.to_json(), "optimizer": rest}
         prefixed = {f"optimizer.{name}": tensor for name, tensor in tensors.items()}
         checkpoint.save(self.folder.last, Checkpoint({**_finite_weights(learner), **prefixed}, state))
 
     def save_best(self, learner: Learner, progress: RunProgress, metric: str) -> None:
         """The weights to predict with."""
         facts = {"metric": metric, "score": progress.best, "epoch": progress.best_epoch, "row": progress.history[-1]}
-        checkpoint.save(self.folder.best, Checkpoint(_finite_weights(learner), {**self._identity(), **facts}))
+        checkpoint.save(self.folder.best, Checkpoint(_finite_weights(learner), {**self._what(), **facts}))
 
     def restore(self, learner: Learner, optimizer: torch.optim.Optimizer) -> RunProgress:
         """Put learner and optimizer back to the last checkpoint; a fresh start when there is none."""
         if not self.folder.last.exists():
             return RunProgress()
         saved = checkpoint.load(self.folder.last)
-        self._refuse_another(saved.state)
+        refuse_other(Identity.of_state(saved.state), self.identity, self.folder.path)
         load_weights(learner, saved)
         rest = saved.state.get("optimizer")
         try:
@@ -70,33 +68,10 @@ class RunCheckpoints:
         rows = [["" if row.get(key) is None else row[key] for key in columns] for row in progress.history]
         atomic.write_csv(self.folder.metrics_file, columns, rows)
 
-    def _identity(self) -> dict[str, Any]:
-        content = {
-            "blueprint": self.blueprint.to_json(),
-            "fingerprint": dict(self.fingerprint),
-            "cohort": self.cohort,
-            "hierarchy_digest": self.blueprint.hierarchy.digest,
-        }
+    def _what(self) -> dict[str, Any]:
+        content = {"blueprint": self.blueprint.to_json(), "identity": self.identity.to_json()}
         plain: dict[str, Any] = json.loads(json.dumps(content))  # as it will be read back: tuples are lists
         return plain
-
-    def _refuse_another(self, saved: Mapping[str, Any]) -> None:
-        mine = self._identity()
-        for what in ("hierarchy_digest", "cohort"):
-            if saved.get(what) != mine[what]:
-                name = {"hierarchy_digest": "class hierarchy", "cohort": "training or validation slides"}[what]
-                raise CheckpointError(
-                    f"{self.folder.path} was trained with another {name} (digest {saved.get(what)}, now {mine[what]}). "
-                    "A run can only be resumed on the same data; start a new one in another folder."
-                )
-        for part in ("blueprint", "fingerprint"):
-            changes = list(differences(saved.get(part), mine[part]))
-            if changes:
-                key, before, now = changes[0]
-                raise CheckpointError(
-                    f"{self.folder.path} was trained with {key} = {before!r}, but now it is {now!r}. "
-                    "Resume with the settings it was started with, or start a new run in another folder."
-                )
 
 
 def load_weights(learner: Learner, saved: Checkpoint) -> None:
@@ -114,19 +89,6 @@ def load_weights(learner: Learner, saved: Checkpoint) -> None:
             "one class from another. Restore it from a copy, or train again."
         )
     learner.load_state_dict(given)
-
-
-def differences(before: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Where two nested mappings differ.
-
-    >>> differences({"model": {"name": "abmil"}, "seed": 0}, {"model": {"name": "dtfd"}, "seed": 0})
-    [('model.name', 'abmil', 'dtfd')]
-    """
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        keys = list(dict.fromkeys([*before, *now]))
-        inner = (differences(before.get(k), now.get(k), f"{key}.{k}" if key else str(k)) for k in keys)
-        return [found for part in inner for found in part]
-    return [] if before == now else [(key, before, now)]
 
 
 def _finite_weights(learner: Learner) -> dict[str, Tensor]:

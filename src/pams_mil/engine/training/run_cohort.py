@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from pams_mil.data.manifest.examine import examine_manifest
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.data.problems import refuse_errors
 from pams_mil.engine.config.run_config import DataConfig
+from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.errors import ManifestError, listing
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -42,7 +41,7 @@ class Cohort:
     train: BagDataset
     val: BagDataset
     features: Features
-    digest: str
+    slides: TrainedSlides
     notes: tuple[str, ...]
 
 
@@ -62,8 +61,8 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int
         BagDataset(part, hierarchy, store, cache_bytes=cache_bytes, sources=source, origin=origin)
         for part, source in zip((train, val), sources, strict=True)
     ]
-    digest = cohort_digest(seen, hierarchy, features)
-    return Cohort(hierarchy, datasets[0], datasets[1], features, digest, manifest.notes)
+    slides = TrainedSlides.of(seen, "train", "val")
+    return Cohort(hierarchy, datasets[0], datasets[1], features, slides, manifest.notes)
 
 
 def read_manifest(data: DataConfig) -> Manifest:
@@ -99,13 +98,6 @@ def _with_what_was_stated(features: Features, data: DataConfig, seen: Manifest) 
     settings = {key: getattr(data, key) for key in STATED}
     stated = complete_origin(stated_by_table(seen), settings, where="data", whose=f"the table {seen.where}")
     return replace(features, encoder=complete_origin(features.encoder, stated, where="data", whose="the feature files"))
-
-
-def cohort_digest(manifest: Manifest, hierarchy: ClassHierarchy, features: Features) -> str:
-    """32 hex digits of the slides with their patients, labels and splits, and of how the features were made."""
-    rows = [[r.slide_id, r.patient_id, r.case_id, r.label, r.split] for r in manifest]
-    content = json.dumps([rows, hierarchy.digest, features.width, features.encoder], sort_keys=True)
-    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _refuse_shared_patients(manifest: Manifest, seen: Manifest) -> None:

@@ -15,9 +15,11 @@ from pams_mil import seeding
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.run.blueprint import Blueprint, complete, make_method
 from pams_mil.engine.run.folder import RunFolder
+from pams_mil.engine.run.identity import Identity, refuse_other
 from pams_mil.engine.run.lock import locked
 from pams_mil.engine.run.progress import RunProgress
 from pams_mil.engine.run.run_checkpoints import RunCheckpoints
+from pams_mil.engine.run.run_identity import stored_identity
 from pams_mil.engine.run.watch import SilentWatch, StopRequest, Watch
 from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.loop import LoopContext, fit
@@ -64,13 +66,15 @@ def _train_in_process(
         _together(fabric, lambda: _enter(stack, folder, resume, watch, owner))
         cohort = _open(config)
         blueprint = Blueprint.of(config, cohort.hierarchy, cohort.features.width, cohort.features.encoder)
-        checkpoints = RunCheckpoints(folder, blueprint, config.fingerprint(), cohort.digest)
+        identity = Identity.of(config, cohort.hierarchy, cohort.slides, cohort.features.origin)
+        _together(fabric, lambda: _refuse_another(folder, identity))
+        checkpoints = RunCheckpoints(folder, blueprint, identity)
         bags = training_bags(config, cohort)
         stop = stack.enter_context(StopRequest())
         started = time.monotonic()
         if fabric.is_global_zero:
             if not folder.last.exists():
-                folder.start(config, _facts(cohort, bags))
+                folder.start(config, {**_facts(cohort, bags), "identity": identity.to_json()}, cohort.slides)
             folder.set_status("running")
             for note in cohort.notes:
                 watch.noted(note)
@@ -144,6 +148,13 @@ def _enter(stack: ExitStack, folder: RunFolder, resume: bool, watch: Watch, owne
         watch.noted("There is no checkpoint yet, so the run starts from the beginning.")
 
 
+def _refuse_another(folder: RunFolder, identity: Identity) -> None:
+    """A run that is resumed must be the run that was started, also before its first checkpoint."""
+    stored = stored_identity(folder) if folder.exists() else None
+    if stored is not None:
+        refuse_other(stored, identity, folder.path)
+
+
 def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:
     """What `run.json` says about the data."""
     facts: dict[str, Any] = {
@@ -152,7 +163,6 @@ def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:
             "digest": cohort.hierarchy.digest,
             "order": cohort.hierarchy.order(),
         },
-        "cohort_digest": cohort.digest,
         "bags": {"train": len(cohort.train), "val": len(cohort.val)},
         "features": {"width": cohort.features.width, **cohort.features.encoder},
         "notes": list(cohort.notes),

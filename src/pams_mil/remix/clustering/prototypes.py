@@ -73,9 +73,11 @@ def cluster(
     return Clusters(labels, live=int(torch.bincount(labels, minlength=clusters).count_nonzero()))
 
 
-def backend() -> str:
-    """What refines clusters on this machine; selections can differ between the two where rows are on the fence."""
-    return "lloyd" if compiled_lloyd() is None else "compiled_lloyd"
+def backend(init: Init = "quantile") -> str:
+    """What clusters bags in main memory on this machine; selections can differ where rows are on the fence."""
+    if init == "kmeans" and faiss_installed():
+        return "faiss"
+    return "torch" if compiled_lloyd() is None else "numba"
 
 
 @cache

@@ -1,0 +1,140 @@
+"""The slides that trained a run and those that chose its epoch: `cohort.csv` in its folder.
+
+The table that a run was started with may change afterwards, and then nobody could say any more whether a slide was
+trained on. So a run keeps its own list. It stays in the run folder: checkpoints and exports carry digests only, since
+names of patients are nobody else's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pams_mil import atomic, tables
+from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.errors import PamsError, RunError
+
+FILE = "cohort.csv"
+COLUMNS = ("slide_id", "patient_id", "case_id", "label", "split")
+_PLACE = {name: number for number, name in enumerate(COLUMNS)}
+Row = tuple[str, ...]
+Difference = tuple[str, Any, Any]
+"""What differs, what it was, what it is."""
+
+
+@dataclass(frozen=True)
+class TrainedSlides:
+    """Slide, patient, case, label and part of every slide that a run has seen, in the order of its table.
+
+    >>> seen = TrainedSlides((("s1", "p1", "", "a", "train"), ("s2", "p2", "", "b", "val")))
+    >>> seen.patients("train"), seen.slides("val")
+    (('p1',), ('s2',))
+    """
+
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def of(cls, records: Iterable[SlideRecord], *parts: str) -> TrainedSlides:
+        """The slides of some parts of a cohort."""
+        return cls(tuple((r.slide_id, r.patient_id, r.case_id, r.label, r.split) for r in records if r.split in parts))
+
+    def part(self, split: str) -> tuple[Row, ...]:
+        """The rows of one part."""
+        return tuple(row for row in self.rows if row[_PLACE["split"]] == split)
+
+    def patients(self, *splits: str) -> tuple[str, ...]:
+        """The patients of some parts, each once."""
+        return self._cells("patient_id", splits)
+
+    def slides(self, *splits: str) -> tuple[str, ...]:
+        """The slides of some parts."""
+        return self._cells("slide_id", splits)
+
+    def _cells(self, column: str, splits: Sequence[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row[_PLACE[column]] for split in splits for row in self.part(split)))
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """For every part how many slides of how many patients, and a digest of its rows."""
+        parts = dict.fromkeys(row[_PLACE["split"]] for row in self.rows)
+        return {
+            part: {
+                "slides": len(self.slides(part)),
+                "patients": len(self.patients(part)),
+                "digest": digest([list(row) for row in self.part(part)]),
+            }
+            for part in sorted(parts)
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write `cohort.csv`."""
+        atomic.write_csv(folder / FILE, COLUMNS, self.rows)
+
+    @classmethod
+    def read(cls, folder: Path, expected: dict[str, Any]) -> TrainedSlides:
+        """Read `cohort.csv`, which must be the one that `expected`, its summary, was made of."""
+        try:
+            table = tables.read_table(folder / FILE)
+            found = cls(tuple(zip(*(table[name] for name in COLUMNS), strict=True)))
+        except (PamsError, KeyError, OSError) as error:
+            raise RunError(
+                f"It cannot be told which slides trained {folder}: {folder / FILE} cannot be read ({error}). "
+                "Restore it from a copy."
+            ) from error
+        if found.summary() != expected:
+            raise RunError(
+                f"It cannot be told which slides trained {folder}: {folder / FILE} was changed after it was written. "
+                "Restore it from a copy."
+            )
+        return found
+
+
+def slide_differences(before: TrainedSlides, now: TrainedSlides) -> list[Difference]:
+    """Which slides differ and in what.
+
+    >>> one = TrainedSlides((("s1", "p1", "", "a", "train"), ("s2", "p2", "", "b", "val")))
+    >>> two = TrainedSlides((("s1", "p1", "", "b", "train"), ("s3", "p3", "", "b", "val")))
+    >>> for found in slide_differences(one, two):
+    ...     print(*found, sep=": ")
+    the label of slide 's1': a: b
+    slide 's2': in val: not there
+    slide 's3': not there: in val
+    """
+    old, new = ({row[0]: row for row in side.rows} for side in (before, now))
+    found: list[Difference] = []
+    for slide in dict.fromkeys([*old, *new]):
+        if slide not in old or slide not in new:
+            places = [f"in {side[slide][_PLACE['split']]}" if slide in side else "not there" for side in (old, new)]
+            found.append((f"slide {slide!r}", places[0], places[1]))
+            continue
+        for column, name in (("label", "label"), ("split", "part"), ("patient_id", "patient"), ("case_id", "case")):
+            one, two = old[slide][_PLACE[column]], new[slide][_PLACE[column]]
+            if one != two:
+                found.append((f"the {name} of slide {slide!r}", one, two))
+    if not found and before.rows != now.rows:
+        place = next(i for i, (one, two) in enumerate(zip(before.rows, now.rows, strict=True)) if one != two)
+        found.append((f"the slide in row {place + 1} of the table", before.rows[place][0], now.rows[place][0]))
+    return found
+
+
+def file_digest(path: Path) -> str:
+    """32 hex digits of a file's bytes."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def digest(content: Any) -> str:
+    """32 hex digits of plain values."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def digest_of_0_1_0(slides: TrainedSlides, hierarchy_digest: str, features: Mapping[str, Any]) -> str:
+    """The digest that version 0.1.0 kept of slides, classes and features together."""
+    encoder = {key: value for key, value in features.items() if key != "width"}
+    content = json.dumps(
+        [[list(row) for row in slides.rows], hierarchy_digest, features["width"], encoder], sort_keys=True
+    )
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

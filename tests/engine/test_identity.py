@@ -1,0 +1,228 @@
+"""One identity for every result: written everywhere, compared everywhere, differences named value by value."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from tests.engine.cohort import make_cohort, run, settings
+from tests.engine.test_grid import Here, grid_of
+
+from pams_mil.cli.evaluate import predict_run
+from pams_mil.engine import open_run
+from pams_mil.engine.grid.grid import run_grid
+from pams_mil.engine.prediction.export import export
+from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.run import checkpoint
+from pams_mil.engine.run.folder import RunFolder
+from pams_mil.engine.run.identity import Identity, differences, refuse_other
+from pams_mil.engine.run.run_identity import stored_identity, trained_slides
+from pams_mil.engine.run.trained_slides import TrainedSlides
+from pams_mil.errors import CheckpointError, RunError
+from pams_mil.evaluate.audit import audit
+from pams_mil.remix.clustering import prototypes
+from pams_mil.tables import read_table
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A cohort that the test may change."""
+    return make_cohort(tmp_path / "cohort")
+
+
+def change_table(cohort, old, new):
+    table = cohort / "manifest.csv"
+    text = table.read_text()
+    assert old in text
+    table.write_text(text.replace(old, new))
+
+
+@pytest.fixture(scope="module")
+def done(cohort, tmp_path_factory):
+    return run(settings(cohort, epochs=1), tmp_path_factory.mktemp("done") / "run")
+
+
+def test_every_output_carries_the_same_identity_and_the_same_weights(cohort, done, tmp_path):
+    facts = json.loads((done / "run.json").read_text())["identity"]
+    loaded = load_run(done)
+    assert loaded.identity.to_json() == facts
+    assert facts["features"] == {"width": 8, "encoder": "tiny", "tile_px": 8}
+    assert facts["cohort"]["train"]["slides"] == 12
+    assert facts["backends"] == {"clustering": prototypes.backend()}
+    assert checkpoint.load(done / "last.safetensors").state["identity"] == facts
+    export(done, tmp_path / "export", onnx=False)
+    exported = json.loads((tmp_path / "export/config.json").read_text())
+    assert (exported["identity"], exported["weights"]) == (facts, loaded.weights)
+    assert load_run(tmp_path / "export").origin == {**loaded.origin, "run": "export"}
+    found = predict_run(done, split="test")
+    found.write(tmp_path)
+    beside = json.loads((tmp_path / "predictions.json").read_text())
+    assert beside["made_by"] == [loaded.origin]
+    assert beside["files"].keys() == {"predictions.csv", "predictions_group.csv"}
+    scores = audit([found.labeled("run")], resamples=0).to_json()
+    assert scores["files"][0]["made_by"] == [loaded.origin]
+
+
+def test_names_of_patients_stay_in_the_run_folder(done, tmp_path):
+    export(done, tmp_path / "export", onnx=False)
+    for file in (done / "last.safetensors", done / "best.safetensors", *(tmp_path / "export").iterdir()):
+        assert b"p-train-0" not in file.read_bytes(), file
+    assert "p-train-0" in (done / "cohort.csv").read_text()
+
+
+def test_run_says_which_patients_trained_it_and_which_chose_its_epoch(done):
+    seen = trained_slides(RunFolder(done))
+    assert seen.patients("train") == tuple(f"p-train-{number}" for number in range(12))
+    assert seen.patients("val") == tuple(f"p-val-{number}" for number in range(8))
+    assert seen.patients("test") == ()
+
+
+def test_altered_list_of_slides_is_refused(done, tmp_path):
+    copy = shutil.copytree(done, tmp_path / "copy")
+    (copy / "cohort.csv").write_text((copy / "cohort.csv").read_text().replace("p-train-3", "p-train-4"))
+    with pytest.raises(RunError, match="was changed after it was written"):
+        trained_slides(RunFolder(copy))
+    (copy / "cohort.csv").unlink()
+    with pytest.raises(RunError, match="cannot be read"):
+        trained_slides(RunFolder(copy))
+
+
+cells = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=6)
+
+
+@given(st.lists(st.tuples(cells, cells, cells, cells, st.sampled_from(["train", "val"])), min_size=1, max_size=6))
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_list_of_slides_survives_the_disk(tmp_path, rows):
+    slides = TrainedSlides(tuple(dict.fromkeys(rows)))
+    slides.write(tmp_path)
+    assert TrainedSlides.read(tmp_path, slides.summary()) == slides
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("p-train-0,a,train", "p-train-0,b,train", r"the label of slide 'train-0' = 'a', but now .* 'b'"),
+        ("train-0,p-train-0,", "train-0,p-other,", r"the patient of slide 'train-0' = 'p-train-0', .*'p-other'"),
+        ("p-train-0,a,train", "p-train-0,a,val", r"the part of slide 'train-0' = 'train', but now it is 'val'"),
+        ("p-train-0,a,train", "p-train-0,a,", r"slide 'train-0' = 'in train', but now it is 'not there'"),
+        ("val-7,p-val-7,d,val", "new,p-new,d,val", r"slide 'val-7' = 'in val', but now it is 'not there'; slide 'new'"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_resume_names_what_changed_in_the_cohort(own, tmp_path, old, new, message, with_checkpoint):
+    """Also before the first checkpoint, where nothing but `run.json` says what was started."""
+    config = settings(own, epochs=1)
+    out = run(config, tmp_path / "run")
+    if not with_checkpoint:
+        (out / "last.safetensors").unlink()
+    before = (out / "run.json").read_bytes()
+    change_table(own, old, new)
+    if "new" in new:
+        shutil.copy(own / "bags/val-7.h5", own / "bags/new.h5")
+    with pytest.raises(CheckpointError, match=message):
+        run(config, out, resume=True)
+    assert (out / "run.json").read_bytes() == before
+
+
+def test_resume_on_features_of_another_encoder_is_refused(own, tmp_path):
+    from pams_mil.data import read_bag, write_bag
+
+    run(settings(own, epochs=1), tmp_path / "run")
+    for path in (own / "bags").glob("*.h5"):
+        bag = read_bag(path).with_info(encoder="other")
+        path.unlink()
+        write_bag(path, bag)
+    with pytest.raises(CheckpointError, match=r"features.encoder = 'tiny', but now it is 'other'"):
+        run(settings(own, epochs=1), tmp_path / "run", resume=True)
+
+
+def test_resume_with_bags_of_cases_is_refused(own, tmp_path):
+    run(settings(own, epochs=1), tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"merge_cases = False, but now it is True"):
+        run(settings(own, epochs=1, data={"merge_cases": True}), tmp_path / "run", resume=True)
+
+
+def test_resume_where_other_code_clusters_is_refused(own, tmp_path, monkeypatch):
+    if prototypes.backend() != "numba":
+        pytest.skip("needs the extra 'fast'")
+    run(settings(own, epochs=1), tmp_path / "run")
+    run(settings(own, epochs=1, method="ce"), tmp_path / "plain")
+    monkeypatch.setattr(prototypes, "compiled_lloyd", lambda: None)
+    with pytest.raises(CheckpointError, match=r"backends.clustering = 'numba', but now it is 'torch'.*extra 'fast'"):
+        run(settings(own, epochs=1), tmp_path / "run", resume=True)
+    run(settings(own, epochs=1, method="ce"), tmp_path / "plain", resume=True)  # nothing clusters there
+
+
+def test_options_that_a_later_version_adds_are_at_their_defaults(done):
+    """A run is not another one because today's method has one option more."""
+    identity = stored_identity(RunFolder(done))
+    method = {key: value for key, value in identity.settings["method"].items() if key != "align_tier1"}
+    older = replace(identity, settings={**identity.settings, "method": method})
+    assert differences(older, identity) == []
+    stranger = replace(identity, settings={**identity.settings, "method": {**method, "gone": 1}})
+    assert ("method.gone", 1, None) in differences(stranger, identity)
+
+
+def test_many_differences_are_counted(done):
+    identity = stored_identity(RunFolder(done))
+    other = replace(identity, settings={**identity.settings, "training": {}, "method": {"name": "ce"}})
+    with pytest.raises(CheckpointError, match=r"and \d+ more differences"):
+        refuse_other(identity, other, done)
+    assert Identity.from_json(identity.to_json()) == identity
+
+
+def test_slide_that_trained_a_run_is_not_scored_as_a_test_slide(own, tmp_path):
+    out = run(settings(own, epochs=1), tmp_path / "run")
+    change_table(own, "p-train-0,a,train", "p-train-0,a,test")
+    with pytest.raises(RunError, match=r"1 of 9 slides are of patients that trained .* or chose its epoch: 'train-0'"):
+        predict_run(out, split="test")
+
+
+def test_cells_of_other_labels_or_classes_are_not_reused(own, tmp_path):
+    """Labels swapped in the table, classes in another order: nothing of the earlier benchmark may be shown."""
+    grid = grid_of(own, seeds=[0], methods=["ce"])
+    assert len(run_grid(grid, tmp_path / "bench", Here()).finished) == 1
+    change_table(own, "train-0,p-train-0,a", "train-0,p-train-0,b")
+    engine = Here()
+    again = run_grid(grid, tmp_path / "bench", engine)
+    assert (len(engine.ran), again.finished) == (1, [])
+    assert "the label of slide 'train-0' = 'a', but now it is 'b'" in next(iter(again.failures.values()))
+    change_table(own, "train-0,p-train-0,b", "train-0,p-train-0,a")
+    assert len(run_grid(grid, tmp_path / "bench", Here()).finished) == 1
+    (own / "classes.yaml").write_text("name: tiny\nclasses:\n  Low: [b, a]\n  High: [c, d]\n")
+    again = run_grid(grid, tmp_path / "bench", Here())
+    assert again.finished == []
+    assert "classes.order.class = 'a ≺ b ≺ c ≺ d', but now it is 'b ≺ a" in next(iter(again.failures.values()))
+
+
+def test_changed_test_labels_are_predicted_again_without_training(own, tmp_path):
+    grid = grid_of(own, seeds=[0], methods=["ce"])
+    done = run_grid(grid, tmp_path, Here())
+    folder = done.out / done.cells[0].key
+    weights = (folder / "last.safetensors").stat().st_mtime_ns
+    change_table(own, "test-0,p-test-0,a", "test-0,p-test-0,c")
+    engine = Here()
+    assert len(run_grid(grid, tmp_path, engine).finished) == 1
+    assert len(engine.ran) == 1
+    assert read_table(folder / "predictions.csv")["target"][0] == "c"
+    assert (folder / "last.safetensors").stat().st_mtime_ns == weights
+
+
+def test_altered_predictions_of_a_cell_are_made_again(own, tmp_path):
+    grid = grid_of(own, seeds=[0], methods=["ce"])
+    done = run_grid(grid, tmp_path, Here())
+    file = done.out / done.cells[0].key / "predictions.csv"
+    before = file.read_text()
+    file.write_text(before.replace(",a,", ",b,"))
+    assert done.finished == []
+    assert len(run_grid(grid, tmp_path, Here()).finished) == 1
+    assert file.read_text() == before
+
+
+def test_finished_run_is_open_to_read(done):
+    assert open_run(done).config().seed == 0
