@@ -301,15 +301,17 @@ def train_arguments(cohort: Path, out: Path, *changes: str) -> list[object]:
 def test_command_line_killed_from_outside_and_resumed(cohort, tmp_path):
     arguments = train_arguments(cohort, tmp_path / "run", "training.epochs=2000", "training.patience=null")
     process = command(*arguments)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (tmp_path / "run/last.safetensors").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()
     process.communicate()
+    written = (tmp_path / "run/last.safetensors").stat().st_mtime_ns
     process = command("train", "--out", tmp_path / "run", "--resume")
     while getattr(read_lock(tmp_path / "run" / LOCK), "pid", 0) != process.pid and time.monotonic() < deadline:
         time.sleep(0.01)
-    time.sleep(1.0)
+    while (tmp_path / "run/last.safetensors").stat().st_mtime_ns == written and time.monotonic() < deadline:
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 130, text
