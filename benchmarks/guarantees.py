@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from tests.evaluate.certify.world import CALIBRATIONS, SIZES, alpha_for, realized
 
-from pams_mil.evaluate.certify.losses import UNITS
+from pams_mil.evaluate.certify.miss_losses import UNITS
 from pams_mil.evaluate.certify.promise import Guarantee
 
 HEADS = ("guarantee", "unit", "patients", "alpha", "mean", "5 %", "95 %", "above alpha")

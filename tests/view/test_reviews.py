@@ -20,7 +20,7 @@ from pams_mil import ClassHierarchy
 from pams_mil.errors import OutputError
 from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.tables import read_table
-from pams_mil.view.reviews import Journal, ReviewError
+from pams_mil.view.verdict_journal import Journal, ReviewError
 
 
 def give(journal, slide, action="read", **content):

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from pams_mil.errors import ConfigError, PamsError, PredictionsError
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.view.cases import Cases
 from pams_mil.view.opening import reviewer_name
 from pams_mil.view.order_worth import order_worth
+from pams_mil.view.worklist_cases import Cases
 
 TREE = ClassHierarchy.flat(["none", "mild", "severe"])
 

@@ -91,8 +91,8 @@ def heatmap(
 
 def _draw(loaded: LoadedRun, source: SlideSource, making: _Making, *, trusted: bool, quiet: bool) -> dict[str, Any]:
     from pams_mil.data.bags.filenames import file_names
-    from pams_mil.engine.prediction.evidence import measure
     from pams_mil.engine.prediction.predict import predict
+    from pams_mil.engine.prediction.tile_evidence import measure
     from pams_mil.errors import SlideError
     from pams_mil.wsi.slide import Slide
 

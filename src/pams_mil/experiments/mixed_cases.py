@@ -20,7 +20,7 @@ from pams_mil.experiments.study import Section, Setting, Table, run_arms
 from pams_mil.experiments.study_figures import COLORS, drawing
 from pams_mil.metrics.reduce import divide
 from pams_mil.metrics.table import FACTS
-from pams_mil.report.bench import Entry, Spread
+from pams_mil.report.bench import Entry, SeedSpread
 
 DISCOVER = "run"
 TITLE = "Mixed cases: slides with several findings"
@@ -58,7 +58,7 @@ def run(setting: Setting) -> Section:
     )
 
 
-def _spreads(entry: Entry, column: str, value: str, inside: bool, urgent: int) -> list[Spread]:
+def _spreads(entry: Entry, column: str, value: str, inside: bool, urgent: int) -> list[SeedSpread]:
     values: list[list[float]] = []
     for run in entry.runs.values():
         rows = np.asarray([(cell == value) == inside for cell in run.tags[column]])
@@ -67,7 +67,7 @@ def _spreads(entry: Entry, column: str, value: str, inside: bool, urgent: int) -
         part = replace(run, probabilities=run.probabilities).where(rows)
         scores = score(part, resamples=0)[-1].values
         values.append([*(scores[key] for key in METRICS), group_recall(part, urgent)])
-    return [Spread.of(column) for column in zip(*values, strict=True)]
+    return [SeedSpread.of(column) for column in zip(*values, strict=True)]
 
 
 def group_recall(predictions: Predictions, group: int) -> float:
@@ -99,7 +99,7 @@ def draw(radar: dict[tuple[str, str], list[float]], axes_labels: list[str], sett
             ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
-def _text(spread: Spread) -> str:
+def _text(spread: SeedSpread) -> str:
     if math.isnan(spread.mean):
         return "–"
     return f"{100 * spread.mean:.1f}" + ("" if math.isnan(spread.sd) else f" ± {100 * spread.sd:.1f}")

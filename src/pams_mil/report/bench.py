@@ -37,7 +37,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedSpread:
     """Mean and population standard deviation over runs, as in the paper's tables.
 
     Runs without a finite value are left out and counted.
@@ -49,12 +49,12 @@ class Spread:
     missing: int = 0
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> SeedSpread:
         """Summarize one metric over runs.
 
-        >>> Spread.of([0.5, 0.7])
-        Spread(mean=0.6, sd=0.09999999999999998, n=2, missing=0)
-        >>> Spread.of([0.5, float("inf")]).missing
+        >>> SeedSpread.of([0.5, 0.7])
+        SeedSpread(mean=0.6, sd=0.09999999999999998, n=2, missing=0)
+        >>> SeedSpread.of([0.5, float("inf")]).missing
         1
         """
         finite = [value for value in values if math.isfinite(value)]
@@ -70,7 +70,7 @@ class Row:
     model: str
     method: str
     repetitions: tuple[str, ...]
-    spreads: dict[tuple[int, str], Spread]
+    spreads: dict[tuple[int, str], SeedSpread]
     """By level and metric."""
     pooled: list[LevelScores]
     comparison: Comparison | None
@@ -208,10 +208,10 @@ def pool(name: str, runs: dict[str, Predictions]) -> Predictions:
     )
 
 
-def _spreads(entry: Entry, hierarchy: ClassHierarchy) -> dict[tuple[int, str], Spread]:
+def _spreads(entry: Entry, hierarchy: ClassHierarchy) -> dict[tuple[int, str], SeedSpread]:
     runs = [score(run, resamples=0) for run in entry.runs.values()]
     return {
-        (level, metric): Spread.of([levels[level].values[metric] for levels in runs])
+        (level, metric): SeedSpread.of([levels[level].values[metric] for levels in runs])
         for level in range(hierarchy.num_levels)
         for metric in (*TABLE, *EXTRA)
     }

@@ -11,8 +11,8 @@ from markupsafe import Markup, escape
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify.calls import Dial, dial_of
 from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
-from pams_mil.evaluate.certify.losses import Unit, miss_losses
 from pams_mil.evaluate.certify.make import calibration_digest, rates
+from pams_mil.evaluate.certify.miss_losses import Unit, miss_losses
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.report.page import environment
 

@@ -6,17 +6,19 @@ import math
 from collections.abc import Iterator
 
 from pams_mil.metrics.table import FACTS
-from pams_mil.report.bench import EXTRA, TABLE, Bench, Row, Spread
+from pams_mil.report.bench import EXTRA, TABLE, Bench, Row, SeedSpread
 
 _LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
           "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}  # fmt: skip
 
 
-def spread_text(spread: Spread, metric: str, *, sign: str = "±", digits: int = 2) -> str:
+def spread_text(spread: SeedSpread, metric: str, *, sign: str = "±", digits: int = 2) -> str:
     """Mean and deviation in the units of the metric.
 
-    >>> spread_text(Spread(0.4759, 0.0213, 5), "acc"), spread_text(Spread(float("nan"), float("nan"), 0, 3), "asmc")
-    ('47.59 ± 2.13', 'no errors')
+    >>> spread_text(SeedSpread(0.4759, 0.0213, 5), "acc")
+    '47.59 ± 2.13'
+    >>> spread_text(SeedSpread(float("nan"), float("nan"), 0, 3), "asmc")
+    'no errors'
     """
     if math.isnan(spread.mean):
         return "no errors" if metric == "asmc" and spread.missing else "–"

@@ -20,8 +20,8 @@ from pams_mil.view.guard import Guard
 from pams_mil.view.order_worth import order_worth
 from pams_mil.view.pictures import patch_picture, thumbnail_picture, tile_picture
 from pams_mil.view.qupath import slide_geojson
-from pams_mil.view.reviews import ReviewError
 from pams_mil.view.session import Session
+from pams_mil.view.verdict_journal import ReviewError
 
 Found = TypeVar("Found")
 READERS = max(4, min(8, 2 * (os.cpu_count() or 2)))

@@ -127,7 +127,7 @@ class HeatMaker:
             return self._stored(bag, slide_id)
         import torch  # noqa: PLC0415  a worklist without a run needs no torch
 
-        from pams_mil.engine.prediction.evidence import measure  # noqa: PLC0415
+        from pams_mil.engine.prediction.tile_evidence import measure  # noqa: PLC0415
         from pams_mil.models.core.batch import BagBatch  # noqa: PLC0415
 
         features = torch.from_numpy(np.array(bag.features, np.float32))

@@ -15,11 +15,11 @@ from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.view.cases import Cases
 from pams_mil.view.heat import HeatMaker
-from pams_mil.view.reviews import Journal
 from pams_mil.view.session import Session
 from pams_mil.view.shelf import Shelf
+from pams_mil.view.verdict_journal import Journal
+from pams_mil.view.worklist_cases import Cases
 
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.predict import LoadedRun

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from pams_mil.evaluate import reading_order
 from pams_mil.metrics.confusion import count_cells
-from pams_mil.view.cases import Cases
-from pams_mil.view.reviews import Journal
+from pams_mil.view.verdict_journal import Journal
+from pams_mil.view.worklist_cases import Cases
 
 UTILIZATIONS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 Ints = npt.NDArray[np.int64]

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from pams_mil.errors import BagError, SlideError
 from pams_mil.evaluate import urgency
-from pams_mil.view.cases import Cases
 from pams_mil.view.heat import HeatMaker
 from pams_mil.view.pyramid import OVERLAP_PX, TILE_PX, Pyramid
-from pams_mil.view.reviews import Journal, Verdict
 from pams_mil.view.shelf import Shelf
+from pams_mil.view.verdict_journal import Journal, Verdict
+from pams_mil.view.worklist_cases import Cases
 
 
 @dataclass(frozen=True)

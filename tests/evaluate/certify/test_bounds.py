@@ -13,7 +13,7 @@ from tests.reference import certify as reference
 
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify import confident, expected
-from pams_mil.evaluate.certify.losses import LossCurve, miss_losses
+from pams_mil.evaluate.certify.miss_losses import LossCurve, miss_losses
 from pams_mil.evaluate.certify.promise import Guarantee, Promise, Shortfall, make_promise, smallest_kappa
 from pams_mil.evaluate.certify.spread import beta_spread
 

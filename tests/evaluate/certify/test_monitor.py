@@ -12,7 +12,7 @@ from tests.reference import certify as reference
 from pams_mil.errors import CertificateError, ParameterError
 from pams_mil.evaluate.certify import certify, monitor, monitor_unlabelled
 from pams_mil.evaluate.certify.betting import STAKES, first_alarm, log_wealth, lower_bound
-from pams_mil.evaluate.certify.drift import breakpoint_drift
+from pams_mil.evaluate.certify.breakpoint_drift import breakpoint_drift
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0.01, 1))

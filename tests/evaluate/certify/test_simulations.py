@@ -8,7 +8,7 @@ from tests.evaluate.certify.models import FLAT
 from tests.evaluate.certify.world import SIZES, alpha_for, realized, world
 
 from pams_mil.evaluate.certify import certify, expected
-from pams_mil.evaluate.certify.losses import UNITS, miss_losses
+from pams_mil.evaluate.certify.miss_losses import UNITS, miss_losses
 from pams_mil.evaluate.certify.promise import Guarantee, Promise, make_promise, smallest_kappa
 from pams_mil.evaluate.predictions import Predictions
 

@@ -13,7 +13,7 @@ import numpy as np
 from tests.evaluate.certify.models import FLAT
 
 from pams_mil.evaluate.certify.calls import Dial, rank_reach
-from pams_mil.evaluate.certify.losses import miss_losses
+from pams_mil.evaluate.certify.miss_losses import miss_losses
 from pams_mil.evaluate.certify.promise import smallest_kappa
 from pams_mil.metrics.kappa_path import decision_path
 

@@ -19,7 +19,7 @@ from pams_mil.errors import CertificateError, PamsError, listing, nearest
 
 
 @dataclass(frozen=True)
-class Calibration:
+class CalibrationPart:
     """Predictions of calibration patients, why they are not fit to calibrate, and what else to say."""
 
     found: SlidePredictions
@@ -36,7 +36,7 @@ def predict_calibration(
     device: str = "auto",
     calibrated: bool = False,
     progress: Callable[[float], None] | None = None,
-) -> Calibration:
+) -> CalibrationPart:
     """Predict the calibration patients of runs, which are averaged.
 
     Args:
@@ -70,7 +70,7 @@ def predict_calibration(
     notes = ["Holds for calibrated probabilities: predict with --calibrated."] if calibrated else []
     if found.patient_ids == found.names:
         notes.append("Every slide counts as its own patient; slides of one patient would break the promise.")
-    return Calibration(found, tuple(reservations), tuple(notes))
+    return CalibrationPart(found, tuple(reservations), tuple(notes))
 
 
 def refuse_reservations(reservations: Sequence[str], *, allowed: bool) -> None:

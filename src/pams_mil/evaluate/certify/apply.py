@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pams_mil.evaluate.certify.calls import Dial, numbered, path_of, rank_index, rank_reach
 from pams_mil.evaluate.certify.certificate import Certificate
-from pams_mil.evaluate.certify.losses import Ints
+from pams_mil.evaluate.certify.miss_losses import Ints
 from pams_mil.hierarchy import ClassHierarchy
 
 

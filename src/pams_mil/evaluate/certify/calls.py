@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
-from pams_mil.evaluate.certify.losses import Array, Ints, Unit, as_cases
+from pams_mil.evaluate.certify.miss_losses import Array, Ints, Unit, as_cases
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path

@@ -18,7 +18,7 @@ import numpy as np
 
 from pams_mil import __version__, atomic
 from pams_mil.errors import CertificateError, HierarchyError
-from pams_mil.evaluate.certify.losses import Array, Unit
+from pams_mil.evaluate.certify.miss_losses import Array, Unit
 from pams_mil.evaluate.certify.promise import Guarantee, Promise
 from pams_mil.evaluate.certify.spread import Spread
 from pams_mil.hierarchy import ClassHierarchy

@@ -21,7 +21,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.evaluate.certify.losses import Array, LossCurve
+from pams_mil.evaluate.certify.miss_losses import Array, LossCurve
 
 
 def expected_bound(total: npt.ArrayLike, curve: LossCurve) -> Array:

@@ -13,7 +13,7 @@ from pams_mil.errors import CertificateError, ParameterError
 from pams_mil.evaluate.certify.calls import Dial, boundaries, boundary_rank, dial_of
 from pams_mil.evaluate.certify.certificate import Certificate, Rates, Scarcity
 from pams_mil.evaluate.certify.interval import largest_kappa_below
-from pams_mil.evaluate.certify.losses import UNITS, LossCurve, Unit, miss_losses
+from pams_mil.evaluate.certify.miss_losses import UNITS, LossCurve, Unit, miss_losses
 from pams_mil.evaluate.certify.prevalence import check_prevalence, prevalence_weights
 from pams_mil.evaluate.certify.promise import Guarantee, Promise, Shortfall, check_alpha, make_promise
 from pams_mil.evaluate.predictions import Predictions
@@ -43,7 +43,7 @@ def certify(
         alpha: The most missed urgency among all patients; None: only the boundaries in `at` are promised.
         at: {class or group: α}: of the patients at or above it, at most a share α is called below it.
         guarantee: "mean", or a confidence such as 0.9, for each promise on its own.
-        unit: "case", "slide" or "rate"; see `pams_mil.evaluate.certify.losses`.
+        unit: "case", "slide" or "rate"; see `pams_mil.evaluate.certify.miss_losses`.
         prevalence: {class: share} to which the promise for all patients is re-weighted; `mean` and `case` only.
         most_slides: For `rate`, the most slides of a patient; None: the most in the calibration.
         weights: Digests of the weights that predicted.

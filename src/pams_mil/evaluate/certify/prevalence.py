@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from pams_mil.errors import ParameterError, listing
-from pams_mil.evaluate.certify.losses import Array, Ints
+from pams_mil.evaluate.certify.miss_losses import Array, Ints
 from pams_mil.hierarchy import ClassHierarchy
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify import confident, expected
-from pams_mil.evaluate.certify.losses import Array, LossCurve
+from pams_mil.evaluate.certify.miss_losses import Array, LossCurve
 from pams_mil.evaluate.certify.spread import Spread, beta_spread, worth
 
 Accept = Callable[[Array, LossCurve], npt.NDArray[np.bool_]]

@@ -20,7 +20,7 @@ from typing import Any
 
 from scipy import special
 
-from pams_mil.evaluate.certify.losses import LossCurve
+from pams_mil.evaluate.certify.miss_losses import LossCurve
 
 _TAILS = (0.05, 0.95)
 

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from pams_mil import atomic
 from pams_mil.errors import OutputError, PamsError
 from pams_mil.evaluate.reviews import HEADER
-from pams_mil.view.cases import Cases
+from pams_mil.view.worklist_cases import Cases
 
 MOST_NOTE = 2000
 MOST_SECONDS = 86_400.0
