@@ -70,10 +70,9 @@ class TrainBar:
         self._bar.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def _improves(self, score: float) -> bool:
-        from pams_mil.metrics.table import FACTS
+        from pams_mil.engine.run.progress import beats
 
-        higher = self._select in FACTS and FACTS[self._select].higher_is_better
-        return self._best is None or (score > self._best if higher else score < self._best)
+        return self._best is None or beats(score, self._best, self._select)
 
 
 def _shown(value: float | None) -> str:

@@ -20,8 +20,9 @@ from pams_mil.errors import ConfigError, listing, nearest
 
 Schedule = Literal["constant", "step", "cosine"]
 Selection = Literal[
-    "ascc", "acc", "balanced_acc", "auc", "asmc", "ecc", "emc", "risk", "under_call_rate", "kappa", "loss", "last"
-]
+    "ascc", "acc", "balanced_acc", "auc", "asmc", "ecc", "emc", "risk", "under_call_rate", "kappa", "severity_auc",
+    "refined_nll", "loss", "last",
+]  # fmt: skip
 
 RECIPES: dict[str, dict[str, Any]] = {
     "dtfd": {"clip_norm": 5.0, "clip_each_part": True, "schedule": "step"},
@@ -106,6 +107,8 @@ class TrainingConfig(Strict):
     warmup_epochs: int = Field(default=0, ge=0)
     select: Selection = "ascc"
     """The validation metric that chooses the checkpoint, at the finest level; last: none, the last epoch's is taken."""
+    average: float | None = Field(default=None, gt=0)
+    """Validate and predict with weights averaged over about this many epochs; null: with those of the last step."""
     max_instances: int | None = Field(default=None, ge=1)
     """Most instances of a training bag, another random choice every epoch; null: all."""
     checkpoint_minutes: float | None = Field(default=15.0, gt=0)

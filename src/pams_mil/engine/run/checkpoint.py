@@ -23,12 +23,14 @@ from pams_mil.errors import CheckpointError
 
 FORMAT = "pams-checkpoint"
 VERSION = 1
+NOT_WEIGHTS = ("optimizer.", "trained.")
+"""What only training needs: the optimizer's, and the trained weights where those to predict with are averaged."""
 MOST_HEADER = 64 << 20
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Tensors by name (`model.`, `objective.`, `optimizer.`) and plain values.
+    """Tensors by name (`model.`, `objective.`, and `NOT_WEIGHTS`) and plain values.
 
     Attributes:
         tensors: Everything large, on the CPU.
@@ -92,7 +94,7 @@ def content_digest(tensors: Mapping[str, Tensor], state: str) -> str:
 
 def weights_digest(tensors: Mapping[str, Tensor]) -> str:
     """What identifies the weights of a model, wherever they are stored; the optimizer's state does not count."""
-    weights = {name: value.detach().cpu() for name, value in tensors.items() if not name.startswith("optimizer.")}
+    weights = {name: value.detach().cpu() for name, value in tensors.items() if not name.startswith(NOT_WEIGHTS)}
     return content_digest(weights, "")
 
 

@@ -67,7 +67,7 @@ class RunProgress:
         self.epoch += 1
         self.step, self.sums = 0, {}
         self.history.append({key: _finite(value) for key, value in row.items()})
-        better = math.isfinite(score) and (self.best is None or _beats(score, self.best, metric))
+        better = math.isfinite(score) and (self.best is None or beats(score, self.best, metric))
         if better:
             self.best, self.best_epoch, self.waited = score, self.epoch, 0
         else:
@@ -75,8 +75,13 @@ class RunProgress:
         return better
 
 
-def _beats(score: float, best: float, metric: str) -> bool:
-    higher = metric == "last" or (metric in FACTS and FACTS[metric].higher_is_better)
+def beats(score: float, best: float, metric: str) -> bool:
+    """Whether a validation score is better than the best one.
+
+    >>> beats(0.8, 0.7, "severity_auc"), beats(0.8, 0.7, "refined_nll")
+    (True, False)
+    """
+    higher = metric in ("last", "severity_auc") or (metric in FACTS and FACTS[metric].higher_is_better)
     return score > best if higher else score < best
 
 

@@ -16,6 +16,7 @@ from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.identity import Identity, refuse_other
 from pams_mil.engine.run.progress import RunProgress
+from pams_mil.engine.training.averaging import AveragedWeights
 from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import CheckpointError, RunError, listing
 
@@ -34,20 +35,33 @@ class RunCheckpoints:
     blueprint: Blueprint
     identity: Identity
 
-    def save_last(self, learner: Learner, optimizer: torch.optim.Optimizer, progress: RunProgress) -> None:
+    def save_last(
+        self,
+        learner: Learner,
+        optimizer: torch.optim.Optimizer,
+        progress: RunProgress,
+        average: AveragedWeights | None = None,
+    ) -> None:
         """Everything that is needed to go on as if nothing had happened."""
         tensors, rest = optimizer_state.flatten(optimizer.state_dict())
         state = {**self._what(), "progress": progress.to_json(), "optimizer": rest}
         prefixed = {f"optimizer.{name}": tensor for name, tensor in tensors.items()}
-        checkpoint.save(self.folder.last, Checkpoint({**_finite_weights(learner), **prefixed}, state))
+        weights = _finite_weights(learner)
+        if average is not None:
+            prefixed |= {f"trained.{name}": weights[name] for name in average.tensors}
+            weights |= average.tensors
+            state["averaged_steps"] = average.steps
+        checkpoint.save(self.folder.last, Checkpoint({**weights, **prefixed}, state))
 
     def save_best(self, learner: Learner, progress: RunProgress, metric: str) -> None:
         """The weights to predict with."""
         facts = {"metric": metric, "score": progress.best, "epoch": progress.best_epoch, "row": progress.history[-1]}
         checkpoint.save(self.folder.best, Checkpoint(_finite_weights(learner), {**self._what(), **facts}))
 
-    def restore(self, learner: Learner, optimizer: torch.optim.Optimizer) -> RunProgress:
-        """Put learner and optimizer back to the last checkpoint; a fresh start when there is none."""
+    def restore(
+        self, learner: Learner, optimizer: torch.optim.Optimizer, average: AveragedWeights | None = None
+    ) -> RunProgress:
+        """Put learner, optimizer and average back to the last checkpoint; a fresh start when there is none."""
         if not self.folder.last.exists():
             return RunProgress()
         saved = checkpoint.load(self.folder.last)
@@ -60,6 +74,11 @@ class RunCheckpoints:
             raise CheckpointError(
                 f"The optimizer state in {self.folder.last} does not fit the model: {error}."
             ) from error
+        if average is not None:
+            trained, steps = saved.part("trained"), saved.state.get("averaged_steps")
+            if trained.keys() != average.tensors.keys() or not isinstance(steps, int):
+                raise CheckpointError(f"{self.folder.last} does not hold the weights to go on training with.")
+            average.restore(trained, steps)
         return RunProgress.from_json(saved.state.get("progress"))
 
     def write_log(self, progress: RunProgress) -> None:
@@ -77,7 +96,7 @@ class RunCheckpoints:
 def load_weights(learner: Learner, saved: Checkpoint) -> None:
     """Put a checkpoint's weights and objective state into a learner built from its blueprint."""
     own = learner.state_dict()
-    given = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith("optimizer.")}
+    given = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith(checkpoint.NOT_WEIGHTS)}
     odd = sorted(set(own) ^ set(given)) or [name for name in own if own[name].shape != given[name].shape]
     if odd:
         found = {name: list(given[name].shape) if name in given else "missing" for name in odd[:3]}

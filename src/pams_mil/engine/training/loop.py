@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.run.progress import RunProgress
 from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.run.watch import StopRequest, Watch
+from pams_mil.engine.training.averaging import AveragedWeights
 from pams_mil.engine.training.learner import Learner
 from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
@@ -44,7 +46,8 @@ def fit(fabric: Fabric, learner: Learner, train: TrainingBags, val: BagDataset, 
     config, checkpoints, watch = context.config, context.checkpoints, context.watch
     training = config.training
     module, optimizer = fabric.setup(learner, make_optimizer(learner, training))
-    progress = checkpoints.restore(learner, optimizer)
+    average = None if training.average is None else AveragedWeights(learner, epochs=training.average)
+    progress = checkpoints.restore(learner, optimizer, average)
     context.loggers.open(progress.epoch)
     loader = BagLoader(train, workers=config.compute.workers, pin_memory=fabric.device.type == "cuda")
     while not progress.is_over(training.epochs, training.patience):
@@ -53,17 +56,17 @@ def fit(fabric: Fabric, learner: Learner, train: TrainingBags, val: BagDataset, 
         set_learning_rate(optimizer, rate)
         keys = train.epoch_keys(epoch, rank=fabric.global_rank, world_size=fabric.world_size)
         watch.epoch_started(epoch, training.epochs, len(keys), progress.step)
-        _train_epoch(
-            fabric, learner, module, optimizer, loader.bags(keys[progress.step :]), len(keys), progress, context
-        )
-        scores = validate(fabric, learner, val, watch)
-        row = _row(epoch, rate, progress, scores)
-        score = float(epoch + 1) if training.select == "last" else scores[training.select]
-        if progress.close_epoch(row, score, training.select) and fabric.is_global_zero:
-            checkpoints.save_best(learner, progress, training.select)
+        bags = loader.bags(keys[progress.step :])
+        _train_epoch(fabric, learner, module, optimizer, average, bags, len(keys), progress, context)
+        with nullcontext() if average is None else average.in_use():
+            scores = validate(fabric, learner, val, watch)
+            row = _row(epoch, rate, progress, scores)
+            score = float(epoch + 1) if training.select == "last" else scores[training.select]
+            if progress.close_epoch(row, score, training.select) and fabric.is_global_zero:
+                checkpoints.save_best(learner, progress, training.select)
         if fabric.is_global_zero:
             # After the best one: a kill in between repeats this epoch, bit for bit, and writes the same best again.
-            checkpoints.save_last(learner, optimizer, progress)
+            checkpoints.save_last(learner, optimizer, progress, average)
             checkpoints.write_log(progress)
             context.loggers.log(progress.history[-1])
         watch.epoch_finished(progress.history[-1])
@@ -77,8 +80,8 @@ def fit(fabric: Fabric, learner: Learner, train: TrainingBags, val: BagDataset, 
 
 
 def _train_epoch(
-    fabric: Fabric, learner: Learner, module: Any, optimizer: Any, bags: Any, total: int, progress: RunProgress,
-    context: LoopContext,
+    fabric: Fabric, learner: Learner, module: Any, optimizer: Any, average: AveragedWeights | None, bags: Any,
+    total: int, progress: RunProgress, context: LoopContext,
 ) -> None:  # fmt: skip
     training = context.config.training
     learner.train()
@@ -101,12 +104,14 @@ def _train_epoch(
             clip_gradients(fabric, learner, optimizer, training)
             optimizer.step()
             optimizer.zero_grad()
+            if average is not None:
+                average.update(steps_per_epoch=math.ceil(total / training.accumulate))
         progress.add({**values, **{f"#{name}": count for name, count in bag.counts.items()}})
         context.watch.stepped(values)
         if last_of_group and progress.step < total and fabric.world_size == 1:
             minutes = (time.monotonic() - saved_at) / 60
             if context.stop.requested or (training.checkpoint_minutes and minutes >= training.checkpoint_minutes):
-                context.checkpoints.save_last(learner, optimizer, progress)
+                context.checkpoints.save_last(learner, optimizer, progress, average)
                 saved_at = time.monotonic()
             if context.stop.requested:
                 raise RunInterruptedError(

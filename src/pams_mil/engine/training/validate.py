@@ -17,8 +17,10 @@ from pams_mil.engine.training.finite import all_finite
 from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import RunError, listing
 from pams_mil.evaluate.cautions import TopCall
+from pams_mil.evaluate.refinement import refined_nll
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import count_cells
+from pams_mil.metrics.operating import severity_auc
 from pams_mil.metrics.probability import macro_auc
 from pams_mil.metrics.table import LabelMetrics
 from pams_mil.models.core.batch import BagBatch
@@ -99,6 +101,8 @@ def _rows(
 ) -> Iterator[tuple[str, float]]:
     finest = hierarchy.num_levels - 1
     yield from level_scores(hierarchy, finest, targets, given[-1]).items()
+    yield "severity_auc", severity_auc(targets, given[-1], hierarchy)
+    yield "refined_nll", refined_nll(targets, given[-1], hierarchy)
     top = TopCall.of(count_cells(targets, given[-1].argmax(1), hierarchy.num_classes()))
     yield from (("top_call", float(top.label)), ("top_call_share", top.share), ("collapsed", float(top.collapsed)))
     for level in range(finest):
