@@ -57,7 +57,7 @@ def certify(
     Finds the smallest κ (what a missed urgency costs in false alarms) that keeps every promise, on average or with a
     confidence, counted in patients that neither trained the model nor chose its epoch.
 
-    Example: pams certify runs/pams-abmil-seed0 --alpha 0.1 --at Malignant=0.05
+    Example: pams certify runs/pams-abmil-seed0 --alpha 0.2 --at Malignant=0.1
     """
     from pams_mil.atomic import strict_json
     from pams_mil.errors import ConfigError

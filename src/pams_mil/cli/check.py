@@ -43,7 +43,7 @@ def check(
 
     Exit code: 0 usable (there may be warnings), 1 problems found, 2 the table itself cannot be read.
 
-    Example: pams check labels.csv --classes bracs --features FEATURES
+    Example: pams check labels.csv --classes bracs --features features
     """
     from pams_mil.atomic import strict_json
     from pams_mil.errors import ConfigError

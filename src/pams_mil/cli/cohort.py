@@ -39,7 +39,7 @@ def make(
 ) -> None:
     """Write features, manifest.csv and instance_labels.csv of a made cohort.
 
-    Example: pams cohort make digits DIGITS
+    Example: pams cohort make digits my-digits
     """
     from pams_mil.cohorts.made_cohort import write_cohort
 

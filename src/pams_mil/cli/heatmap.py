@@ -60,7 +60,7 @@ def heatmap(
     Writes for every slide a folder with slide.html (all of it on one page), attention_LEVEL.png,
     evidence_LEVEL_CLASS.png, and heatmap.geojson, which QuPath opens.
 
-    Example: pams heatmap runs/pams-abmil-seed0 slide.svs --out heat
+    Example: pams heatmap runs/pams-abmil-seed0 slides/case-17.svs --features features --out heat
     """
     from pams_mil.atomic import strict_json
     from pams_mil.data.bags.stated_origin import complete_origin

@@ -28,7 +28,7 @@ def pack(
 ) -> None:
     """Pack a cohort's features for fast epochs: verified, checksummed, resumable.
 
-    Example: pams pack labels.csv --features FEATURES --out cohort.pack
+    Example: pams pack labels.csv --features features --out cohort.pack
     """
     from pams_mil.data.packs.pack_writer import write_pack
 
@@ -55,7 +55,7 @@ def unpack(
 ) -> None:
     """Write every bag of a pack as a feature file again.
 
-    Example: pams unpack cohort.pack --out FEATURES
+    Example: pams unpack cohort.pack --out unpacked
     """
     from pams_mil.data.packs.unpack import unpack as run
 

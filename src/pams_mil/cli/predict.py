@@ -65,7 +65,7 @@ def predict(
     A slide that cannot be predicted does not stop the others: it is listed, also in predictions_failed.csv, and the
     exit code is 1.
 
-    Example: pams predict runs/pams-abmil-seed0 new-slides.csv --features features/ --out predicted
+    Example: pams predict runs/pams-abmil-seed0 new-slides.csv --features features --out predicted
     """
     from pams_mil.atomic import strict_json
     from pams_mil.cli.certify import certificate_for, show_promise

@@ -41,7 +41,7 @@ def remix(
 ) -> None:
     """Draw what each remix strategy takes from the more urgent of two slides, or from A with --keep-label.
 
-    Example: pams remix slide_7 slide_12 --manifest manifest.csv --classes bracs --features FEATURES
+    Example: pams remix slide_7 slide_12 --manifest labels.csv --classes bracs --features features
     """
     from pams_mil import atomic
     from pams_mil.data.bags.dataset import BagDataset

@@ -1,0 +1,92 @@
+"""What a newcomer has on the disk: the files that the documentation's commands name, at a size that runs in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from tests.docs.console_blocks import ROOT, block_of
+
+from pams_mil.cohorts.digits import Digits
+from pams_mil.cohorts.made_cohort import write_cohort
+from pams_mil.data import Bag, BagInfo, write_bag
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.engine import configure, train
+from pams_mil.hierarchy import ClassHierarchy
+
+PARTS = ("train",) * 5 + ("val",) * 2 + ("calib",) * 6 + ("test",) * 3
+"""Of the patients of every class; as many as calibration and certificates ask for."""
+FOLDS = 5
+"""Patients of every class in labels.csv, so that five folds have all classes."""
+SLIDES = ("train", "train", "val", "test")
+METHODS = ("pams", "ce")
+TINY = BagInfo(encoder="tiny", tile_px=256, tile_px0=256, mpp=1.0)
+
+
+def make_tables_and_features(folder: Path) -> None:
+    """A cohort of 112 patients with BRACS' seven classes, labels of 35, features, predictions of two models, a grid."""
+    hierarchy, random = ClassHierarchy.load("bracs"), np.random.default_rng(0)
+    names, records, rows = hierarchy.names(), [], []
+    for number in range(len(PARTS) * len(names)):
+        target, slide = number % len(names), f"slide_{number}"
+        features = random.standard_normal((int(random.integers(9, 14)), 16)).astype(np.float32)
+        features[0, target] += 4.0
+        coords = np.stack(np.divmod(np.arange(len(features)), 4), axis=1).astype(np.int32) * 256
+        bag = Bag(features, coords, TINY)
+        for place in ("features", "cohort/h5_files"):
+            write_bag(folder / place / f"{slide}.h5", bag)
+        records.append(SlideRecord(slide, f"patient_{number}", names[target], PARTS[number // len(names)]))
+        scores = random.dirichlet(np.ones(len(names)) + 3 * (np.arange(len(names)) == target))
+        rows.append(
+            (slide, f"patient_{number}", names[target], names[int(scores.argmax())], *map(repr, scores.tolist()))
+        )
+    cohort = Manifest(tuple(records))
+    cohort.write(folder / "cohort/manifest.csv")
+    cohort.with_splits([""] * len(records)).write(folder / "cohort/labels.csv")
+    few = Manifest(tuple(records[: FOLDS * len(names)]))
+    few.with_splits([""] * len(few)).write(folder / "labels.csv")
+    (folder / "new-slides.csv").write_text("slide_id\n" + "".join(f"{record.slide_id}\n" for record in records[:5]))
+    head = ",".join(["slide_id", "patient_id", "target", "prediction", *(f"p_{name}" for name in names)])
+    for model, shown in (("model_a", rows), ("model_b", rows[::-1]), ("new-labelled", rows), ("predictions", rows)):
+        (folder / f"{model}.csv").write_text("\n".join([head, *(",".join(row) for row in shown)]) + "\n")
+    reviews = ["slide_id,patient_id,model_call,reader_class,verdict,seconds"]
+    reviews += [f"{row[0]},{row[1]},{row[3]},{row[2]},{'agree' if row[2] == row[3] else 'overrule'},9" for row in rows]
+    (folder / "reviews.csv").write_text("\n".join(reviews) + "\n")
+    foreign = ["case,diagnosis,prediction", *(",".join((row[0], row[2], row[3])) for row in rows)]
+    (folder / "results.csv").write_text("\n".join(foreign) + "\n")
+    (folder / "my-classes.yaml").write_text(block_of(ROOT / "README.md", "yaml", "classes:"))
+    (folder / "grid.yaml").write_text(block_of(ROOT / "docs/training.md", "yaml", "methods:"))
+
+
+def make_runs(folder: Path) -> None:
+    """Two trained runs with the names that `pams train` gives."""
+    for method in METHODS:
+        config = configure(
+            folder / "cohort/manifest.csv", classes="bracs", method=method, features=folder / "cohort/h5_files",
+            model={"name": "abmil", "embedding_features": 8, "attention_features": 4}, epochs=6, lr=1e-2,
+            compute={"accelerator": "cpu", "threads": 1},
+        )  # fmt: skip
+        train(config, folder / f"runs/{method}-abmil-seed0")
+
+
+def make_slides(folder: Path) -> None:
+    """Four small slides with a table of labels."""
+    from pams_mil.cohorts.synthetic_slide_file import write_slide
+    from pams_mil.cohorts.synthetic_slides import Piece, Scene
+
+    rows = ["slide_id,patient_id,label,split"]
+    for number, part in enumerate(SLIDES):
+        name = "case-17" if part == "test" else f"case-{number}"
+        scene = Scene(560.0, 560.0, (Piece(280.0, 280.0, 200.0, 200.0),), (), seed=number)
+        write_slide(folder / "slides" / f"{name}.tiff", scene, mpp=1.0, levels=1)
+        rows.append(f"{name},p-{name},{('N', 'IC')[number % 2]},{part}")
+    bag = Bag(np.ones((4, 16), np.float32), np.array([[0, 0], [0, 256], [256, 0], [256, 256]], np.int32), TINY)
+    write_bag(folder / "features/case-17.h5", bag)
+    (folder / "slides/case-17.tiff").rename(folder / "slides/case-17.svs")
+    (folder / "manifest.csv").write_text("\n".join(rows) + "\n")
+
+
+def make_digits(folder: Path) -> None:
+    """The digits cohort, small."""
+    made = Digits(train=14, val=7, test=14, smallest=7, largest=9)
+    write_cohort(folder / "digits", made.slides(), total=len(made))
