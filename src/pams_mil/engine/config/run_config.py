@@ -111,6 +111,8 @@ class TrainingConfig(Strict):
     """Validate and predict with weights averaged over about this many epochs; null: with those of the last step."""
     max_instances: int | None = Field(default=None, ge=1)
     """Most instances of a training bag, another random choice every epoch; null: all."""
+    drop_instances: float | None = Field(default=None, ge=0, lt=1)
+    """Share of every bag's instances that a training step does not see, other ones each time; null: none."""
     checkpoint_minutes: float | None = Field(default=15.0, gt=0)
     """Also save within an epoch after this long; null: only after every epoch."""
 

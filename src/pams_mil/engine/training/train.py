@@ -117,6 +117,7 @@ def training_bags(config: RunConfig, cohort: Cohort) -> TrainingBags:
         remix=remix,
         pairing=pairing,
         max_instances=config.training.max_instances,
+        drop_instances=config.training.drop_instances,
         evidence=evidence,
     )
 

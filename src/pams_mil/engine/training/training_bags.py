@@ -1,4 +1,4 @@
-"""Training bags: read, remixed and capped, each a pure function of (seed, epoch, slide).
+"""Training bags: read, thinned, remixed and capped, each a pure function of (seed, epoch, slide).
 
 Loader workers and the main process make the same bag bit for bit: all of it runs on one thread, because sums
 over several threads may round differently.
@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pams_mil import seeding
-from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.data.bags.dataset import BagDataset, BagSample
+from pams_mil.engine.training.instance_dropout import kept_rows
 from pams_mil.models.core.limits import instance_cap
 from pams_mil.remix.pairing import Pairing
 from pams_mil.remix.strategy import FROM_A, Remix
@@ -41,7 +42,7 @@ class TrainingBag:
         seed: Fixes the model's random choices in this step.
         targets: Finest classes, one per label that the bag carries.
         weights: How much each label counts; they sum to 1.
-        counts: What was done to the bag, for the log: remixed, share copied, degenerate, capped.
+        counts: What was done to the bag, for the log: instances dropped, remixed, share copied, degenerate, capped.
     """
 
     features: Tensor
@@ -62,6 +63,7 @@ class TrainingBags(Dataset[TrainingBag]):
         remix: How two bags become one; None: never.
         pairing: Which bags meet; None: none do.
         max_instances: Most instances of a step.
+        drop_instances: Share of every bag's instances that a step does not see; None: none.
         evidence: Per slide how much each instance speaks for the label, for strategies that need it; None: not needed.
     """
 
@@ -73,6 +75,7 @@ class TrainingBags(Dataset[TrainingBag]):
         remix: Remix | None = None,
         pairing: Pairing | None = None,
         max_instances: int | None = None,
+        drop_instances: float | None = None,
         evidence: Sequence[Tensor | None] | None = None,
     ) -> None:
         self.bags = bags
@@ -80,6 +83,7 @@ class TrainingBags(Dataset[TrainingBag]):
         self.remix = remix
         self.pairing = pairing
         self.max_instances = max_instances
+        self.drop_instances = drop_instances
         self.evidence = evidence
 
     def __len__(self) -> int:
@@ -102,35 +106,49 @@ class TrainingBags(Dataset[TrainingBag]):
 
     def _make(self, key: StepKey) -> TrainingBag:
         sample = self.bags[key.slide]
-        features, name = sample.features, sample.slide_id
+        (features, _), name, whole = self._thinned(sample, key, sample), sample.slide_id, len(sample.features)
+        kept = len(features)
         targets: tuple[int, ...] = (sample.target,)
         weights: tuple[float, ...] = (1.0,)
         counts: dict[str, float] = {}
         step = self.pairing.steps(key.slide, key.epoch)[key.part] if self.pairing is not None else None
         if step is not None and step.pair is not None and self.pairing is not None and self.remix is not None:
             a, b = (sample if i == key.slide else self.bags[i] for i in (step.pair.a, step.pair.b))
-            known = {} if self.evidence is None else {"evidence": self._evidence(step.pair.a, len(a.features))}
-            mixed = self.remix(a.features, b.features, self.pairing.generator(key.slide, key.epoch), **known)
+            (z_a, rows), (z_b, _) = (self._thinned(bag, key, sample) for bag in (a, b))
+            known = {} if self.evidence is None else {"evidence": self._evidence(step.pair.a, len(a.features), rows)}
+            mixed = self.remix(z_a, z_b, self.pairing.generator(key.slide, key.epoch), **known)
+            whole, kept = len(a.features) + len(b.features), len(z_a) + len(z_b)
             features, name = mixed.features, f"{a.slide_id} remixed with {b.slide_id}"
             targets, weights = (a.target,), (1.0,)
             if mixed.weight_a < 1:
                 targets, weights = (a.target, b.target), (mixed.weight_a, 1.0 - mixed.weight_a)
-            copied = int((mixed.origin_bag == FROM_A).sum()) / len(a.features)
+            copied = int((mixed.origin_bag == FROM_A).sum()) / len(z_a)
             top_k = getattr(self.remix, "top_k", None)
             degenerate = mixed.live_clusters is not None and top_k is not None and mixed.live_clusters <= top_k
             counts = {"remixed": 1.0, "copied": copied, "degenerate": float(degenerate)}
-        rows = instance_cap(
+        if self.drop_instances:
+            counts = {"dropped": float(whole - kept), **counts}
+        capped = instance_cap(
             len(features), self.max_instances, seed=self.seed, epoch=key.epoch, slide_id=sample.slide_id
         )
-        if rows is not None:
-            features, counts = features[rows], {**counts, "capped": 1.0}
+        if capped is not None:
+            features, counts = features[capped], {**counts, "capped": 1.0}
         seed = seeding.derive(self.seed, "model", key.epoch, key.part, sample.slide_id)
         return TrainingBag(features, name, sample.slide_id, seed, targets, weights, counts)
 
-    def _evidence(self, slide: int, rows: int) -> Tensor | None:
+    def _thinned(self, bag: BagSample, key: StepKey, drawn: BagSample) -> tuple[Tensor, Tensor | None]:
+        """The rows of a bag that this step sees, and which they are; None for all."""
+        rows = kept_rows(
+            len(bag.features), self.drop_instances, seed=self.seed, epoch=key.epoch,
+            step=(drawn.slide_id, key.part), slide=bag.slide_id,
+        )  # fmt: skip
+        return (bag.features, None) if rows is None else (bag.features[rows], rows)
+
+    def _evidence(self, slide: int, count: int, rows: Tensor | None) -> Tensor:
         """Evidence of a slide's rows for its label; the least urgent label is carried by every row alike."""
         known = None if self.evidence is None else self.evidence[slide]
-        return torch.ones(rows) if known is None else known
+        whole = torch.ones(count) if known is None else known
+        return whole if rows is None else whole[rows]
 
 
 class BagLoader:
