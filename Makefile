@@ -6,10 +6,10 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
 BENCHES := bootstrap audit_memory losses models remix_speed data engine wsi viewer
 
-.PHONY: view demo test check bench format clean help
+.PHONY: view demo test test-slow check bench format clean help
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -30,6 +30,9 @@ view: $(READY)  ## the viewer on made slides, in your browser
 test: $(READY)  ## tests, and the doctests of src and Markdown
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
+test-slow: $(READY)  ## the fault suite and simulations: minutes, with counts at the end
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not gpu" tests
+
 check: $(READY)  ## format, lint, types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -42,7 +45,7 @@ format: $(READY)  ## let ruff rewrite the code
 bench: $(BENCH_READY)  ## speed and memory beside the peers, as ratios
 	@missed=""; for name in $(BENCHES); do \
 	  echo; echo "== $$name"; $(BIN)/python benchmarks/$$name.py || missed="$$missed $$name"; \
-	done; echo; test -z "$$missed" || echo "Below a stated goal, or failed:$$missed"
+	done; echo; test -z "$$missed" || { echo "Below a stated goal, or failed:$$missed"; exit 1; }
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache demo-report demo-view

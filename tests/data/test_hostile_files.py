@@ -7,6 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from pams_mil import ClassHierarchy
 from pams_mil.data import Manifest, SlideRecord, read_bag
@@ -131,3 +132,36 @@ def test_class_names_have_no_invisible_characters(sign: str) -> None:
     with pytest.raises(HierarchyError, match=r"invisible character '\\u.*write it as 'High'"):
         ClassHierarchy.flat(["Low", f"Hi{sign}gh"])
     assert ClassHierarchy.flat(["Low", "می\u200cشود"]).num_classes() == 2
+
+
+def test_damaged_npy_files_end_in_words(tmp_path: Path) -> None:
+    """Headers that numpy's parser rejects in many ways: bad syntax, bad text, huge shapes, other kinds of file."""
+    np.save(tmp_path / "s.npy", ROWS)
+    content = (tmp_path / "s.npy").read_bytes()
+    damages = [
+        content.replace(b"{'descr'", b"{'des\xffr'"),
+        content.replace(b"(9, 4)", b"(9, *)"),
+        content.replace(b"(9, 4), }", b"(9" + b"0" * 3 + b", 4)}"),
+        content.replace(b"'<f4'", b"'|O4'"),
+        content.replace(b"'<f4'", b"'<f7'"),
+        content[:30],
+        content[:-1],
+        b"PK\x03\x04" + content,
+        b"\x80\x04" + content,
+    ]
+    assert content not in damages
+    for damage in damages:
+        (tmp_path / "s.npy").write_bytes(damage)
+        with pytest.raises(BagError, match=r"s\.npy"):
+            read_bag(tmp_path / "s.npy")
+    np.savez(tmp_path / "archive.npz", ROWS)
+    (tmp_path / "s.npy").write_bytes((tmp_path / "archive.npz").read_bytes())
+    with pytest.raises(BagError, match="an archive of arrays"):
+        read_bag(tmp_path / "s.npy")
+
+
+def test_a_damaged_index_of_slideflow_is_named(tmp_path: Path) -> None:
+    torch.save(torch.from_numpy(ROWS), tmp_path / "s.pt")
+    (tmp_path / "s.index.npz").write_bytes(b"PK\x03\x04torn")
+    with pytest.raises(BagError, match=r"s\.index\.npz is not the archive of tile locations"):
+        read_bag(tmp_path / "s.pt")

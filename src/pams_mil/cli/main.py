@@ -6,7 +6,6 @@ import errno
 import signal
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import typer
@@ -95,8 +94,6 @@ def _complain(text: str) -> None:
 
 def _register() -> None:
     for panel, module_name, attribute in VERBS:
-        if find_spec(f"pams_mil.cli.{module_name}") is None:
-            continue
         verb = getattr(import_module(f"pams_mil.cli.{module_name}"), attribute)
         if isinstance(verb, typer.Typer):
             app.add_typer(verb, name=module_name, rich_help_panel=panel)

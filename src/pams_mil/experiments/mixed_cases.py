@@ -6,7 +6,6 @@ Recall of the most urgent group counts a slide as found when any class of that g
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -64,7 +63,7 @@ def _spreads(entry: Entry, column: str, value: str, inside: bool, urgent: int) -
         rows = np.asarray([(cell == value) == inside for cell in run.tags[column]])
         if not rows.any():
             raise ConfigError(f"No test slide has {column} {'=' if inside else 'other than'} {value!r}.")
-        part = replace(run, probabilities=run.probabilities).where(rows)
+        part = run.where(rows)
         scores = score(part, resamples=0)[-1].values
         values.append([*(scores[key] for key in METRICS), group_recall(part, urgent)])
     return [SeedSpread.of(column) for column in zip(*values, strict=True)]

@@ -26,13 +26,23 @@ if TYPE_CHECKING:
 def read_npy(path: Path, reading: Reading) -> Bag:
     """The bag in a `.npy` file, as torchmil writes it, with the coordinates of the sibling folder."""
     del reading  # plain arrays carry nothing to verify
-    try:
-        features = np.load(path)
-    except (ValueError, EOFError) as error:
-        raise BagError(f"{path} is not a complete .npy array of numbers: {error}. Write or copy it again.") from error
+    features = _plain_array(path)
     beside = path.parent.parent / "coords" / path.name
-    coords = np.load(beside) if beside.is_file() else None
+    coords = _plain_array(beside) if beside.is_file() else None
     return Bag(as_rows(features), coords, BagInfo(layout="torchmil" if coords is not None else "npy"))
+
+
+def _plain_array(path: Path) -> Array:
+    try:
+        with path.open("rb") as file:  # numpy would leave a damaged archive open
+            content = np.load(file)
+    except Exception as error:  # a damaged header raises SyntaxError, UnicodeError, OverflowError, MemoryError and more
+        raise BagError(
+            f"{path} is not a complete .npy array of numbers: {_first_line(error)}. Write or copy it again."
+        ) from error
+    if not isinstance(content, np.ndarray):
+        raise BagError(f"{path} is an archive of arrays; expected one .npy array of numbers.")
+    return content
 
 
 def read_safetensors(path: Path, reading: Reading) -> Bag:
@@ -117,8 +127,11 @@ def _slideflow(path: Path) -> tuple[Array | None, BagInfo]:
     index, config = path.with_suffix(".index.npz"), path.parent / "bags_config.json"
     coords = None
     if index.is_file():
-        with np.load(index) as archive:
-            coords = archive[archive.files[0]]
+        try:
+            with index.open("rb") as file, np.load(file) as archive:
+                coords = archive[archive.files[0]]
+        except Exception as error:  # a damaged archive raises what zipfile, zlib and numpy's header parser raise
+            raise BagError(f"{index} is not the archive of tile locations that slideflow writes: {error!r}.") from error
     if not config.is_file():
         return coords, BagInfo(layout="slideflow" if coords is not None else "torch")
     try:
