@@ -1,4 +1,4 @@
-"""How many threads a process of a grid gets."""
+"""How many threads a process of a grid gets, and how it ends."""
 
 from __future__ import annotations
 
@@ -34,3 +34,20 @@ def test_what_the_user_set_is_respected(monkeypatch, given, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", given)
     assert default_threads(planned("abmil"), 1) == threads
     assert default_threads(planned("transmil"), 8) == threads
+
+
+@pytest.mark.parametrize("signal", [SystemExit(143), KeyboardInterrupt()])
+def test_a_process_that_is_told_to_stop_takes_no_other_cell(monkeypatch, signal):
+    class Ended(BaseException):
+        pass
+
+    def stopped(*_):
+        raise signal
+
+    def end(_):
+        raise Ended
+
+    monkeypatch.setattr(local_processes, "run_cell", stopped)
+    monkeypatch.setattr(local_processes.os, "_exit", end)
+    with pytest.raises(Ended):
+        local_processes.run_or_end(planned("abmil")[0], "out", "owner", 1)

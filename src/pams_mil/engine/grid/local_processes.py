@@ -52,7 +52,7 @@ class LocalEngine:
         while waiting:
             survivors: set[str] = set()
             with _few_threads(threads), _pool(workers) as pool:
-                futures = {pool.submit(run_cell, cell, str(out), owner, threads): cell for cell in waiting}
+                futures = {pool.submit(run_or_end, cell, str(out), owner, threads): cell for cell in waiting}
                 for item in _results(futures):
                     if item is not None:
                         survivors.add(item.key)
@@ -93,6 +93,17 @@ def default_threads(pending: Sequence[Cell], workers: int) -> int:
     if all(cell.config.model.name in ONE_THREAD for cell in pending):
         return 1
     return max(1, default_workers() // workers)
+
+
+def run_or_end(cell: Cell, out: str, owner: str, threads: int | None) -> CellResult:
+    """Run a cell in a process of a pool; a process that was told to stop ends instead of taking the next cell.
+
+    A pool's process outlives whatever its work raises, and would train on with the cell that waits in its queue.
+    """
+    try:
+        return run_cell(cell, out, owner, threads)
+    except BaseException:  # failures are returned, so this is a signal; the run has saved itself on the way here
+        os._exit(1)
 
 
 def die_with_parent() -> None:
