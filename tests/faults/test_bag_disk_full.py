@@ -1,4 +1,4 @@
-"""A bag file on a full disk: an error with path and errno, nothing left behind, and the process lives on."""
+"""A bag file on a full disk: an error with path and cause, nothing left behind, and the process lives on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for limit in (1, 900, 4_000, 90_000):
     try:
         write_bag(out / "s.h5", Bag(np.ones((900, 64), np.float32)))
     except OutputError as error:
-        sys.stdout.write(f"{'errno' in str(error) and 's.h5' in str(error)}\\n")
+        sys.stdout.write(f"{'leaves no room' in str(error) and 's.h5' in str(error)}\\n")
 """
 
 

@@ -43,7 +43,7 @@ def test_one_bad_slide_does_not_stop_the_others(tmp_path):
                "--encoder", "tests.wsi.plain_encoder:ColorEncoder"]  # fmt: skip
     first = CliRunner().invoke(app, command)
     assert first.exit_code == 1
-    assert "1 slides extracted" in first.output
+    assert "1 slide extracted" in first.output
     rows = (tmp_path / "out" / "failures.csv").read_text()
     assert "broken.svs cannot be read as a slide" in rows
     assert "--mpp-of-slide" in rows

@@ -42,7 +42,7 @@ def test_one_bad_region_does_not_spoil_the_others(tmp_path, monkeypatch):
     path = tmp_path / "a.svs"
     path.touch()
     monkeypatch.setattr(FragileReader, "opened", 0)
-    monkeypatch.setattr(slide_module, "_reader_class", lambda name: FragileReader)
+    monkeypatch.setattr(slide_module, "_opened", lambda name, path, cache: FragileReader(path))
     with Slide(path) as slide:
         for _ in range(3):
             with pytest.raises(SlideError, match=r"a\.svs.*\(48, 0\).*decoder gave up"):
