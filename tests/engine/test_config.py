@@ -199,3 +199,18 @@ def test_other_values_are_still_yaml():
     assert changed["method"] == "ce"
     assert changed["compute"] == {"devices": 2}
     assert with_overrides({}, ["data=/x #1.csv"], kind=RunConfig) == {"data": "/x #1.csv"}
+
+
+def test_a_method_of_a_grid_may_bring_its_own_training_and_pairing():
+    arm = {"name": "ce", "label": "dropped", "training": {"drop_instances": 0.7}, "pairing": {"rule": "keep_label"}}
+    grid = build(
+        GridConfig, {**GOOD, "methods": ["ce", arm], "training": {"epochs": 3}, "pairing": {"probability": 0.2}}
+    )
+    plain, own = (cell.config for cell in cells(grid)[:2])
+    assert (plain.training.epochs, plain.training.drop_instances, plain.pairing) == (3, None, {"probability": 0.2})
+    assert (own.training.epochs, own.training.drop_instances) == (3, 0.7)
+    assert own.pairing == {"probability": 0.2, "rule": "keep_label"}
+    assert own.method.options == {}
+    for broken, words in ((0.7, "must be settings"), ({"drop_instance": 0.7}, "drop_instances")):
+        with pytest.raises(ConfigError, match=words):
+            cells(build(GridConfig, {**GOOD, "methods": [{**arm, "training": broken}]}))

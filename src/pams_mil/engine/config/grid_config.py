@@ -35,7 +35,10 @@ def _all(package: str) -> Any:
 
 
 class GridConfig(Strict):
-    """A benchmark; a `label` beside a method's or model's name tells variants apart in the table."""
+    """A benchmark; a `label` beside a method's or model's name tells variants apart in the table.
+
+    A method may also bring `training` and `pairing` of its own: what it names there goes before the grid's.
+    """
 
     data: DataConfig
     classes: str
@@ -112,12 +115,32 @@ def cells(grid: GridConfig) -> list[Cell]:
         name = f"{label(model)}--{label(method)}--seed{seed}" + ("" if fold is None else f"--fold{fold}")
         data = grid.data if fold is None else grid.data.model_copy(update={"fold": fold})
         config = RunConfig(
-            data=data, classes=grid.classes, method=_without_label(method), model=_without_label(model),
-            pairing=grid.pairing, training=grid.training, compute=grid.compute, seed=seed,
+            data=data, classes=grid.classes, method=_plain(method), model=_plain(model),
+            pairing={**grid.pairing, **_own(method, "pairing")}, training=_training(grid, method),
+            compute=grid.compute, seed=seed,
         )  # fmt: skip
         found.append(Cell(file_names([name])[name], label(model), label(method), seed, fold, config))
     return found
 
 
-def _without_label(choice: Choice) -> Choice:
-    return Choice(name=choice.name, **{key: value for key, value in choice.options.items() if key != "label"})
+_ARM_KEYS = ("label", "training", "pairing")
+"""What stands beside a method's options in a grid, and belongs to its row of the table instead."""
+
+
+def _plain(choice: Choice) -> Choice:
+    return Choice(name=choice.name, **{key: value for key, value in choice.options.items() if key not in _ARM_KEYS})
+
+
+def _own(method: Choice, part: str) -> dict[str, Any]:
+    own = method.options.get(part, {})
+    if not isinstance(own, Mapping):
+        raise ConfigError(
+            f"methods: {part} of {label(method)!r} must be settings such as {{drop_instances: 0.5}}, found {own!r}."
+        )
+    return dict(own)
+
+
+def _training(grid: GridConfig, method: Choice) -> TrainingConfig:
+    own = _own(method, "training")
+    where = f"methods: training of {label(method)!r}"
+    return build(TrainingConfig, {**grid.training.model_dump(), **own}, where=where) if own else grid.training
