@@ -13,7 +13,7 @@ from pams_mil.errors import PamsError
 if TYPE_CHECKING:
     from pams_mil.hierarchy import ClassHierarchy
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["ClassHierarchy", "PamsError", "__version__"]
 
