@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 # Stands for log 0: its exponential is 0, and 0 times it is 0 rather than NaN.
 _LOG_ZERO = -1e30
@@ -41,6 +42,21 @@ def log_complement(log_p: Tensor) -> Tensor:
     top = log_p.argmax(-1, keepdim=True)
     others = log_p.scatter(-1, top, -torch.inf)
     return torch.log1p(-others.exp()).scatter(-1, top, others.logsumexp(-1, keepdim=True))
+
+
+def chain_log_probabilities(answers: Tensor) -> Tensor:
+    """Log-probabilities of where a chain of questions ends; answer k is the logit of "further than k", once there.
+
+        log p_k = Σ_{j<k} log σ(z_j) + log(1 − σ(z_k)),   without the last term for the end of the chain
+
+    Shapes: [.., k] -> [.., k + 1]
+
+    >>> chain_log_probabilities(torch.zeros(2)).exp()
+    tensor([0.5000, 0.2500, 0.2500])
+    """
+    certain = answers.new_zeros((*answers.shape[:-1], 1))
+    reached = torch.cat([certain, logsigmoid(answers).cumsum(-1)], dim=-1)
+    return reached + torch.cat([logsigmoid(-answers), certain], dim=-1)
 
 
 def group_logsumexp(log_p: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -15,13 +15,22 @@ from pams_mil.models import BagBatch, create_model
 from pams_mil.models.core.mil_model import Embedded
 from pams_mil.models.mean_pool import MeanPool
 
-NAMES = discover.available("models")
+VARIANTS = {
+    "priority, smooth_max": ("priority", {"pooling": "smooth_max"}),
+    "priority, mean": ("priority", {"pooling": "mean"}),
+}
+NAMES = [*discover.available("models"), *VARIANTS]
 WIDTH = 6
+
+
+def create(name, **options):
+    name, variant = VARIANTS.get(name, (name, {}))
+    return create_model(name, **{"in_features": WIDTH, "num_classes": 3, "embedding_features": 64} | variant | options)
 
 
 def build(name, **options):
     torch.manual_seed(0)
-    return create_model(name, in_features=WIDTH, num_classes=3, embedding_features=64, **options)
+    return create(name, **options)
 
 
 def bags(*sizes):
@@ -49,7 +58,7 @@ def check_company(model):
 
 
 def test_the_expected_models_are_discovered():
-    assert set(NAMES) >= {"abmil", "clam_sb", "dtfd", "max_pool", "mean_pool", "transmil"}
+    assert set(NAMES) >= {"abmil", "clam_sb", "dtfd", "max_pool", "mean_pool", "priority", "transmil"}
 
 
 @pytest.mark.parametrize("grad", [True, False])
@@ -90,11 +99,12 @@ def test_evaluation_is_deterministic_and_streams_to_the_same_result(name):
 @given(n=st.integers(1, 400), width=st.integers(1, 9), classes=st.integers(1, 8))
 @pytest.mark.parametrize("name", NAMES)
 def test_any_bag_width_and_number_of_classes(name, n, width, classes):
-    model = create_model(name, in_features=width, num_classes=classes, embedding_features=16)
+    model = create(name, in_features=width, num_classes=classes, embedding_features=16)
     output = model(torch.randn(n, width), attention=True)
     assert output.logits.shape == (1, classes)
-    assert output.embedding.shape == (1, 16)
-    assert output.weight.shape == (classes, 16)
+    if not model.own_head:
+        assert output.embedding.shape == (1, 16)
+        assert output.weight.shape == (classes, 16)
     assert output.attention.shape == (n,)
     assert output.attention.min() >= 0
     assert output.attention.sum().item() == pytest.approx(1, abs=1e-4)
@@ -137,7 +147,7 @@ def test_bfloat16_autocast_and_half_precision_features(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_copies_and_state_round_trips(name):
     model = build(name).eval()
-    other = create_model(name, in_features=WIDTH, num_classes=3, embedding_features=64).eval()
+    other = create(name).eval()
     other.load_state_dict(copy.deepcopy(model).state_dict())
     (bag,) = bags(9)
     assert torch.equal(model(bag).logits, other(bag).logits)

@@ -7,10 +7,21 @@ import torch
 
 from pams_mil import discover
 from pams_mil.errors import ParameterError
+from pams_mil.hierarchy import ClassHierarchy, Level
 from pams_mil.models import BagBatch, HierarchicalModel, create_model
 from pams_mil.models.core.heads import NormalizedHead, SplitHeads
 
 NAMES = discover.available("models")
+TREE = ClassHierarchy(
+    name="three levels",
+    levels=(
+        Level(("low", "high"), (0, 0), (0, 1)),
+        Level(("a", "b", "c"), (0, 1, 1), (0, 1, 2)),
+        Level(("a1", "a2", "b1", "b2", "c1", "c2", "c3"), (0, 0, 1, 1, 2, 2, 2), (0, 0, 1, 2, 3, 3, 3)),
+    ),
+)
+SUMS = {"priority": ("per_level", "shared")}
+"""Models with a head of their own, and the towers whose coarser levels are sums of their classes."""
 
 
 def build(model="abmil", **options):
@@ -25,19 +36,45 @@ def build(model="abmil", **options):
      ("shared", "split"), ("finest", "linear"), ("finest", "normalized")],
 )  # fmt: skip
 def test_one_output_per_trained_level(name, towers, heads):
-    model = build(name, towers=towers, heads=heads, embedding_features=16)
+    options = {"towers": towers, "heads": heads, "embedding_features": 16, "hierarchy": TREE}
+    if towers in SUMS.get(name, ()) and heads != "linear":
+        with pytest.raises(ParameterError, match=f"so it cannot take {heads} heads"):
+            build(name, **options)
+        return
+    model = build(name, **options)
     outputs = model(BagBatch.pack([torch.randn(4, 5), torch.randn(9, 5)]), attention=True)
     counts = [7] if towers == "finest" else [2, 3, 7]
     assert [tuple(output.logits.shape) for output in outputs] == [(2, count) for count in counts]
     for output in outputs:
         assert output.attention.shape == (13,)
-        assert output.weight.shape == (output.logits.shape[1], output.embedding.shape[1])
+        if name not in SUMS:
+            assert output.weight.shape == (output.logits.shape[1], output.embedding.shape[1])
         assert (output.tier1_logits is not None) == (name == "dtfd")
-        if heads == "normalized":
+        if heads == "normalized" and output.weight is not None:
             assert torch.allclose(output.weight.norm(dim=-1), torch.ones(len(output.weight)))
     loss = sum(o.logits.sum() + (0 if o.tier1_logits is None else o.tier1_logits.sum()) for o in outputs)
     loss.backward()
     assert all(p.grad is not None for key, p in model.named_parameters() if "instance_heads" not in key)
+
+
+@pytest.mark.parametrize(("name", "towers"), [(name, towers) for name, kinds in SUMS.items() for towers in kinds])
+def test_levels_that_are_sums_of_classes_cannot_contradict_each_other(name, towers):
+    model = build(name, towers=towers, embedding_features=16, hierarchy=TREE)
+    assert len(model.towers) == 1
+    outputs = model(BagBatch.pack([torch.randn(4, 5), 9 * torch.randn(9, 5)]))
+    finest = outputs[-1].logits.softmax(-1)
+    for level, output in enumerate(outputs):
+        summed = torch.zeros(2, TREE.num_classes(level)).index_add(1, torch.from_numpy(TREE.groups(level)), finest)
+        torch.testing.assert_close(output.logits.exp() if level < 2 else finest, summed)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_classes_need_the_hierarchy_that_they_form(name):
+    with pytest.raises(ParameterError, match="needs the `hierarchy`"):
+        build(name, towers="shared")
+    with pytest.raises(ParameterError, match="num_classes must be those of the hierarchy"):
+        build(name, towers="shared", num_classes=[2, 7], hierarchy=TREE)
+    assert len(build(name, towers="shared", num_classes=[4])(torch.randn(3, 5))) == 1
 
 
 def test_per_level_towers_are_independent_models():

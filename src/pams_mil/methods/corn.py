@@ -18,9 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from pams_mil import ops
 from pams_mil.hierarchy import ClassHierarchy
@@ -36,13 +34,11 @@ def corn_log_probabilities(logits: Tensor) -> Tensor:
 
     Shapes: [b, c] -> [b, c]
 
+    >>> import torch
     >>> corn_log_probabilities(torch.zeros(1, 3)).exp()
     tensor([[0.5000, 0.2500, 0.2500]])
     """
-    answers = ops.at_least_float32(logits)[:, :-1]
-    certain = torch.zeros_like(logits[:, -1:], dtype=answers.dtype)
-    reached = torch.cat([certain, logsigmoid(answers).cumsum(-1)], dim=-1)
-    return reached + torch.cat([logsigmoid(-answers), certain], dim=-1)
+    return ops.chain_log_probabilities(ops.at_least_float32(logits)[:, :-1])
 
 
 def corn_loss(logits: Tensor, target: Tensor) -> Tensor:
@@ -50,6 +46,7 @@ def corn_loss(logits: Tensor, target: Tensor) -> Tensor:
 
     Shapes: logits [b, c], target [b] -> [b]
 
+    >>> import torch
     >>> corn_loss(torch.zeros(1, 3), torch.tensor([0]))  # one question, a coin flip: ln 2
     tensor([0.6931])
     """

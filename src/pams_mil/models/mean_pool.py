@@ -6,12 +6,11 @@ Invariant to the order of the instances; every instance has attention 1/n.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel
-from pams_mil.models.layers.projection import CHUNK_ROWS, Projection
+from pams_mil.models.layers.projection import Projection
 
 DISCOVER = "MeanPool"
 
@@ -39,12 +38,4 @@ class MeanPool(MILModel):
         weights = None
         if attention:
             weights = torch.cat([torch.full((n,), 1 / n, device=batch.features.device) for n in batch.sizes])
-        return Embedded(torch.stack(self._means(batch)), weights)
-
-    def _means(self, batch: BagBatch) -> list[Tensor]:
-        if torch.is_grad_enabled():
-            return [rows.mean(0) for rows in batch.split(self.projection(batch.features))]
-        return [
-            torch.stack([self.projection.project(piece).sum(0) for piece in torch.split(bag, CHUNK_ROWS)]).sum(0) / n
-            for bag, n in zip(batch.bags(), batch.sizes, strict=True)
-        ]
+        return Embedded(torch.stack([self.projection.mean(bag) for bag in batch.bags()]), weights)

@@ -27,7 +27,7 @@ MOST_CRASHES = 2
 """How often a cell may take its process down with it before it counts as failed."""
 SECONDS_TO_SAVE = 60
 """How long a stopped benchmark waits for its processes: they finish a bag and write a checkpoint."""
-ONE_THREAD = ("abmil", "clam_sb", "dtfd", "max_pool", "mean_pool")
+ONE_THREAD = ("abmil", "clam_mb", "clam_sb", "dtfd", "max_pool", "mean_pool", "priority")
 """Models whose steps are too short to share: a second thread makes them slower, on a busy machine many times."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

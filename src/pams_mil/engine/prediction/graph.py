@@ -18,7 +18,6 @@ from pams_mil import atomic
 from pams_mil.engine.prediction.predict import LoadedRun
 from pams_mil.errors import MissingExtraError, OutputError
 from pams_mil.models.core.batch import BagBatch
-from pams_mil.models.core.heads import Scored
 from pams_mil.models.core.mil_model import level_output
 from pams_mil.models.layers.partition import fixed_groups
 
@@ -46,11 +45,7 @@ class Graph(nn.Module):
         outputs = []
         for tower in self.model.towers:
             embedded = tower.trace(features, groups)
-            if self.model.heads is not None:
-                outputs += [level_output(embedded, scored) for scored in self.model.heads(embedded.vectors)]
-            else:
-                scored = Scored(tower.head(embedded.vectors), embedded.vectors, tower.head.rows())
-                outputs.append(level_output(embedded, scored))
+            outputs += [level_output(embedded, scored) for scored in self.model.scores(tower, embedded)]
         return tuple(self.objective.probabilities(outputs))
 
 

@@ -222,7 +222,7 @@ def _gather(
             f"None of the {len(found)} slides could be predicted. The first: {next(iter(failures.values()))}"
         )
     sources = [table.sources[row] for row in rows]
-    own = set.intersection(*(set(run.learner.levels) for run in loaded))
+    own = set.intersection(*(set(run.learner.own_levels) for run in loaded))
     return SlidePredictions(
         hierarchy=hierarchy,
         names=tuple(source.name for source in sources),

@@ -238,7 +238,7 @@ class SlidePredictions:
 
 def summed(learner: Learner, probabilities: list[Tensor], level: int) -> Tensor:
     """Probabilities [b, c] of a level: of its own output where it was trained, else summed from the finest."""
-    if level in learner.levels:
+    if level in learner.own_levels:
         return probabilities[learner.levels.index(level)]
     groups = torch.from_numpy(learner.hierarchy.groups(level))
     finest = probabilities[-1]

@@ -18,7 +18,7 @@ from pams_mil.errors import CheckpointError, ConfigError, HierarchyError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.hierarchy_json import hierarchy_from_json, hierarchy_to_json
 from pams_mil.methods.method import Method
-from pams_mil.models.core.hierarchical import HierarchicalModel
+from pams_mil.models.core.hierarchical import HierarchicalModel, sums_classes
 from pams_mil.parameters import refuse_unknown
 
 MOST_OF_AN_OPTION = 1 << 16
@@ -119,6 +119,7 @@ class Blueprint:
             num_classes=[hierarchy.num_classes(level) for level in range(hierarchy.num_levels)],
             towers=method.towers,
             heads=method.heads,
+            hierarchy=hierarchy,
             **{key: value for key, value in self.model.items() if key != "name"},
         )
 
@@ -135,10 +136,10 @@ def complete(config: RunConfig) -> RunConfig:
     """The config with every option of its method and model written out; unknown ones are refused."""
     method = make_method(config.method)
     options = {item.name: _plain(getattr(method, item.name)) for item in dataclasses.fields(method) if item.init}
-    defaults = option_defaults(
-        discover.load("models", config.model.name), without=("in_features", "num_classes", "head", "heads")
-    )
+    kind = discover.load("models", config.model.name)
+    defaults = option_defaults(kind, without=("in_features", "num_classes", "head", "heads", "ranks"))
     refuse_unknown(f"The model {config.model.name!r}", config.model.options, list(defaults), error=ConfigError)
+    _refuse_unfit(config, method, kind)
     if config.model.options.get("splits", 1) != 1 and not method.has_softmax:
         raise ConfigError(
             f"model.splits is {config.model.options['splits']}, but several looks at a bag are averaged as softmax "
@@ -150,6 +151,21 @@ def complete(config: RunConfig) -> RunConfig:
             "model": Choice(name=config.model.name, **{**defaults, **config.model.options}),
         }
     )
+
+
+def _refuse_unfit(config: RunConfig, method: Method, kind: Any) -> None:
+    """Refuse a method that needs other heads or logits than the model has, before anything is read."""
+    names = f"The method {config.method.name!r} does not fit the model {config.model.name!r}: it"
+    if sums_classes(kind, method.towers) and method.heads != "linear":
+        raise ConfigError(
+            f"{names} trains {method.heads} heads of every level on one vector per bag, and the model has a head of "
+            "its own. Use a model with one vector per bag, such as 'abmil', or another method."
+        )
+    if not method.has_softmax and (sums_classes(kind, method.towers) or getattr(kind, "one_tower", False)):
+        raise ConfigError(
+            f"{names} reads outputs as answers of its own chain of questions, and here they are probabilities of "
+            "classes. Use method 'ce' (on the chain of 'priority' it is the same loss), or a model such as 'abmil'."
+        )
 
 
 def make_method(choice: Choice) -> Method:

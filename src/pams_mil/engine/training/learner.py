@@ -84,6 +84,11 @@ class Learner(nn.Module):
         refuse_non_finite(batch, outputs, probabilities)
         return Prediction(probabilities, weights)
 
+    @property
+    def own_levels(self) -> tuple[int, ...]:
+        """Trained levels with an output of their own; the finest alone where the model sums its classes for others."""
+        return self.levels[-1:] if self.model.coarse_sizes else self.levels
+
     def parts(self) -> list[nn.Module]:
         """The separately clipped parts: every child of every tower, and heads beside towers."""
         model = self.model

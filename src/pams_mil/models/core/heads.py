@@ -46,11 +46,11 @@ class NormalizedHead(Head):
 
 
 class Scored(NamedTuple):
-    """What a head makes of vectors: logits [.., c], the vectors as it saw them [.., e], its rows [c, e]."""
+    """What a head makes of vectors: logits [.., c], the vectors as it saw them [.., e], its rows [c, e] if any."""
 
     logits: Tensor
     seen: Tensor
-    rows: Tensor
+    rows: Tensor | None
 
 
 _HEADS: dict[str, type[Head]] = {"linear": Head, "normalized": NormalizedHead}

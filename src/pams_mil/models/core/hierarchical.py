@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pams_mil import discover
 from pams_mil.errors import ParameterError
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.factory import create_model
-from pams_mil.models.core.heads import heads_of, make_level_heads
+from pams_mil.models.core.factory import model_options as model_options_of
+from pams_mil.models.core.heads import Scored, heads_of, make_level_heads
 from pams_mil.models.core.inputs import as_batch
-from pams_mil.models.core.mil_model import LevelOutput, MILModel, level_output
+from pams_mil.models.core.mil_model import Embedded, LevelOutput, MILModel, level_output
+from pams_mil.ops import at_least_float32, group_log_softmax
 from pams_mil.parameters import require_counts
 
 _TOWERS = ("finest", "shared", "per_level")
@@ -33,6 +38,8 @@ class HierarchicalModel(nn.Module):
         num_classes: number of classes of every level, coarse first.
         towers: "per_level": H independent models; "shared": one model, H heads; "finest": one model, finest level.
         heads: "linear", "normalized" or, for a shared tower, "split".
+        hierarchy: the classes, for models that need more than their number: which are equally urgent, which belong
+            together. A model with a head of its own serves coarser levels by the sums of its classes' probabilities.
         model_options: options of the model.
     """
 
@@ -44,18 +51,26 @@ class HierarchicalModel(nn.Module):
         num_classes: Sequence[int],
         towers: str = "per_level",
         heads: str = "linear",
+        hierarchy: ClassHierarchy | None = None,
         **model_options: Any,
     ) -> None:
         super().__init__()
         _check_arguments(num_classes, towers, heads)
         self.in_features = in_features
-        self.towers_kind = towers
-        counts = list(num_classes) if towers == "per_level" else [num_classes[-1]]
-        kind = heads if towers != "shared" else "linear"
+        kind = discover.load("models", model)
+        self.coarse_sizes: list[list[int]] = []
+        if sums_classes(kind, towers):
+            self.coarse_sizes = _coarse_sizes(model, num_classes, heads, hierarchy)
+            towers = "finest"
+        levels = range(len(num_classes)) if towers == "per_level" else [len(num_classes) - 1]
+        own = heads if towers != "shared" else "linear"
         self.towers = nn.ModuleList(
-            create_model(model, in_features=in_features, num_classes=count, head=kind, **model_options)
-            for count in counts
-        )
+            create_model(
+                model, in_features=in_features, num_classes=num_classes[level], head=own,
+                **_ranks(kind, hierarchy, level), **model_options,
+            )
+            for level in levels
+        )  # fmt: skip
         self.heads: nn.Module | None = None
         self.tier1_heads: nn.Module | None = None
         if towers == "shared":
@@ -79,23 +94,66 @@ class HierarchicalModel(nn.Module):
         if self.training and not batch.seeds:
             # Levels must cut a bag into the same pseudo-bags: draw the seeds once, from torch's own state.
             batch = batch.with_seeds(torch.randint(2**62, (len(batch),)).tolist())
-        if self.heads is None:
+        if self.heads is None and not self.coarse_sizes:
             return tuple(tower(batch, attention=attention) for tower in self.towers)
         return self._forward_shared(batch, attention)
 
+    def scores(self, tower: MILModel, embedded: Embedded) -> list[Scored]:
+        """What is made of a tower's vectors for every level that it serves, coarse first."""
+        if self.heads is not None:
+            shared: list[Scored] = self.heads(embedded.vectors)
+            return shared
+        own = tower.score(embedded)
+        coarse = [group_log_softmax(at_least_float32(own.logits), sizes) for sizes in self.coarse_sizes]
+        return [*(Scored(logits, own.seen, None) for logits in coarse), own]
+
     def _forward_shared(self, batch: BagBatch, attention: bool) -> tuple[LevelOutput, ...]:
         tower = cast(MILModel, self.towers[0])
-        heads = cast(Any, self.heads)
         tier1_heads = cast(Any, self.tier1_heads)
-        ranking = heads_of(tier1_heads)[-1] if tower.ranks_instances else None
+        ranking = heads_of(tier1_heads)[-1] if tower.ranks_instances and tier1_heads is not None else None
         embedded = tower.embed(batch, attention=attention, tier1_head=ranking)
-        scored = heads(embedded.vectors)
+        scored = self.scores(tower, embedded)
         # What the tower adds to its loss speaks of its own classes, those of the finest level.
         parts = [*[replace(embedded, auxiliary=None)] * (len(scored) - 1), embedded]
         if tier1_heads is None or embedded.tier1_vectors is None:
             return tuple(level_output(part, level) for part, level in zip(parts, scored, strict=True))
         tier1 = [level.logits for level in tier1_heads(embedded.tier1_vectors)]
         return tuple(level_output(*made) for made in zip(parts, scored, tier1, strict=True))
+
+
+def sums_classes(kind: Any, towers: str) -> bool:
+    """Whether models of a class serve coarser levels by sums of their classes, rather than by heads or towers."""
+    shared = getattr(kind, "own_head", False) and towers == "shared"
+    return towers != "finest" and bool(shared or getattr(kind, "one_tower", False))
+
+
+def _ranks(kind: Any, hierarchy: ClassHierarchy | None, level: int) -> dict[str, list[int]]:
+    """The urgency of a level's classes, for a model that asks for it."""
+    asked = "ranks" in (model_options_of(kind) or ())
+    return {"ranks": hierarchy.ranks(level).tolist()} if asked and hierarchy is not None else {}
+
+
+def _coarse_sizes(
+    model: str, num_classes: Sequence[int], heads: str, hierarchy: ClassHierarchy | None
+) -> list[list[int]]:
+    """How many finest classes every class of each coarser level holds, coarsest level first."""
+    if heads != "linear":
+        raise ParameterError(
+            f"The model {model!r} has a head of its own and sums its classes for coarser levels, so it cannot take "
+            f"{heads} heads. Use linear heads, or a model with one vector per bag, such as 'abmil'."
+        )
+    if len(num_classes) == 1:
+        return []
+    if hierarchy is None:
+        raise ParameterError(
+            f"The model {model!r} sums its classes for coarser levels, so it needs the `hierarchy` that they form."
+        )
+    found = [np.bincount(hierarchy.groups(level)).tolist() for level in range(hierarchy.num_levels - 1)]
+    if [*map(len, found), hierarchy.num_classes()] != list(num_classes):
+        raise ParameterError(
+            f"num_classes must be those of the hierarchy {hierarchy.name!r}, found {list(num_classes)}."
+        )
+    return found
 
 
 def _check_arguments(num_classes: Sequence[int], towers: str, heads: str) -> None:

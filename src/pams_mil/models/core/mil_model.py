@@ -1,7 +1,8 @@
 """What every model shares: bags in, one `LevelOutput` out, checked input, a head that can be replaced.
 
 A model is two parts. `embed` turns each bag into a vector (for DTFD also one vector per pseudo-bag), and
-a head turns vectors into logits. Towers that serve several levels call `embed` once and own many heads.
+a head turns vectors into logits (`score`). Towers that serve several levels call `embed` once and own many heads. A
+model that looks at a bag once per class or question has a head of its own, and coarser levels are sums of its classes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -33,7 +35,7 @@ class LevelOutput:
         logits: [b, c]
         embedding: [b, e], what the head saw.
         attention: [sum n_i], sums to 1 within each bag; only on request.
-        weight: [c, e], the rows of the head's weight as used.
+        weight: [c, e], the rows of the head's weight as used; None where no rows belong to the classes.
         tier1_logits: [g, c] of DTFD's pseudo-bags.
         tier1_bag: [g], the bag each pseudo-bag belongs to.
         auxiliary: what the model itself adds to its training loss; None for nothing, and in evaluation.
@@ -53,7 +55,8 @@ class Embedded:
     """Bags as vectors, before any head.
 
     Attributes:
-        vectors: [r * b, e]; r > 1 when a model looks at every bag several times (DTFD's splits).
+        vectors: [r * b, e]; r > 1 when a model looks at every bag several times (DTFD's splits). A model with a head of
+            its own may put several vectors, or what they score, side by side.
         attention: [sum n_i] or None.
         tier1_vectors: [g, e] of pseudo-bags, or None.
         tier1_bag: [g], or None.
@@ -78,6 +81,11 @@ class MILModel(nn.Module, ABC):
         embedding_features: width e of the vectors that `embed` returns.
         head: "linear" or "normalized" (see `heads`).
     """
+
+    own_head: ClassVar[bool] = False
+    """Whether only the model itself can read its vectors; for coarser levels a shared tower sums its classes."""
+    one_tower: ClassVar[bool] = False
+    """Whether one tower serves all levels, also where a method would train one per level."""
 
     def __init__(self, *, in_features: int, num_classes: int, embedding_features: int, head: str = "linear") -> None:
         super().__init__()
@@ -129,8 +137,11 @@ class MILModel(nn.Module, ABC):
         tier1 = None
         if self.tier1_head is not None and embedded.tier1_vectors is not None:
             tier1 = self.tier1_head(embedded.tier1_vectors)
-        scored = Scored(self.head(embedded.vectors), embedded.vectors, self.head.rows())
-        return level_output(embedded, scored, tier1)
+        return level_output(embedded, self.score(embedded), tier1)
+
+    def score(self, embedded: Embedded) -> Scored:
+        """What the model's own head makes of its vectors."""
+        return Scored(self.head(embedded.vectors), embedded.vectors, self.head.rows())
 
 
 def level_output(embedded: Embedded, scored: Scored, tier1_logits: Tensor | None = None) -> LevelOutput:

@@ -33,11 +33,11 @@ _ROWS = 1024
 
 
 def pools_leanly(projection: Projection, scores: AttentionScores) -> bool:
-    """Whether `lean_pool` applies: a gradient is wanted, on a CPU, of gated attention without dropout.
+    """Whether `lean_pool` applies: a gradient is wanted, on a CPU, of one gated attention without dropout.
 
     It passes by the modules whose weights it takes, so a hook on one of them would never be called.
     """
-    plain = scores.gated and not (scores.training and scores.dropout.p)
+    plain = scores.gated and scores.branches is None and not (scores.training and scores.dropout.p)
     parts = (projection, scores, scores.inner, scores.outer)
     return plain and torch.is_grad_enabled() and by_hand(scores.inner.weight) and not any(map(_hooked, parts))
 

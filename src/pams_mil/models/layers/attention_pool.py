@@ -1,11 +1,12 @@
-"""Attention pooling (Ilse et al. 2018), shared by AB-MIL, CLAM-SB and both tiers of DTFD.
+"""Attention pooling (Ilse et al. 2018), shared by AB-MIL, CLAM, `priority` and both tiers of DTFD.
 
     a_i = w^T tanh(V h_i)                         plain
     a_i = w^T (tanh(V h_i) * sigmoid(U h_i))      gated
     z = sum_i softmax(a)_i h_i
 
 A bag may be cut into groups, each with its own softmax (DTFD's pseudo-bags): the group weights form a
-[g, n] matrix, so all groups are pooled by one matrix product and no row is moved.
+[g, n] matrix, so all groups are pooled by one matrix product and no row is moved. So are the branches of an attention
+with several w on the same V and U, one per class or question, each with a softmax over the whole bag.
 """
 
 from __future__ import annotations
@@ -21,20 +22,23 @@ from pams_mil.ops import at_least_float32
 
 
 class AttentionScores(nn.Module):
-    """Unnormalized attention of instances; [n, e] -> [n].
+    """Unnormalized attention of instances; [n, e] -> [n], or [n, q] with q branches.
 
     V and U are one matrix [2 * width, e], tanh rows first, so that both are one product.
     """
 
-    def __init__(self, features: int, width: int, *, gated: bool = True, dropout: float = 0.0) -> None:
+    def __init__(
+        self, features: int, width: int, *, gated: bool = True, dropout: float = 0.0, branches: int | None = None
+    ) -> None:
         super().__init__()
         self.gated = gated
+        self.branches = branches
         self.inner = nn.Linear(features, 2 * width if gated else width)
-        self.outer = nn.Linear(width, 1)
+        self.outer = nn.Linear(width, branches or 1)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, instances: Tensor) -> Tensor:
-        """Scores [n] of instances [n, e]."""
+        """Scores [n] or [n, q] of instances [n, e]."""
         inner = self.inner(instances)
         if self.gated:
             if torch.is_grad_enabled() or not by_hand(self.inner.weight):
@@ -46,7 +50,7 @@ class AttentionScores(nn.Module):
         else:
             hidden = self.dropout(inner.tanh())
         scores: Tensor = self.outer(hidden)
-        return scores.squeeze(-1)
+        return scores.squeeze(-1) if self.branches is None else scores
 
 
 def gate_in_place(inner: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,18 +84,18 @@ def merge_gates(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def spread_scores(scores: Tensor, groups: Tensor | None, count: int) -> Tensor:
-    """Scores [n] laid out per group, [r * g, n], with -inf outside a group; one row when there are no groups.
+    """Scores [n] laid out per group, [r * g, n], with -inf outside a group; without groups one row per branch.
 
     >>> spread_scores(torch.ones(3), torch.tensor([[0, 1, 0]]), 2).tolist()
     [[1.0, -inf, 1.0], [-inf, 1.0, -inf]]
 
     Args:
-        scores: [n]
+        scores: [n], or [n, q] without groups.
         groups: [r, n], the group of every instance in each of r partitions.
         count: g.
     """
     if groups is None:
-        return scores[None]
+        return scores[None] if scores.ndim == 1 else scores.mT
     member = groups[:, None, :] == torch.arange(count, device=groups.device)[:, None]
     return torch.where(member, scores, float("-inf")).flatten(0, 1)
 
@@ -108,7 +112,7 @@ def stream_pool(
     With running maximum m and sums of exp(a_i - m): both are rescaled when a piece raises the maximum.
 
     Returns:
-        The pooled vectors [r * g, e] and the scores [n].
+        The pooled vectors [r * g, e], or one per branch [q, e], and the scores [n] or [n, q].
     """
     scores: list[Tensor] = []
     top = total = pooled = torch.empty(0)

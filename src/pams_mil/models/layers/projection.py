@@ -34,6 +34,14 @@ class Projection(nn.Linear):
             projected[index * CHUNK_ROWS : index * CHUNK_ROWS + len(piece)] = self.project(piece)
         return projected
 
+    def mean(self, features: Tensor) -> Tensor:
+        """The mean of a bag's projected instances, [n, d] -> [e]; without gradients piece by piece."""
+        if torch.is_grad_enabled():
+            rows: Tensor = self(features)
+            return rows.mean(0)
+        sums = [self.project(piece).sum(0) for piece in torch.split(features, CHUNK_ROWS)]
+        return torch.stack(sums).sum(0) / len(features)
+
     def project(self, features: Tensor) -> Tensor:
         """Projected instances in one piece; ReLU in place, since its derivative needs only its result."""
         return functional.linear(features.to(self.weight.dtype), self.weight, self.bias).relu_()

@@ -1,0 +1,108 @@
+"""From scores of questions to class probabilities that are in order of urgency by construction.
+
+The classes have R ranks. Boundary k = 1, ..., R - 1 asks "at least rank k?" of what is at least k - 1 already, and the
+answers form a chain, as in CORN:
+
+    P(at least k) = P(at least k - 1) sigmoid(z_k),   P(at least 0) = 1
+    P(rank k) = P(at least k) - P(at least k + 1)
+
+Equally urgent classes share a rank. One more question, "which of them?", tells them apart by a softmax:
+
+    P(class c) = P(rank k) softmax_c(t),   c over the classes of rank k
+
+So there is one score per boundary, followed by one per tied class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from pams_mil.errors import ParameterError
+from pams_mil.ops import chain_log_probabilities
+
+
+@dataclass(frozen=True)
+class UrgencyChain:
+    """Which score answers which question.
+
+    >>> chain = UrgencyChain.of([0, 1, 1, 2])
+    >>> chain.boundaries, chain.ties, chain.scores, chain.question
+    (2, (2,), 4, (0, 1, 2, 2))
+    >>> chain.log_probabilities(torch.zeros(1, 4)).exp()
+    tensor([[0.5000, 0.1250, 0.1250, 0.2500]])
+
+    Attributes:
+        sizes: How many classes every rank has, least urgent first.
+    """
+
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, ranks: Sequence[int]) -> UrgencyChain:
+        """The chain of classes by their ranks, least urgent first."""
+        if not len(ranks) or any(low > high for low, high in pairwise(ranks)):
+            raise ParameterError(
+                f"ranks must hold the urgency of every class, least urgent first, found {list(ranks)}."
+            )
+        return cls(tuple(list(ranks).count(rank) for rank in sorted(set(ranks))))
+
+    @property
+    def boundaries(self) -> int:
+        """K = R - 1."""
+        return len(self.sizes) - 1
+
+    @cached_property
+    def ties(self) -> tuple[int, ...]:
+        """Sizes of the groups that a question tells apart: tied classes, or whatever there is without a boundary."""
+        return tuple(size for size in self.sizes if size > 1 or not self.boundaries)
+
+    @property
+    def questions(self) -> int:
+        """Boundaries and groups of tied classes."""
+        return self.boundaries + len(self.ties)
+
+    @property
+    def scores(self) -> int:
+        """One per boundary and one per tied class."""
+        return self.boundaries + sum(self.ties)
+
+    @cached_property
+    def question(self) -> tuple[int, ...]:
+        """The question that each score answers."""
+        tied = [self.boundaries + number for number, size in enumerate(self.ties) for _ in range(size)]
+        return (*range(self.boundaries), *tied)
+
+    @cached_property
+    def tied_classes(self) -> list[int]:
+        """The classes that a softmax tells apart."""
+        ranks = [size for size in self.sizes for _ in range(size)]
+        return [index for index, size in enumerate(ranks) if size > 1 or not self.boundaries]
+
+    def log_probabilities(self, scores: Tensor) -> Tensor:
+        """Log-probabilities of the classes, [b, scores] -> [b, c]."""
+        ranks = chain_log_probabilities(scores[:, : self.boundaries])
+        tied = iter(torch.split(scores[:, self.boundaries :], list(self.ties), dim=1))
+        parts = [
+            rank + next(tied).log_softmax(-1) if size > 1 or not self.boundaries else rank
+            for rank, size in zip(torch.split(ranks, 1, dim=1), self.sizes, strict=True)
+        ]
+        return torch.cat(parts, dim=1)
+
+    def asked(self, scores: Tensor) -> Tensor:
+        """How far each score matters, [b, scores] -> [b, scores], rows that sum to 1.
+
+        A boundary counts with the probability that the chain comes to it, a tied class with its own probability.
+
+        >>> UrgencyChain.of([0, 1, 2]).asked(torch.zeros(1, 2))
+        tensor([[0.6667, 0.3333]])
+        """
+        ranks = chain_log_probabilities(scores[:, : self.boundaries]).exp()
+        reached = ranks.flip(1).cumsum(1).flip(1)[:, : self.boundaries]
+        weights = torch.cat([reached, self.log_probabilities(scores).exp()[:, self.tied_classes]], dim=1)
+        return weights / weights.sum(1, keepdim=True)

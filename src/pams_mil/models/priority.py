@@ -1,0 +1,138 @@
+"""A model made for urgency: a slide is as urgent as its most urgent finding, so every step of urgency is a question.
+
+    h_i = ReLU(W x_i + b)
+    z_k = what the instances say to question k, "at least k?", each question with an attention of its own
+    P(at least k) = P(at least k - 1) sigmoid(z_k)
+
+Equally urgent classes share a boundary and are told apart by one more question, "which of them?" (`UrgencyChain`).
+The logits are the logarithms of the class probabilities, so softmax(logits) = p, and coarser levels are sums of p: one
+tower serves all levels, which therefore cannot contradict each other. Pooling is one of
+
+    attention    a_ik = softmax_i(w_k^T (tanh(V h_i) * sigmoid(U h_i))),  z_k = u_k^T sum_i a_ik h_i + c_k
+    smooth_max   s_ik = u_k^T h_i + c_k,  z_k = (1 / r_k) log mean_i exp(r_k s_ik),  r_k learned
+    mean         z_k = u_k^T mean_i h_i + c_k
+
+With smooth_max an instance alone has z_k = s_ik, so each has a probability of its own of being at least k urgent. With
+attention and equally urgent classes only, this is AB-MIL. At the start all ranks are about equally likely:
+c_k = log(R - k) of R ranks. Invariant to the order of the instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pams_mil.errors import ParameterError
+from pams_mil.models.core.batch import BagBatch, joined
+from pams_mil.models.core.heads import Head, Scored, make_head
+from pams_mil.models.core.mil_model import Embedded, MILModel
+from pams_mil.models.layers.attention_pool import AttentionScores, stream_pool
+from pams_mil.models.layers.projection import CHUNK_ROWS, Projection
+from pams_mil.models.layers.smooth_max import SmoothMax
+from pams_mil.models.layers.urgency_chain import UrgencyChain
+from pams_mil.ops import at_least_float32
+from pams_mil.parameters import require_choice, require_counts
+
+DISCOVER = "Priority"
+POOLINGS = ("attention", "smooth_max", "mean")
+
+
+class Priority(MILModel):
+    """A chain of questions, one per boundary of urgency.
+
+    Args:
+        in_features: feature width d.
+        num_classes: c.
+        embedding_features: width of h, 512.
+        pooling: "attention", "smooth_max" or "mean".
+        attention_features: width of V and U, 128; only with attention.
+        ranks: urgency of every class, least urgent first, equal for equally urgent ones; None: all differ.
+        head: "linear" or "normalized" rows u_k.
+    """
+
+    own_head: ClassVar[bool] = True
+    one_tower: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        in_features: int,
+        num_classes: int,
+        embedding_features: int = 512,
+        pooling: str = "attention",
+        attention_features: int = 128,
+        ranks: Sequence[int] | None = None,
+        head: str = "linear",
+    ) -> None:
+        super().__init__(
+            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
+        )
+        require_counts(attention_features=attention_features)
+        require_choice("pooling", pooling, POOLINGS)
+        self.pooling = pooling
+        if ranks is not None and len(ranks) != num_classes:
+            raise ParameterError(f"ranks must hold one rank for each of {num_classes} classes, found {list(ranks)}.")
+        self.chain = UrgencyChain.of(range(num_classes) if ranks is None else ranks)
+        self.projection = Projection(in_features, embedding_features)
+        self.head = make_head(head, embedding_features, self.chain.scores)
+        with torch.no_grad():
+            steps = torch.arange(self.chain.boundaries, 0, -1, dtype=self.head.bias.dtype, device=self.head.bias.device)
+            self.head.bias[: self.chain.boundaries] = steps.log()
+        if pooling == "attention":
+            self.scores = AttentionScores(embedding_features, attention_features, branches=self.chain.questions)
+        if pooling == "smooth_max":
+            self.smooth_max = SmoothMax(self.chain.scores)
+
+    def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
+        """What the questions are answered from: a vector per question, the mean vector, or the scores themselves."""
+        pooled = [self._pool(bag) for bag in batch.bags()]
+        vectors = torch.stack([vector for vector, _ in pooled])
+        if not attention:
+            return Embedded(vectors)
+        asked = self.chain.asked(self._answers(vectors))
+        weights = [self._weights(scores, share) for (_, scores), share in zip(pooled, asked, strict=True)]
+        return Embedded(vectors, joined(weights))
+
+    def score(self, embedded: Embedded) -> Scored:
+        """The logarithms of the class probabilities; no row of weights belongs to a class."""
+        return Scored(self.chain.log_probabilities(self._answers(embedded.vectors)), embedded.vectors, None)
+
+    def _pool(self, bag: Tensor) -> tuple[Tensor, Tensor]:
+        """What a bag's questions are answered from, and the scores of its instances, which the attention is made of."""
+        if self.pooling == "mean":
+            return self.projection.mean(bag), torch.zeros(len(bag), self.chain.questions, device=bag.device)
+        if self.pooling == "smooth_max":
+            scores = self._instance_scores(bag)
+            return self.smooth_max(scores), scores
+        if not torch.is_grad_enabled():
+            pooled, scores = stream_pool(bag, self.projection.project, self.scores, None, 1)
+            return pooled.flatten(), scores
+        instances = self.projection(bag)
+        scores = at_least_float32(self.scores(instances))
+        return (scores.softmax(0).mT.to(instances.dtype) @ instances).flatten(), scores
+
+    def _instance_scores(self, bag: Tensor) -> Tensor:
+        """s, [n, d] -> [n, scores]; without gradients piece by piece."""
+        if torch.is_grad_enabled():
+            return at_least_float32(self.head(self.projection(bag)))
+        pieces = torch.split(bag, CHUNK_ROWS)
+        return joined([at_least_float32(self.head(self.projection.project(piece))) for piece in pieces])
+
+    def _answers(self, vectors: Tensor) -> Tensor:
+        """z, one per score, [b, ..] -> [b, scores]."""
+        vectors = at_least_float32(vectors)
+        if self.pooling == "smooth_max":
+            return vectors
+        if self.pooling == "mean":
+            return at_least_float32(self.head(vectors))
+        by_question = vectors.reshape(-1, self.chain.questions, self.embedding_features)
+        return (by_question[:, list(self.chain.question)] * self.head.rows()).sum(-1) + self.head.bias
+
+    def _weights(self, scores: Tensor, share: Tensor) -> Tensor:
+        """How much a bag's instances count, [n]: their shares in every score, weighed by how far that one matters."""
+        smooth = self.pooling == "smooth_max"
+        weights = self.smooth_max.weights(scores) if smooth else scores.softmax(0)[:, list(self.chain.question)]
+        return (weights * share).sum(1)
