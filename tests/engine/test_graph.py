@@ -28,6 +28,9 @@ MODELS = {
     "dtfd": TINY_MODELS["dtfd"],
     "dtfd, three looks": {**TINY_MODELS["dtfd"], "splits": 3, "pseudo_bags": 5, "residual_blocks": 1},
     "clam_sb": {"name": "clam_sb", "embedding_features": 8, "attention_features": 4},
+    "priority": {"name": "priority", "embedding_features": 8, "attention_features": 4},
+    "priority, smooth_max": {"name": "priority", "embedding_features": 8, "pooling": "smooth_max"},
+    "priority, mean": {"name": "priority", "embedding_features": 8, "pooling": "mean"},
     "mean_pool": {"name": "mean_pool", "embedding_features": 8},
     "max_pool": {"name": "max_pool", "embedding_features": 8},
 }

@@ -16,11 +16,14 @@ WIDTHS: dict[str, dict[str, Any]] = {
     "abmil": {"attention_features": 4},
     "clam_sb": {"attention_features": 4},
     "dtfd": {"attention_features": 4, "pseudo_bags": 2},
+    "priority": {"attention_features": 4},
     "transmil": {"landmarks": 4},
 }
 
 
-def check_training_moves_everything(cohort: Path, out: Path, name: str, **changes: Any) -> None:
+def check_training_moves_everything(
+    cohort: Path, out: Path, name: str, *, pooling: str | None = None, **changes: Any
+) -> None:
     """Train with the real loop, without weight decay, and refuse a parameter that is what it was before.
 
     Weight decay would move parameters that no loss reaches. A constant added to all scores leaves a softmax as it is,
@@ -33,7 +36,12 @@ def check_training_moves_everything(cohort: Path, out: Path, name: str, **change
         return original(fabric, learner, *rest)
 
     original = train.fit
-    model = {"name": name, "embedding_features": 16, **WIDTHS.get(name, {})}
+    model = {
+        "name": name,
+        "embedding_features": 16,
+        **WIDTHS.get(name, {}),
+        **({"pooling": pooling} if pooling else {}),
+    }
     with patch.object(train, "fit", watched):
         run(settings(cohort, model=model, epochs=2, weight_decay=0.0, **changes), out)
     after = checkpoint.load(out / "last.safetensors").tensors

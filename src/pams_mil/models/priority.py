@@ -112,7 +112,7 @@ class Priority(MILModel):
             return pooled.flatten(), scores
         instances = self.projection(bag)
         scores = at_least_float32(self.scores(instances))
-        return (scores.softmax(0).mT.to(instances.dtype) @ instances).flatten(), scores
+        return (scores.softmax(0).T.to(instances.dtype) @ instances).flatten(), scores
 
     def _instance_scores(self, bag: Tensor) -> Tensor:
         """s, [n, d] -> [n, scores]; without gradients piece by piece."""

@@ -95,7 +95,7 @@ def spread_scores(scores: Tensor, groups: Tensor | None, count: int) -> Tensor:
         count: g.
     """
     if groups is None:
-        return scores[None] if scores.ndim == 1 else scores.mT
+        return scores[None] if scores.ndim == 1 else scores.T
     member = groups[:, None, :] == torch.arange(count, device=groups.device)[:, None]
     return torch.where(member, scores, float("-inf")).flatten(0, 1)
 
