@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pams_mil
+from pams_mil.cli.main import VERBS
 
 ROOT = Path(pams_mil.__file__).parent
 TORCH_FREE = [
@@ -32,6 +33,7 @@ TORCH_FREE = [
     "pams_mil.cli.main",
 ]
 HEAVY = {"torch", "matplotlib", "sklearn", "scipy.stats", "pyarrow", "openpyxl"}
+NOT_FOR_HELP = sorted(HEAVY | {"numpy", "pydantic", "yaml", "h5py", "lightning_fabric", "ray"})
 GUARD = """
 import socket, sys
 def refuse(*_, **__):
@@ -58,6 +60,25 @@ def test_torch_free_parts_import_no_torch_and_warn_of_nothing(tmp_path: Path):
     )
     done = run(code, tmp_path, "-W", "error")
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_of_a_verb_imports_that_verb_and_nothing_heavy(tmp_path: Path):
+    verbs = [module if attribute == "app" else attribute for _, module, attribute in VERBS]
+    code = (
+        "from pams_mil.cli.main import app\n"
+        f"for words in (['train', '--help'], ['--help'], *([verb, '-h'] for verb in {verbs!r})):\n"
+        "    try:\n"
+        "        app(words)\n"
+        "    except SystemExit as end:\n"
+        "        if end.code: sys.exit(f'{words}: {end.code}')\n"
+        "    if words == ['train', '--help'] and 'pams_mil.cli.audit' in sys.modules: sys.exit('train imports audit')\n"
+        f"    heavy = [name for name in {NOT_FOR_HELP!r} if name in sys.modules]\n"
+        "    if heavy: sys.exit(f'{words} imports {heavy}')\n"
+    )
+    done = run(code, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("Usage:") == len(verbs) + 2
     assert list(tmp_path.iterdir()) == []
 
 

@@ -76,11 +76,17 @@ def run(words: tuple[str, ...]) -> None:
     assert done.exit_code == 0, f"pams {' '.join(given)}\n{done.output}\n{done.exception!r}"
 
 
+def below(command: Any) -> dict[str, Any]:
+    """The verbs of a group by name; none below a verb itself."""
+    names = command.list_commands(None) if hasattr(command, "list_commands") else []
+    return {name: command.get_command(None, name) for name in names}
+
+
 def find(words: tuple[str, ...]) -> tuple[Any, list[str]]:
     """The verb that words lead to, and the words behind it."""
     verb, left = ROOT_COMMAND, list(words)
-    while left and left[0] in getattr(verb, "commands", ()):
-        verb = verb.commands[left.pop(0)]
+    while left and left[0] in below(verb):
+        verb = below(verb)[left.pop(0)]
     return verb, left
 
 
@@ -138,8 +144,8 @@ def test_verbs_and_options_in_the_text_exist(page: Path) -> None:
 
 def verbs(group: Any = ROOT_COMMAND, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Every verb with its help."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
+    for name, command in below(group).items():
+        if below(command):
             yield from verbs(command, (*before, name))
         else:
             yield (*before, name), command.help or ""

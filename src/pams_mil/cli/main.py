@@ -46,10 +46,35 @@ VERBS = (
     ("Benchmarks", "remix", "remix"),
 )
 """Panel in `--help`, module in `pams_mil.cli`, and the command (or sub-application `app`) in it."""
+_PLACES = {module if name == "app" else name: (panel, module, name) for panel, module, name in VERBS}
 
 
 class Verbs(TyperGroup):
-    """A group that turns a `PamsError` into a message for people instead of a traceback."""
+    """All verbs, each imported when it is asked for; a `PamsError` ends in a message for people, not in a traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, in the order of `--help`."""
+        return list(_PLACES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The verb of this name; None: there is none."""
+        if cmd_name not in self.commands and cmd_name in _PLACES:
+            self.commands[cmd_name] = _load(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """As ever, with a default: typer would import pydantic to learn that nobody asked for help here."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False
+        return option
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb that is asked for; a misspelt one is answered with its likeness among all of them."""
+        if args and args[0] not in _PLACES:
+            for name in _PLACES:
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
@@ -92,16 +117,16 @@ def _complain(text: str) -> None:
     errors.print("[bold red]Error:[/]", Text(text), soft_wrap=True, highlight=False)
 
 
-def _register() -> None:
-    for panel, module_name, attribute in VERBS:
-        verb = getattr(import_module(f"pams_mil.cli.{module_name}"), attribute)
-        if isinstance(verb, typer.Typer):
-            app.add_typer(verb, name=module_name, rich_help_panel=panel)
-        else:
-            app.command(attribute, rich_help_panel=panel)(verb)
-
-
-_register()
+def _load(name: str) -> Any:
+    """Import a verb: `pams train --help` needs no other's options."""
+    panel, module, attribute = _PLACES[name]
+    verb = getattr(import_module(f"pams_mil.cli.{module}"), attribute)
+    one = typer.Typer(rich_markup_mode="rich")
+    if isinstance(verb, typer.Typer):
+        one.add_typer(verb, name=name, rich_help_panel=panel)
+    else:
+        one.command(name, rich_help_panel=panel)(verb)
+    return typer.main.get_group(one).commands[name]
 
 
 def main() -> None:
