@@ -33,6 +33,7 @@ from pams_mil.engine.grid.grid import default_workers, run_grid
 from pams_mil.engine.grid.local_processes import LocalEngine
 from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.training import loop as fit
+from pams_mil.engine.training.one_process import OneProcess
 from pams_mil.engine.training.training_bags import TrainingBags
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -85,7 +86,7 @@ def overhead(folder: Path, train_bags: int, median: int) -> None:
     make_bags(folder, train_bags, median)
     clock = Clock()
     clock.time(fit, "forward", "model")
-    clock.time(fit.Fabric, "backward", "model")
+    clock.time(OneProcess, "backward", "model")
     clock.time(torch.optim.Adam, "step", "model")
     clock.time(TrainingBags, "__getitem__", "loader")
     from pams_mil.remix.sfr import SFR

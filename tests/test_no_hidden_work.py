@@ -34,6 +34,7 @@ TORCH_FREE = [
 ]
 HEAVY = {"torch", "matplotlib", "sklearn", "scipy.stats", "pyarrow", "openpyxl"}
 NOT_FOR_HELP = sorted(HEAVY | {"numpy", "pydantic", "yaml", "h5py", "lightning_fabric", "ray"})
+NOT_FOR_A_RUN = ["lightning_fabric", "torchmetrics", "matplotlib", "sklearn", "scipy.stats", "ray", "pams_mil.wsi"]
 GUARD = """
 import socket, sys
 def refuse(*_, **__):
@@ -82,7 +83,7 @@ def test_help_of_a_verb_imports_that_verb_and_nothing_heavy(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_module_imports_silently(tmp_path: Path):
+def test_every_module_imports_silently_and_a_run_needs_few(tmp_path: Path):
     names = sorted(
         ".".join(("pams_mil", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
         for path in ROOT.rglob("*.py")
@@ -91,6 +92,9 @@ def test_every_module_imports_silently(tmp_path: Path):
     code = (
         "import importlib, numpy as np, torch\n"
         "np.random.seed(0); before = np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()\n"
+        "import pams_mil.engine.grid.local_processes\n"
+        f"heavy = [name for name in {NOT_FOR_A_RUN!r} if name in sys.modules]\n"
+        "if heavy: sys.exit(f'a process of a benchmark imports {heavy}')\n"
         f"for name in {names!r}:\n"
         "    try:\n"
         "        importlib.import_module(name)\n"

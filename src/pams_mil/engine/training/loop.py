@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.engine.config.run_config import RunConfig
@@ -23,6 +22,7 @@ from pams_mil.engine.run.watch import StopRequest, Watch
 from pams_mil.engine.training.averaging import AveragedWeights
 from pams_mil.engine.training.learner import Learner
 from pams_mil.engine.training.loggers import Loggers
+from pams_mil.engine.training.one_process import Processes
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
 from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, TrainingBags
 from pams_mil.engine.training.validate import validate
@@ -41,7 +41,7 @@ class LoopContext:
     loggers: Loggers
 
 
-def fit(fabric: Fabric, learner: Learner, train: TrainingBags, val: BagDataset, context: LoopContext) -> RunProgress:
+def fit(fabric: Processes, learner: Learner, train: TrainingBags, val: BagDataset, context: LoopContext) -> RunProgress:
     """Train until the epochs are done or patience runs out; resume where the last checkpoint was."""
     config, checkpoints, watch = context.config, context.checkpoints, context.watch
     training = config.training
@@ -80,7 +80,7 @@ def fit(fabric: Fabric, learner: Learner, train: TrainingBags, val: BagDataset, 
 
 
 def _train_epoch(
-    fabric: Fabric, learner: Learner, module: Any, optimizer: Any, average: AveragedWeights | None, bags: Any,
+    fabric: Processes, learner: Learner, module: Any, optimizer: Any, average: AveragedWeights | None, bags: Any,
     total: int, progress: RunProgress, context: LoopContext,
 ) -> None:  # fmt: skip
     training = context.config.training
@@ -180,7 +180,7 @@ def first_epoch_notes(row: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _asked_to_stop(fabric: Fabric, stop: StopRequest) -> bool:
+def _asked_to_stop(fabric: Processes, stop: StopRequest) -> bool:
     if fabric.world_size == 1:
         return stop.requested
     asked = fabric.all_reduce(torch.tensor(float(stop.requested), device=fabric.device), reduce_op="sum")

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from pams_mil.engine.config.run_config import TrainingConfig
 from pams_mil.engine.training.learner import Learner
+from pams_mil.engine.training.one_process import Processes
 from pams_mil.errors import ConfigError
 
 _KINDS: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "radam": torch.optim.RAdam}
@@ -52,7 +52,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def clip_gradients(fabric: Fabric, learner: Learner, optimizer: Any, training: TrainingConfig) -> None:
+def clip_gradients(fabric: Processes, learner: Learner, optimizer: Any, training: TrainingConfig) -> None:
     """Scale gradients down to the largest norm allowed, over everything or part by part."""
     if not training.clip_norm:
         return

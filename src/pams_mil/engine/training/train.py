@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 
 from pams_mil import seeding
 from pams_mil.engine.config.run_config import RunConfig
@@ -23,6 +22,7 @@ from pams_mil.engine.run.run_identity import stored_identity
 from pams_mil.engine.run.watch import SilentWatch, StopRequest, Watch
 from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.loop import LoopContext, fit
+from pams_mil.engine.training.one_process import Processes, start_processes
 from pams_mil.engine.training.optimize import check_precision
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.engine.training.training_bags import TrainingBags, one_thread
@@ -53,14 +53,14 @@ def train(
     check_precision(config.training, config.compute.precision)
     folder = RunFolder(Path(out))
     with _threads(config.compute.threads):
-        fabric = _fabric(config)
+        fabric = start_processes(config.compute)
         launch: Any = fabric.launch
         launch(_train_in_process, config, folder, resume, watch or SilentWatch(), owner)
     return folder
 
 
 def _train_in_process(
-    fabric: Fabric, config: RunConfig, folder: RunFolder, resume: bool, watch: Watch, owner: str
+    fabric: Processes, config: RunConfig, folder: RunFolder, resume: bool, watch: Watch, owner: str
 ) -> None:
     with ExitStack() as stack:
         _together(fabric, lambda: _enter(stack, folder, resume, watch, owner))
@@ -198,7 +198,7 @@ def run_cautions(progress: RunProgress, cohort: Cohort) -> list[str]:
 
 
 def _finish(
-    fabric: Fabric, folder: RunFolder, progress: RunProgress, config: RunConfig, cautions: list[str], seconds: float
+    fabric: Processes, folder: RunFolder, progress: RunProgress, config: RunConfig, cautions: list[str], seconds: float
 ) -> None:
     metric = config.training.select
     if not progress.best_epoch:
@@ -214,7 +214,7 @@ def _finish(
 
 
 @contextmanager
-def _status(fabric: Fabric, folder: RunFolder) -> Iterator[None]:
+def _status(fabric: Processes, folder: RunFolder) -> Iterator[None]:
     """Say in `status.json` how the run ended, whatever happens."""
     try:
         yield
@@ -228,7 +228,7 @@ def _status(fabric: Fabric, folder: RunFolder) -> Iterator[None]:
         raise
 
 
-def _together(fabric: Fabric, action: Any) -> None:
+def _together(fabric: Processes, action: Any) -> None:
     """Do something in the first process; if it fails there, all processes fail instead of waiting for it."""
     failure: str | None = None
     error: Exception | None = None
@@ -243,31 +243,6 @@ def _together(fabric: Fabric, action: Any) -> None:
         raise error
     if failure is not None:
         raise RunError(failure)
-
-
-def _fabric(config: RunConfig) -> Fabric:
-    compute = config.compute
-    try:
-        return Fabric(
-            accelerator=compute.accelerator,
-            devices=compute.devices,
-            num_nodes=compute.nodes,
-            strategy=compute.strategy,
-            precision=compute.precision,  # type: ignore[arg-type]
-        )
-    except Exception as error:  # Fabric has kinds of its own for every setting it cannot serve here
-        settings = ", ".join(
-            f"{name}={getattr(compute, name)}" for name in ("accelerator", "devices", "strategy", "precision")
-        )
-        raise ConfigError(
-            f"This machine cannot train with compute settings {settings}: {_first_sentence(error)} "
-            "Leave compute.accelerator at auto, or choose cpu."
-        ) from error
-
-
-def _first_sentence(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".!") + "."
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightning_fabric import Fabric
 
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.engine.run.watch import Watch
 from pams_mil.engine.training.finite import all_finite
 from pams_mil.engine.training.learner import Learner
+from pams_mil.engine.training.one_process import Processes
 from pams_mil.errors import RunError, listing
 from pams_mil.evaluate.cautions import TopCall
 from pams_mil.evaluate.refinement import refined_nll
@@ -30,7 +30,7 @@ SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate")
 """What a row of the log says about the coarser levels."""
 
 
-def validate(fabric: Fabric, learner: Learner, bags: BagDataset, watch: Watch) -> dict[str, float]:
+def validate(fabric: Processes, learner: Learner, bags: BagDataset, watch: Watch) -> dict[str, float]:
     """Scores of the finest level by metric, `<level>_<metric>` of the coarser ones, and the loss.
 
     `top_call` is the class that is called most often, `collapsed` 1 where hardly anything else is (`TopCall`).
