@@ -55,7 +55,20 @@ def make_tables_and_features(folder: Path) -> None:
     foreign = ["case,diagnosis,prediction", *(",".join((row[0], row[2], row[3])) for row in rows)]
     (folder / "results.csv").write_text("\n".join(foreign) + "\n")
     (folder / "my-classes.yaml").write_text(block_of(ROOT / "README.md", "yaml", "classes:"))
+    make_published_weights(folder)
     (folder / "grid.yaml").write_text(block_of(ROOT / "docs/training.md", "yaml", "methods:"))
+
+
+def make_published_weights(folder: Path) -> None:
+    """A CLAM-SB for two classes with the original names, on features as wide as the cohort's."""
+    import torch
+
+    shapes = {"attention_net.module.0": (32, 16), "attention_net.module.3.attention_a.0": (256, 32)}
+    shapes |= {"attention_net.module.3.attention_b.0": (256, 32), "attention_net.module.3.attention_c": (1, 256)}
+    shapes |= {"classifiers": (2, 32), "instance_classifiers.0": (2, 32), "instance_classifiers.1": (2, 32)}
+    state = {f"{name}.weight": torch.randn(shape) / 8 for name, shape in shapes.items()}
+    torch.save(state | {f"{name}.bias": torch.zeros(shape[0]) for name, shape in shapes.items()},
+               folder / "s_0_checkpoint.pt")  # fmt: skip
 
 
 def make_runs(folder: Path) -> None:

@@ -26,6 +26,7 @@ method: pams                      # {methods}
 
 model: abmil                      # {models}
 # model: {{name: dtfd, pseudo_bags: 4}}
+# model: {{name: clam_sb, init: s_0_checkpoint.pt}}   # start from published weights; docs/initial-weights.md
 
 # pairing:                        # how often training bags are remixed, when the method remixes
 #   probability: 0.5

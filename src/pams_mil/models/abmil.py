@@ -9,6 +9,9 @@ Invariant to the order of the instances.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -16,7 +19,7 @@ from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.kernels.lean_pool import lean_pool, pools_leanly
-from pams_mil.models.layers.attention_pool import AttentionScores, stream_pool
+from pams_mil.models.layers.attention_pool import AttentionScores, merge_gates, stream_pool
 from pams_mil.models.layers.projection import Projection
 from pams_mil.ops import at_least_float32
 from pams_mil.parameters import require_counts
@@ -36,6 +39,17 @@ class ABMIL(MILModel):
         head: "linear" or "normalized".
     """
 
+    # Of MIL-Lab, whose pretrained AB-MIL is FEATHER; there without a classifier.
+    published_keys: ClassVar[dict[str, str]] = {
+        r"patch_embed\.0\.(weight|bias)": r"projection.\1",
+        r"global_attn\.attention_a\.0\.(weight|bias)": r"scores.V.\1",
+        r"global_attn\.attention_b\.0\.(weight|bias)": r"scores.U.\1",
+        r"global_attn\.attention_c\.(weight|bias)": r"scores.outer.\1",
+        r"global_attn\.module\.0\.(weight|bias)": r"scores.V.\1",
+        r"global_attn\.module\.3\.(weight|bias)": r"scores.outer.\1",
+        r"classifier\.(weight|bias)": r"head.\1",
+    }
+
     def __init__(
         self,
         *,
@@ -52,6 +66,11 @@ class ABMIL(MILModel):
         require_counts(attention_features=attention_features)
         self.projection = Projection(in_features, embedding_features)
         self.scores = AttentionScores(embedding_features, attention_features, gated=gated)
+
+    @staticmethod
+    def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The separate V and U of the original as the one matrix of `AttentionScores`."""
+        return merge_gates(state)
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Attention-pooled vectors [b, e]."""

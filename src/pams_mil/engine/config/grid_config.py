@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -15,6 +15,7 @@ from pams_mil.engine.config.run_config import (
     Choice,
     ComputeConfig,
     DataConfig,
+    ModelChoice,
     RunConfig,
     Strict,
     TrainingConfig,
@@ -24,6 +25,8 @@ from pams_mil.engine.config.run_config import (
 )
 from pams_mil.engine.config.yaml_file import read_yaml
 from pams_mil.errors import ConfigError, listing, nearest
+
+AnyChoice = TypeVar("AnyChoice", bound=Choice)
 
 
 def _all(package: str) -> Any:
@@ -43,7 +46,7 @@ class GridConfig(Strict):
     data: DataConfig
     classes: str
     methods: Annotated[tuple[Choice, ...], _all("methods")] = Field(min_length=1)
-    models: Annotated[tuple[Choice, ...], _all("models")] = (Choice(name="abmil"),)
+    models: Annotated[tuple[ModelChoice, ...], _all("models")] = (ModelChoice(name="abmil"),)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2, 3, 4), min_length=1)
     folds: tuple[int, ...] | None = None
     reference: str | None = None
@@ -127,8 +130,8 @@ _ARM_KEYS = ("label", "training", "pairing")
 """What stands beside a method's options in a grid, and belongs to its row of the table instead."""
 
 
-def _plain(choice: Choice) -> Choice:
-    return Choice(name=choice.name, **{key: value for key, value in choice.options.items() if key not in _ARM_KEYS})
+def _plain(choice: AnyChoice) -> AnyChoice:
+    return type(choice)(**{key: value for key, value in choice.model_dump().items() if key not in _ARM_KEYS})
 
 
 def _own(method: Choice, part: str) -> dict[str, Any]:

@@ -12,7 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from pams_mil import discover
 from pams_mil.engine.config.yaml_file import parse_yaml, read_yaml
@@ -66,6 +75,17 @@ class Choice(BaseModel):
     def options(self) -> dict[str, Any]:
         """The options that were given."""
         return dict(self.model_extra or {})
+
+
+class ModelChoice(Choice):
+    """A model; `init` is a file of published weights that it starts from, of the same architecture."""
+
+    init: Path | None = None
+
+    @model_serializer(mode="wrap")
+    def _only_given(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Settings say `init` only where there is one, so that runs of earlier versions are still themselves."""
+        return {key: value for key, value in plain(self).items() if key != "init" or value is not None}
 
 
 def read_choice(package: str, value: Any) -> Any:
@@ -137,7 +157,7 @@ class RunConfig(Strict):
     data: DataConfig
     classes: str
     method: Annotated[Choice, BeforeValidator(partial(read_choice, "methods"))] = Choice(name="pams")
-    model: Annotated[Choice, BeforeValidator(partial(read_choice, "models"))] = Choice(name="abmil")
+    model: Annotated[ModelChoice, BeforeValidator(partial(read_choice, "models"))] = ModelChoice(name="abmil")
     pairing: dict[str, Any] = Field(default_factory=dict)
     """How often and with whom bags are remixed; see `pams_mil.remix.pairing`."""
     training: TrainingConfig = TrainingConfig()
@@ -168,9 +188,11 @@ class RunConfig(Strict):
             if (value := getattr(self.data, key)) is not None
         }
         classes = str(Path(self.classes).resolve()) if Path(self.classes).is_file() else self.classes
+        init = None if self.model.init is None else self.model.init.resolve()
         return self.model_copy(
             update={
                 "classes": classes,
+                "model": self.model.model_copy(update={"init": init}),
                 "training": self.training.model_copy(update=missing),
                 "data": self.data.model_copy(update=data),
             }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pams_mil import discover
-from pams_mil.engine.config.run_config import Choice, RunConfig
+from pams_mil.engine.config.run_config import Choice, ModelChoice, RunConfig
 from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import CheckpointError, ConfigError, HierarchyError
 from pams_mil.hierarchy import ClassHierarchy
@@ -148,7 +148,9 @@ def complete(config: RunConfig) -> RunConfig:
     return config.model_copy(
         update={
             "method": Choice(name=config.method.name, **options),
-            "model": Choice(name=config.model.name, **{**defaults, **config.model.options}),
+            "model": ModelChoice(
+                name=config.model.name, init=config.model.init, **{**defaults, **config.model.options}
+            ),
         }
     )
 

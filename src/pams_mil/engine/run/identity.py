@@ -27,6 +27,7 @@ from pams_mil.engine.run.trained_slides import (
     TrainedSlides,
     digest,
     digest_of_0_1_0,
+    file_digest,
     slide_differences,
 )
 from pams_mil.errors import CheckpointError, PamsError
@@ -39,6 +40,7 @@ DATA_PARTS = ("classes", "cohort", "features")
 EARLIER = "digest of version 0.1.0"
 """Version 0.1.0 kept one digest of slides, classes and features together, and neither slides nor backends."""
 _MOST_SHOWN = 5
+_CONTENT = "content "
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,23 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     """The settings that change the weights: not where data lies (the cohort says which), nor what computes."""
     content = config.to_json()
     wanted = ("method", "model", "pairing", "training", "seed")
+    if config.model.init is not None:
+        content["model"]["init"] = _what_it_holds(config.model.init)
     return {
         **{key: content[key] for key in wanted},
         "devices": [config.compute.devices, config.compute.nodes, config.compute.precision],
         "merge_cases": config.data.merge_cases,
     }
+
+
+def _what_it_holds(init: Path) -> str:
+    """Initial weights by their content, wherever the file lies; settings that were stored say it already."""
+    if str(init).startswith(_CONTENT):
+        return str(init)
+    try:
+        return _CONTENT + file_digest(init)
+    except OSError as error:
+        raise CheckpointError(f"model.init: {init} cannot be read: {error.strerror or error}.") from error
 
 
 def classes_of(hierarchy: ClassHierarchy) -> dict[str, Any]:

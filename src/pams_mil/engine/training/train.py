@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from pams_mil import seeding
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.run.blueprint import Blueprint, complete, make_method
 from pams_mil.engine.run.folder import RunFolder
@@ -20,6 +19,7 @@ from pams_mil.engine.run.progress import RunProgress
 from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.run.run_identity import stored_identity
 from pams_mil.engine.run.watch import SilentWatch, StopRequest, Watch
+from pams_mil.engine.training.initial_learner import initial_learner, refuse_missing_init
 from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.loop import LoopContext, fit
 from pams_mil.engine.training.one_process import Processes, start_processes
@@ -51,6 +51,7 @@ def train(
     """
     config = complete(config.resolved())
     check_precision(config.training, config.compute.precision)
+    refuse_missing_init(config)
     folder = RunFolder(Path(out))
     with _threads(config.compute.threads):
         fabric = start_processes(config.compute)
@@ -70,20 +71,21 @@ def _train_in_process(
         _together(fabric, lambda: _refuse_another(folder, identity))
         checkpoints = RunCheckpoints(folder, blueprint, identity)
         bags = training_bags(config, cohort)
+        learner, begun = initial_learner(blueprint, config)
         stop = stack.enter_context(StopRequest())
         started = time.monotonic()
         if fabric.is_global_zero:
+            notes = list(cohort.notes)
             if not folder.last.exists():
-                folder.start(config, {**_facts(cohort, bags), "identity": identity.to_json()}, cohort.slides)
+                notes += [begun] if begun else []
+                facts = {**_facts(cohort, bags), "notes": notes, "identity": identity.to_json()}
+                folder.start(config, facts, cohort.slides)
             folder.set_status("running")
-            for note in cohort.notes:
+            for note in notes:
                 watch.noted(note)
         loggers = Loggers(config.compute.loggers if fabric.is_global_zero else (), folder.path, config.to_json())
         stack.callback(loggers.close)
         with _status(fabric, folder):
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(seeding.derive(config.seed, "weights"))
-                learner = blueprint.build(trusted=True)
             context = LoopContext(config, checkpoints, watch, stop, loggers)
             progress = fit(fabric, learner, bags, cohort.val, context)
             cautions = run_cautions(progress, cohort)
@@ -166,7 +168,6 @@ def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:
         },
         "bags": {"train": len(cohort.train), "val": len(cohort.val)},
         "features": {"width": cohort.features.width, **cohort.features.encoder},
-        "notes": list(cohort.notes),
     }
     if bags.pairing is not None:
         before, after = bags.pairing.class_counts(epoch=0)

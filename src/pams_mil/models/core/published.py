@@ -28,16 +28,21 @@ def load_published(model: MILModel, source: str | Path | Mapping[str, Any]) -> M
     Raises:
         CheckpointError: unsafe or unreadable file, unknown or missing keys, another shape.
     """
+    state = published_state(model, source)
+    _check_shapes(state, model)
+    model.load_state_dict(state)
+    return model
+
+
+def published_state(model: MILModel, source: str | Path | Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a published checkpoint under the names that this model has for them, shapes not yet compared."""
     mapping = getattr(model, "published_keys", None)
     if mapping is None:
         raise CheckpointError(f"There is no published checkpoint layout for {type(model).__name__}.")
     published = flatten_state(_read(source) if isinstance(source, str | Path) else source)
     translated = translate_keys(published, mapping, model=type(model).__name__)
     convert = getattr(model, "merge_published", None)
-    state = convert(translated) if convert is not None else translated
-    _check_shapes(state, model)
-    model.load_state_dict(state)
-    return model
+    return dict(convert(translated) if convert is not None else translated)
 
 
 def flatten_state(content: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
@@ -64,23 +69,33 @@ def flatten_state(content: Mapping[str, Any], prefix: str = "") -> dict[str, Ten
 def translate_keys(published: Mapping[str, Tensor], mapping: Mapping[str, str], *, model: str) -> dict[str, Tensor]:
     r"""Rename by full-match patterns; an empty replacement drops a key on purpose.
 
-    >>> translate_keys({"_fc1.0.bias": torch.zeros(1)}, {r"_fc1\.0\.(\w+)": r"projection.\1"}, model="TransMIL")
+    A part that was trained on several GPUs has `.module.` behind its name (CLAM's `attention_net.module.0.weight`);
+    a key that fits no pattern is tried without.
+
+    >>> translate_keys({"_fc1.module.0.bias": torch.zeros(1)}, {r"_fc1\.0\.(\w+)": r"projection.\1"}, model="TransMIL")
     {'projection.bias': tensor([0.])}
     """
     translated: dict[str, Tensor] = {}
     unknown: list[str] = []
     for key, value in published.items():
-        pattern = next((pattern for pattern in mapping if re.fullmatch(pattern, key)), None)
-        if pattern is None:
+        found = next(
+            ((pattern, name) for name in (key, _on_one_gpu(key)) for pattern in mapping if re.fullmatch(pattern, name)),
+            None,
+        )
+        if found is None:
             unknown.append(key)
-        elif mapping[pattern]:
-            translated[re.sub(pattern, mapping[pattern], key)] = value
+        elif mapping[found[0]]:
+            translated[re.sub(found[0], mapping[found[0]], found[1])] = value
     if unknown:
         raise CheckpointError(
             f"The checkpoint holds keys that the published {model} does not have: {listing(unknown)}. "
             "Is it a checkpoint of another model?"
         )
     return translated
+
+
+def _on_one_gpu(key: str) -> str:
+    return key.replace(".module.", ".", 1)
 
 
 def _read(path: str | Path) -> Mapping[str, Any]:

@@ -1,0 +1,128 @@
+"""Start from a published aggregator: its weights in every tower, its head where the classes are as many.
+
+What depends on the classes (the heads, CLAM's instance heads) is taken at the finest level only, and only when the
+checkpoint has as many classes; otherwise it stays as it was drawn from the seed. Everything else must fit exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from pams_mil.errors import CheckpointError, listing
+from pams_mil.models.core.hierarchical import HierarchicalModel
+from pams_mil.models.core.mil_model import MILModel
+from pams_mil.models.core.published import published_state
+
+_OF_CLASSES = ("head.", "tier1_head.", "instance_heads.")
+
+
+def start_from(model: HierarchicalModel, source: str | Path | Mapping[str, Any]) -> str:
+    """Load the initial weights of all towers and return one sentence that says what was taken.
+
+    >>> model = HierarchicalModel("abmil", in_features=4, num_classes=[3], embedding_features=2, attention_features=1)
+    >>> feather = {"patch_embed.0.weight": torch.ones(2, 4), "patch_embed.0.bias": torch.zeros(2)}
+    >>> feather |= {f"global_attn.attention_{part}.0.weight": torch.ones(1, 2) for part in "ab"}
+    >>> feather |= {f"global_attn.attention_{part}.0.bias": torch.ones(1) for part in "ab"}
+    >>> feather |= {"global_attn.attention_c.weight": torch.ones(1, 1), "global_attn.attention_c.bias": torch.ones(1)}
+    >>> start_from(model, feather)
+    'All but the head starts from published weights; the file has no head, so it starts fresh.'
+
+    Args:
+        model: As created; it is changed in place.
+        source: As for `load_published`.
+
+    Raises:
+        CheckpointError: unsafe or unreadable, another architecture, another feature width, other widths inside.
+    """
+    towers = [cast(MILModel, tower) for tower in model.towers]
+    state = published_state(towers[-1], source)
+    _refuse_not_finite(state)
+    body = {key: value for key, value in state.items() if not key.startswith(_OF_CLASSES)}
+    of_classes = {key: value for key, value in state.items() if key.startswith(_OF_CLASSES)}
+    for tower in towers:
+        _check_body(body, tower)
+        tower.load_state_dict(body, strict=False)
+    return _take_head(model, of_classes)
+
+
+def _take_head(model: HierarchicalModel, of_classes: Mapping[str, Tensor]) -> str:
+    finest = cast(MILModel, model.towers[-1])
+    homes: dict[str, nn.Module | None] = {
+        "head.": finest.head if model.heads is None else _finest(model.heads),
+        "tier1_head.": _part(finest, "tier1_head") if model.heads is None else _finest(model.tier1_heads),
+        "instance_heads.": _part(finest, "instance_heads"),
+    }
+    begun = "All but the head starts from published weights; "
+    if not of_classes:
+        return begun + "the file has no head, so it starts fresh."
+    found = len(of_classes["head.bias"]) if "head.bias" in of_classes else "other"
+    for prefix, home in homes.items():
+        given = {key.removeprefix(prefix): value for key, value in of_classes.items() if key.startswith(prefix)}
+        own = {} if home is None else home.state_dict()
+        if {key: value.shape for key, value in given.items()} != {key: value.shape for key, value in own.items()}:
+            return begun + f"its head is for {found} classes and not these {finest.num_classes}, so it starts fresh."
+    for prefix, home in homes.items():
+        if home is not None:
+            home.load_state_dict({k.removeprefix(prefix): v for k, v in of_classes.items() if k.startswith(prefix)})
+    return (
+        f"All starts from published weights; the file's {found} classes are taken in the order of this hierarchy "
+        "for the finest level's head."
+    )
+
+
+def _part(module: nn.Module, name: str) -> nn.Module | None:
+    part = getattr(module, name, None)
+    return part if isinstance(part, nn.Module) else None
+
+
+def _finest(heads: nn.Module | None) -> nn.Module | None:
+    """The head of the finest level; None for split heads, whose input is no tower's vector."""
+    if heads is None or hasattr(heads, "mix"):
+        return None
+    return cast(nn.ModuleList, heads.levels)[-1]
+
+
+def _check_body(body: Mapping[str, Tensor], tower: MILModel) -> None:
+    own = {key: value for key, value in tower.state_dict().items() if not key.startswith(_OF_CLASSES)}
+    missing, extra = [key for key in own if key not in body], [key for key in body if key not in own]
+    if missing or extra:
+        raise CheckpointError(
+            f"The checkpoint does not fit this {type(tower).__name__}: missing {listing(missing) or 'nothing'}, "
+            f"not expected {listing(extra) or 'nothing'}. Is it of the same architecture, with the same options?"
+        )
+    odd = [key for key in own if own[key].shape != body[key].shape]
+    if odd:
+        raise CheckpointError(
+            f"{odd[0]} has shape {list(body[odd[0]].shape)} in the checkpoint but {list(own[odd[0]].shape)} in the "
+            f"model. {_advice(body, tower)}"
+        )
+
+
+def _advice(body: Mapping[str, Tensor], tower: MILModel) -> str:
+    """Which settings would make the widths fit."""
+    weight = body.get("projection.weight")
+    if weight is None or weight.ndim != 2:
+        return "Use the options that the checkpoint was trained with."
+    out, width = weight.shape
+    if width != tower.in_features:
+        return (
+            f"It was trained on features of width {width} and these have {tower.in_features}: use features of the "
+            "encoder it was trained with."
+        )
+    settings = {"embedding_features": (out, tower.embedding_features)}
+    for key in ("scores.outer.weight", "tier1_scores.outer.weight"):
+        if key in body and key in tower.state_dict():
+            settings["attention_features"] = (body[key].shape[-1], tower.state_dict()[key].shape[-1])
+    wanted = [f"model.{name}={found}" for name, (found, now) in settings.items() if found != now]
+    return f"Set {' and '.join(wanted)}." if wanted else "Use the options that the checkpoint was trained with."
+
+
+def _refuse_not_finite(state: Mapping[str, Tensor]) -> None:
+    bad = [key for key, value in state.items() if not torch.isfinite(value).all()]
+    if bad:
+        raise CheckpointError(f"The checkpoint holds numbers that are not finite, in {listing(bad, most=3)}.")
