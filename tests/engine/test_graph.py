@@ -27,6 +27,7 @@ MODELS = {
     "transmil masked": {**TINY_MODELS["transmil"], "masked": True},
     "dtfd": TINY_MODELS["dtfd"],
     "dtfd, three looks": {**TINY_MODELS["dtfd"], "splits": 3, "pseudo_bags": 5, "residual_blocks": 1},
+    "clam_mb": {"name": "clam_mb", "embedding_features": 8, "attention_features": 4},
     "clam_sb": {"name": "clam_sb", "embedding_features": 8, "attention_features": 4},
     "priority": {"name": "priority", "embedding_features": 8, "attention_features": 4},
     "priority, smooth_max": {"name": "priority", "embedding_features": 8, "pooling": "smooth_max"},

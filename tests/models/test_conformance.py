@@ -58,7 +58,7 @@ def check_company(model):
 
 
 def test_the_expected_models_are_discovered():
-    assert set(NAMES) >= {"abmil", "clam_sb", "dtfd", "max_pool", "mean_pool", "priority", "transmil"}
+    assert set(NAMES) >= {"abmil", "clam_mb", "clam_sb", "dtfd", "max_pool", "mean_pool", "priority", "transmil"}
 
 
 @pytest.mark.parametrize("grad", [True, False])
@@ -84,7 +84,7 @@ def test_a_model_that_couples_bags_is_rejected():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_evaluation_is_deterministic_and_streams_to_the_same_result(name):
-    model = build(name, **({"dropout": 0.9} if name in ("transmil", "clam_sb") else {})).eval()
+    model = build(name, **({"dropout": 0.9} if name in ("transmil", "clam_sb", "clam_mb") else {})).eval()
     (bag,) = bags(5000)
     first, second = model(bag, attention=True), model(bag, attention=True)
     assert torch.equal(first.logits, second.logits)

@@ -20,7 +20,7 @@ TREE = ClassHierarchy(
         Level(("a1", "a2", "b1", "b2", "c1", "c2", "c3"), (0, 0, 1, 1, 2, 2, 2), (0, 0, 1, 2, 3, 3, 3)),
     ),
 )
-SUMS = {"priority": ("per_level", "shared")}
+SUMS = {"priority": ("per_level", "shared"), "clam_mb": ("shared",)}
 """Models with a head of their own, and the towers whose coarser levels are sums of their classes."""
 
 

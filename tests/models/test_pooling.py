@@ -1,4 +1,4 @@
-"""Mean, max, AB-MIL and CLAM-SB equal their equations and do not care about order."""
+"""Mean, max, AB-MIL and CLAM equal their equations and do not care about order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pams_mil.models.kernels.lean_pool import lean_pool, pools_leanly
 from pams_mil.models.layers.attention_pool import AttentionScores, gate_in_place, spread_scores
 from pams_mil.models.layers.projection import Projection
 
-INVARIANT = ["mean_pool", "max_pool", "abmil", "clam_sb"]
+INVARIANT = ["mean_pool", "max_pool", "abmil", "clam_sb", "clam_mb"]
 
 
 def small(name, **options):
@@ -39,6 +39,34 @@ def test_attention_models_equal_the_equations(name, gated, n):
             output = model(bag, attention=True)
         assert torch.allclose(output.logits[0], torch.from_numpy(logits), atol=1e-6)
         assert torch.allclose(output.attention.double(), torch.from_numpy(alpha), atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 50])
+def test_one_attention_per_class_equals_the_equations(n):
+    model = small("clam_mb", attention_features=4)
+    bag = torch.randn(n, 5, dtype=torch.float64)
+    logits, alpha = reference.clam_mb(bag.numpy(), numpy_state(model), 3)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            output = model(bag, attention=True)
+        assert torch.allclose(output.logits[0], torch.from_numpy(logits), atol=1e-6)
+        assert torch.allclose(output.attention.double(), torch.from_numpy(alpha), atol=1e-6)
+
+
+def test_one_branch_per_class_with_equal_branches_is_one_branch():
+    one, several = small("clam_sb", attention_features=4), small("clam_mb", attention_features=4)
+    state = one.state_dict()
+    outer = {
+        f"scores.outer.{kind}": state[f"scores.outer.{kind}"].repeat_interleave(3, 0) for kind in ("weight", "bias")
+    }
+    several.load_state_dict({**state, **outer})
+    bag = torch.randn(6, 5, dtype=torch.float64)
+    first, second = one(bag, attention=True), several(bag, attention=True)
+    assert torch.allclose(first.logits, second.logits)
+    assert torch.allclose(first.attention, second.attention)
+    for subtyping in (False, True):
+        losses = [m.instance_loss(bag, torch.tensor([1]), samples=2, subtyping=subtyping) for m in (one, several)]
+        assert torch.allclose(*losses)
 
 
 @pytest.mark.parametrize("n", [1, 7])

@@ -72,6 +72,19 @@ def test_clam_with_and_without_dropout_in_the_numbering(position):
     assert torch.equal(model.instance_heads[2].bias, content["instance_classifiers.2.bias"])
 
 
+def test_clam_with_a_classifier_per_class():
+    content = {key: value for key, value in clam_checkpoint(3).items() if not key.startswith("classifiers")}
+    content |= named("attention_net.3.attention_c", linear(3, 4))
+    content |= {key: value for k in range(3) for key, value in named(f"classifiers.{k}", linear(1, 8)).items()}
+    model = load_published(small("clam_mb"), content)
+    assert torch.equal(model.head.weight[2], content["classifiers.2.weight"][0])
+    assert torch.equal(model.head.bias[1], content["classifiers.1.bias"][0])
+    assert torch.equal(model.scores.outer.weight, content["attention_net.3.attention_c.weight"])
+    headless = {key: value for key, value in content.items() if not key.startswith("classifiers")}
+    with pytest.raises(CheckpointError, match=r"missing 'head\.weight', 'head\.bias', not expected nothing"):
+        load_published(small("clam_mb"), headless)
+
+
 @pytest.mark.parametrize("wrapper", [None, "state_dict"])
 @pytest.mark.parametrize("prefix", ["", "model.", "module."])
 def test_wrappers_and_files(tmp_path: Path, wrapper, prefix):

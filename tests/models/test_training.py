@@ -61,6 +61,12 @@ def test_every_method_trains_the_model_of_urgency_or_says_why_not(cohort, tmp_pa
     assert not (out / "predictions_group.csv").exists()
 
 
+def test_answers_of_a_chain_cannot_be_summed_over_classes(cohort, tmp_path):
+    model = {"name": "clam_mb", "embedding_features": 8, "attention_features": 4}
+    with pytest.raises(ConfigError, match="'corn' does not fit the model 'clam_mb'"):
+        run(settings(cohort, model=model, method={"name": "corn", "towers": "shared"}), tmp_path / "run")
+
+
 class Spectator(ABMIL):
     """Sabotage: owns a layer that its forward pass never uses."""
 
@@ -86,9 +92,11 @@ def test_a_model_with_parameters_that_its_training_never_moves_is_refused(cohort
         check_training_moves_everything(cohort, tmp_path / "run", f"tests.models.test_training:{saboteur}")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_clam_trains_its_instance_heads_with_every_method(cohort, tmp_path, method):
-    check_training_moves_everything(cohort, tmp_path / "run", "clam_sb", method=method)
+@pytest.mark.parametrize(
+    ("name", "method"), [*(("clam_sb", m) for m in METHODS), ("clam_mb", "ce"), ("clam_mb", "corn")]
+)
+def test_clam_trains_its_instance_heads_with_every_method(cohort, tmp_path, name, method):
+    check_training_moves_everything(cohort, tmp_path / "run", name, method=method)
     terms = [float(value) for value in read_table(tmp_path / "run/metrics.csv")["instance"]]
     assert all(value > 0 for value in terms)
 
@@ -101,14 +109,15 @@ def test_without_weight_the_instance_loss_is_left_out(cohort, tmp_path):
         create_model("clam_sb", in_features=2, num_classes=2, instance_weight=-1.0)
 
 
+@pytest.mark.parametrize("name", ["clam_sb", "clam_mb"])
 @pytest.mark.parametrize("subtyping", [False, True])
 @pytest.mark.parametrize("towers", ["per_level", "shared", "finest"])
-def test_the_learner_adds_the_instance_loss_of_the_loops(towers, subtyping):
+def test_the_learner_adds_the_instance_loss_of_the_loops(towers, subtyping, name):
     """Two bags, two labels with weights; every level of towers of their own, the finest of a shared tower."""
     blueprint = Blueprint(
         method={"name": "ce", "towers": towers},
         model={
-            "name": "clam_sb", "embedding_features": 6, "attention_features": 3, "dropout": 0.0,
+            "name": name, "embedding_features": 6, "attention_features": 3, "dropout": 0.0,
             "instance_weight": 0.7, "instance_samples": 2, "subtyping": subtyping,
         },
         hierarchy=TREE, in_features=4, encoder={},
@@ -126,7 +135,13 @@ def test_the_learner_adds_the_instance_loss_of_the_loops(towers, subtyping):
             for bag in range(2):
                 true = int(TREE.lift(int(targets[label, bag]), level))
                 value = reference.clam_instance_loss(
-                    bags[bag].numpy(), state, true, samples=2, classes=TREE.num_classes(level), subtyping=subtyping
+                    bags[bag].numpy(),
+                    state,
+                    true,
+                    samples=2,
+                    classes=TREE.num_classes(level),
+                    subtyping=subtyping,
+                    several=name == "clam_mb",
                 )
                 expected += 0.7 * float(weights[label, bag]) * value / 2
     assert terms["instance"].item() == pytest.approx(expected, rel=1e-12)

@@ -14,6 +14,7 @@ from pams_mil.engine.training import train
 
 WIDTHS: dict[str, dict[str, Any]] = {
     "abmil": {"attention_features": 4},
+    "clam_mb": {"attention_features": 4},
     "clam_sb": {"attention_features": 4},
     "dtfd": {"attention_features": 4, "pseudo_bags": 2},
     "priority": {"attention_features": 4},

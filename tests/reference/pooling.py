@@ -1,4 +1,4 @@
-"""Attention pooling, CLAM-SB and DTFD from their equations, instance by instance, in float64."""
+"""Attention pooling, CLAM and DTFD from their equations, instance by instance, in float64."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def relu_project(bag: Array, state: dict[str, Array]) -> Array:
     return np.stack([np.maximum(state["projection.weight"] @ x + bias, 0) for x in bag])
 
 
-def attention_scores(rows: Array, state: dict[str, Array], name: str, *, gated: bool = True) -> Array:
+def attention_scores(rows: Array, state: dict[str, Array], name: str, *, gated: bool = True, branch: int = 0) -> Array:
     scores = []
     for h in rows:
         inner = state[f"{name}.inner.weight"] @ h + state[f"{name}.inner.bias"]
@@ -30,7 +30,7 @@ def attention_scores(rows: Array, state: dict[str, Array], name: str, *, gated: 
             )
         else:
             inner = np.tanh(inner)
-        scores.append(float(state[f"{name}.outer.weight"][0] @ inner + state[f"{name}.outer.bias"][0]))
+        scores.append(float(state[f"{name}.outer.weight"][branch] @ inner + state[f"{name}.outer.bias"][branch]))
     return np.array(scores)
 
 
@@ -40,6 +40,18 @@ def attention_pool(bag: Array, state: dict[str, Array], *, gated: bool = True) -
     alpha = softmax(attention_scores(rows, state, "scores", gated=gated))
     z = sum(a * h for a, h in zip(alpha, rows, strict=True))
     return state["head.weight"] @ z + state["head.bias"], alpha
+
+
+def clam_mb(bag: Array, state: dict[str, Array], classes: int) -> tuple[Array, Array]:
+    """Logits and attention of CLAM-MB: every class pools by its own attention; shown by the classes' probabilities."""
+    rows = relu_project(bag, state)
+    alphas = [softmax(attention_scores(rows, state, "scores", branch=k)) for k in range(classes)]
+    logits = []
+    for k, alpha in enumerate(alphas):
+        z = sum(a * h for a, h in zip(alpha, rows, strict=True))
+        logits.append(float(state["head.weight"][k] @ z + state["head.bias"][k]))
+    p = softmax(np.array(logits))
+    return np.array(logits), sum(share * alpha for share, alpha in zip(p, alphas, strict=True))
 
 
 def dtfd(
@@ -72,13 +84,25 @@ def dtfd(
 
 
 def clam_instance_loss(
-    bag: Array, state: dict[str, Array], true: int, *, samples: int, classes: int, subtyping: bool
+    bag: Array,
+    state: dict[str, Array],
+    true: int,
+    *,
+    samples: int,
+    classes: int,
+    subtyping: bool,
+    several: bool = False,
 ) -> float:
-    """CLAM's clustering constraint of one bag: cross-entropy of "is evidence" for the most and least attended."""
+    """CLAM's clustering constraint of one bag: cross-entropy of "is evidence" for the most and least attended.
+
+    With several branches a class's head judges what the class's own branch attends to.
+    """
     rows = relu_project(bag, state)
-    alpha = softmax(attention_scores(rows, state, "scores"))
-    order = sorted(range(len(bag)), key=lambda i: (-alpha[i], i))
     count = min(samples, len(bag))
+
+    def order(head: int) -> list[int]:
+        alpha = softmax(attention_scores(rows, state, "scores", branch=head if several else 0))
+        return sorted(range(len(bag)), key=lambda i: (-alpha[i], i))
 
     def mean_loss(head: int, cases: list[tuple[int, int]]) -> float:
         total = 0.0
@@ -87,9 +111,9 @@ def clam_instance_loss(
             total -= math.log(softmax(logits)[label])
         return total / len(cases)
 
-    evidence = [(i, 1) for i in order[:count]] + [(i, 0) for i in order[-count:]]
+    evidence = [(i, 1) for i in order(true)[:count]] + [(i, 0) for i in order(true)[-count:]]
     loss = mean_loss(true, evidence)
     if not subtyping:
         return loss
-    others = [mean_loss(head, [(i, 0) for i in order[:count]]) for head in range(classes) if head != true]
+    others = [mean_loss(head, [(i, 0) for i in order(head)[:count]]) for head in range(classes) if head != true]
     return (loss + sum(others)) / classes

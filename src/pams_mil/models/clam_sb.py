@@ -28,7 +28,7 @@ from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.inputs import as_batch
 from pams_mil.models.core.mil_model import Embedded, MILModel
-from pams_mil.models.layers.attention_pool import AttentionScores, merge_gates, stream_pool
+from pams_mil.models.layers.attention_pool import AttentionScores, merge_gates, spread_scores, stream_pool
 from pams_mil.models.layers.projection import Projection
 from pams_mil.ops import at_least_float32
 from pams_mil.parameters import require_counts
@@ -87,8 +87,13 @@ class ClamSB(MILModel):
         self.instance_weight, self.instance_samples, self.subtyping = instance_weight, instance_samples, subtyping
         self.projection = Projection(in_features, embedding_features)
         self.dropout = nn.Dropout(dropout)
-        self.scores = AttentionScores(embedding_features, attention_features, dropout=dropout)
+        self.scores = AttentionScores(embedding_features, attention_features, dropout=dropout, branches=self.branches)
         self.instance_heads = nn.ModuleList(nn.Linear(embedding_features, 2) for _ in range(num_classes))
+
+    @property
+    def branches(self) -> int | None:
+        """How many attentions there are; None: one for all classes."""
+        return None
 
     @staticmethod
     def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -101,13 +106,19 @@ class ClamSB(MILModel):
         if not torch.is_grad_enabled() and not self.training:
             streamed = [stream_pool(bag, self.projection.project, self.scores, None, 1) for bag in batch.bags()]
             pooled = [vector for vector, _ in streamed]
-            weights = [scores.softmax(-1) for _, scores in streamed]
+            weights = [scores.softmax(0) for _, scores in streamed]
         else:
             instances, weights = self._attend(batch)
-            pooled = [part[None].to(rows.dtype) @ rows for part, rows in zip(weights, instances, strict=True)]
+            parts = zip(weights, instances, strict=True)
+            pooled = [spread_scores(part, None, 1).to(rows.dtype) @ rows for part, rows in parts]
             if self.training and self.instance_weight:
                 auxiliary = partial(self._auxiliary, instances, weights)
-        return Embedded(torch.cat(pooled), torch.cat(weights) if attention else None, auxiliary=auxiliary)
+        vectors = torch.stack([part.flatten() for part in pooled])
+        return Embedded(vectors, self._shown(weights, vectors) if attention else None, auxiliary=auxiliary)
+
+    def _shown(self, weights: list[Tensor], vectors: Tensor) -> Tensor:
+        """The attention of the instances of all bags, [sum n_i]."""
+        return torch.cat(weights)
 
     def _auxiliary(self, instances: list[Tensor], weights: list[Tensor], targets: Tensor) -> dict[str, Tensor]:
         losses = self._losses(instances, weights, targets, samples=self.instance_samples, subtyping=self.subtyping)
@@ -116,7 +127,7 @@ class ClamSB(MILModel):
     def _attend(self, batch: BagBatch) -> tuple[list[Tensor], list[Tensor]]:
         instances = self.dropout(self.projection(batch.features))
         scores = batch.split(at_least_float32(self.scores(instances)))
-        return batch.split(instances), [part.softmax(-1) for part in scores]
+        return batch.split(instances), [part.softmax(0) for part in scores]
 
     def instance_loss(
         self, bags: BagBatch | Tensor, targets: Tensor, *, samples: int = 8, subtyping: bool = False
@@ -146,12 +157,20 @@ class ClamSB(MILModel):
 
     def _bag_loss(self, rows: Tensor, weights: Tensor, target: int, *, samples: int, subtyping: bool) -> Tensor:
         count = min(samples, len(rows))
-        order = weights.detach().argsort(descending=True, stable=True)
-        top, bottom = rows[order[:count]], rows[order[-count:]]
+        ordered = self._ordered(rows, weights, target)
         label = torch.ones(count, dtype=torch.long, device=rows.device)
-        logits = self.instance_heads[target](torch.cat([top, bottom]))
+        logits = self.instance_heads[target](torch.cat([ordered[:count], ordered[-count:]]))
         loss = functional.cross_entropy(logits, torch.cat([label, label * 0]))
         if not subtyping:
             return loss
-        others = [head(top) for index, head in enumerate(self.instance_heads) if index != target]
-        return torch.stack([loss, *(functional.cross_entropy(o, label * 0) for o in others)]).sum() / self.num_classes
+        others = [
+            functional.cross_entropy(head(self._ordered(rows, weights, index)[:count]), label * 0)
+            for index, head in enumerate(self.instance_heads)
+            if index != target
+        ]
+        return torch.stack([loss, *others]).sum() / self.num_classes
+
+    def _ordered(self, rows: Tensor, weights: Tensor, branch: int) -> Tensor:
+        """Instances by falling attention: the only one there is, or that of a class."""
+        own = weights if self.branches is None else weights[:, branch]
+        return rows[own.detach().argsort(descending=True, stable=True)]
