@@ -27,6 +27,12 @@ def evaluate(
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder for the report; default: <first run>/report."
     ),
+    match_on: str | None = typer.Option(
+        None,
+        "--match-on",
+        metavar="SPLIT",
+        help="Score every other run also with its dial set, on this split, to the false alarms of the first; e.g. val.",
+    ),
     json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of a table."),
     tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE: score this subset beside the whole."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
@@ -38,6 +44,9 @@ def evaluate(
     then 1.
 
     A cross-validation is scored by its out-of-fold predictions; on another table, by the mean of its folds.
+
+    Models are compared as they decide, and at equal false alarms with dials turned on the scored slides. With
+    --match-on val they are also compared with dials that were fixed on validation slides, as they would be used.
 
     Example: pams evaluate runs/ce-abmil-seed0 runs/pams-abmil-seed0
     """
@@ -70,6 +79,8 @@ def evaluate(
                 found.write(run, name=f"{file}_calibrated" if calibrated else file)
             models.append(found.labeled(name))
             predictions[name] = found
+        if match_on is not None:
+            models.extend(_with_fixed_dials(runs, models, match_on, split, trusted=trust_code, calibrated=calibrated))
         result = audit(models, tag=pair, resamples=resamples, progress=progress)
     folder = out or runs[0] / ("report_calibrated" if calibrated else "report")
     write(result, folder)
@@ -129,6 +140,31 @@ def _out_of_fold(run: Path, name: str, split: str, classes: str | None, tag: tup
     if classes is not None:
         refuse_other_classes([hierarchy.digest], [run], classes)
     return read_predictions(folder.predictions_file, hierarchy, Source(tags=(tag[0],) if tag else ()), name=name)
+
+
+def _with_fixed_dials(
+    runs: list[Path], models: list[Predictions], on: str, scored: str, **options: Any
+) -> list[Predictions]:
+    """Every model but the first, decided with a dial that was set on another split to the first one's false alarms."""
+    from pams_mil.engine.run.cv_folder import CrossValidationFolder
+    from pams_mil.errors import ConfigError
+    from pams_mil.evaluate.fixed_dial import at_fixed_dial, matching_kappa
+
+    if on == scored:
+        raise ConfigError(
+            f"--match-on {on}: dials must be set on other slides than those that are scored (--split {scored}). "
+            "Models are always compared at equal false alarms of the scored slides too; that needs no option."
+        )
+    if len(runs) < 2:
+        raise ConfigError("--match-on compares runs with the first one; name at least two.")
+    parts = []
+    for run in runs:
+        folds = CrossValidationFolder(run).runs() if (run / "cv.json").is_file() else [run]
+        parts.append([predict_run(fold, split=on, **options).labeled(str(fold)) for fold in folds])
+    return [
+        at_fixed_dial(model, matching_kappa(parts[0], own), reference=models[0].name, split=on)
+        for model, own in zip(models[1:], parts[1:], strict=True)
+    ]
 
 
 def _names(runs: list[Path]) -> list[str]:

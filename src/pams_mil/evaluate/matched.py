@@ -5,7 +5,7 @@ the reference (or misses as many), and what is left is compared. Both dials are 
 patients; the p-value comes from swapping the two models' probabilities in random patients.
 
 Dials turned on the slides that are scored describe the two curves. A comparison that could be deployed fixes κ
-beforehand; that is `at_kappa`, and deciding both files with one rule before comparing them.
+beforehand: one κ for both is `at_kappa`, a κ for each from validation slides is `fixed_dial`.
 """
 
 from __future__ import annotations
