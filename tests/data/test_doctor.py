@@ -63,6 +63,36 @@ def test_every_defect_of_the_bags_in_one_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("encoder", "width", "rows", "words"),
+    [
+        ("uni", 512, 9, "'uni' makes 1024 features, and these bags have 512, as 'conch', 'conch_v1' make"),
+        ("MahmoodLab/UNI2-h", 1024, 9, "makes 1536 features"),
+        ("virchow2", 1024, 9, "makes 1280 or 2560 features"),
+        ("titan", 512, 1, "'titan' makes 768 features"),
+        ("uni", 1024, 9, None),
+        ("virchow2", 1280, 9, None),
+        ("gigapath", 1536, 1, None),
+        ("gigapath", 768, 1, None),
+        ("of my own", 77, 9, None),
+    ],
+)
+def test_an_encoder_beside_another_width_is_named(tmp_path: Path, encoder, width, rows, words) -> None:
+    features = np.random.default_rng(0).standard_normal((rows, width)).astype(np.float32)
+    write_bag(tmp_path / "s0.h5", Bag(features, info=BagInfo(encoder=encoder)))
+    found = diagnose(Manifest((SlideRecord("s0", "p0", "N"),)), TREE, features=tmp_path).problems
+    said = [problem for problem in found if problem.kind == "encoder and width"]
+    assert [problem.error for problem in said] == ([] if words is None else [False])
+    assert words is None or words in said[0].message
+
+
+def test_an_encoder_that_only_the_table_states_counts_too(tmp_path: Path) -> None:
+    features, coords = writers.numbers(9, width=512)
+    writers.clam(tmp_path / "s0.h5", features, coords)
+    manifest = Manifest((SlideRecord("s0", "p0", "N", extra={"encoder": "uni"}),))
+    assert _kinds(manifest, tmp_path)["encoder and width"] == ("s0",)
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"encoder": "other"}, "encoders"),

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil.data.bags.bag import BagInfo
+from pams_mil.data.bags.encoder_widths import width_complaint
 from pams_mil.data.bags.feature_origin import comparable
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.examine import examine_manifest
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
 from pams_mil.data.problems import Problem
-from pams_mil.errors import BagError, LabelError, MissingBagError, listing
+from pams_mil.errors import BagError, LabelError, MissingBagError, counted, listing
 from pams_mil.hierarchy import ClassHierarchy
 
 SMALL_BAG = 8
@@ -116,7 +117,7 @@ def diagnose(
                 unreadable.append(found)
             else:
                 bags.append(found)
-        problems += [*unreadable, *_mixtures(bags), *_duplicates(bags), *_small(bags, small_bag)]
+        problems += [*unreadable, *_mixtures(bags), *_other_widths(bags), *_duplicates(bags), *_small(bags, small_bag)]
     return Diagnosis(manifest, hierarchy, tuple(problems), tuple(bags), features is not None)
 
 
@@ -163,6 +164,22 @@ def _mixtures(bags: Iterable[BagFacts]) -> Iterator[Problem]:
             )
             odd = tuple(slide for _, slides in ordered[:-1] for slide in slides)
             yield Problem("mixed features", f"The bags have {len(groups)} different {what}. {shown}.", odd)
+
+
+def _other_widths(bags: Iterable[BagFacts]) -> Iterator[Problem]:
+    """Encoders that make features of another width than the bags have; the table may state what files do not."""
+    complaints: dict[str, list[str]] = {}
+    for facts in bags:
+        encoder = facts.info.encoder or facts.record.extra.get("encoder", "").strip()
+        said = width_complaint(encoder, facts.width)
+        if facts.rows == 1:  # one tile, or the one vector of a slide encoder
+            said = said and width_complaint(encoder, facts.width, slide_level=True)
+        if said:
+            complaints.setdefault(said, []).append(facts.record.slide_id)
+    for said, slides in complaints.items():
+        message = f"Of {counted(len(slides), 'slide')} it is said that {said}: {listing(slides, most=3)}. "
+        advice = "Name the encoder that made them, or new slides will be encoded by another."
+        yield Problem("encoder and width", message + advice, tuple(slides), error=False)
 
 
 def _duplicates(bags: Iterable[BagFacts]) -> Iterator[Problem]:
