@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil.data.bags.bag import BagInfo
-from pams_mil.data.bags.encoder_widths import width_complaint
+from pams_mil.data.bags.encoder_widths import known_widths, width_complaint
 from pams_mil.data.bags.feature_origin import comparable
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.examine import examine_manifest
@@ -172,8 +172,8 @@ def _other_widths(bags: Iterable[BagFacts]) -> Iterator[Problem]:
     for facts in bags:
         encoder = facts.info.encoder or facts.record.extra.get("encoder", "").strip()
         said = width_complaint(encoder, facts.width)
-        if facts.rows == 1:  # one tile, or the one vector of a slide encoder
-            said = said and width_complaint(encoder, facts.width, slide_level=True)
+        if facts.rows == 1 and facts.width not in known_widths(encoder):  # the one vector of a slide encoder
+            said = width_complaint(encoder, facts.width, slide_level=True)
         if said:
             complaints.setdefault(said, []).append(facts.record.slide_id)
     for said, slides in complaints.items():
