@@ -56,9 +56,7 @@ def test_one_attention_per_class_equals_the_equations(n):
 def test_one_branch_per_class_with_equal_branches_is_one_branch():
     one, several = small("clam_sb", attention_features=4), small("clam_mb", attention_features=4)
     state = one.state_dict()
-    outer = {
-        f"scores.outer.{kind}": state[f"scores.outer.{kind}"].repeat_interleave(3, 0) for kind in ("weight", "bias")
-    }
+    outer = {key: value.repeat_interleave(3, 0) for key, value in state.items() if key.startswith("scores.outer")}
     several.load_state_dict({**state, **outer})
     bag = torch.randn(6, 5, dtype=torch.float64)
     first, second = one(bag, attention=True), several(bag, attention=True)

@@ -91,7 +91,7 @@ def clam_instance_loss(
     samples: int,
     classes: int,
     subtyping: bool,
-    several: bool = False,
+    several: bool,
 ) -> float:
     """CLAM's clustering constraint of one bag: cross-entropy of "is evidence" for the most and least attended.
 

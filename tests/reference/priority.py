@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from tests.reference.pooling import relu_project, softmax
+from tests.reference.pooling import attention_scores, relu_project, softmax
 
 Array = np.ndarray
 
@@ -34,16 +34,6 @@ def class_probabilities(z: list[float], ranks: list[int]) -> list[float]:
     return found
 
 
-def branch_attention(rows: Array, state: dict[str, Array], branch: int) -> Array:
-    scores = []
-    for h in rows:
-        inner = state["scores.inner.weight"] @ h + state["scores.inner.bias"]
-        half = len(inner) // 2
-        gated = [math.tanh(v) * sigmoid(u) for v, u in zip(inner[:half], inner[half:], strict=True)]
-        scores.append(float(state["scores.outer.weight"][branch] @ gated + state["scores.outer.bias"][branch]))
-    return softmax(np.array(scores))
-
-
 def priority(bag: Array, state: dict[str, Array], ranks: list[int], pooling: str) -> tuple[list[float], Array]:
     """Class probabilities and attention: the weights of an instance in all scores, by how far each score matters."""
     rows = relu_project(bag, state)
@@ -55,7 +45,7 @@ def priority(bag: Array, state: dict[str, Array], ranks: list[int], pooling: str
         u, c = state["head.weight"][score], float(state["head.bias"][score])
         said = [float(u @ h) + c for h in rows]
         if pooling == "attention":
-            a = branch_attention(rows, state, branch)
+            a = softmax(attention_scores(rows, state, "scores", branch=branch))
             z.append(sum(share * s for share, s in zip(a, said, strict=True)))
         elif pooling == "mean":
             a = np.full(len(rows), 1 / len(rows))
