@@ -69,8 +69,30 @@ def test_slides_to_features_to_training_to_heatmap(cohort, tmp_path):
     check_prediction(cohort, tmp_path, shown)
     check_slide_file(tmp_path, slide, encoder)
     check_lesion(tmp_path)
+    check_urgency(cohort, tmp_path, slide)
     assert len(list((tmp_path / "heat" / "severe-4").glob("*.png"))) == 2 + 2 + 3
     check_page((tmp_path / "heat" / "severe-4" / "slide.html").read_text(), shown)
+
+
+def check_urgency(cohort, tmp_path, slide):
+    """A model that judges instances says of every tile how likely it is at least so urgent."""
+    features = tmp_path / "features" / "h5_files"
+    pams(
+        "train", "--manifest", cohort / "manifest.csv", "--features", features, "--classes", cohort / "classes.yaml",
+        "--method", "ce", "--model", "priority", "--out", tmp_path / "judge", "--seed", 0, "model.pooling=smooth_max",
+        "training.epochs=8", "training.lr=1e-2",
+    )  # fmt: skip
+    heat = tmp_path / "urgency"
+    pams("heatmap", tmp_path / "judge", slide, "--features", features, "--out", heat, "--picture-px", 200)
+    truth, measured = planted(tmp_path, heat)
+    urgent = [values["urgency grade severe"] for values in measured]
+    assert roc_auc_score(truth, urgent) > 0.9
+    assert 0 <= min(urgent) < 0.5 < max(urgent) <= 1
+    for values in measured:  # a boundary that two levels share is one question
+        assert values["urgency group Grave"] == pytest.approx(values["urgency grade severe"])
+        assert values["urgency grade mild"] >= values["urgency grade severe"]
+    assert "The tiles likeliest at least severe" in (heat / "severe-4" / "slide.html").read_text()
+    assert (heat / "severe-4" / "urgency_grade_severe.png").is_file()
 
 
 def check_prediction(cohort, tmp_path, shown):
@@ -100,13 +122,19 @@ def check_slide_file(tmp_path, slide, encoder):
     assert "severe-4, grade: " in shown
 
 
-def check_lesion(tmp_path):
-    """Attention and the evidence for the true class are highest where the lesion was planted."""
+def planted(tmp_path, heat):
+    """Per tile of the slide, whether it lies in the lesion, and what the heatmap says of it."""
     bag = read_bag(tmp_path / "features" / "h5_files" / "severe-4.h5")
     truth = scene_of("severe", 4).lesion_share(bag.coords_px0 * 2.0, 64.0) > 0.5
-    content = json.loads((tmp_path / "heat" / "severe-4" / "heatmap.geojson").read_text())
+    content = json.loads((heat / "severe-4" / "heatmap.geojson").read_text())
     measured = [feature["properties"]["measurements"] for feature in content["features"]]
     assert 3 < truth.sum() < len(truth) / 2
+    return truth, measured
+
+
+def check_lesion(tmp_path):
+    """Attention and the evidence for the true class are highest where the lesion was planted."""
+    truth, measured = planted(tmp_path, tmp_path / "heat")
     for name in ("attention grade", "evidence grade severe"):
         assert roc_auc_score(truth, [values[name] for values in measured]) > 0.9, name
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Measured = dict[str, tuple[str, npt.NDArray[np.float64]]]
 
 _PAGE_PX = 1200
-_COLORS = {"rank": "inferno", "sign": "coolwarm"}
+_COLORS = {"rank": "inferno", "sign": "coolwarm", "probability": "inferno"}
 _JPEG_QUALITY = 82
 
 
@@ -84,7 +84,7 @@ def _calls(found: SlidePredictions) -> list[LevelCall]:
                 (hierarchy.display(label), float(p))
                 for label, p in zip(hierarchy.names(level), values[0].tolist(), strict=True)
             ],
-            int(values[0].argmax()),
+            int(found.calls(level)[0]),
         )
         for level, values in enumerate(found.probabilities)
     ]
@@ -93,7 +93,7 @@ def _calls(found: SlidePredictions) -> list[LevelCall]:
 def _colored(overview: Overview, tiles: Heatmap, kind: str, values: Any, opacity: float) -> Pixels:
     from pams_mil.wsi.heatmap import overlay, ranked, symmetric
 
-    shades = ranked(values) if kind == "rank" else symmetric(values)
+    shades = values if kind == "probability" else ranked(values) if kind == "rank" else symmetric(values)
     return overlay(overview, tiles, shades, colors=_COLORS[kind], opacity=opacity)
 
 
@@ -103,20 +103,27 @@ def _legend(name: str, kind: str, values: Any, found: SlidePredictions) -> Legen
     if kind == "rank":
         return Legend(name.capitalize(), _COLORS[kind], "most", "least", "by rank")
     _, level, label = name.split(" ", 2)
+    if kind == "probability":
+        shown = f"At least {found.hierarchy.display(label)} ({level}), tile by tile"
+        return Legend(shown, _COLORS[kind], "probability 1", "0", "½")
     reach = float(abs(values).max())
     shown = f"Evidence for {found.hierarchy.display(label)} ({level})"
     return Legend(shown, _COLORS[kind], f"for: +{reach:.2g}", f"against: −{reach:.2g}", "0")
 
 
 def _strips(slide: Slide, tiles: Heatmap, measured: Measured, found: SlidePredictions) -> list[TileStrip]:
-    """The most attended tiles of the finest level, and those that say most for the class that was called."""
+    """Tiles of the finest level: the most attended, the most urgent, and those that say most for the called class."""
     from pams_mil.report.slide_page import TileStrip
     from pams_mil.wsi.top_tiles import top_tiles
 
     hierarchy = found.hierarchy
-    finest, called = hierarchy.level_names[-1], hierarchy.names()[int(found.probabilities[-1][0].argmax())]
+    names, ranks = hierarchy.names(), hierarchy.ranks().tolist()
+    index = int(found.calls()[0])
+    finest, called = hierarchy.level_names[-1], names[index]
+    as_urgent = names[ranks.index(ranks[index])]
     wanted = [
         (f"attention {finest}", "The tiles with most attention, and their share of it", "{:.2%}"),
+        (f"urgency {finest} {as_urgent}", f"The tiles likeliest at least {hierarchy.display(as_urgent)}", "{:.1%}"),
         (f"evidence {finest} {called}", f"The tiles that say most for {hierarchy.display(called)}", "{:+.3g}"),
     ]
     strips = []

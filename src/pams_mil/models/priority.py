@@ -86,6 +86,11 @@ class Priority(MILModel):
         if pooling == "smooth_max":
             self.smooth_max = SmoothMax(self.chain.scores)
 
+    @property
+    def judges_instances(self) -> bool:
+        """With a smooth maximum of scores, every instance has its own."""
+        return self.pooling == "smooth_max"
+
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """What the questions are answered from: a vector per question, the mean vector, or the scores themselves."""
         pooled = [self._pool(bag) for bag in batch.bags()]

@@ -22,7 +22,7 @@ class LevelCall:
 
 @dataclass(frozen=True)
 class PictureLayer:
-    """A picture of the slide as JPEG, with words for the ends of its colors (`rank`, `sign` or `plain`)."""
+    """A picture of the slide as JPEG, with words for the ends of its colors: rank, sign, probability or plain."""
 
     name: str
     jpeg: bytes

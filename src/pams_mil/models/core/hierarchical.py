@@ -86,6 +86,11 @@ class HierarchicalModel(nn.Module):
         # The tower's own heads would be parameters that nothing trains.
         del tower.head, tower.tier1_head
 
+    @property
+    def judges_instances(self) -> bool:
+        """Whether what it says of a bag of one instance is that instance's own share in any bag's answer."""
+        return all(tower.judges_instances for tower in self.towers)
+
     def forward(
         self, bags: BagBatch | Tensor, *, mask: Tensor | None = None, attention: bool = False
     ) -> tuple[LevelOutput, ...]:

@@ -102,6 +102,11 @@ class MILModel(nn.Module, ABC):
         return False
 
     @property
+    def judges_instances(self) -> bool:
+        """Whether a bag's answer is put together from answers of its instances, so that each has one of its own."""
+        return False
+
+    @property
     def graph_refusal(self) -> str:
         """Why no graph of this model can be written, as the end of a sentence; empty when one can."""
         return ""

@@ -8,7 +8,7 @@ const FLAT = [[0, 150, 136], [0, 150, 136]];
 const LONGEST = 4096;
 
 const table = (stops) => Uint8ClampedArray.from({ length: 256 * 3 }, (_, place) => ramp(stops, Math.floor(place / 3) / 255)[place % 3]);
-const COLORS = { rank: table(INFERNO), sign: table(COOLWARM), flat: table(FLAT) };
+const COLORS = { rank: table(INFERNO), sign: table(COOLWARM), flat: table(FLAT), probability: table(INFERNO) };
 
 // Shares of smaller values, as on the server: attention spans orders of magnitude, ranks show all of it.
 export function ranked(values) {
@@ -25,6 +25,7 @@ export function ranked(values) {
 export function shaded(layer, byRank) {
   const { values, kind } = layer;
   if (kind === "flat") return { shades: Float32Array.from(values, () => 1), strength: null, ends: ["", "tiles that were analysed"] };
+  if (kind === "probability") return { shades: values, strength: values, ends: ["probability 0", "1"] };
   let low = Infinity;
   let high = -Infinity;
   for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
