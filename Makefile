@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
+DOCS_READY := $(VENV)/.ready-docs
 BENCHES := bootstrap audit_memory losses models remix_speed data engine wsi viewer
 
-.PHONY: view demo test test-slow check bench format clean help
+.PHONY: view demo test test-slow check bench docs pages format clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -19,6 +20,10 @@ $(READY): pyproject.toml constraints.txt
 
 $(BENCH_READY): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+$(DOCS_READY): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
 	@touch $@
 
 demo: $(READY)  ## the demonstration, with a report in demo-report/
@@ -42,10 +47,20 @@ format: $(READY)  ## let ruff rewrite the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+pages: $(READY)  ## write the generated pages of docs/ anew
+	@$(BIN)/python docs/generate_methods.py
+	@$(BIN)/python docs/generate_cli.py
+	@$(BIN)/python docs/generate_schemas.py
+
+docs: $(DOCS_READY)  ## the documentation as a site in site/, built strictly by Material and by Zensical
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site-material
+	@$(BIN)/zensical build --strict --clean
+	@$(BIN)/python docs/check_site.py site build/site-material
+
 bench: $(BENCH_READY)  ## speed and memory beside the peers, as ratios
 	@missed=""; for name in $(BENCHES); do \
 	  echo; echo "== $$name"; $(BIN)/python benchmarks/$$name.py || missed="$$missed $$name"; \
 	done; echo; test -z "$$missed" || { echo "Below a stated goal, or failed:$$missed"; exit 1; }
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache demo-report demo-view
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache demo-report demo-view site .cache

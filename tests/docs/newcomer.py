@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from tests.data import writers
 from tests.docs.console_blocks import ROOT, block_of
 
 from pams_mil.cohorts.digits import Digits
@@ -18,6 +19,8 @@ PARTS = ("train",) * 5 + ("val",) * 2 + ("calib",) * 6 + ("test",) * 3
 """Of the patients of every class; as many as calibration and certificates ask for."""
 FOLDS = 5
 """Patients of every class in labels.csv, so that five folds have all classes."""
+CASES = 20
+"""Patients of every class in the CLAM folder: a quarter of them can certify 10 % of the malignant ones."""
 SLIDES = ("train", "train", "val", "test")
 METHODS = ("pams", "ce")
 TINY = BagInfo(encoder="tiny", tile_px=256, tile_px0=256, mpp=1.0)
@@ -103,3 +106,16 @@ def make_digits(folder: Path) -> None:
     """The digits cohort, small."""
     made = Digits(train=14, val=7, test=14, smallest=7, largest=9)
     write_cohort(folder / "digits", made.slides(), total=len(made))
+
+
+def make_clam_folder(folder: Path) -> None:
+    """A cohort as CLAM leaves it: its table, and features that name neither encoder nor resolution."""
+    random, names, rows = np.random.default_rng(1), ClassHierarchy.load("bracs").names(), ["case_id,slide_id,label"]
+    (folder / "clam/h5_files").mkdir(parents=True)
+    corners = np.stack(np.divmod(np.arange(9), 3), axis=1).astype(np.int32) * 256
+    for number in range(CASES * len(names)):
+        features = random.standard_normal((9, 16)).astype(np.float32)
+        features[0, number % len(names)] += 4.0
+        writers.clam(folder / f"clam/h5_files/slide_{number}.h5", features, corners)
+        rows.append(f"case_{number},slide_{number},{names[number % len(names)]}")
+    (folder / "clam/dataset.csv").write_text("\n".join(rows) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 import typer.main
+from jsonschema import Draft202012Validator
 from tests.docs import newcomer
-from tests.docs.console_blocks import PAGES, Command, commands, inline, misplaced
+from tests.docs.console_blocks import PAGES, ROOT, Command, commands, inline, misplaced
 from tests.engine.here import Here
 from typer.testing import CliRunner
 
@@ -26,11 +28,13 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "bench": ("--resamples", "20", "epochs=1", "seeds=[0]", "models=[{name: abmil, embedding_features: 8}]"),
     "experiment": ("--resamples", "20", "epochs=1"),
     "heatmap": ("--picture-px", "200"),
-    "cohort": ("--set", "train=14", "--set", "val=7", "--set", "test=7"),
+    "cohort make digits": ("--set", "train=14", "--set", "val=7", "--set", "test=7"),
+    "cohort make synthetic": ("--set", "scale=0.02", "--set", "largest=60"),
 }
 """What is added to a command so that it takes a second; everything that the page says stays as it is."""
-TRAIN_THEMSELVES = ("README.md", "training.md", "slides.md")
+TRAIN_THEMSELVES = ("README.md", "training.md", "slides.md", "tutorial.md")
 """Pages whose commands make the runs that they use; the others start with trained ones."""
+SCHEMAS = ROOT / "docs/reference/schemas"
 ROOT_COMMAND: Any = typer.main.get_command(app)
 
 
@@ -38,7 +42,8 @@ ROOT_COMMAND: Any = typer.main.get_command(app)
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Parts of a newcomer's folder, each made once when it is first asked for."""
     makers = {
-        "tables": newcomer.make_tables_and_features, "slides": newcomer.make_slides, "digits": newcomer.make_digits
+        "tables": newcomer.make_tables_and_features, "slides": newcomer.make_slides, "digits": newcomer.make_digits,
+        "clam": newcomer.make_clam_folder,
     }  # fmt: skip
     made: dict[str, Path] = {}
 
@@ -71,9 +76,12 @@ def place(shelf: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.Monk
 
 def run(words: tuple[str, ...]) -> None:
     """Run a command to its end; any complaint fails the test."""
-    given = [*words, *SMALLER.get(words[0], ())]
+    given = [*words, *SMALLER.get(words[0], SMALLER.get(" ".join(words[:3]), ()))]
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, given)
     assert done.exit_code == 0, f"pams {' '.join(given)}\n{done.output}\n{done.exception!r}"
+    if "--json" in words:
+        schema = json.loads((SCHEMAS / f"{words[0]}.schema.json").read_text("utf-8"))
+        Draft202012Validator(schema).validate(json.loads(done.stdout))
 
 
 def below(command: Any) -> dict[str, Any]:
@@ -99,7 +107,7 @@ def parse(words: tuple[str, ...]) -> None:
 def parts_for(page: Path, words: list[tuple[str, ...]]) -> list[str]:
     text = " ".join(" ".join(command) for command in words)
     parts = ["tables" if page.name in TRAIN_THEMSELVES else "runs"]
-    parts += [part for part in ("slides", "digits") if f"{part}/" in text]
+    parts += [part for part in ("slides", "digits", "clam") if f"{part}/" in text]
     return parts
 
 
