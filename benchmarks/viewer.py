@@ -1,5 +1,7 @@
 """Tiles per second and latency of `pams view` beside OpenSlide's own Deep Zoom server, on one slide with 8 clients.
 
+Then memory of the server while 100 slides (copies of one) are opened in turn: it must not grow with them.
+
 The peer is what openslide-python's example `deepzoom_server.py` does for a tile (DeepZoomGenerator with 254 + 1 pixels,
 JPEG of quality 75, one shared slide) behind Werkzeug's threaded server, which is what Flask runs; without Flask's own
 routing, so it is a little faster than the example itself. Rounds alternate, so that both see the same machine.
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import http.client
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,6 +25,9 @@ from pathlib import Path
 import psutil
 
 CLIENTS, TILES, ROUNDS = 8, 400, 5
+SLIDES, TILES_OF_EACH = 100, 40
+MOST_GROWTH = 1.25
+"""Of resident memory from the 20th slide, when shelf and cache are full, to the last."""
 
 PEER = """
 import io, sys
@@ -53,7 +59,7 @@ from pams_mil.view.serve import open_server
 folder, slides = map(Path, sys.argv[1:3])
 session = open_session(Asked([folder / "p.csv"], slides=slides, classes=str(folder / "c.yaml"), reviewer="bench"))
 server = open_server(session)
-print(server.port, server.app.cookie + "=" + server.token, session.cases.keys[0], flush=True)
+print(server.port, server.app.cookie + "=" + server.token, *session.cases.keys, flush=True)
 server.run()
 """
 
@@ -63,7 +69,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         slide = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else made(folder)
-        return compare(folder, slide)
+        slower = compare(folder, slide)
+        return max(slower, turn_over(folder, slide))
 
 
 def made(folder: Path) -> Path:
@@ -78,8 +85,7 @@ def made(folder: Path) -> Path:
 
 def compare(folder: Path, slide: Path) -> int:
     """Alternate rounds on both servers."""
-    (folder / "c.yaml").write_text("name: two\nclasses: [less, more]\n")
-    (folder / "p.csv").write_text(f"slide_id,patient_id,prediction,p_less,p_more\n{slide.stem},p,more,0.1,0.9\n")
+    write_predictions(folder, [slide.stem])
     ours = start(OURS, folder, slide.parent)
     peer = start(PEER, slide)
     try:
@@ -100,6 +106,36 @@ def compare(folder: Path, slide: Path) -> int:
         for process in (ours, peer):
             process.kill()
             process.wait()
+
+
+def turn_over(folder: Path, slide: Path) -> int:
+    """Open many slides one after the other and look at the server's memory; 1 when it grows with them."""
+    shelf = folder / "many"
+    shelf.mkdir()
+    names = [f"slide{number:03}" for number in range(SLIDES)]
+    for name in names:
+        shutil.copyfile(slide, shelf / f"{name}{slide.suffix}")
+    write_predictions(folder, names)
+    server, tiles = start(OURS, folder, shelf), tile_list(slide)[:TILES_OF_EACH]
+    try:
+        port, cookie, *keys = server.stdout.readline().split()
+        resident = []
+        for key in keys:
+            round_of(server, int(port), f"/tile/{key}/", {"Cookie": cookie}, tiles, 0)
+            resident.append(psutil.Process(server.pid).memory_info().rss / 2**20)
+    finally:
+        server.kill()
+        server.wait()
+    told = ", ".join(f"{resident[count - 1]:.0f} after {count}" for count in (1, 20, SLIDES // 2, SLIDES))
+    print(f"memory, MiB: {told} slides opened in turn, {TILES_OF_EACH} tiles of each")
+    return int(resident[-1] > MOST_GROWTH * resident[19])
+
+
+def write_predictions(folder: Path, names: list[str]) -> None:
+    """A file of predictions and its classes."""
+    rows = "".join(f"{name},{name},more,0.1,0.9\n" for name in names)
+    (folder / "c.yaml").write_text("name: two\nclasses: [less, more]\n")
+    (folder / "p.csv").write_text(f"slide_id,patient_id,prediction,p_less,p_more\n{rows}")
 
 
 def start(code: str, *arguments: Path) -> subprocess.Popen[str]:

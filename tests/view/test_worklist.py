@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.evaluate.certify.models import model as certified_model
 from tests.view.sessions import client_of, session_of, write_cohort
 from typer.testing import CliRunner
 
+from pams_mil.cli.main import app
 from pams_mil.errors import ConfigError, PamsError, PredictionsError
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.certify import Certificate, apply_certificate
+from pams_mil.evaluate.predictions import Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.view.opening import reviewer_name
+from pams_mil.view.opening import Asked, open_session, reviewer_name
 from pams_mil.view.order_worth import order_worth
 from pams_mil.view.worklist_cases import Cases
 
@@ -69,6 +72,25 @@ def test_a_certificate_orders_by_what_cannot_be_excluded(tmp_path):
     assert certified.order.tolist() == [0, 1, 2]
     assert certified.cannot_exclude == ("none; mild; severe", "none; mild", "none; mild")
     assert cases.cannot_exclude == ("", "", "")
+
+
+def test_a_certificate_file_decides_and_orders_the_worklist(tmp_path):
+    for name, many, seed in (("calibration.csv", 60, 0), ("new.csv", 12, 1)):
+        write_predictions(tmp_path / name, certified_model(many, seed=seed))
+    table, out = str(tmp_path / "calibration.csv"), str(tmp_path)
+    made = CliRunner().invoke(app, ["certify", table, "--classes", "bracs", "--alpha", "0.2", "--out", out])
+    assert made.exit_code == 0, made.output
+    asked = Asked([tmp_path / "new.csv"], classes="bracs", certificate=tmp_path / "certificate.json", reviewer="reader")
+    session = open_session(asked)
+    certificate = Certificate.load(tmp_path / "certificate.json")
+    cases = session.cases
+    expected = apply_certificate(certificate, certified_model(12, seed=1).probabilities, cases.patient_ids)
+    assert cases.certified is not None
+    assert cases.certified.call.tolist() == expected.call.tolist()
+    ranks = ClassHierarchy.load("bracs").ranks()[expected.call[cases.order]]
+    assert (np.diff(ranks) <= 0).all()  # the certified call comes first
+    assert session.promise.startswith("At most 0.2")
+    assert any("cannot be told from a table" in note for note in session.notes)
 
 
 def test_the_order_is_worth_what_the_labels_say(cohort, tmp_path):
