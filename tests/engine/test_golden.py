@@ -42,10 +42,16 @@ def stored(golden, path="run/predictions.csv"):
 
 
 def close(one: Path, two: Path) -> bool:
-    """Equal but for rounding: another processor may sum in another order."""
+    """Equal but for rounding: another processor or kernel may sum in another order.
+
+    A softmax ignores a constant, so the gradient of the attention's last bias is 0 and what Adam makes of it is
+    rounding alone.
+    """
     first, second = weights(one), weights(two)
     return first.keys() == second.keys() and all(
-        torch.allclose(first[name], second[name], rtol=1e-4, atol=1e-6) for name in first
+        torch.allclose(first[name], second[name], rtol=1e-4, atol=1e-6)
+        for name in first
+        if not name.endswith("scores.outer.bias")
     )
 
 

@@ -64,7 +64,9 @@ def test_prediction_is_deterministic_and_independent_of_company(cohort, runs, tm
     (tmp_path / "shuffled.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")
     other = predict([runs[name]], tmp_path / "shuffled.csv", features=cohort / "bags")
     order = [other.names.index(slide) for slide in whole.names]
-    np.testing.assert_array_equal(other.probabilities[-1][order], whole.probabilities[-1])
+    np.testing.assert_array_equal(other.calls()[order], whole.calls())
+    # Small bags are packed, and the order of a sum follows the length of the pack: float32 rounding, nothing more.
+    np.testing.assert_allclose(other.probabilities[-1][order], whole.probabilities[-1], rtol=1e-6, atol=1e-7)
 
 
 def test_dropout_has_no_effect_and_global_state_is_untouched(cohort, runs):

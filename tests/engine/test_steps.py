@@ -188,7 +188,7 @@ def test_accumulation_averages_gradients(cohort, tmp_path, monkeypatch):
     gradients = []
     for key in bags.epoch_keys(0)[:5]:
         learner.zero_grad()
-        sum(fit.forward(learner, bags[key], torch.device("cpu")).values()).backward()
+        sum(fit.forward(learner, [bags[key]], torch.device("cpu")).values()).backward()
         gradients.append([parameter.grad.clone() for parameter in learner.parameters()])
     for index, found in enumerate(seen[1]):
         torch.testing.assert_close(found, torch.stack([one[index] for one in gradients]).mean(0))

@@ -132,7 +132,7 @@ def test_lean_pooling_has_the_gradients_of_its_equation(monkeypatch, bias, group
     projection, scores = Projection(3, 4, bias=bias).double(), AttentionScores(4, 2).double()
     bag = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     partitions = None if groups is None else torch.tensor(groups)
-    assert pools_leanly(projection, scores)
+    assert pools_leanly(projection, scores, 512)
     pooled, found = lean_pool(bag, projection, scores, partitions, 2)
     instances = projection(bag)
     expected = scores(instances)
@@ -173,11 +173,11 @@ def test_lean_pooling_backward_does_not_care_where_it_is_called():
 
 def test_pooling_is_lean_only_where_it_is_the_same_function():
     projection, scores = Projection(3, 4), AttentionScores(4, 2)
-    assert not pools_leanly(projection, AttentionScores(4, 2, gated=False))
-    assert not pools_leanly(projection, AttentionScores(4, 2, dropout=0.25))
-    assert pools_leanly(projection, AttentionScores(4, 2, dropout=0.25).eval())
+    assert not pools_leanly(projection, AttentionScores(4, 2, gated=False), 512)
+    assert not pools_leanly(projection, AttentionScores(4, 2, dropout=0.25), 512)
+    assert pools_leanly(projection, AttentionScores(4, 2, dropout=0.25).eval(), 512)
     with torch.no_grad():
-        assert not pools_leanly(projection, scores)
+        assert not pools_leanly(projection, scores, 512)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not pools_leanly(projection, scores)
-    assert not pools_leanly(projection, AttentionScores(4, 2).bfloat16())
+        assert not pools_leanly(projection, scores, 512)
+    assert not pools_leanly(projection, AttentionScores(4, 2).bfloat16(), 512)

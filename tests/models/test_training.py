@@ -12,6 +12,7 @@ from pams_mil import discover
 from pams_mil.engine.prediction.predict import predict
 from pams_mil.engine.training.learner import joined_terms
 from pams_mil.engine.training.train import Blueprint
+from pams_mil.engine.training.training_bags import TrainingPack
 from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models import BagBatch, create_model
@@ -126,7 +127,7 @@ def test_the_learner_adds_the_instance_loss_of_the_loops(towers, subtyping, name
     learner = blueprint.build().double().train()
     bags = [torch.randn(5, 4).double(), torch.randn(3, 4).double()]
     targets, weights = torch.tensor([[6, 1], [2, 4]]), torch.tensor([[0.75, 1.0], [0.25, 0.0]]).double()
-    terms = learner(torch.cat(bags), (5, 3), ("s", "t"), (0, 1), targets, weights)
+    terms = learner(TrainingPack(torch.cat(bags), (5, 3), ("s", "t"), (0, 1), targets, weights))
     expected = 0.0
     levels = {"per_level": [0, 1], "shared": [1], "finest": [1]}[towers]
     for position, level in enumerate(levels):

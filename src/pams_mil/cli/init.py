@@ -38,7 +38,7 @@ training:
   patience: 10                    # stop after this many epochs without a better score; null: never
   lr: 1e-4
   weight_decay: 1e-4
-  accumulate: 1                   # bags per optimizer step
+  batch: 1                        # bags per optimizer step, in one pass: 8 is much faster where bags are small
   # clip_norm: 1.0                # 0: none. Left out: the model's recipe (DTFD: 5 for every part)
   # schedule: cosine              # constant, step or cosine. Left out: the model's recipe (DTFD: step)
   select: ascc                    # the validation metric that chooses the checkpoint; last: the last epoch's

@@ -41,15 +41,15 @@ class TrainBar:
         self._sums, self._bags = {}, 0
         self._bar.reset(self._task, description=f"Epoch {epoch + 1}/{epochs}", total=steps, completed=done, terms="")
 
-    def stepped(self, terms: Mapping[str, float]) -> None:
-        """One bag more, with the mean of every term so far."""
-        self._bags += 1
+    def stepped(self, terms: Mapping[str, float], bags: int = 1) -> None:
+        """Some bags more, with the mean of every term so far."""
+        self._bags += bags
         for name, value in terms.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
-        if self._bags % 16 == 1:  # text is costly to draw, a bag may take less than a millisecond
+            self._sums[name] = self._sums.get(name, 0.0) + value * bags
+        if self._bags % 16 < bags:  # text is costly to draw, a bag may take less than a millisecond
             shown = "  ".join(f"{name} {total / self._bags:.3f}" for name, total in self._sums.items())
             self._bar.update(self._task, terms=shown)
-        self._bar.advance(self._task)
+        self._bar.advance(self._task, bags)
 
     def validated(self, fraction: float) -> None:
         """The bar stays; validation is short."""

@@ -19,7 +19,7 @@ from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.kernels.lean_pool import lean_pool, pools_leanly
-from pams_mil.models.layers.attention_pool import AttentionScores, merge_gates, stream_pool
+from pams_mil.models.layers.attention_pool import AttentionScores, merge_gates, spread_scores, stream_pool
 from pams_mil.models.layers.projection import Projection
 from pams_mil.ops import at_least_float32
 from pams_mil.parameters import require_counts
@@ -72,20 +72,27 @@ class ABMIL(MILModel):
         """The separate V and U of the original as the one matrix of `AttentionScores`."""
         return merge_gates(state)
 
+    @property
+    def packs(self) -> bool:
+        """Yes: bags are groups of one softmax."""
+        return True
+
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Attention-pooled vectors [b, e]."""
-        pooled, scores = self._pool(batch)
-        weights = joined([part.softmax(-1) for part in scores]) if attention else None
-        return Embedded(joined(pooled), weights)
+        pooled = [self._pool(piece) for piece in batch.pieces()]
+        weights = None
+        if attention:
+            scores = batch.split(joined([found for _, found in pooled]))
+            weights = joined([part.softmax(-1) for part in scores])
+        return Embedded(joined([vectors for vectors, _ in pooled]), weights)
 
-    def _pool(self, batch: BagBatch) -> tuple[list[Tensor], list[Tensor]]:
+    def _pool(self, batch: BagBatch) -> tuple[Tensor, Tensor]:
+        """Vectors [b, e] and scores [sum n_i]."""
+        bags, features = len(batch), batch.features
         if not torch.is_grad_enabled():
-            streamed = [stream_pool(bag, self.projection.project, self.scores, None, 1) for bag in batch.bags()]
-            return [vector for vector, _ in streamed], [scores for _, scores in streamed]
-        if pools_leanly(self.projection, self.scores):
-            pooled = [lean_pool(bag, self.projection, self.scores, None, 1) for bag in batch.bags()]
-            return [vector for vector, _ in pooled], [scores for _, scores in pooled]
-        instances = self.projection(batch.features)
-        scores = batch.split(at_least_float32(self.scores(instances)))
-        parts = zip(scores, batch.split(instances), strict=True)
-        return [part.softmax(-1)[None].to(rows.dtype) @ rows for part, rows in parts], scores
+            return stream_pool(features, self.projection.project, self.scores, batch.groups, bags)
+        if pools_leanly(self.projection, self.scores, len(features)):
+            return lean_pool(features, self.projection, self.scores, batch.groups, bags)
+        instances = self.projection(features)
+        scores = at_least_float32(self.scores(instances))
+        return spread_scores(scores, batch.groups, bags).softmax(-1).to(instances.dtype) @ instances, scores

@@ -11,6 +11,7 @@ one class. Not invariant to the order of instances: the random partition follows
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
@@ -121,17 +122,26 @@ class DTFD(MILModel):
         """The separate V and U of the original as the one matrix of `AttentionScores`."""
         return merge_gates(state)
 
+    @property
+    def packs(self) -> bool:
+        """Yes: pseudo-bags are groups already, whosever they are."""
+        return True
+
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
-        """Tier-2 vectors [r * b, e] and tier-1 vectors [g, e] of all pseudo-bags."""
-        results = [self._embed_bag(batch, index, tier1_head) for index in range(len(batch))]
-        owners = [index for index, result in enumerate(results) for _ in range(len(result.groups))]
-        vectors = [result.vectors for result in results]
+        """Tier-2 vectors [r * b, e] and tier-1 vectors [r * g, e] of all pseudo-bags."""
+        results = [self._embed_pack(piece, tier1_head) for piece in batch.pieces()]
+        repeats, bags, owners = len(results[0].partitions), 0, []
+        for result in results:
+            owners.append(result.owners.repeat(repeats) + bags)
+            bags += len(result.vectors) // repeats
+        # Partition by partition, and within one bag by bag.
+        vectors = [result.vectors.reshape(repeats, -1, self.embedding_features) for result in results]
         return Embedded(
-            vectors=vectors[0] if len(vectors) == 1 else torch.stack(vectors, dim=1).flatten(0, 1),
+            vectors=vectors[0].flatten(0, 1) if len(vectors) == 1 else torch.cat(vectors, dim=1).flatten(0, 1),
             attention=joined([result.attention() for result in results]) if attention else None,
             tier1_vectors=joined([result.groups for result in results]),
-            tier1_bag=torch.tensor(owners, device=batch.features.device),
-            repeats=len(results[0].vectors),
+            tier1_bag=joined(owners),
+            repeats=repeats,
         )
 
     @property
@@ -164,46 +174,63 @@ class DTFD(MILModel):
         instances: Tensor = self.residual(self.projection.project(features))
         return instances
 
-    def _embed_bag(self, batch: BagBatch, index: int, tier1_head: Head | None) -> _BagTiers:
-        partitions = batch_groups(batch, index, self.pseudo_bags, splits=self.splits, training=self.training)
-        count = min(self.pseudo_bags, batch.sizes[index])
-        features = batch.bags()[index]
-        if self.distillation == "afs" and (pooled := self._pool(features, partitions, count)):
+    def _embed_pack(self, batch: BagBatch, tier1_head: Head | None) -> _Tiers:
+        """Bags in one pass: the pseudo-bags of all of them are groups of the packed rows, numbered one bag on."""
+        parts = [
+            batch_groups(batch, index, self.pseudo_bags, splits=self.splits, training=self.training)
+            for index in range(len(batch))
+        ]
+        counts = [min(self.pseudo_bags, size) for size in batch.sizes]
+        owners = torch.repeat_interleave(torch.tensor(counts, device=batch.features.device))
+        if len(parts) > 1:
+            first = itertools.accumulate(counts[:-1], initial=0)
+            parts = [part + start for part, start in zip(parts, first, strict=True)]
+        partitions, features = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1), batch.features
+        if self.distillation == "afs" and (pooled := self._pool(features, partitions, sum(counts))):
             groups, scores = pooled
-            return self._tier2(groups, groups, None, scores, partitions)
+            return self._tier2(groups, groups, None, scores, partitions, owners)
         instances = self.residual(self.projection(features))
         scores = at_least_float32(self.tier1_scores(instances))
-        log_alpha = spread_scores(scores, partitions, count).log_softmax(-1)
+        log_alpha = spread_scores(scores, partitions, sum(counts)).log_softmax(-1)
         groups = log_alpha.exp().to(instances.dtype) @ instances
         if self.distillation == "afs":
-            return self._tier2(groups, groups, None, scores, partitions)
+            return self._tier2(groups, groups, None, scores, partitions, owners)
         lowest = self.distillation == "maxmin"
         head = self._ranking(tier1_head)
-        rows, owners = ranked_rows(
+        rows, of_group = ranked_rows(
             instances, log_alpha, groups, head, cam_class=self.cam_class, q=self.per_group, lowest=lowest
         )
-        return self._tier2(groups, instances[rows], owners, scores, partitions)
+        return self._tier2(groups, instances[rows], of_group, scores, partitions, owners)
 
     def _pool(self, features: Tensor, partitions: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
         """Pseudo-bags [r * g, e] and scores [n] without keeping the instances, where that can be done."""
         if not torch.is_grad_enabled():
             return stream_pool(features, self._project, self.tier1_scores, partitions, count)
-        if not self.residual and pools_leanly(self.projection, self.tier1_scores):
+        if not self.residual and pools_leanly(self.projection, self.tier1_scores, len(features)):
             return lean_pool(features, self.projection, self.tier1_scores, partitions, count)
         return None
 
     def _tier2(
-        self, groups: Tensor, distilled: Tensor, owners: Tensor | None, scores: Tensor, partitions: Tensor
-    ) -> _BagTiers:
+        self, groups: Tensor, distilled: Tensor, of_group: Tensor | None, scores: Tensor, partitions: Tensor,
+        owners: Tensor,
+    ) -> _Tiers:  # fmt: skip
+        """The second tier over distilled rows, each of the pseudo-bag `of_group`; None: row g is pseudo-bag g itself.
+
+        All partitions cut a bag into chunks of the same sizes, so they have equally many distilled rows of every bag.
+        """
         seen = distilled.detach() if self.tier2_gradient == "detach" else distilled
-        # All partitions of a bag have chunks of the same sizes, hence equally many distilled rows.
-        beta = at_least_float32(self.tier2_scores(seen)).reshape(len(partitions), -1).softmax(-1)
-        rows = seen.reshape(len(partitions), -1, seen.shape[-1])
-        vectors = (beta[:, None].to(rows.dtype) @ rows).squeeze(1)
-        mass = beta.flatten()
-        if owners is not None:
-            mass = mass.new_zeros(len(groups)).index_add(0, owners, mass)
-        return _BagTiers(vectors, groups, scores, partitions, mass)
+        repeats, bags = len(partitions), int(owners[-1]) + 1
+        rows = seen.reshape(repeats, -1, seen.shape[-1])
+        found = at_least_float32(self.tier2_scores(seen)).reshape(repeats, 1, -1)
+        if bags > 1:
+            of_row = owners if of_group is None else owners[of_group[: rows.shape[1]]]
+            found = torch.where(of_row == torch.arange(bags, device=owners.device)[:, None], found, float("-inf"))
+        beta = found.softmax(-1)
+        vectors = (beta.to(rows.dtype) @ rows).flatten(0, 1)
+        mass = beta.sum(1).flatten()
+        if of_group is not None:
+            mass = mass.new_zeros(len(groups)).index_add(0, of_group, mass)
+        return _Tiers(vectors, groups, scores, partitions, mass, owners)
 
     def _ranking(self, tier1_head: Head | None) -> Head:
         if tier1_head is None:
@@ -211,14 +238,18 @@ class DTFD(MILModel):
         return tier1_head
 
 
-class _BagTiers(NamedTuple):
-    """One bag: vectors [r, e], pseudo-bags [r * g, e], scores [n], partitions [r, n], tier-2 mass [r * g]."""
+class _Tiers(NamedTuple):
+    """Bags of one pass: vectors [r * b, e], pseudo-bags [r * g, e], scores [n], partitions [r, n], tier-2 mass [r * g].
+
+    `owners` [g] is the bag of every pseudo-bag of a partition.
+    """
 
     vectors: Tensor
     groups: Tensor
     scores: Tensor
     partitions: Tensor
     mass: Tensor
+    owners: Tensor
 
     def attention(self) -> Tensor:
         """alpha_i beta_{g(i)}, averaged over the partitions, [n]."""

@@ -35,19 +35,29 @@ class MaxPool(MILModel):
         )
         self.projection = Projection(in_features, embedding_features)
 
+    @property
+    def packs(self) -> bool:
+        """Yes: the projection does not know of bags."""
+        return True
+
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Maximum vectors [b, e]."""
-        maxima = [self._maximum(bag) for bag in batch.bags()]
+        if torch.is_grad_enabled() or len(batch.features) <= CHUNK_ROWS:
+            maxima = [self._maximum(rows) for rows in batch.split(self.projection(batch.features))]
+        else:
+            maxima = [self._streamed(bag) for bag in batch.bags()]
         weights = None
         if attention:
             counts = zip(maxima, batch.sizes, strict=True)
             weights = torch.cat([torch.bincount(rows, minlength=n) / len(rows) for (_, rows), n in counts])
         return Embedded(torch.stack([top for top, _ in maxima]), weights)
 
-    def _maximum(self, bag: Tensor) -> tuple[Tensor, Tensor]:
-        if torch.is_grad_enabled() or len(bag) <= CHUNK_ROWS:
-            top, rows = self.projection(bag).max(0)
-            return top, rows
+    @staticmethod
+    def _maximum(instances: Tensor) -> tuple[Tensor, Tensor]:
+        top, rows = instances.max(0)
+        return top, rows
+
+    def _streamed(self, bag: Tensor) -> tuple[Tensor, Tensor]:
         pieces = [self.projection.project(piece).max(0) for piece in torch.split(bag, CHUNK_ROWS)]
         top, piece = torch.stack([values for values, _ in pieces]).max(0)
         rows = torch.stack([within for _, within in pieces]).gather(0, piece[None])[0]

@@ -10,7 +10,7 @@ import torch
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel
-from pams_mil.models.layers.projection import Projection
+from pams_mil.models.layers.projection import CHUNK_ROWS, Projection
 
 DISCOVER = "MeanPool"
 
@@ -33,9 +33,18 @@ class MeanPool(MILModel):
         )
         self.projection = Projection(in_features, embedding_features)
 
+    @property
+    def packs(self) -> bool:
+        """Yes: the projection does not know of bags."""
+        return True
+
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Mean vectors [b, e]."""
         weights = None
         if attention:
             weights = torch.cat([torch.full((n,), 1 / n, device=batch.features.device) for n in batch.sizes])
-        return Embedded(torch.stack([self.projection.mean(bag) for bag in batch.bags()]), weights)
+        if torch.is_grad_enabled() or len(batch.features) <= CHUNK_ROWS:
+            means = [rows.mean(0) for rows in batch.split(self.projection(batch.features))]
+        else:
+            means = [self.projection.mean(bag) for bag in batch.bags()]
+        return Embedded(torch.stack(means), weights)

@@ -106,7 +106,7 @@ def _check_name(package: str, name: str) -> None:
 
 
 class TrainingConfig(Strict):
-    """Optimization and model selection; one bag per step."""
+    """Optimization and model selection; one bag per step unless told otherwise."""
 
     epochs: int = Field(default=50, ge=1)
     patience: int | None = Field(default=10, ge=1)
@@ -115,8 +115,10 @@ class TrainingConfig(Strict):
     lr: float = Field(default=1e-4, gt=0)
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
     weight_decay: float = Field(default=1e-4, ge=0)
+    batch: int = Field(default=1, ge=1)
+    """Bags per optimizer step that go through the model together, which is faster for small bags."""
     accumulate: int = Field(default=1, ge=1)
-    """Bags per optimizer step; their gradients are averaged."""
+    """Batches per optimizer step, one after the other; the gradients of all their bags are averaged."""
     clip_norm: float | None = Field(default=None, ge=0)
     """Largest gradient norm, 0: not clipped; null: the model's recipe."""
     clip_each_part: bool | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +29,7 @@ from pams_mil.engine.run.run_checkpoints import load_weights
 from pams_mil.engine.training.learner import Learner, Prediction
 from pams_mil.engine.training.run_cohort import Features, look_at_features
 from pams_mil.errors import BagError, CheckpointError, PamsError, RunError
-from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.batch import PACKED_BAGS, BagBatch, in_packs
 from pams_mil.models.core.limits import explain_out_of_memory
 
 Attend = Callable[[BagSample, list[Tensor]], None]
@@ -132,7 +133,8 @@ def predict(
     bags = BagDataset(
         table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources, origin=origin
     )
-    found = dict(_predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress))
+    answers = _predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress)
+    found = dict(sorted(answers, key=operator.itemgetter(0)))
     weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
     return replace(_gather(loaded, table, found), weights=weights, made_by=tuple(run.origin for run in loaded))
 
@@ -146,26 +148,48 @@ def _predict_bags(
     progress: Callable[[float], None] | None,
 ) -> Iterator[tuple[int, list[Tensor] | PamsError]]:
     """For every bag, the probabilities [c] of every level, averaged over the learners, or why there are none."""
-    for index in range(len(bags)):
-        try:
-            sample, made = _answer(learners, bags, index, device, attention=attend is not None)
-        except PamsError as error:  # one bad slide does not stop the rest
-            yield index, error
-        else:
+    unreadable: dict[int, PamsError] = {}
+    most = PACKED_BAGS if all(learner.packs for learner in learners) else 1
+    for pack in in_packs(_readable(bags, unreadable), lambda sample: len(sample[1].features), most=most):
+        for index, sample, made in _answers(learners, pack, device, attention=attend is not None):
+            if isinstance(made, PamsError):
+                yield index, made
+                continue
             yield index, _mean_probabilities(learners, calibrations, made)
             if attend is not None:
                 attend(sample, _mean_attention([one.attention or [] for one in made], sample.slide_id))
         if progress is not None:
-            progress((index + 1) / len(bags))
+            progress((pack[-1][0] + 1) / len(bags))
+    yield from unreadable.items()
 
 
-def _answer(
-    learners: list[Learner], bags: BagDataset, index: int, device: str, *, attention: bool
-) -> tuple[BagSample, list[Prediction]]:
-    sample = bags[index]
-    batch = BagBatch.single(sample.features.to(device), sample.slide_id)
-    with explain_out_of_memory(sample.slide_id, len(sample.features)):
-        return sample, [learner.predict(batch, attention=attention) for learner in learners]
+def _readable(bags: BagDataset, unreadable: dict[int, PamsError]) -> Iterator[tuple[int, BagSample]]:
+    """The bags that can be read; why the others cannot is noted."""
+    for index in range(len(bags)):
+        try:
+            yield index, bags[index]
+        except PamsError as error:
+            unreadable[index] = error
+
+
+def _answers(
+    learners: list[Learner], pack: Sequence[tuple[int, BagSample]], device: str, *, attention: bool
+) -> Iterator[tuple[int, BagSample, list[Prediction] | PamsError]]:
+    """What the learners say about each bag of a pack, or why they do not; one bad bag does not stop the rest."""
+    batch = BagBatch.pack([sample.features for _, sample in pack], [sample.slide_id for _, sample in pack])
+    try:
+        with explain_out_of_memory(" and ".join(batch.keys), len(batch.features)):
+            made = [learner.predict(batch.to(device), attention=attention) for learner in learners]
+    except PamsError as error:
+        if len(pack) == 1:
+            yield *pack[0], error
+            return
+        for one in pack:  # now each alone, to tell the bad one from its neighbors
+            yield from _answers(learners, [one], device, attention=attention)
+        return
+    apart = [one.apart(batch) for one in made]
+    for number, (index, sample) in enumerate(pack):
+        yield index, sample, [one[number] for one in apart]
 
 
 def _mean_probabilities(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ class RunProgress:
         epoch: Epochs that are complete.
         step: Bags of the next epoch that were trained on already.
         sums: Sum of every loss term over these bags.
+        counts: What was done to these bags: remixed, dropped, capped, ...
         best: The best validation score so far.
         best_epoch: When it was reached, counted from 1; 0: never.
         waited: Epochs since then.
@@ -28,6 +30,7 @@ class RunProgress:
     epoch: int = 0
     step: int = 0
     sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
     best: float | None = None
     best_epoch: int = 0
     waited: int = 0
@@ -37,9 +40,12 @@ class RunProgress:
     def from_json(cls, content: Any) -> RunProgress:
         """Progress from a checkpoint's state."""
         try:
-            return cls(**content)
+            progress = cls(**content)
         except TypeError as error:
             raise CheckpointError(f"The checkpoint does not say how far the run was: {error}.") from error
+        for name in [name for name in progress.sums if name.startswith("#")]:  # so until version 0.1.0
+            progress.counts[name[1:]] = progress.sums.pop(name)
+        return progress
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -49,11 +55,20 @@ class RunProgress:
         """Whether all epochs are done, or patience has run out."""
         return self.epoch >= epochs or (patience is not None and self.waited >= patience)
 
-    def add(self, terms: dict[str, float]) -> None:
-        """Count one more bag."""
-        self.step += 1
+    def add(self, terms: Mapping[str, float], counts: Sequence[Mapping[str, float]]) -> None:
+        """Take note of bags: the mean of every term over them, and what was done to each.
+
+        >>> progress = RunProgress()
+        >>> progress.add({"ce": 0.5}, [{}, {"remixed": 1.0}])
+        >>> progress.step, progress.sums, progress.counts
+        (2, {'ce': 1.0}, {'remixed': 1.0})
+        """
+        self.step += len(counts)
         for name, value in terms.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.sums[name] = self.sums.get(name, 0.0) + value * len(counts)
+        for bag in counts:
+            for name, count in bag.items():
+                self.counts[name] = self.counts.get(name, 0.0) + count
 
     def close_epoch(self, row: dict[str, Any], score: float, metric: str) -> bool:
         """Complete the epoch; whether its score is the best so far. A score that is not finite never is.
@@ -65,7 +80,7 @@ class RunProgress:
         (4, 0)
         """
         self.epoch += 1
-        self.step, self.sums = 0, {}
+        self.step, self.sums, self.counts = 0, {}, {}
         self.history.append({key: _finite(value) for key, value in row.items()})
         better = math.isfinite(score) and (self.best is None or beats(score, self.best, metric))
         if better:

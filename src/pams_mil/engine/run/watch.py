@@ -15,8 +15,8 @@ class Watch(Protocol):
     def epoch_started(self, epoch: int, epochs: int, steps: int, done: int) -> None:
         """An epoch of `steps` bags begins, `done` of them trained before an interruption."""
 
-    def stepped(self, terms: Mapping[str, float]) -> None:
-        """One bag was trained on."""
+    def stepped(self, terms: Mapping[str, float], bags: int = 1) -> None:
+        """So many bags were trained on, with this mean of every term."""
 
     def validated(self, fraction: float) -> None:
         """This share of the validation bags is predicted."""
@@ -34,7 +34,7 @@ class SilentWatch:
     def epoch_started(self, epoch: int, epochs: int, steps: int, done: int) -> None:
         """Nothing."""
 
-    def stepped(self, terms: Mapping[str, float]) -> None:
+    def stepped(self, terms: Mapping[str, float], bags: int = 1) -> None:
         """Nothing."""
 
     def validated(self, fraction: float) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pams_mil.engine.training.finite import refuse_non_finite
+from pams_mil.engine.training.training_bags import TrainingPack
 from pams_mil.errors import ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.objective import Objective, auxiliary_terms
@@ -37,29 +38,20 @@ class Learner(nn.Module):
         for position, level in enumerate(self.levels):
             self.register_buffer(f"ancestor_{position}", torch.from_numpy(hierarchy.groups(level)), persistent=False)
 
-    def forward(
-        self,
-        features: Tensor,
-        sizes: Sequence[int],
-        keys: Sequence[str],
-        seeds: Sequence[int],
-        targets: Tensor,
-        weights: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """Weighted terms whose sum is the loss: the method's, and what the model adds itself.
+    @property
+    def packs(self) -> bool:
+        """Whether several bags may go through one pass with the outcome of a pass each.
 
-        Args:
-            features: [sum n_i, d] of packed bags.
-            sizes: n_i of every bag.
-            keys: slide ids.
-            seeds: what fixes a model's random choices in training.
-            targets: [k, b] finest classes; k > 1 when a bag carries several labels.
-            weights: [k, b] how much each label counts; None: 1.
+        An objective with a state remembers bags, so that the next one must come after it.
         """
-        outputs = self.model(BagBatch(features, tuple(sizes), tuple(keys), tuple(seeds)))
+        return self.model.packs and not self.objective.state_dict()
+
+    def forward(self, pack: TrainingPack) -> dict[str, Tensor]:
+        """Weighted terms, averaged over the bags, whose sum is the loss: the method's, and what the model adds."""
+        outputs = self.model(pack.batch())
         total: dict[str, Tensor] = {}
-        for number, target in enumerate(targets):
-            weight = None if weights is None else weights[number]
+        for number, target in enumerate(pack.targets):
+            weight = None if pack.weights is None else pack.weights[number]
             lifted = self.lift(target)
             terms = joined_terms(self.objective(outputs, lifted, weight), auxiliary_terms(outputs, lifted, weight))
             total = {name: total[name] + value for name, value in terms.items()} if total else terms
@@ -111,3 +103,16 @@ class Prediction:
 
     probabilities: list[Tensor]
     attention: list[Tensor | None] | None = None
+
+    def apart(self, batch: BagBatch) -> list[Prediction]:
+        """The same, bag by bag."""
+        if len(batch) == 1:
+            return [self]
+        maps = [None if level is None else batch.split(level) for level in self.attention or []]
+        return [
+            Prediction(
+                [level[bag : bag + 1] for level in self.probabilities],
+                None if self.attention is None else [None if level is None else level[bag] for level in maps],
+            )
+            for bag in range(len(batch))
+        ]

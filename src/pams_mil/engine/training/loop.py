@@ -1,4 +1,4 @@
-"""The training loop, top to bottom: one bag per step, validation after every epoch, a checkpoint after that.
+"""The training loop, top to bottom: a few bags per step, validation after every epoch, a checkpoint after that.
 
 There is no way in for the test split: `fit` takes training and validation bags and nothing else.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -24,9 +25,10 @@ from pams_mil.engine.training.learner import Learner
 from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.one_process import Processes
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
-from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, TrainingBags
+from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, TrainingBags, TrainingPack
 from pams_mil.engine.training.validate import validate
 from pams_mil.errors import RunError, RunInterruptedError
+from pams_mil.models.core.batch import in_packs
 from pams_mil.models.core.limits import explain_out_of_memory
 
 
@@ -80,35 +82,36 @@ def fit(fabric: Processes, learner: Learner, train: TrainingBags, val: BagDatase
 
 
 def _train_epoch(
-    fabric: Processes, learner: Learner, module: Any, optimizer: Any, average: AveragedWeights | None, bags: Any,
-    total: int, progress: RunProgress, context: LoopContext,
+    fabric: Processes, learner: Learner, module: Any, optimizer: Any, average: AveragedWeights | None,
+    bags: Iterator[TrainingBag], total: int, progress: RunProgress, context: LoopContext,
 ) -> None:  # fmt: skip
     training = context.config.training
     learner.train()
+    most = training.batch if learner.packs else 1
+    per_step = training.batch * training.accumulate
+    steps_per_epoch = math.ceil(total / per_step)
     saved_at = time.monotonic()
-    for bag in bags:
-        first = progress.step - progress.step % training.accumulate
-        group = min(training.accumulate, total - first)
-        last_of_group = progress.step - first == group - 1
-        seed_everything(fabric.device, bag.seed)
-        with (
-            explain_out_of_memory(bag.name, len(bag.features)),
-            fabric.no_backward_sync(module, enabled=not last_of_group),
-        ):
-            terms = forward(module, bag, fabric.device)
-            loss = torch.stack(list(terms.values())).sum()
-            values = {name: value.item() for name, value in terms.items()}
-            _refuse_non_finite(values, bag, progress)
-            fabric.backward(loss / group)
-        if last_of_group:
-            clip_gradients(fabric, learner, optimizer, training)
-            optimizer.step()
-            optimizer.zero_grad()
-            if average is not None:
-                average.update(steps_per_epoch=math.ceil(total / training.accumulate))
-        progress.add({**values, **{f"#{name}": count for name, count in bag.counts.items()}})
-        context.watch.stepped(values)
-        if last_of_group and progress.step < total and fabric.world_size == 1:
+    while progress.step < total:
+        group = min(per_step, total - progress.step)
+        waiting = group
+        for pack in in_packs(islice(bags, group), _rows, most=most):
+            waiting -= len(pack)
+            seed_everything(fabric.device, pack[0].seed)
+            with _explained(pack), fabric.no_backward_sync(module, enabled=waiting > 0):
+                terms = forward(module, pack, fabric.device)
+                stacked = torch.stack(list(terms.values()))
+                values = dict(zip(terms, stacked.tolist(), strict=True))  # read once: on a GPU every read waits for it
+                _refuse_non_finite(values, pack, progress)
+                # The mean over the pack counts as many times as the pack has bags.
+                fabric.backward(stacked.sum() / (group / len(pack)))
+            progress.add(values, [bag.counts for bag in pack])
+            context.watch.stepped(values, len(pack))
+        clip_gradients(fabric, learner, optimizer, training)
+        optimizer.step()
+        optimizer.zero_grad()
+        if average is not None:
+            average.update(steps_per_epoch=steps_per_epoch)
+        if progress.step < total and fabric.world_size == 1:
             minutes = (time.monotonic() - saved_at) / 60
             if context.stop.requested or (training.checkpoint_minutes and minutes >= training.checkpoint_minutes):
                 context.checkpoints.save_last(learner, optimizer, progress, average)
@@ -120,13 +123,22 @@ def _train_epoch(
                 )
 
 
-def forward(module: Any, bag: TrainingBag, device: torch.device) -> dict[str, torch.Tensor]:
-    """The loss terms of one bag."""
-    targets = torch.tensor(bag.targets, device=device)[:, None]
-    weights = None if len(bag.targets) == 1 else torch.tensor(bag.weights, device=device)[:, None]
-    features = bag.features.to(device, non_blocking=True)
-    terms: dict[str, torch.Tensor] = module(features, (len(features),), (bag.key,), (bag.seed,), targets, weights)
+def forward(module: Any, bags: Sequence[TrainingBag], device: torch.device) -> dict[str, torch.Tensor]:
+    """The loss terms of bags, each the mean over them."""
+    terms: dict[str, torch.Tensor] = module(TrainingPack.of(bags, device))
     return terms
+
+
+def _rows(bag: TrainingBag) -> int:
+    return len(bag.features)
+
+
+def _explained(bags: Sequence[TrainingBag]) -> AbstractContextManager[None]:
+    return explain_out_of_memory(_names(bags), sum(map(_rows, bags)))
+
+
+def _names(bags: Sequence[TrainingBag]) -> str:
+    return " and ".join(bag.name for bag in bags)
 
 
 def seed_everything(device: torch.device, seed: int) -> None:
@@ -136,12 +148,12 @@ def seed_everything(device: torch.device, seed: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
-def _refuse_non_finite(values: Mapping[str, float], bag: TrainingBag, progress: RunProgress) -> None:
+def _refuse_non_finite(values: Mapping[str, float], bags: Sequence[TrainingBag], progress: RunProgress) -> None:
     bad = [name for name, value in values.items() if not math.isfinite(value)]
     if bad:
         shown = ", ".join(f"{name} = {values[name]}" for name in bad)
         raise RunError(
-            f"The loss is not finite on slide {bag.name!r} ({len(bag.features)} instances), in epoch "
+            f"The loss is not finite on slide {_names(bags)!r} ({sum(map(_rows, bags))} instances), in epoch "
             f"{progress.epoch + 1} after {progress.step} bags: {shown}. The last good checkpoint is kept. Look at the "
             "slide with 'pams check', lower training.lr, or set training.clip_norm=1."
         )
@@ -149,8 +161,8 @@ def _refuse_non_finite(values: Mapping[str, float], bag: TrainingBag, progress: 
 
 def _row(epoch: int, rate: float, progress: RunProgress, scores: Mapping[str, float]) -> dict[str, Any]:
     """The log's row: mean loss terms of training, what was done to bags, and validation scores."""
-    terms = {name: value / progress.step for name, value in progress.sums.items() if not name.startswith("#")}
-    counts = {name[1:]: value for name, value in progress.sums.items() if name.startswith("#")}
+    terms = {name: value / progress.step for name, value in progress.sums.items()}
+    counts = dict(progress.counts)
     if counts.get("remixed"):
         counts["copied"] /= counts["remixed"]
     row = {"epoch": epoch + 1, "lr": rate, "loss": sum(terms.values())}

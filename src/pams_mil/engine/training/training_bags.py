@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from pams_mil import seeding
 from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.engine.training.instance_dropout import kept_rows
+from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.limits import instance_cap
 from pams_mil.remix.pairing import Pairing
 from pams_mil.remix.strategy import FROM_A, Remix
@@ -52,6 +53,49 @@ class TrainingBag:
     targets: tuple[int, ...]
     weights: tuple[float, ...]
     counts: dict[str, float]
+
+
+class TrainingPack(NamedTuple):
+    """Training bags that go through the learner in one pass.
+
+    A tuple, since what Fabric wraps around the learner looks into tuples to convert tensors, and refuses dataclasses
+    that are frozen.
+
+    Attributes:
+        features: [sum n_i, d]
+        sizes: n_i of every bag.
+        keys: The slides drawn.
+        seeds: Of the model's random choices.
+        targets: [k, b] finest classes; k > 1 when a bag carries several labels.
+        weights: [k, b] how much each label counts; None: all 1.
+    """
+
+    features: Tensor
+    sizes: tuple[int, ...]
+    keys: tuple[str, ...]
+    seeds: tuple[int, ...]
+    targets: Tensor
+    weights: Tensor | None = None
+
+    @classmethod
+    def of(cls, bags: Sequence[TrainingBag], device: torch.device) -> TrainingPack:
+        """Bags one after the other; a single one is not copied."""
+        labels = max(len(bag.targets) for bag in bags)
+        # A label that a bag does not have is its first one with weight 0.
+        targets = [[(*bag.targets, *bag.targets[:1] * labels)[label] for bag in bags] for label in range(labels)]
+        weights = [[(*bag.weights, *(0.0,) * labels)[label] for bag in bags] for label in range(labels)]
+        return cls(
+            joined([bag.features for bag in bags]).to(device, non_blocking=True),
+            tuple(len(bag.features) for bag in bags),
+            tuple(bag.key for bag in bags),
+            tuple(bag.seed for bag in bags),
+            torch.tensor(targets, device=device),
+            None if labels == 1 else torch.tensor(weights, device=device),
+        )
+
+    def batch(self) -> BagBatch:
+        """The bags alone."""
+        return BagBatch(self.features, self.sizes, self.keys, self.seeds)
 
 
 class TrainingBags(Dataset[TrainingBag]):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.engine.run.watch import Watch
 from pams_mil.engine.training.finite import all_finite
 from pams_mil.engine.training.learner import Learner
@@ -23,7 +23,7 @@ from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.operating import severity_auc
 from pams_mil.metrics.probability import macro_auc
 from pams_mil.metrics.table import LabelMetrics
-from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.batch import PACKED_BAGS, BagBatch, in_packs
 from pams_mil.models.core.limits import explain_out_of_memory
 
 SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate")
@@ -36,28 +36,40 @@ def validate(fabric: Processes, learner: Learner, bags: BagDataset, watch: Watch
     `top_call` is the class that is called most often, `collapsed` 1 where hardly anything else is (`TopCall`).
     """
     learner.eval()
-    device, hierarchy = fabric.device, learner.hierarchy
+    hierarchy = learner.hierarchy
     sizes = [hierarchy.num_classes(level) for level in learner.levels]
     table = torch.zeros(len(bags), sum(sizes) + 1, dtype=torch.float64)
-    for index in range(fabric.global_rank, len(bags), fabric.world_size):
-        sample = bags[index]
-        batch = BagBatch.single(sample.features.to(device), sample.slide_id)
-        with explain_out_of_memory(sample.slide_id, len(sample.features)), torch.inference_mode(), fabric.autocast():
-            outputs = learner.model(batch)
-            target = torch.tensor([sample.target], device=device)
-            loss = sum(learner.objective(outputs, learner.lift(target)).values())
-            row = [*learner.objective.probabilities(outputs), torch.as_tensor(loss).reshape(1, 1)]
-        table[index] = torch.cat([part.double().cpu() for part in row], dim=1)[0]
-        if not all(all_finite(output.logits) for output in outputs):
-            table[index] = math.nan
-        watch.validated((index + 1) / len(bags))
+    samples = ((index, bags[index]) for index in range(fabric.global_rank, len(bags), fabric.world_size))
+    most = PACKED_BAGS if learner.packs else 1
+    for pack in in_packs(samples, lambda sample: len(sample[1].features), most=most):
+        rows = _rows_of(fabric, learner, [sample for _, sample in pack])
+        if len(pack) > 1 and not all_finite(rows):
+            # A neighbor's infinity may reach a bag through a product with 0: only alone is an answer its own.
+            rows = torch.cat([_rows_of(fabric, learner, [sample]) for _, sample in pack])
+        table[[index for index, _ in pack]] = rows
+        watch.validated((pack[-1][0] + 1) / len(bags))
     if fabric.world_size > 1:
-        table = fabric.all_reduce(table.to(device), reduce_op="sum").cpu()  # type: ignore[union-attr]
+        table = fabric.all_reduce(table.to(fabric.device), reduce_op="sum").cpu()  # type: ignore[union-attr]
     _refuse_non_finite(table, bags)
     probabilities = torch.split(table[:, :-1], sizes, dim=1)
     targets = np.asarray(bags.targets, dtype=np.int64)
     found = dict(_rows(hierarchy, learner.levels, targets, [level.numpy() for level in probabilities]))
     return {**found, "loss": float(table[:, -1].mean())}
+
+
+def _rows_of(fabric: Processes, learner: Learner, samples: list[BagSample]) -> torch.Tensor:
+    """Probabilities of all trained levels and the mean loss, one row per bag; NaN where an answer is not finite."""
+    batch = BagBatch.pack([sample.features for sample in samples], [sample.slide_id for sample in samples])
+    rows = len(batch.features)
+    with explain_out_of_memory(" and ".join(batch.keys), rows), torch.inference_mode(), fabric.autocast():
+        outputs = learner.model(batch.to(fabric.device))
+        target = torch.tensor([sample.target for sample in samples], device=fabric.device)
+        loss = torch.stack(list(learner.objective(outputs, learner.lift(target)).values())).sum()
+        probabilities = learner.objective.probabilities(outputs)
+    found = torch.cat([*(level.double() for level in probabilities), loss.double().expand(len(samples), 1)], dim=1)
+    for output in outputs:
+        found[~torch.isfinite(output.logits).all(1)] = math.nan
+    return found.cpu()
 
 
 def level_scores(

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from pams_mil.errors import ModelInputError
+
+_Item = TypeVar("_Item")
+PACKED_CELLS = 1 << 17
+"""Most bags times rows of one pass. Attention pooling lays its weights out as [bags, rows], which costs nothing beside
+the projection up to here; and rows beyond what fills a core's cache make no pass faster."""
+
+PACKED_BAGS = 32
+"""Of one pass where nothing else says how many: without gradients."""
+
+
+def in_packs(items: Iterable[_Item], rows: Callable[[_Item], int], *, most: int) -> Iterator[list[_Item]]:
+    """Neighbors that go through one pass together: `most` at the most, and no more than `PACKED_CELLS`.
+
+    A bag that is too large for company goes alone.
+
+    >>> list(in_packs([3, 4, 200_000, 5, 6, 7], lambda n: n, most=2))
+    [[3, 4], [200000], [5, 6], [7]]
+    """
+    pack: list[_Item] = []
+    total = 0
+    for item in items:
+        if pack and (len(pack) == most or (len(pack) + 1) * (total + rows(item)) > PACKED_CELLS):
+            yield pack
+            pack, total = [], 0
+        pack.append(item)
+        total += rows(item)
+    if pack:
+        yield pack
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -33,12 +63,14 @@ class BagBatch:
         sizes: n_i of every bag.
         keys: slide ids; they fix whatever a model must choose in evaluation (DTFD's partition).
         seeds: one integer per bag; they fix whatever a model chooses at random in training.
+        checked: shape, width and values were found good (`as_batch`), so that the next tower need not look again.
     """
 
     features: Tensor
     sizes: tuple[int, ...]
     keys: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
+    checked: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if sum(self.sizes) != len(self.features):
@@ -72,6 +104,36 @@ class BagBatch:
     def bags(self) -> list[Tensor]:
         """The features of every bag, as views."""
         return self.split(self.features)
+
+    @cached_property
+    def groups(self) -> Tensor | None:
+        """The bag of every row, [1, sum n_i], as attention pooling takes groups; None for a single bag.
+
+        >>> BagBatch.pack([torch.zeros(2, 3), torch.ones(1, 3)]).groups.tolist()
+        [[0, 0, 1]]
+        """
+        if len(self.sizes) == 1:
+            return None
+        sizes = torch.tensor(self.sizes, device=self.features.device)
+        return torch.repeat_interleave(sizes, output_size=len(self.features))[None]
+
+    def pieces(self) -> list[BagBatch]:
+        """The same bags as batches that each fit into one pass; nearly always this batch itself."""
+        bags = len(self)
+        if bags * len(self.features) <= PACKED_CELLS or bags == 1:
+            return [self]
+        packs = list(in_packs(range(bags), lambda index: self.sizes[index], most=bags))
+        cut = torch.split(self.features, [sum(self.sizes[index] for index in pack) for pack in packs])
+        return [
+            replace(
+                self,
+                features=features,
+                sizes=self.sizes[pack[0] : pack[-1] + 1],
+                keys=self.keys[pack[0] : pack[-1] + 1],
+                seeds=self.seeds[pack[0] : pack[-1] + 1],
+            )
+            for pack, features in zip(packs, cut, strict=True)
+        ]
 
     def key(self, index: int) -> str:
         """The slide id of a bag, empty when unknown."""

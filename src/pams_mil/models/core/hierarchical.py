@@ -87,6 +87,11 @@ class HierarchicalModel(nn.Module):
         del tower.head, tower.tier1_head
 
     @property
+    def packs(self) -> bool:
+        """Whether several bags may go through one pass with the outcome of a pass each."""
+        return all(cast(MILModel, tower).packs for tower in self.towers)
+
+    @property
     def judges_instances(self) -> bool:
         """Whether what it says of a bag of one instance is that instance's own share in any bag's answer."""
         return all(tower.judges_instances for tower in self.towers)

@@ -23,6 +23,8 @@ def as_batch(bags: BagBatch | Tensor, *, mask: Tensor | None, in_features: int) 
     pams_mil.errors.ModelInputError: Bag 0 is empty: expected at least one instance [n, 4]. ...
     """
     if isinstance(bags, BagBatch):
+        if bags.checked and mask is None and bags.features.shape[1] == in_features:
+            return bags
         if mask is not None:
             raise ModelInputError("Packed bags carry their own sizes: pass a mask only with a padded tensor [b, n, d].")
         batch = bags
@@ -31,7 +33,7 @@ def as_batch(bags: BagBatch | Tensor, *, mask: Tensor | None, in_features: int) 
     else:
         raise ModelInputError(f"Expected a BagBatch or a tensor [n, {in_features}], found {type(bags).__name__}.")
     _check(batch, in_features)
-    return batch
+    return replace(batch, checked=True)
 
 
 def _pack_tensor(bags: Tensor, mask: Tensor | None, in_features: int) -> BagBatch:

@@ -97,6 +97,15 @@ class MILModel(nn.Module, ABC):
         self.tier1_head: Head | None = None
 
     @property
+    def packs(self) -> bool:
+        """Whether several bags may go through one pass with the outcome of a pass each.
+
+        Not where the model draws from torch's generator (dropout), which is seeded anew for every bag, and not where
+        it would gain nothing.
+        """
+        return False
+
+    @property
     def ranks_instances(self) -> bool:
         """Whether `embed` needs a tier-1 head."""
         return False

@@ -30,16 +30,24 @@ from pams_mil.models.layers.projection import Projection
 
 _ROWS = 1024
 """Of a block: enough for matrix products at full speed."""
+FEWEST_ROWS = 512
+"""Of fewer rows every operation is short, and calling them from here takes longer than autograd's own copies."""
 
 
-def pools_leanly(projection: Projection, scores: AttentionScores) -> bool:
-    """Whether `lean_pool` applies: a gradient is wanted, on a CPU, of one gated attention without dropout.
+def pools_leanly(projection: Projection, scores: AttentionScores, rows: int) -> bool:
+    """Whether `lean_pool` applies: a gradient is wanted, on a CPU, of many rows, one gated attention, no dropout.
 
     It passes by the modules whose weights it takes, so a hook on one of them would never be called.
     """
     plain = scores.gated and scores.branches is None and not (scores.training and scores.dropout.p)
     parts = (projection, scores, scores.inner, scores.outer)
-    return plain and torch.is_grad_enabled() and by_hand(scores.inner.weight) and not any(map(_hooked, parts))
+    return (
+        rows >= FEWEST_ROWS
+        and plain
+        and torch.is_grad_enabled()
+        and by_hand(scores.inner.weight)
+        and not any(map(_hooked, parts))
+    )
 
 
 def _hooked(module: nn.Module) -> bool:
