@@ -163,3 +163,32 @@ def test_the_folds_of_a_table_are_used_and_a_slide_tested_twice_is_averaged(
     mean = np.mean([float(one["p_a"][one["slide_id"].index(table["slide_id"][0])]) for one in alone])
     assert float(pooled["p_a"][0]) == pytest.approx(mean)
     assert pooled["fold"][0] == "0 1 2"
+
+
+def test_several_seeds_are_averaged_within_a_fold_and_predict_together(cohort: Path, tmp_path: Path) -> None:
+    out = tmp_path / "cv"
+    done = pams(*command(cohort, out, "--seeds", 2, "--seed", 3, "--json"))
+    assert done.exit_code == 0, done.output
+    assert "tested in several folds" not in done.output
+    assert {run.name for run in out.glob("fold*-seed*")} == {f"fold{fold}-seed4" for fold in range(FOLDS)}
+    pooled, groups = read_table(out / "predictions.csv"), read_table(out / "predictions_group.csv")
+    for fold in range(FOLDS):
+        alone = [read_table(out / run / "predictions.csv") for run in (f"fold{fold}", f"fold{fold}-seed4")]
+        for number, slide in enumerate(alone[0]["slide_id"]):
+            row = pooled["slide_id"].index(slide)
+            means = {name: np.mean([float(one[f"p_{name}"][number]) for one in alone]) for name in "abcd"}
+            assert {name: float(pooled[f"p_{name}"][row]) for name in "abcd"} == pytest.approx(means)
+            assert pooled["prediction"][row] == max(means, key=means.__getitem__)
+            assert groups["prediction"][row] == ("Low" if pooled["prediction"][row] in "ab" else "High")
+            own = max(("Low", "High"), key=lambda group: float(groups[f"p_{group}"][row]))
+            assert groups["own_prediction"][row] == own
+            expected = "" if own == groups["prediction"][row] else f"group: {own}"
+            assert pooled["disagrees"][row] == expected
+    assert [fold["slides"] for fold in json.loads(done.stdout)["folds"]] == [
+        len(slides_of_fold(out, fold)) for fold in range(FOLDS)
+    ]
+    new = pams("predict", out, cohort / "manifest.csv", "--features", cohort / "bags", "--json")
+    assert len(json.loads(new.stdout)["runs"]) == 2 * FOLDS
+    fewer = pams(*command(cohort, out, "--seed", 3))
+    assert fewer.exit_code == 2
+    assert "seeds was [3, 4] and is now None" in fewer.output

@@ -18,7 +18,7 @@ from pams_mil.data.bags import layouts
 from pams_mil.data.doctor import diagnose
 from pams_mil.engine import load_run, predict
 from pams_mil.engine.config.grid_config import Cell
-from pams_mil.engine.grid.benchmark_cell import predict_test
+from pams_mil.engine.grid.benchmark_cell import predict_cell
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.folder import RunFolder
@@ -111,7 +111,7 @@ def test_a_benchmark_does_not_compare_runs_on_different_slides(trained):
     cohort, folder = trained
     cell = Cell(key="x", method="pams", model="abmil", seed=0, fold=None, config=settings(cohort).resolved())
     with pytest.raises(RunError, match=r"2 slides of the test split could not be predicted.*'test-1'"):
-        predict_test(cell, RunFolder(folder))
+        predict_cell(cell, RunFolder(folder))
 
 
 @pytest.mark.parametrize(("what", "value"), [("logits", np.nan), ("logits", -np.inf), ("attention", np.inf)])

@@ -38,6 +38,9 @@ def cv(
     epochs: int | None = typer.Option(None, "--epochs", min=1, help="Passes over the training slides; default 50."),
     lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4."),
     seed: int = typer.Option(0, "--seed", help="Seed of the folds and of everything else that is random."),
+    seeds: int = typer.Option(
+        1, "--seeds", min=1, help="Models per fold, with the seeds SEED, SEED + 1, ...; their probabilities are averaged."
+    ),
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder; default cv/<method>-<model>-seed<seed>."
     ),
@@ -78,8 +81,9 @@ def cv(
     config = _settings(options, changes or [])
     cohort, split = _folds(manifest, hierarchy, folds, val_share, seed, reading)
     folder = out or Path("cv") / f"{config.method.name}-{config.model.name}-seed{config.seed}"
-    done = _train(config, cohort, split, hierarchy, folder, workers, threads)
-    parts, pooled = _read(done, hierarchy, config)
+    numbers = range(config.seed, config.seed + seeds)
+    done = _train(config, cohort, split, hierarchy, folder, numbers, workers, threads)
+    parts, pooled = _read(done, hierarchy, config, len(split.folds))
     scores = _scores(parts, best_epochs(done.folder, len(parts)))
     _write_folds(done, scores)
     with progress_bar() as progress:
@@ -139,6 +143,7 @@ def _train(
     split: Split,
     hierarchy: ClassHierarchy,
     folder: Path,
+    seeds: range,
     workers: int | None,
     threads: int | None,
 ) -> CrossValidation:
@@ -149,7 +154,7 @@ def _train(
     try:
         with grid_bar() as tell:
             engine = LocalEngine(workers, threads)
-            done = cross_validate(config, cohort, split, hierarchy, folder, engine, progress=tell)
+            done = cross_validate(config, cohort, split, hierarchy, folder, engine, seeds=seeds, progress=tell)
     except KeyboardInterrupt:
         _say(f"Stopped; what was trained is in {folder}. Go on with the same command.")
         raise typer.Exit(130) from None
@@ -158,20 +163,24 @@ def _train(
     if done.failures:
         for fold, reason in done.failures.items():
             errors.print(f"{fold}: {reason}", style="red", highlight=False, markup=False, soft_wrap=True)
-        _say(f"{len(done.failures)} of {len(split.folds)} folds failed; the same command tries them again.")
+        _say(f"{len(done.failures)} of {len(done.grid.cells)} runs failed; the same command tries them again.")
         raise typer.Exit(1)
     return done
 
 
-def _read(done: CrossValidation, hierarchy: ClassHierarchy, config: RunConfig) -> tuple[list[Predictions], Predictions]:
-    from pams_mil.evaluate.prediction_layouts import read_predictions
+def _read(
+    done: CrossValidation, hierarchy: ClassHierarchy, config: RunConfig, folds: int
+) -> tuple[list[Predictions], Predictions]:
+    import numpy as np
 
-    folder, count = done.folder, len(done.grid.cells)
-    parts = [
-        read_predictions(folder.run(fold) / "predictions.csv", hierarchy, name=f"fold {fold}") for fold in range(count)
-    ]
-    name = f"{config.method.name} {config.model.name}, {count} folds"
-    return parts, read_predictions(folder.predictions_file, hierarchy, name=name)
+    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+
+    seeds = len(done.grid.cells) // folds
+    name = f"{config.method.name} {config.model.name}, {folds} folds{f' x {seeds} seeds' if seeds > 1 else ''}"
+    pooled = read_predictions(done.folder.predictions_file, hierarchy, Source(tags=("fold",)), name=name)
+    tested = [cell.split() for cell in pooled.tags["fold"]]
+    parts = [pooled.where(np.array([str(fold) in cell for cell in tested])) for fold in range(folds)]
+    return parts, pooled
 
 
 def _scores(parts: list[Predictions], epochs: list[int]) -> list[dict[str, Any]]:

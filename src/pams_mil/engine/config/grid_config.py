@@ -73,6 +73,8 @@ class Cell:
     seed: int
     fold: int | None
     config: RunConfig
+    split: str = "test"
+    """What is predicted when it is trained. A cell that tunes predicts `val`, and nobody can look at its test part."""
 
     @property
     def repetition(self) -> str:

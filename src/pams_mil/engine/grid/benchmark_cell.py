@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pams_mil import atomic
 from pams_mil.data.bags.store import open_store
+from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.prediction.predict import predict
@@ -23,8 +24,10 @@ from pams_mil.engine.training.train import train
 from pams_mil.errors import PamsError, RunError, RunInterruptedError
 from pams_mil.hierarchy import ClassHierarchy
 
-DONE = "cell.json"
-TEST_SPLIT = "test"
+DONE = {"test": "cell.json", "val": "validated.json"}
+"""By the split that a cell predicts: the file that says it is done."""
+PREDICTED = {"test": "predictions", "val": "validation"}
+"""By the split that a cell predicts: its predictions, `<name>.csv` and so on."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class CellResult:
 
 
 def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResult:
-    """Train a cell, or continue it, and predict its test split; failures are returned, not raised."""
+    """Train a cell, or continue it, and predict its split; failures are returned, not raised."""
     folder = RunFolder(Path(out) / cell.key)
     started = time.monotonic()
     try:
@@ -45,7 +48,7 @@ def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResul
         if threads is not None and config.compute.threads is None:
             config = config.model_copy(update={"compute": config.compute.model_copy(update={"threads": threads})})
         train(config, folder.path, resume=True, owner=owner)
-        predict_test(cell, folder)
+        predict_cell(cell, folder)
     except RunInterruptedError as error:
         signal.raise_signal(signal.Signals(error.signal))  # saved; now the signal does what it would have done at once
         raise
@@ -60,16 +63,16 @@ def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResul
 
 @dataclass(frozen=True)
 class ExpectedCell:
-    """What a finished cell must be: its run, and the slides it was tested on."""
+    """What a finished cell must be: its run, and the slides it predicts."""
 
     identity: Identity
-    test: TrainedSlides
+    predicted: TrainedSlides
 
     @classmethod
-    def of(cls, config: RunConfig, data: CellData) -> ExpectedCell:
+    def of(cls, cell: Cell, data: CellData) -> ExpectedCell:
         """What a cell with these settings would be on this data."""
-        identity = Identity.of(complete(config.resolved()), data.hierarchy, data.seen, data.features.origin)
-        return cls(identity, data.test)
+        identity = Identity.of(complete(cell.config.resolved()), data.hierarchy, data.seen, data.features.origin)
+        return cls(identity, TrainedSlides.of(data.manifest, cell.split))
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,8 @@ class CellData:
     """The data of a cell as it is now; cells of one fold share it."""
 
     hierarchy: ClassHierarchy
+    manifest: Manifest
     seen: TrainedSlides
-    test: TrainedSlides
     features: Features
 
     @classmethod
@@ -88,37 +91,37 @@ class CellData:
         store = open_store(features_path(config.data), manifest)
         return cls(
             ClassHierarchy.load(config.classes),
+            manifest,
             TrainedSlides.of(manifest, "train", "val"),
-            TrainedSlides.of(manifest, TEST_SPLIT),
             look_at_features(store, manifest.select("train")),
         )
 
 
-def predict_test(cell: Cell, folder: RunFolder) -> None:
-    """Predict the test split with the best checkpoint, then mark the cell as done."""
-    data = cell.config.data
+def predict_cell(cell: Cell, folder: RunFolder) -> None:
+    """Predict the cell's split with the best checkpoint, then mark the cell as done."""
+    data, split = cell.config.data, cell.split
     found = predict(
-        [folder], data.manifest, split=TEST_SPLIT, features=features_path(data), trusted=True,
+        [folder], data.manifest, split=split, features=features_path(data), trusted=True,
         columns=data.columns or None, fold=data.fold, splits=data.splits, clini=data.clini,
         patients_are_slides=data.patients_are_slides, merge_cases=data.merge_cases,
     )  # fmt: skip
     if found.failures:
         slide, reason = next(iter(found.failures.items()))
         raise RunError(
-            f"{len(found.failures)} slides of the test split could not be predicted, so this run cannot be compared "
+            f"{len(found.failures)} slides of the {split} split could not be predicted, so this run cannot be compared "
             f"with others. The first is {slide!r}: {reason}"
         )
-    files = {path.name: file_digest(path) for path in found.write(folder.path)}
-    tested = TrainedSlides.of(read_manifest(data), TEST_SPLIT)
-    marker = {**found.made_by[0], "test": tested.summary(), "files": files, "slides": len(found)}
-    atomic.write_json(folder.path / DONE, marker)
+    files = {path.name: file_digest(path) for path in found.write(folder.path, name=PREDICTED[split])}
+    predicted = TrainedSlides.of(read_manifest(data), split)
+    marker = {**found.made_by[0], split: predicted.summary(), "files": files, "slides": len(found)}
+    atomic.write_json(folder.path / DONE[split], marker)
 
 
 def is_done(cell: Cell, out: Path, expected: ExpectedCell | None) -> bool:
     """Whether the cell was finished as what is expected now, and its predictions are those it was finished with."""
     folder = out / cell.key
-    marker = read_json(folder / DONE)
-    if expected is None or "identity" not in marker or marker.get("test") != expected.test.summary():
+    marker = read_json(folder / DONE[cell.split])
+    if expected is None or "identity" not in marker or marker.get(cell.split) != expected.predicted.summary():
         return False
     try:
         unlike = differences(Identity.from_json(marker["identity"]), expected.identity)
@@ -136,7 +139,7 @@ def expected_cells(wanted: Sequence[Cell]) -> dict[str, ExpectedCell | None]:
         try:
             if place not in read:
                 read[place] = CellData.of(cell.config)
-            found[cell.key] = ExpectedCell.of(cell.config, read[place])
+            found[cell.key] = ExpectedCell.of(cell, read[place])
         except PamsError:
             found[cell.key] = None
     return found

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
-from pams_mil.engine.run.cv_folder import CrossValidationFolder
+from pams_mil.engine.prediction.slide_predictions import DISAGREES, OWN
+from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.identity import nested_differences
 from pams_mil.errors import RunError
@@ -47,9 +49,12 @@ def cross_validate(
     out: Path | str,
     engine: Engine,
     *,
+    seeds: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> CrossValidation:
     """Train a model for every fold, as far as that is not done, and put the predictions of all test parts together.
+
+    With several seeds every fold has several models, and a slide's probabilities are their mean.
 
     Args:
         config: The settings of every fold; its manifest and fold are replaced by those of the cross-validation.
@@ -58,11 +63,13 @@ def cross_validate(
         hierarchy: The class hierarchy.
         out: The folder; one that holds the same cross-validation is continued.
         engine: What runs the folds.
+        seeds: The seeds that every fold is trained with; none: the one of the settings.
         progress: Told about progress.
     """
     folder = CrossValidationFolder(Path(out))
-    wanted = cells(config, cohort, folder, range(len(split.folds)))
-    asked = _asked(wanted[0].config, cohort, split, hierarchy)
+    seeds = tuple(seeds) or (config.seed,)
+    wanted = cells(config, cohort, folder.manifest_file, range(len(split.folds)), seeds)
+    asked = _asked(wanted[0].config, cohort, split, hierarchy, seeds)
     if folder.exists():
         _refuse_another(folder, asked)
     else:
@@ -72,20 +79,24 @@ def cross_validate(
         lines = write_split(folder.path, cohort, hierarchy, split, is_folds=True).lines
     done = run_cells(wanted, folder.path, folder.path, engine, progress=progress)
     if not done.failures:
-        lines = (*lines, *pool(folder, hierarchy, len(split.folds)))
+        lines = (*lines, *pool(folder, hierarchy))
     return CrossValidation(folder, done, lines)
 
 
-def cells(config: RunConfig, cohort: Manifest, folder: CrossValidationFolder, folds: Iterable[int]) -> list[Cell]:
-    """One run per fold."""
-    own: dict[str, Any] = {"manifest": folder.manifest_file, "patients_are_slides": cohort.patients_are_slides}
-    own |= {"splits": None, "clini": None, "columns": {}}  # the folder's own table needs no reading instructions
+def cells(
+    config: RunConfig, cohort: Manifest, manifest_file: Path, folds: Iterable[int], seeds: Sequence[int]
+) -> list[Cell]:
+    """One run per fold and seed, seed by seed; `manifest_file` is the table that has the folds."""
+    own: dict[str, Any] = {"manifest": manifest_file, "patients_are_slides": cohort.patients_are_slides}
+    own |= {"splits": None, "clini": None, "columns": {}}  # a table of our own needs no reading instructions
     return [
         Cell(
-            f"fold{fold}", config.model.name, config.method.name, config.seed, fold,
-            config.model_copy(update={"data": config.data.model_copy(update={**own, "fold": fold})}),
+            run_name(fold, None if seed == seeds[0] else seed), config.model.name, config.method.name, seed, fold,
+            config.model_copy(
+                update={"data": config.data.model_copy(update={**own, "fold": fold}), "seed": seed}
+            ),
         )
-        for fold in folds
+        for seed, fold in product(seeds, folds)
     ]  # fmt: skip
 
 
@@ -101,40 +112,67 @@ def folds_of_table(path: Path | str, **reading: Any) -> Split | None:
     return Split(tuple(tuple(record.split for record in fold) for fold in read))
 
 
-def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy, folds: int) -> tuple[str, ...]:
-    """Write the predictions of all folds as one file per level; a slide that several folds test gets their mean."""
-    levels = ("predictions.csv", *(f"predictions_{level}.csv" for level in hierarchy.level_names))
-    names = [name for name in levels if (folder.run(0) / name).exists()]
-    notes: tuple[str, ...] = ()
-    order = tables.read_table(folder.manifest_file)["slide_id"]
+def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str, ...]:
+    """Write the predictions of all folds as one file per level; a slide of several runs gets the mean of them."""
+    finest = "predictions.csv"
+    coarser = {f"predictions_{name}.csv": level for level, name in enumerate(hierarchy.level_names)}
+    names = [name for name in (finest, *coarser) if (folder.run(0) / name).exists()]
+    order = {slide: number for number, slide in enumerate(tables.read_table(folder.manifest_file)["slide_id"])}
+    pooled = {name: _by_slide(folder, name) for name in names}
+    slides = sorted(pooled[finest], key=lambda slide: order.get(slide, len(order)))
+    for slide in slides:
+        rows = {name: pooled[name][slide] for name in names}
+        if len(rows[finest]) > 1:
+            _decide_together(rows, hierarchy, coarser)
     for name in names:
-        rows: dict[str, list[Row]] = {}
-        for fold in range(folds):
-            read = tables.read_table(folder.run(fold) / name)
-            table = {column: cells_ for column, cells_ in read.items() if not FOLD_COLUMN.fullmatch(column)}
-            for cells_ in zip(*table.values(), strict=True):
-                row = {**dict(zip(table, cells_, strict=True)), "fold": str(fold)}
-                rows.setdefault(row["slide_id"], []).append(row)
-        several = sum(len(found) > 1 for found in rows.values())
-        if several:
-            who = "1 slide is" if several == 1 else f"{several:,} slides are"
-            notes = (f"{who} tested in several folds; the probabilities were averaged.",)
-        place = {slide: number for number, slide in enumerate(order)}
-        joined = [_mean(rows[slide]) for slide in sorted(rows, key=lambda slide: place.get(slide, len(place)))]
+        joined = [pooled[name][slide][0] for slide in slides]
         header = list(joined[0])
         atomic.write_csv(folder.path / name, header, ([row.get(key, "") for key in header] for row in joined))
-    return notes
+    several = sum(" " in pooled[finest][slide][0]["fold"] for slide in slides)
+    if not several:
+        return ()
+    who = "1 slide is" if several == 1 else f"{several:,} slides are"
+    return (f"{who} tested in several folds; the probabilities were averaged.",)
+
+
+def _by_slide(folder: CrossValidationFolder, name: str) -> dict[str, list[Row]]:
+    """The rows of every slide, one of each run that tested it."""
+    rows: dict[str, list[Row]] = {}
+    for seed, fold in product(folder.seeds(), folder.asked()["folds"]):
+        read = tables.read_table(folder.run(int(fold), seed) / name)
+        table = {column: cells_ for column, cells_ in read.items() if not FOLD_COLUMN.fullmatch(column)}
+        for cells_ in zip(*table.values(), strict=True):
+            row = {**dict(zip(table, cells_, strict=True)), "fold": str(fold)}
+            rows.setdefault(row["slide_id"], []).append(row)
+    return rows
+
+
+def _decide_together(rows: Mapping[str, list[Row]], hierarchy: ClassHierarchy, coarser: Mapping[str, int]) -> None:
+    """Put the mean of a slide's rows first, at every level; the finest level's mean decides, as everywhere."""
+    for found in rows.values():
+        found[0] = _mean(found)
+    finest = rows["predictions.csv"][0]
+    called = hierarchy.index(finest["prediction"])
+    unlike = []
+    for name, found in rows.items():
+        if name not in coarser:
+            continue
+        level = coarser[name]
+        own, lifted = found[0]["prediction"], hierarchy.names(level)[int(hierarchy.groups(level)[called])]
+        found[0] |= {"prediction": lifted, OWN: own}
+        unlike += [f"{hierarchy.level_names[level]}: {own}"] if own != lifted else []
+    if DISAGREES in finest:
+        finest[DISAGREES] = "; ".join(unlike)
 
 
 def _mean(rows: Sequence[Row]) -> Row:
-    """One row; the mean of the probabilities where a slide has several."""
-    if len(rows) == 1:
-        return rows[0]
+    """One row with the mean of the probabilities and the class that is the most probable by it."""
     scores = [key for key in rows[0] if key.startswith("p_")]
     means = {key: sum(float(row[key]) for row in rows) / len(rows) for key in scores}
     best = max(means, key=lambda key: means[key])
+    folds = " ".join(dict.fromkeys(row["fold"] for row in rows))
     changed = {key: repr(value) for key, value in means.items()}
-    return {**rows[0], **changed, "prediction": best.removeprefix("p_"), "fold": " ".join(row["fold"] for row in rows)}
+    return {**rows[0], **changed, "prediction": best.removeprefix("p_"), "fold": folds}
 
 
 def best_epochs(folder: CrossValidationFolder, folds: int) -> list[int]:
@@ -142,7 +180,9 @@ def best_epochs(folder: CrossValidationFolder, folds: int) -> list[int]:
     return [int(RunFolder(folder.run(fold)).status()["best_epoch"]) for fold in range(folds)]
 
 
-def _asked(config: RunConfig, cohort: Manifest, split: Split, hierarchy: ClassHierarchy) -> dict[str, Any]:
+def _asked(
+    config: RunConfig, cohort: Manifest, split: Split, hierarchy: ClassHierarchy, seeds: Sequence[int]
+) -> dict[str, Any]:
     """What defines a cross-validation, as it goes into `cv.json`."""
     rows = [[r.slide_id, r.patient_id, r.case_id, r.label] for r in cohort]
     digest = hashlib.blake2b(
@@ -151,6 +191,7 @@ def _asked(config: RunConfig, cohort: Manifest, split: Split, hierarchy: ClassHi
     settings = replace_fold(config).resolved().to_json()
     return {
         "folds": list(range(len(split.folds))),
+        **({"seeds": list(seeds)} if len(seeds) > 1 else {}),
         "slides": len(cohort),
         "slides_and_folds": digest,
         "classes": hierarchy.digest,

@@ -3,6 +3,8 @@
 cv.json         what was asked for          manifest.csv, splits_<k>.csv   the folds
 fold0, fold1    one run folder each         predictions.csv                every slide, by the fold that tested it
 folds.csv       scores of every fold        report/                        the audit of predictions.csv
+
+With several seeds a fold is trained once for each: `fold0` with the first one, `fold0-seed1` and so on with the others.
 """
 
 from __future__ import annotations
@@ -55,13 +57,18 @@ class CrossValidationFolder:
         """Write what is asked for."""
         atomic.write_json(self.file, asked)
 
-    def run(self, fold: int) -> Path:
-        """The run folder of a fold."""
-        return self.path / f"fold{fold}"
+    def run(self, fold: int, seed: int | None = None) -> Path:
+        """The run folder of a fold, of its first seed when none is named."""
+        return self.path / run_name(fold, seed)
+
+    def seeds(self) -> list[int | None]:
+        """The seeds that every fold was trained with, as `run` takes them."""
+        further = [int(seed) for seed in self.asked().get("seeds", [])[1:]]
+        return [None, *further]
 
     def runs(self) -> list[Path]:
         """The run folders of all folds; refused until all are trained, since fewer would be another model."""
-        folders = [self.run(int(fold)) for fold in self.asked().get("folds", [])]
+        folders = [self.run(int(fold), seed) for seed in self.seeds() for fold in self.asked().get("folds", [])]
         open_ = [run.name for run in folders if RunFolder(run).status().get("state") != "finished"]
         if open_ or not folders:
             raise RunError(
@@ -73,6 +80,15 @@ class CrossValidationFolder:
     def slides(self) -> set[str]:
         """Ids of the slides that the folds were made of."""
         return set(tables.read_table(self.manifest_file)["slide_id"])
+
+
+def run_name(fold: int, seed: int | None = None) -> str:
+    """The name of a fold's run; the first seed's has no number, so that further seeds can join later.
+
+    >>> run_name(2), run_name(2, seed=5)
+    ('fold2', 'fold2-seed5')
+    """
+    return f"fold{fold}" if seed is None else f"fold{fold}-seed{seed}"
 
 
 def with_folds(paths: Sequence[Path | str]) -> list[Path]:
