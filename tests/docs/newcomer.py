@@ -60,6 +60,7 @@ def make_tables_and_features(folder: Path) -> None:
     (folder / "my-classes.yaml").write_text(block_of(ROOT / "README.md", "yaml", "classes:"))
     make_published_weights(folder)
     (folder / "grid.yaml").write_text(block_of(ROOT / "docs/training.md", "yaml", "methods:"))
+    (folder / "my-space.yaml").write_text(block_of(ROOT / "docs/tune.md", "yaml", "try:"))
 
 
 def make_published_weights(folder: Path) -> None:

@@ -25,6 +25,7 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "evaluate": ("--resamples", "20"),
     "train": ("epochs=1", "lr=1e-2", "accelerator=cpu", "model.embedding_features=32"),
     "cv": ("--resamples", "20", "epochs=1", "accelerator=cpu", "model.embedding_features=32"),
+    "tune": ("--resamples", "20", "--seeds", "1", "--space", "my-space.yaml", "epochs=1", "accelerator=cpu"),
     "bench": ("--resamples", "20", "epochs=1", "seeds=[0]", "models=[{name: abmil, embedding_features: 8}]"),
     "experiment": ("--resamples", "20", "epochs=1"),
     "heatmap": ("--picture-px", "200"),
@@ -32,7 +33,7 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "cohort make synthetic": ("--set", "scale=0.02", "--set", "largest=60"),
 }
 """What is added to a command so that it takes a second; everything that the page says stays as it is."""
-TRAIN_THEMSELVES = ("README.md", "training.md", "slides.md", "tutorial.md")
+TRAIN_THEMSELVES = ("README.md", "training.md", "slides.md", "tutorial.md", "tune.md")
 """Pages whose commands make the runs that they use; the others start with trained ones."""
 SCHEMAS = ROOT / "docs/reference/schemas"
 ROOT_COMMAND: Any = typer.main.get_command(app)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.cli.fold_options import fold_cohort, reading_options, say
 from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pams_mil.evaluate.predictions import Predictions
     from pams_mil.hierarchy import ClassHierarchy
 
-DEFAULT_FOLDS = 5
 _SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate", "over_call_rate")
 
 
@@ -39,7 +39,10 @@ def cv(
     lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4."),
     seed: int = typer.Option(0, "--seed", help="Seed of the folds and of everything else that is random."),
     seeds: int = typer.Option(
-        1, "--seeds", min=1, help="Models per fold, with the seeds SEED, SEED + 1, ...; their probabilities are averaged."
+        1,
+        "--seeds",
+        min=1,
+        help="Models per fold, with the seeds SEED, SEED + 1, ...; their probabilities are averaged.",
     ),
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder; default cv/<method>-<model>-seed<seed>."
@@ -69,17 +72,13 @@ def cv(
     from pams_mil.hierarchy import ClassHierarchy
 
     hierarchy = ClassHierarchy.load(classes)
-    named = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
-    reading = {
-        "columns": {role: name for role, name in named.items() if name is not None}, "clini": clini,
-        "patients_are_slides": patients_are_slides,
-    }  # fmt: skip
+    reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
     options = {
         "data.manifest": manifest, "data.features": features or manifest.parent, "classes": classes, "method": method,
         "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
     }  # fmt: skip
     config = _settings(options, changes or [])
-    cohort, split = _folds(manifest, hierarchy, folds, val_share, seed, reading)
+    cohort, split, _ = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading)
     folder = out or Path("cv") / f"{config.method.name}-{config.model.name}-seed{config.seed}"
     numbers = range(config.seed, config.seed + seeds)
     done = _train(config, cohort, split, hierarchy, folder, numbers, workers, threads)
@@ -107,36 +106,6 @@ def _settings(options: dict[str, Any], changes: list[str]) -> RunConfig:
     return read_settings(changes, options, out=None, resume=False)
 
 
-def _folds(
-    path: Path,
-    hierarchy: ClassHierarchy,
-    folds: int | None,
-    val_share: float | None,
-    seed: int,
-    reading: dict[str, Any],
-) -> tuple[Manifest, Split]:
-    """The slides, and their folds: new ones, or the table's own."""
-    from pams_mil.data.manifest.examine import examine_manifest
-    from pams_mil.data.manifest.manifest import Manifest
-    from pams_mil.data.problems import refuse_errors
-    from pams_mil.data.splits.parts_from_train import with_validation
-    from pams_mil.data.splits.stratify import split_folds
-    from pams_mil.engine.grid.cross_validation import folds_of_table
-
-    cohort = Manifest.read(path, **reading)
-    if any(record.split for record in cohort):
-        _say("The table's column split is not used: every slide is tested by one of the folds.")
-    cohort = cohort.with_splits([""] * len(cohort))
-    refuse_errors(examine_manifest(cohort, hierarchy), cohort.where)
-    own = folds_of_table(path, **reading) if folds is None else None
-    if own is not None:
-        _say(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
-    made = own or split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
-    if val_share is not None:
-        made = with_validation(made, cohort, hierarchy, share=val_share, seed=seed)
-    return cohort, made
-
-
 def _train(
     config: RunConfig,
     cohort: Manifest,
@@ -156,14 +125,14 @@ def _train(
             engine = LocalEngine(workers, threads)
             done = cross_validate(config, cohort, split, hierarchy, folder, engine, seeds=seeds, progress=tell)
     except KeyboardInterrupt:
-        _say(f"Stopped; what was trained is in {folder}. Go on with the same command.")
+        say(f"Stopped; what was trained is in {folder}. Go on with the same command.")
         raise typer.Exit(130) from None
     for line in done.notes:
-        _say(line)
+        say(line)
     if done.failures:
         for fold, reason in done.failures.items():
             errors.print(f"{fold}: {reason}", style="red", highlight=False, markup=False, soft_wrap=True)
-        _say(f"{len(done.failures)} of {len(done.grid.cells)} runs failed; the same command tries them again.")
+        say(f"{len(done.failures)} of {len(done.grid.cells)} runs failed; the same command tries them again.")
         raise typer.Exit(1)
     return done
 
@@ -216,7 +185,3 @@ def _show_folds(scores: list[dict[str, Any]]) -> None:
         facts = (f"{row[key]:,}" for key in ("fold", "slides", "patients", "best_epoch"))
         table.add_row(*facts, *(format_value(row[key], key).removesuffix("%").rstrip() for key in _SHOWN))
     output.print(table)
-
-
-def _say(text: str) -> None:
-    errors.print(text, highlight=False, markup=False, soft_wrap=True)

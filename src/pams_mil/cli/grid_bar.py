@@ -52,6 +52,7 @@ class _Lines:
         now = time.monotonic()
         late = now - self._said_at >= SECONDS_BETWEEN_LINES and share > 0
         step = int(share / STEP + 1e-9)
+        self._step = min(self._step, step)  # a further grid begins at 0
         if step > self._step or late:
             self._step, self._said_at = step, now
             self._print(f"Training: {share:.0%} of all epochs after {_minutes(now - self._started)}")

@@ -37,6 +37,7 @@ VERBS = (
     ("Training", "init", "init"),
     ("Training", "train", "train"),
     ("Training", "cv", "cv"),
+    ("Training", "tune", "tune"),
     ("Training", "calibrate", "calibrate"),
     ("Training", "predict", "predict"),
     ("Training", "evaluate", "evaluate"),

@@ -184,19 +184,22 @@ def _asked(
     config: RunConfig, cohort: Manifest, split: Split, hierarchy: ClassHierarchy, seeds: Sequence[int]
 ) -> dict[str, Any]:
     """What defines a cross-validation, as it goes into `cv.json`."""
-    rows = [[r.slide_id, r.patient_id, r.case_id, r.label] for r in cohort]
-    digest = hashlib.blake2b(
-        json.dumps([rows, split.folds]).encode("utf-8", "surrogatepass"), digest_size=16
-    ).hexdigest()
     settings = replace_fold(config).resolved().to_json()
     return {
         "folds": list(range(len(split.folds))),
         **({"seeds": list(seeds)} if len(seeds) > 1 else {}),
         "slides": len(cohort),
-        "slides_and_folds": digest,
+        "slides_and_folds": digest_of_folds(cohort, split),
         "classes": hierarchy.digest,
         "settings": {key: value for key, value in settings.items() if key not in ("compute", "classes", "data")},
     }
+
+
+def digest_of_folds(cohort: Manifest, split: Split) -> str:
+    """32 hex digits of the slides with patients and labels, and of their folds."""
+    rows = [[r.slide_id, r.patient_id, r.case_id, r.label] for r in cohort]
+    text = json.dumps([rows, split.folds])
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def replace_fold(config: RunConfig) -> RunConfig:

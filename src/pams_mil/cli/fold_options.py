@@ -1,0 +1,88 @@
+"""What `pams cv` and `pams tune` share: slides and folds from a table, as the options say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pams_mil.cli.console import errors
+
+if TYPE_CHECKING:
+    from pams_mil.data.manifest.manifest import Manifest
+    from pams_mil.data.splits.stratify import Split
+    from pams_mil.hierarchy import ClassHierarchy
+
+DEFAULT_FOLDS = 5
+HELD_OUT = ("test", "calib")
+
+
+def reading_options(
+    slide_column: str | None,
+    patient_column: str | None,
+    label_column: str | None,
+    clini: Path | None,
+    patients_are_slides: bool,
+) -> dict[str, Any]:
+    """How to read the table, as `Manifest.read` takes it."""
+    named = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
+    columns = {role: name for role, name in named.items() if name is not None}
+    return {"columns": columns, "clini": clini, "patients_are_slides": patients_are_slides}
+
+
+def fold_cohort(
+    path: Path,
+    hierarchy: ClassHierarchy,
+    folds: int | None,
+    val_share: float | None,
+    seed: int,
+    reading: dict[str, Any],
+    *,
+    hold_out: bool = False,
+) -> tuple[Manifest, Split, int]:
+    """The slides, their folds (new ones, or the table's own), and how many test slides of the table are held out.
+
+    With `hold_out` the slides that the table's column split calls test or calib are in no fold.
+    """
+    from pams_mil.data.manifest.examine import examine_manifest
+    from pams_mil.data.manifest.manifest import Manifest
+    from pams_mil.data.problems import refuse_errors
+    from pams_mil.data.splits.parts_from_train import with_validation
+    from pams_mil.data.splits.stratify import split_folds
+    from pams_mil.engine.grid.cross_validation import folds_of_table
+
+    whole = Manifest.read(path, **reading)
+    kept = [not (hold_out and record.split in HELD_OUT) for record in whole]
+    tested = sum(record.split == "test" and not keep for record, keep in zip(whole, kept, strict=True))
+    _refuse_shared(whole, kept)
+    records = tuple(record for record, keep in zip(whole, kept, strict=True) if keep)
+    if not hold_out and any(record.split for record in whole):
+        say("The table's column split is not used: every slide is tested by one of the folds.")
+    cohort = replace(whole, records=records).with_splits([""] * len(records))
+    refuse_errors(examine_manifest(cohort, hierarchy), cohort.where)
+    own = folds_of_table(path, **reading) if folds is None else None
+    if own is not None:
+        say(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
+        parts = (tuple(part for part, keep in zip(fold, kept, strict=True) if keep) for fold in own.folds)
+        own = replace(own, folds=tuple(parts))
+    made = own or split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
+    if val_share is not None:
+        made = with_validation(made, cohort, hierarchy, share=val_share, seed=seed)
+    return cohort, made, tested
+
+
+def _refuse_shared(whole: Manifest, kept: list[bool]) -> None:
+    from pams_mil.errors import ManifestError, listing
+
+    inside = {record.patient_id for record, keep in zip(whole, kept, strict=True) if keep}
+    outside = {record.patient_id for record, keep in zip(whole, kept, strict=True) if not keep}
+    if inside & outside:
+        raise ManifestError(
+            f"{whole.where}: patients have slides in test or calib and elsewhere: {listing(sorted(inside & outside))}. "
+            "Test scores would be inflated; split by patient with 'pams split'."
+        )
+
+
+def say(text: str) -> None:
+    """A sentence on stderr."""
+    errors.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,261 @@
+"""`pams tune`: which recipe suits a cohort, chosen on validation slides within a budget, then tested once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.cli.fold_options import fold_cohort, reading_options, say
+from pams_mil.cli.out_option import out_folder
+
+if TYPE_CHECKING:
+    from pams_mil.engine.tuning.recipes import Space
+    from pams_mil.engine.tuning.tune import Tuning, TuningTask
+    from pams_mil.engine.tuning.tuning_folder import TuningFolder
+    from pams_mil.evaluate.audit import Audit
+    from pams_mil.evaluate.predictions import Predictions
+
+
+def tune(
+    manifest: Path | None = typer.Argument(None, metavar="LABELS", help="Cohort table: CSV, TSV, xlsx or parquet."),
+    changes: list[str] | None = typer.Argument(
+        None, metavar="[KEY=VALUE]...", help="Settings of all recipes, e.g. epochs=30 or model.embedding_features=128."
+    ),
+    classes: str | None = typer.Option(None, "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
+    folds: int | None = typer.Option(
+        None, "--folds", min=3, help="How many; default: the table's own fold_<k> columns, or 5."
+    ),
+    val_share: float | None = typer.Option(
+        None, "--val-share", help="Share of all patients that validates each fold; default: a fold's worth."
+    ),
+    budget: float = typer.Option(60.0, "--budget", min=0.01, help="Minutes of wall time for trying recipes."),
+    space: str = typer.Option("default", "--space", help="default, quick, or a YAML file; see docs/tune.md."),
+    show_space: bool = typer.Option(False, "--list", help="Only show the recipes of the space."),
+    seeds: int = typer.Option(3, "--seeds", min=1, help="Seeds of the last rung, and of the chosen ensemble."),
+    seed: int = typer.Option(0, "--seed", help="The first seed, also of the folds."),
+    all_slides: bool = typer.Option(
+        False, "--all-slides", help="Also put the slides into folds that the table's column split calls test or calib."
+    ),
+    out: Path = typer.Option(Path("tune"), "--out", callback=out_folder, help="Folder for runs and report."),
+    engine: str = typer.Option("local", "--engine", help="local (processes) or ray."),
+    workers: int | None = typer.Option(None, "--workers", min=1, help="Processes; default: one per core."),
+    threads: int | None = typer.Option(None, "--threads", min=1, help="Torch threads of each process."),
+    address: str | None = typer.Option(None, "--address", help="Ray cluster, e.g. auto; default: one of our own."),
+    cpus: float = typer.Option(1.0, "--cpus", help="Cores that a Ray task claims."),
+    gpus: float = typer.Option(0.0, "--gpus", help="GPUs that a Ray task claims; a fraction shares one."),
+    patients_are_slides: bool = typer.Option(
+        False, "--patients-are-slides", help="The table names no patients: take every slide for one."
+    ),
+    slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
+    patient_column: str | None = typer.Option(None, "--patient-column", help="Column of the patient."),
+    label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
+    clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; LABELS is its slide table."),
+    resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
+    json: bool = typer.Option(False, "--json", help="Print the record and the comparison as JSON."),
+) -> None:
+    """Try recipes on the folds of a cohort, choose one by its validation slides, and test it against cross-entropy.
+
+    Many recipes on few folds, a third of them on all folds, a third of those with more seeds. The choice is the
+    simplest recipe within one standard error of the best severity AUC. Slides that the column split calls test are
+    held out of everything and scored last. Ctrl-C saves; the same command goes on, and a larger budget goes further.
+
+    Example: pams tune labels.csv --classes bracs --features features --folds 5 --budget 30 --out tuned
+    """
+    from pams_mil.cli.bench import make_engine
+    from pams_mil.engine.tuning.recipes import REFERENCE, load_space
+    from pams_mil.errors import ConfigError
+
+    chosen_space = load_space(space)
+    if show_space:
+        _show_space(chosen_space, tuple(changes or ()))
+        return
+    if manifest is None or classes is None:
+        raise ConfigError("Expected a table of labels and --classes: pams tune LABELS.csv --classes bracs ...")
+    reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
+    task, held_out = _task(
+        manifest, classes, features or manifest.parent, chosen_space, tuple(changes or ()), range(seed, seed + seeds),
+        folds, val_share, reading, hold_out=not all_slides,
+    )  # fmt: skip
+    runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
+    tuning = _run(task, out, runner, budget)
+    name = str(tuning.folder.choice["recipe"])
+    with progress_bar() as progress:
+        audits = {"report": _audit(_out_of_fold(tuning, name), resamples, progress)}
+        if held_out:
+            say(f"Predicting the {held_out:,} slides that were held out.")
+            models = _held_out(tuning, name, manifest, task, reading)
+            audits["report_held_out"] = _audit(models, resamples, progress)
+    _write(tuning, audits, held_out)
+    if json:
+        _print_json(tuning, audits)
+    else:
+        _show(tuning.folder, audits)
+    folder = tuning.folder.recipe(name).path
+    say(f"Report: {tuning.folder.report_file}. Chosen: {folder}, compared with {tuning.folder.recipe(REFERENCE).path}.")
+    say(f"Predict other slides with all its runs: pams predict {folder} SLIDES.csv --features FEATURES")
+
+
+def _task(
+    manifest: Path,
+    classes: str,
+    features: Path,
+    space: Space,
+    changes: tuple[str, ...],
+    seeds: range,
+    folds: int | None,
+    val_share: float | None,
+    reading: dict[str, Any],
+    *,
+    hold_out: bool,
+) -> tuple[TuningTask, int]:
+    from pams_mil.engine.tuning.tune import TuningTask
+    from pams_mil.hierarchy import ClassHierarchy
+
+    hierarchy = ClassHierarchy.load(classes)
+    shared = {
+        "data": {"manifest": manifest, "features": features}, "classes": classes, "training": dict(space.training),
+        "seed": seeds[0],
+    }  # fmt: skip
+    cohort, split, held_out = fold_cohort(manifest, hierarchy, folds, val_share, seeds[0], reading, hold_out=hold_out)
+    if held_out:
+        say(f"{held_out:,} slides of the split test are held out: they are in no fold, and scored after the choice.")
+    task = TuningTask(space, shared, changes, cohort, split, hierarchy, tuple(seeds))
+    task.simplicity  # noqa: B018  builds every recipe, so that a wrong setting is refused before any run
+    return task, held_out
+
+
+def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:
+    """Choose, and make the chosen recipe and the reference cross-validations."""
+    from pams_mil.cli.grid_bar import grid_bar
+    from pams_mil.engine.tuning.recipes import REFERENCE
+    from pams_mil.engine.tuning.tune import Tuning
+
+    try:
+        with grid_bar() as tell:
+            tuning = Tuning(task, out, engine, budget, say=say, progress=lambda share, _: tell(share, ""))
+            chosen = tuning.run()
+            done = tuning.finish([REFERENCE, chosen.name])
+    except KeyboardInterrupt:
+        say(f"Stopped; what was trained is in {out}. Go on with the same command.")
+        raise typer.Exit(130) from None
+    failures = {f"{name}, {run}": reason for name, one in done.items() for run, reason in one.failures.items()}
+    for run, reason in failures.items():
+        errors.print(f"{run}: {reason}", style="red", highlight=False, markup=False, soft_wrap=True)
+    if failures:
+        say("The chosen recipe could not be completed; the same command tries it again.")
+        raise typer.Exit(1)
+    return tuning
+
+
+def _out_of_fold(tuning: Tuning, name: str) -> list[Predictions]:
+    """The reference and the chosen recipe, every slide by the fold that tested it."""
+    from pams_mil.engine.tuning.recipes import REFERENCE
+    from pams_mil.evaluate.prediction_layouts import read_predictions
+
+    hierarchy = tuning.task.hierarchy
+    return [
+        read_predictions(tuning.folder.recipe(one).predictions_file, hierarchy, name=one)
+        for one in dict.fromkeys((REFERENCE, name))
+    ]
+
+
+def _held_out(
+    tuning: Tuning, name: str, manifest: Path, task: TuningTask, reading: dict[str, Any]
+) -> list[Predictions]:
+    """The same on the slides that were in no fold, each by all its runs together."""
+    from pams_mil.cli.predict import list_failures
+    from pams_mil.engine.prediction.predict import predict
+    from pams_mil.engine.tuning.recipes import REFERENCE
+
+    models = []
+    for one in dict.fromkeys((REFERENCE, name)):
+        folder = tuning.folder.recipe(one).path
+        found = predict(
+            [folder], manifest, split="test", features=task.shared["data"]["features"], trusted=True, **reading
+        )
+        found.write(folder, name="held_out")
+        if found.failures:
+            list_failures(found, name=one)
+        models.append(found.labeled(one))
+    return models
+
+
+def _audit(models: list[Predictions], resamples: int, progress: Any) -> Audit:
+    from pams_mil.evaluate.audit import audit
+
+    return audit(models, resamples=resamples, progress=progress)
+
+
+def _write(tuning: Tuning, audits: dict[str, Audit], held_out: int) -> None:
+    """The comparison's pages, and the page of the tuning, which links to them."""
+    from pams_mil import atomic
+    from pams_mil.cli.audit import write
+    from pams_mil.report.tune_page import tune_page
+
+    folder = tuning.folder
+    for name, result in audits.items():
+        write(result, folder.path / name)
+    page = tune_page(folder.to_json(), tuning.task.hierarchy, audits, held_out)
+    atomic.write_text(folder.report_file, page)
+
+
+def _print_json(tuning: Tuning, audits: dict[str, Audit]) -> None:
+    from pams_mil.atomic import strict_json
+
+    record = tuning.folder.to_json()
+    found = {
+        **record,
+        "folder": str(tuning.folder.recipe(record["choice"]["recipe"]).path),
+        "out_of_fold": audits["report"].to_json(),
+        "held_out": audits["report_held_out"].to_json() if "report_held_out" in audits else None,
+    }
+    print(strict_json(found))
+
+
+def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
+    """The deciding rung, the choice, and how it compares on slides that tested it."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    number, rung = folder.decisive
+    title = f"Rung {number + 1}: validation slides of {rung.folds} folds x {len(rung.seeds)} seeds, in percent"
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("recipe", overflow="fold")
+    for head in ("severity AUC", "error", "behind best", "error"):
+        table.add_column(head, justify="right")
+    for score in rung.scores:
+        chosen = score.name == folder.choice["recipe"]
+        values = (score.severity_auc, score.standard_error, score.behind, score.behind_error)
+        near = "" if score.is_near_best else "dim"
+        cells = [f"{100 * value:.1f}" for value in values]
+        table.add_row(f"> {score.name}" if chosen else score.name, *cells, style="bold" if chosen else near)
+    output.print(table)
+    output.print(
+        "Errors are standard errors over patients, of the score and of the difference from the best; '>' is chosen, "
+        "dim ones are more than one standard error behind.",
+        style="dim", highlight=False,
+    )  # fmt: skip
+    output.print(folder.choice["why"], highlight=False, markup=False)
+    for name, result in audits.items():
+        where = "Slides that were held out" if name == "report_held_out" else "Out-of-fold test parts"
+        output.print()
+        for sentence in result.verdicts or [f"{result.models[0].name} itself is chosen: nothing to compare."]:
+            output.print(f"{where}: {sentence}", style="bold", highlight=False, markup=False)
+
+
+def _show_space(space: Space, changes: tuple[str, ...]) -> None:
+    """Every recipe in words."""
+    from pams_mil.engine.tuning.recipes import REFERENCE
+    from pams_mil.engine.tuning.simplicity import in_words
+
+    shared = {"data": "any", "classes": "any", "training": dict(space.training)}
+    for one in space.recipes:
+        words = in_words(one.config(shared, changes))
+        mark = " (the reference)" if one.name == REFERENCE else ""
+        output.print(f"{one.name}: {words}{mark}", highlight=False, markup=False, soft_wrap=True)
+    said = ", ".join(f"{key} {value}" for key, value in space.training.items())
+    output.print(f"{len(space.recipes)} recipes; all with {said}.", style="dim", highlight=False, markup=False)

@@ -1,0 +1,164 @@
+"""Recipes: named settings of a run, and the space of them that a tuning tries.
+
+A space is a YAML file: what all recipes share (`training`), blocks of choices that are multiplied out (`try`), and
+single points written as settings of a run (`recipes`). A block has five choices; what it leaves out is plain:
+
+    pooling   mean_pool, abmil, clam_mb, priority, smooth_max, or any other model by its name
+    loss      ce; msce, PAMS' loss without alignment; pams, the paper: MSCE, alignment and, unless `remix` says how
+              often, SFR with pairs that take the more urgent label
+    remix     how often SFR mixes a bag with one that leaves its label true; 0: never
+    drop      share of every bag's instances that a training step does not see
+    lr        learning rate; null: the one of `training`
+
+Plain cross-entropy on AB-MIL is always the first recipe: whatever is chosen is compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from pams_mil.engine.config.run_config import RunConfig, Strict, build, with_overrides
+from pams_mil.engine.config.yaml_file import read_yaml
+from pams_mil.errors import ConfigError, listing, nearest
+
+REFERENCE = "abmil-ce"
+"""The recipe that is in every rung, and that the chosen one is compared with."""
+SPACES = Path(__file__).parent / "spaces"
+POOLINGS: dict[str, dict[str, Any]] = {
+    "priority": {"name": "priority", "pooling": "attention"},
+    "smooth_max": {"name": "priority", "pooling": "smooth_max"},
+}
+"""Poolings that are a model with options; the others are the model of their name."""
+LOSSES: dict[str, dict[str, Any]] = {
+    "ce": {"name": "ce", "towers": "finest"},
+    "msce": {"name": "pams", "lambda_msce": 1.0, "lambda_align": 0.0, "remix": None},
+    "pams": {"name": "pams"},
+}
+PARTS = ("model", "method", "pairing", "training")
+"""The parts of a run's settings that a recipe may set."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A name and the settings that make it; everything else is shared by all recipes."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+    def config(self, shared: Mapping[str, Any], changes: tuple[str, ...] = ()) -> RunConfig:
+        """The settings of a run: the shared ones, the recipe's, then what the user changes for all."""
+        content = {**shared, **{key: self.settings[key] for key in PARTS if key in self.settings}}
+        content["training"] = {**shared.get("training", {}), **self.settings.get("training", {})}
+        return build(RunConfig, with_overrides(content, changes, kind=RunConfig), where=f"the recipe {self.name!r}")
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+class Choices(Strict):
+    """A block of a space; every combination is a recipe."""
+
+    pooling: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = ("abmil",)
+    loss: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = ("ce",)
+    remix: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], BeforeValidator(_as_list)] = (0.0,)
+    drop: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_as_list)] = (0.0,)
+    lr: Annotated[tuple[Annotated[float, Field(gt=0)] | None, ...], BeforeValidator(_as_list)] = (None,)
+
+    def recipes(self) -> Iterator[Recipe]:
+        """All combinations, the last choice changing fastest."""
+        for loss in self.loss:
+            if loss not in LOSSES:
+                raise ConfigError(f"There is no loss {loss!r}.{nearest(loss, LOSSES)} Choose from {listing(LOSSES)}.")
+        for pooling, loss, remix, drop, lr in product(self.pooling, self.loss, self.remix, self.drop, self.lr):
+            yield recipe(pooling, loss=loss, remix=remix, drop=drop, lr=lr)
+
+
+class SpaceFile(Strict):
+    """A space as it is written."""
+
+    training: dict[str, Any] = Field(default_factory=dict)
+    try_: tuple[dict[str, Any], ...] = Field(default=(), alias="try")
+    recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a tuning tries: shared settings of training, and recipes in the order in which a short budget takes them."""
+
+    name: str
+    training: Mapping[str, Any] = field(default_factory=dict)
+    recipes: tuple[Recipe, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, Recipe]:
+        """Recipes by name."""
+        return {one.name: one for one in self.recipes}
+
+
+def recipe(pooling: str, *, loss: str = "ce", remix: float = 0.0, drop: float = 0.0, lr: float | None = None) -> Recipe:
+    """The recipe of five choices, named after those that are not plain.
+
+    >>> recipe("abmil").name, recipe("clam_mb", remix=0.5, drop=0.7, lr=2e-4).name
+    ('abmil-ce', 'clam_mb-ce-sfr0.5-drop0.7-lr0.0002')
+    >>> recipe("abmil", remix=0.5).settings["pairing"]
+    {'rule': 'keep_label', 'own_class': True, 'probability': 0.5}
+    """
+    method, training = dict(LOSSES[loss]), {}
+    settings: dict[str, Any] = {"model": dict(POOLINGS.get(pooling, {"name": pooling})), "method": method}
+    words = [pooling, loss]
+    if remix:
+        method["remix"] = "sfr"
+        settings["pairing"] = {"rule": "keep_label", "own_class": True, "probability": remix}
+        words.append(f"sfr{remix:g}")
+    if drop:
+        training["drop_instances"] = drop
+        words.append(f"drop{drop:g}")
+    if lr is not None:
+        training["lr"] = lr
+        words.append(f"lr{lr:g}")
+    return Recipe("-".join(words), {**settings, "training": training})
+
+
+def load_space(name: str | Path) -> Space:
+    """A space by its name (`default`, `quick`) or from a file of one's own.
+
+    >>> load_space("default").recipes[0].name
+    'abmil-ce'
+    """
+    known = {path.stem: path for path in SPACES.glob("*.yaml")}
+    path = known.get(str(name), Path(name))
+    if not path.is_file():
+        raise ConfigError(
+            f"There is no space {str(name)!r} and no such file.{nearest(str(name), known)} Spaces: "
+            f"{listing(sorted(known))}, or a YAML file; see docs/tune.md."
+        )
+    written = build(SpaceFile, read_yaml(path), where=str(path))
+    found = [recipe("abmil")]
+    for number, block in enumerate(written.try_, 1):
+        found += build(Choices, block, where=f"{path}, block {number} of try").recipes()
+    found += [_own(name_, settings, path) for name_, settings in written.recipes.items()]
+    unique: dict[str, Recipe] = {}
+    for one in found:
+        unique.setdefault(one.name, one)
+    return Space(path.stem, written.training, tuple(unique.values()))
+
+
+def _own(name: str, settings: Mapping[str, Any], path: Path) -> Recipe:
+    """A recipe of the user's, as settings of a run."""
+    odd = [key for key in settings if key not in PARTS]
+    if odd:
+        raise ConfigError(
+            f"{path}: the recipe {name!r} sets {listing(odd)}.{nearest(odd[0], PARTS)} "
+            f"A recipe may set {listing(PARTS)}."
+        )
+    if name == REFERENCE:
+        raise ConfigError(f"{path}: {REFERENCE!r} is plain cross-entropy on AB-MIL; choose another name.")
+    return Recipe(name, {"method": {"name": "ce", "towers": "finest"}, "model": {"name": "abmil"}, **settings})

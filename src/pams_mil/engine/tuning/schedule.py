@@ -1,0 +1,107 @@
+"""The schedule: many recipes on few folds, a third of them on all folds, a third of those with more seeds.
+
+A rung compares its recipes on the same folds and seeds; a recipe that goes on keeps the runs it has. The reference is
+in every rung. How many recipes enter is what the budget affords, in the order of the space.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+KEPT = 3
+"""One recipe of this many goes on to the next rung."""
+FIRST_FOLDS = 0.4
+"""The share of folds on which the first rung compares."""
+ENOUGH = 8
+"""Rather fewer seeds than fewer recipes than this."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """So many recipes, the reference among them, on the first so many folds and seeds."""
+
+    recipes: int
+    folds: int
+    seeds: int
+
+    @property
+    def runs(self) -> int:
+        """Runs of each recipe."""
+        return self.folds * self.seeds
+
+
+def stages(folds: int, seeds: int) -> tuple[tuple[int, int], ...]:
+    """Folds and seeds of the rungs.
+
+    >>> stages(5, 3), stages(5, 1), stages(3, 2)
+    (((2, 1), (5, 1), (5, 3)), ((2, 1), (5, 1)), ((2, 1), (3, 1), (3, 2)))
+    """
+    first = max(2, math.ceil(FIRST_FOLDS * folds))
+    return tuple(dict.fromkeys([(min(first, folds), 1), (folds, 1), (folds, seeds)]))
+
+
+def halve(recipes: int, ahead: Sequence[tuple[int, int]]) -> tuple[Rung, ...]:
+    """The rungs that so many recipes climb: a third goes on each time, never fewer than the reference and one other.
+
+    >>> [rung.recipes for rung in halve(40, stages(5, 3))]
+    [40, 14, 5]
+    """
+    found = []
+    for folds, seeds in ahead:
+        found.append(Rung(recipes, folds, seeds))
+        recipes = max(2, math.ceil(recipes / KEPT))
+    return tuple(found)
+
+
+def runs_of(rungs: Sequence[Rung], done: int = 0) -> int:
+    """How many runs the rungs need when each recipe that enters has `done` of them.
+
+    >>> runs_of(halve(9, stages(5, 3)))  # 9 x 2, then 3 x 3 more, then 2 x 10 more
+    47
+    """
+    total = 0
+    for rung in rungs:
+        total += rung.recipes * (rung.runs - done)
+        done = rung.runs
+    return total
+
+
+def plan(recipes: int, folds: int, seeds: int, runs: float, *, climbed: int = 0) -> tuple[Rung, ...]:
+    """The rungs that fit into so many runs; empty when none do.
+
+    As many seeds as fit while at least ENOUGH recipes can enter (or all there are), else fewer seeds; then as many
+    recipes as fit.
+
+    Args:
+        recipes: How many may enter, the reference among them.
+        folds: All folds.
+        seeds: Most seeds.
+        runs: How many runs can be afforded.
+        climbed: Rungs that are behind the recipes already.
+
+    >>> [(rung.recipes, rung.folds, rung.seeds) for rung in plan(40, 5, 3, 200)]
+    [(40, 2, 1), (14, 5, 1), (5, 5, 3)]
+    >>> [(rung.recipes, rung.folds, rung.seeds) for rung in plan(40, 5, 3, 60)]
+    [(12, 2, 1), (4, 5, 1), (2, 5, 3)]
+    >>> plan(40, 5, 3, 9)
+    ()
+    """
+    shapes = [all_stages for count in range(seeds, 0, -1) if len(all_stages := stages(folds, count)) > climbed]
+    for all_stages in shapes:
+        ahead = all_stages[climbed:]
+        done = all_stages[climbed - 1][0] * all_stages[climbed - 1][1] if climbed else 0
+        most = next((n for n in range(recipes, 1, -1) if runs_of(halve(n, ahead), done) <= runs), 0)
+        if most >= min(recipes, ENOUGH) or (most and all_stages == shapes[-1]):
+            return halve(most, ahead)
+    return ()
+
+
+def fewest_runs(folds: int) -> int:
+    """What the least tuning takes: the reference and one other recipe, on all folds.
+
+    >>> fewest_runs(5)
+    10
+    """
+    return runs_of(halve(2, stages(folds, 1)))

@@ -1,0 +1,144 @@
+"""The folder of a tuning, and what it remembers.
+
+tune.json       what was asked for, every rung with its scores, the choice and why
+manifest.csv, splits_<k>.csv   the folds, the same for all recipes
+recipes/<name>  one folder per recipe with its runs, fold0, fold1, ..., fold0-seed1; the chosen one and the reference
+                are cross-validations, to be used like any other
+report.html     what was tried and why this one; report/ compares it with the reference
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pams_mil import __version__, atomic
+from pams_mil.data.bags.filenames import file_names
+from pams_mil.engine.run.cv_folder import CrossValidationFolder
+from pams_mil.engine.run.folder import read_json
+from pams_mil.engine.run.identity import nested_differences
+from pams_mil.engine.tuning.choice import RecipeScore
+from pams_mil.errors import RunError
+
+TIMES = ("seconds", "runs", "busy", "parallel")
+
+
+@dataclass
+class RungRecord:
+    """A rung that was started: who is compared on what, and the scores.
+
+    When time was up within the first rung, `scores` are of the recipes that were measured until then, and the rung is
+    not `complete`. A later rung is scored once it is complete.
+    """
+
+    recipes: list[str]
+    folds: int
+    seeds: list[int]
+    scores: list[RecipeScore] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    complete: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "recipes": self.recipes,
+            "folds": self.folds,
+            "seeds": self.seeds,
+            "scores": [score.to_json() for score in self.scores],
+            "failed": self.failed,
+            "complete": self.complete,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> RungRecord:
+        """A rung as `to_json` wrote it."""
+        scores = [RecipeScore.from_json(score) for score in content["scores"]]
+        return cls(
+            list(content["recipes"]), content["folds"], list(content["seeds"]), scores, dict(content["failed"]),
+            bool(content["complete"]),
+        )  # fmt: skip
+
+
+@dataclass
+class TuningFolder:
+    """The paths of a tuning and its record."""
+
+    path: Path
+    asked: dict[str, Any] = field(default_factory=dict)
+    rungs: list[RungRecord] = field(default_factory=list)
+    choice: dict[str, Any] = field(default_factory=dict)
+    time: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMES, 0.0) | {"parallel": 1.0})
+    """What `TimedEngine` counts."""
+
+    @property
+    def file(self) -> Path:
+        """The record."""
+        return self.path / "tune.json"
+
+    @property
+    def manifest_file(self) -> Path:
+        """The cohort with a column for every fold."""
+        return self.path / "manifest.csv"
+
+    @property
+    def recipes(self) -> Path:
+        """The folder of all recipes."""
+        return self.path / "recipes"
+
+    @property
+    def report_file(self) -> Path:
+        """The page."""
+        return self.path / "report.html"
+
+    def recipe(self, name: str) -> CrossValidationFolder:
+        """The folder of a recipe."""
+        return CrossValidationFolder(self.recipes / file_names([name])[name])
+
+    @property
+    def decisive(self) -> tuple[int, RungRecord]:
+        """The last rung that has scores, with its number from 0: the one that the choice is made on."""
+        return [(number, rung) for number, rung in enumerate(self.rungs) if rung.scores][-1]
+
+    def open(self, asked: dict[str, Any]) -> None:
+        """Start a tuning here, or take up the one that was started with the same settings."""
+        plain = json.loads(json.dumps(asked))
+        before = read_json(self.file)
+        if not before:
+            self.asked = plain
+            self.save()
+            return
+        changes = nested_differences(before.get("asked"), plain)
+        if changes:
+            key, was, now = changes[0]
+            name = {"slides_and_folds": "slides, labels or folds (digest)", "classes": "the class hierarchy (digest)"}
+            raise RunError(
+                f"{self.path} holds another tuning: {name.get(key, key)} was {was!r} and is now {now!r}. Repeat the "
+                "command that it was started with (the budget may change), or choose another folder with --out."
+            )
+        self.asked = plain
+        self.rungs = [RungRecord.from_json(rung) for rung in before.get("rungs", [])]
+        self.time |= before.get("time", {})
+
+    def save(self) -> None:
+        """Write the record."""
+        atomic.write_json(self.file, self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable JSON form."""
+        return {
+            "pams_mil": __version__,
+            "asked": self.asked,
+            "time": self.time,
+            "rungs": [rung.to_json() for rung in self.rungs],
+            "choice": self.choice,
+        }
+
+    def forget_weights(self, names: Sequence[str]) -> None:
+        """Delete the weights of recipes that were dropped; their validation predictions stay."""
+        for name in names:
+            for kind in ("last", "best"):
+                for file in self.recipe(name).path.glob(f"fold*/{kind}.safetensors"):
+                    file.unlink(missing_ok=True)

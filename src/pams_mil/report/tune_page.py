@@ -1,0 +1,116 @@
+"""The page of a tuning: what was tried, where each recipe was dropped, and why the chosen one was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from pams_mil.evaluate.audit import Audit
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.report.charts import short
+from pams_mil.report.page import environment
+
+
+def tune_page(
+    record: Mapping[str, Any], hierarchy: ClassHierarchy, audits: Mapping[str, Audit], held_out: int = 0
+) -> str:
+    """The record of a tuning (`tune.json`) and the comparisons of its choice as one HTML page.
+
+    Args:
+        record: What `tune.json` holds.
+        hierarchy: The class hierarchy.
+        audits: Comparisons of the choice with the reference by the folder of their page, beside this one.
+        held_out: Slides that were in no fold.
+    """
+    scored = [rung for rung in record["rungs"] if rung["scores"]]
+    return (
+        environment()
+        .get_template("tune.html.j2")
+        .render(
+            record=record,
+            choice=record["choice"],
+            reference=record["asked"]["reference"],
+            hierarchy=hierarchy,
+            rungs=scored,
+            rows=recipe_rows(record),
+            charts=[
+                score_chart(rung["scores"], record["choice"]["recipe"], record["asked"]["reference"]) for rung in scored
+            ],
+            audits=audits,
+            held_out=held_out,
+        )
+    )
+
+
+def recipe_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every recipe of the space: its scores by rung, and what became of it; the furthest and best first."""
+    rungs, choice = record["rungs"], record["choice"]["recipe"]
+    found = []
+    for name, words in record["asked"]["in_words"].items():
+        scores = [next((s for s in rung["scores"] if s["recipe"] == name), None) for rung in rungs]
+        entered = [number for number, rung in enumerate(rungs) if name in rung["recipes"]]
+        failure = next((rung["failed"][name] for rung in rungs if name in rung["failed"]), "")
+        reached = [number for number, score in enumerate(scores) if score is not None]
+        last = scores[reached[-1]] if reached else None
+        found.append(
+            {
+                "name": name,
+                "words": words,
+                "scores": scores,
+                "chosen": name == choice,
+                "failure": failure,
+                "fate": _fate(name, entered, reached, len(rungs), failure, choice, record["asked"]["reference"]),
+                "order": (-len(reached), 0.0 if last is None else -last["severity_auc"]),
+            }
+        )
+    return sorted(found, key=lambda row: row["order"])
+
+
+def _fate(
+    name: str, entered: Sequence[int], reached: Sequence[int], rungs: int, failure: str, choice: str, reference: str
+) -> str:
+    if name == choice:
+        return "chosen"
+    if failure:
+        return "failed"
+    if not entered:
+        return "not tried"
+    if name == reference:
+        return "the reference"
+    if not reached or reached[-1] != entered[-1]:
+        return f"not finished in rung {entered[-1] + 1}"
+    return "measured to the end" if entered[-1] == rungs - 1 else f"dropped after rung {entered[-1] + 1}"
+
+
+def score_chart(scores: Sequence[Mapping[str, Any]], chosen: str, reference: str) -> Markup:
+    """Severity AUC of a rung's recipes with one standard error to each side, the best first."""
+    row, left, width, top = 22, 230, 240, 26
+    low = min(score["severity_auc"] - score["standard_error"] for score in scores)
+    high = max(score["severity_auc"] + score["standard_error"] for score in scores)
+    span = max(high - low, 1e-6)
+
+    def x(value: float) -> float:
+        return float(left + (value - low) / span * width)
+
+    height = top + row * len(scores) + 8
+    parts = [f'<svg viewBox="0 0 {left + width + 60} {height}" role="img" aria-label="severity AUC of the recipes">']
+    for step in range(3):
+        value = low + step / 2 * span
+        parts.append(f'<line x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{top - 6}" y2="{height - 8}" class="grid"/>')
+        parts.append(f'<text x="{x(value):.1f}" y="{top - 12}" class="mid dim">{100 * value:.1f}</text>')
+    for place, score in enumerate(scores):
+        y = top + place * row + 10
+        name, value, error = score["recipe"], score["severity_auc"], score["standard_error"]
+        style = "s1" if name == chosen else "s0" if score["within_one_standard_error"] else "s5"
+        mark = " (reference)" if name == reference else ""
+        label = escape(short(f"{name}{mark}", 36))
+        weight = ' style="font-weight:700"' if name == chosen else ""
+        parts.append(f'<text x="{left - 12}" y="{y + 4}" class="end"{weight}>{label}</text>')
+        ends = f'x1="{x(value - error):.1f}" x2="{x(value + error):.1f}" y1="{y}" y2="{y}"'
+        parts.append(f'<line {ends} class="{style}" stroke-width="1.5"/>')
+        parts.append(f'<circle cx="{x(value):.1f}" cy="{y}" r="4.5" class="{style}"/>')
+        parts.append(f'<text x="{left + width + 10}" y="{y + 4}">{100 * value:.1f}</text>')
+    parts.append("</svg>")
+    return Markup("".join(parts))  # noqa: S704  text is escaped above
