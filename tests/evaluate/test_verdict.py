@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -87,3 +88,22 @@ def test_all_right_and_two_slides_give_words():
     for rows in ([0, 1], [0], [2, 9]):
         pair = (model.take(np.asarray(rows)) for model in (one, two))
         assert verdict(compare(*pair, resamples=20)).startswith(("Only ", "one and two are not compared"))
+
+
+def test_the_interval_goes_with_the_words_more_and_less():
+    """A number of points, more or less, lies in the interval printed behind it."""
+    one, _ = twins(rows=300, patients=60)
+    rng, seen = np.random.default_rng(5), set()
+    for kappa in (0.5, 0.7, 1.4, 2.0):
+        p = one.probabilities + rng.random(one.probabilities.shape) * 0.3
+        other = redecide(
+            replace(one, name="other", probabilities=p / p.sum(1, keepdims=True)), rule="kappa", kappa=kappa
+        )
+        for pair in ((one, other), (other, one)):
+            sentence = verdict(compare(*pair, resamples=100))
+            found = re.search(r"it misses (\S+) points (more|less), 95 % interval (\S+) to (\S+),", sentence)
+            if found:
+                points, low, high = (float(found[at]) for at in (1, 3, 4))
+                assert low <= points <= high, sentence
+                seen.add(found[2])
+    assert seen == {"more", "less"}

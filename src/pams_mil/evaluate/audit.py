@@ -83,8 +83,12 @@ class Audit:
 
     @property
     def cautions(self) -> list[str]:
-        """What must be said before any score, model by model."""
-        return [f"{model.name}: {caution.message}" for model in self.models for caution in model.cautions]
+        """What must be said before any score, once for all models that it is true of."""
+        said: dict[str, list[str]] = {}
+        for model in self.models:
+            for caution in model.cautions:
+                said.setdefault(caution.message, []).append(model.name)
+        return [f"{', '.join(names)}: {message}" for message, names in said.items()]
 
     @property
     def verdicts(self) -> list[str]:

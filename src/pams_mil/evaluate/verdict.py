@@ -90,7 +90,7 @@ def _at_equal_alarms(comparison: Comparison, gap: Gap, candidate: bool) -> str:
     points = f"{100 * abs(gap.difference):.1f} points {'less' if fewer else 'more'}"
     settled = not _few(comparison) and _separate(gap)
     words = "the difference is not settled" if settled else "they do not differ"
-    return f"at equal false alarms {words} (it misses {points}{_evidence(gap, candidate)})"
+    return f"at equal false alarms {words} (it misses {points}{_evidence(gap, candidate == fewer)})"
 
 
 def _no_worse_in_both(comparison: Comparison, differences: dict[str, Difference], match: Matched | None) -> str:
@@ -137,7 +137,7 @@ def _shares(difference: Difference, candidate: bool, of: str = "") -> str:
 
 
 def _evidence(gap: Gap, candidate: bool) -> str:
-    """Interval of how much less the named model misses, and p."""
+    """Interval of how much less the candidate (or else the reference) misses, and p."""
     bounds = (0 - gap.interval[1], 0 - gap.interval[0]) if candidate else gap.interval
     interval = "" if math.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
     return f"{interval}{'' if gap.p is None else f', p = {gap.p:.2g}'}"
