@@ -70,10 +70,10 @@ def measure(cohort: TruthCohort, evidence: list, name: str, pairs: list[tuple[in
     """[pairs, columns]; NaN where a number is not defined."""
     strategy_name, options = STRATEGIES[name]
     strategy, rank = create_remix(strategy_name, **options), rankings(cohort, evidence).get(name)
-    bags = cohort.bags
+    bags, carriers = cohort.bags, cohort.carriers
     rows = []
     for number, (a, b) in enumerate(pairs):
-        carrier = cohort.carriers[a]
+        carrier = carriers[a]
         known = {"evidence": evidence[a]} if getattr(strategy, "needs_evidence", False) else {}
         mixed = strategy(bags[a], bags[b], torch.Generator().manual_seed(number), **known)
         chosen = carrier[mixed.rows_from(0).numpy()]

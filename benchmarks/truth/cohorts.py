@@ -1,7 +1,7 @@
 """Cohorts in which the class of every instance is known: two made ones, and a folder of real bags if given.
 
 The real folder holds `h5_files/<slide_id>.h5`, `labels.csv` (case_id, slide_id, label) and `instance_labels.csv`
-(slide_id, row, label). Instance labels serve to score what a remix selects, never to select.
+(slide_id, row, label). Instance labels serve to score what a remix selects or a model sees, never to select or train.
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ class TruthCohort:
     bags: list[Tensor]
     targets: np.ndarray
     patients: list[str]
-    carriers: list[np.ndarray]
-    """Per bag, which instances are of the bag's class."""
+    instances: list[np.ndarray]
+    """Per bag, the class of every instance; -1 where it has none."""
+
+    @property
+    def carriers(self) -> list[np.ndarray]:
+        """Per bag, which instances are of the bag's class."""
+        return [own == target for own, target in zip(self.instances, self.targets, strict=True)]
 
     @property
     def ranks(self) -> list[int]:
@@ -60,8 +65,9 @@ def _made(name: str, hierarchy: ClassHierarchy, slides) -> TruthCohort:
         bags=[torch.from_numpy(np.asarray(slide.bag.features, dtype=np.float32)) for slide in made],
         targets=np.array([hierarchy.index(label) for label in labels]),
         patients=[slide.record.patient_id for slide in made],
-        carriers=[
-            np.array([own == label for own in slide.instance_labels]) for slide, label in zip(made, labels, strict=True)
+        instances=[
+            np.array([hierarchy.index(own) if own in hierarchy.names() else -1 for own in slide.instance_labels])
+            for slide in made
         ],
     )
 
@@ -78,12 +84,12 @@ def real(folder: Path, classes: str = "bethesda") -> TruthCohort:
     truth: dict[str, dict[int, str]] = {}
     for row in _read_rows(folder / "instance_labels.csv"):
         truth.setdefault(row["slide_id"], {})[int(row["row"])] = row["label"]
-    bags, carriers = [], []
+    bags, instances = [], []
     for slide in slides:
         with h5py.File(folder / "h5_files" / f"{slide['slide_id']}.h5") as file:
             bags.append(torch.from_numpy(file["features"][:]).float())
         own = truth[slide["slide_id"]]
-        carriers.append(np.array([own[row] == slide["label"] for row in range(len(bags[-1]))]))
+        instances.append(np.array([hierarchy.index(own[row]) for row in range(len(bags[-1]))]))
     return TruthCohort(
         name=folder.name,
         hierarchy=hierarchy,
@@ -91,7 +97,7 @@ def real(folder: Path, classes: str = "bethesda") -> TruthCohort:
         bags=bags,
         targets=np.array([hierarchy.index(slide["label"]) for slide in slides]),
         patients=[slide["case_id"] for slide in slides],
-        carriers=carriers,
+        instances=instances,
     )
 
 

@@ -1,0 +1,125 @@
+"""What trained models say of single instances, scored against the truth of every instance.
+
+    pams bench experiments/cric-models.yaml --out BENCH
+    python benchmarks/instance_truth.py BENCH --real cric
+
+FOLDER holds h5_files/, labels.csv and instance_labels.csv. Every model is scored on the slides that it was tested on.
+
+Within a slide, for those that hold other instances too: the AUC of telling the instances that carry the slide's label,
+by attention, by evidence for that class (as `pams heatmap` draws it), and by the probability that the instance alone is
+at least as urgent. Over all slides' instances together: the AUC of telling instances that are at least k, and their
+mean probability less their share, averaged over boundaries k; only probabilities can be compared across slides. In
+brackets half widths of 95 % intervals, patients resampled.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score
+
+from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.tile_evidence import at_least, each_alone, evidence
+from pams_mil.models.core.batch import BagBatch
+from pams_mil.remix import score_evidence
+from pams_mil.tables import read_table
+from truth.cohorts import TruthCohort, real
+
+RESAMPLES = 500
+WITHIN = ("attention", "evidence", "alone at least as urgent")
+
+
+def look(cohort: TruthCohort, cell: Path) -> dict[int, dict[str, np.ndarray]]:
+    """Per tested slide, the rankings of its instances and their probabilities [n, boundaries]."""
+    learner = load_run(cell).learner
+    index = {slide: number for number, slide in enumerate(cohort.slide_ids)}
+    ranks = cohort.hierarchy.ranks().tolist()
+    found = {}
+    for slide in read_table(cell / "predictions.csv")["slide_id"]:
+        number = index[slide]
+        bag, target = cohort.bags[number], int(cohort.targets[number])
+        attention = learner.predict(BagBatch.single(bag, slide), attention=True).attention[-1].double().numpy()
+        alone = each_alone(learner, bag, slide)[-1]
+        found[number] = {
+            "attention": attention,
+            "evidence": evidence(alone, attention)[:, target],
+            "alone at least as urgent": alone[:, ranks.index(ranks[target]) :].sum(1),
+            "boundaries": np.stack(list(at_least(alone, ranks).values()), axis=1),
+        }
+    return found
+
+
+def within(cohort: TruthCohort, values: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """AUC of every slide where it is defined, and whose slides they are."""
+    carriers, aucs, patients = cohort.carriers, [], []
+    for number, ranking in values.items():
+        if 0 < carriers[number].sum() < len(carriers[number]):
+            aucs.append(roc_auc_score(carriers[number], ranking))
+            patients.append(cohort.patients[number])
+    return np.array(aucs), np.array(patients)
+
+
+def across(cohort: TruthCohort, probabilities: dict[int, np.ndarray]) -> tuple[float, float]:
+    """Over all instances: the mean AUC over boundaries, and the mean gap between probability and share."""
+    ranks = cohort.hierarchy.ranks()
+    p = np.concatenate(list(probabilities.values()))
+    own = np.concatenate(
+        [np.where(truth < 0, -1, ranks[truth]) for truth in (cohort.instances[n] for n in probabilities)]
+    )
+    steps = [(k, rank) for k, rank in enumerate(sorted(set(ranks.tolist()))[1:]) if 0 < (own >= rank).mean() < 1]
+    aucs = [roc_auc_score(own >= rank, p[:, k]) for k, rank in steps]
+    return float(np.mean(aucs)), float(np.mean([p[:, k].mean() - (own >= rank).mean() for k, rank in steps]))
+
+
+def half_width(values: np.ndarray, patients: np.ndarray) -> float:
+    """Half the 95 % interval of the mean, patients resampled."""
+    members = [np.flatnonzero(patients == one) for one in np.unique(patients)]
+    random = np.random.default_rng(0)
+    means = [
+        values[np.concatenate([members[i] for i in random.integers(len(members), size=len(members))])].mean()
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(high - low) / 2
+
+
+def shown(cohort: TruthCohort, values: dict[int, np.ndarray]) -> str:
+    """The mean AUC within slides and the half width of its interval."""
+    aucs, patients = within(cohort, values)
+    return f"{aucs.mean():.3f} ({half_width(aucs, patients):.3f})"
+
+
+def main() -> None:
+    """Score every model of a benchmark, and the discriminants of SFR's `selection=evidence` beside them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bench", type=Path, help="folder of `pams bench`")
+    parser.add_argument("--real", type=Path, required=True, help="h5_files/, labels.csv, instance_labels.csv")
+    parser.add_argument("--classes", default="bethesda")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    cohort = real(given.real, given.classes)
+    scores = score_evidence(cohort.bags.__getitem__, cohort.ranks, cohort.patients)
+    known = {number: one.numpy() for number, one in enumerate(scores) if one is not None}
+    usable = [number for number, own in enumerate(cohort.carriers) if 0 < own.sum() < len(own)]
+    print(f"{len(usable)} of {len(cohort.bags)} slides hold other instances than those of their label")
+    print(f"discriminants of selection=evidence, {len(known)} slides: AUC {shown(cohort, known)}\n")
+    arms: dict[str, list[dict[int, dict[str, np.ndarray]]]] = defaultdict(list)
+    for cell in sorted((given.bench / "cells").iterdir()):
+        if (cell / "predictions.csv").is_file():
+            model, method, seed = cell.name.replace("%25", "%").split("--")[:3]
+            arms[f"{model}; {method}; {seed}"].append(look(cohort, cell))
+    print("| model; method; seed | slides | " + " | ".join(WITHIN) + " | all instances: AUC | probability − share |")
+    print("|---|---|---|---|---|---|---|")
+    for name, folds in arms.items():
+        slides = {number: values for fold in folds for number, values in fold.items()}
+        cells = [shown(cohort, {number: values[kind] for number, values in slides.items()}) for kind in WITHIN]
+        auc, gap = across(cohort, {number: values["boundaries"] for number, values in slides.items()})
+        print(f"| {name} | {len(slides)} | {' | '.join(cells)} | {auc:.3f} | {gap:+.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
