@@ -78,6 +78,8 @@ def test_rungs_climb_and_the_reference_is_in_all(finished: tuple[Path, dict]) ->
     assert found["time"]["runs"] == 5 * 2 + 2 + 2 * 3
     record = json.loads((out / "tune.json").read_text())
     assert record["choice"] == found["choice"]
+    assert len(found["choice"]["each_seed"]) == 2
+    assert (found["by_fold"] is None) == (set(found["chosen_by_fold"]) <= {found["choice"]["recipe"]})
 
 
 def test_the_choice_is_a_cross_validation_like_any_other(cohort: Path, finished: tuple[Path, dict], tmp_path) -> None:

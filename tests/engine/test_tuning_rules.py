@@ -10,12 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference import tuning as reference
 
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.run_config import configure
+from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.tuning.choice import RecipeScore, choose, score_recipes, survivors
+from pams_mil.engine.tuning.nested_choice import choices_by_fold, predictions_by_fold
 from pams_mil.engine.tuning.recipes import REFERENCE, load_space, recipe
 from pams_mil.engine.tuning.schedule import ENOUGH, fewest_runs, halve, plan, runs_of, stages
 from pams_mil.engine.tuning.simplicity import in_words, parts_of, simplicity
 from pams_mil.errors import ConfigError, RunError
+from pams_mil.evaluate.predictions import Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import severity_auc
 
@@ -89,6 +94,45 @@ def test_one_standard_error_by_hand():
     ]
     assert choose(scores, {"far": 0, "near": 1, "fancy": 2}).name == "near"
     assert choose(scores, {"far": 0, "near": 2, "fancy": 1}).name == "fancy"
+
+
+def test_the_choice_of_a_fold_does_not_depend_on_the_labels_that_it_tests():
+    """Fold 0 tests patients p0 to p3; scrambling their labels may change any other fold's choice, never its own."""
+    rng = np.random.default_rng(3)
+    target = np.tile([0, 1, 2], 8)
+    slides, patients = [f"s{k:02d}" for k in range(24)], [f"p{k // 2}" for k in range(24)]
+    p = {name: rng.dirichlet(np.ones(3), 24) + shift * np.eye(3)[target] for name, shift in (("a", 0.3), ("b", 0.4))}
+    p = {name: value / value.sum(1, keepdims=True) for name, value in p.items()}
+    parts = [tuple("test" if k // 8 == fold else "train" for k in range(24)) for fold in range(3)]
+    records = tuple(SlideRecord(s, q, THREE.names()[t]) for s, q, t in zip(slides, patients, target, strict=True))
+
+    def choices(labels):
+        said = {
+            name: Predictions(name, THREE, slides, labels, value.argmax(1), value, patients)
+            for name, value in p.items()
+        }
+        return choices_by_fold(said, Manifest(records), Split(tuple(parts)), {"a": 0, "b": 1})
+
+    plain, seen = choices(target), set()
+    for seed in range(12):
+        scrambled = target.copy()
+        scrambled[:8] = np.random.default_rng(seed).permutation(target[:8])
+        found = choices(scrambled)
+        assert found[0] == plain[0]
+        seen.add(tuple(found))
+    assert len(seen) > 1  # the other folds do look at these labels
+
+
+def test_every_fold_is_predicted_by_its_own_choice(tmp_path):
+    folders = [CrossValidationFolder(tmp_path / name) for name in ("a", "b")]
+    for number, folder in enumerate(folders):
+        p = np.full((3, 3), 0.1) + 0.7 * np.eye(3)[[number] * 3]
+        tags = {"fold": ["0", "1", "1 2"]}
+        said = Predictions("x", THREE, ["s0", "s1", "s2"], np.array([0, 1, 2]), p.argmax(1), p, ["p"] * 3, tags)
+        write_predictions(folder.predictions_file, said)
+    found = predictions_by_fold([folders[0], folders[1], folders[0]], THREE)
+    assert found.predicted.tolist() == [0, 1, 1]
+    assert found.probabilities[:, 0].tolist() == pytest.approx([0.8, 0.1, 0.1])
 
 
 @given(st.integers(2, 80), st.integers(3, 10), st.integers(1, 4), st.integers(0, 400))

@@ -83,15 +83,18 @@ def tune(
     runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
     tuning = _run(task, out, runner, budget)
     name = str(tuning.folder.choice["recipe"])
+    by_fold = tuning.by_fold()
     with progress_bar() as progress:
         audits = {"report": _audit(_out_of_fold(tuning, name), resamples, progress)}
+        if set(by_fold) - {name}:
+            audits["report_by_fold"] = _audit(_by_fold(tuning, by_fold), resamples, progress)
         if held_out:
             say(f"Predicting the {held_out:,} slides that were held out.")
             models = _held_out(tuning, name, manifest, task, reading)
             audits["report_held_out"] = _audit(models, resamples, progress)
-    _write(tuning, audits, held_out)
+    _write(tuning, audits, by_fold, held_out)
     if json:
-        _print_json(tuning, audits)
+        _print_json(tuning, audits, by_fold)
     else:
         _show(tuning.folder, audits)
     folder = tuning.folder.recipe(name).path
@@ -138,7 +141,7 @@ def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:
         with grid_bar() as tell:
             tuning = Tuning(task, out, engine, budget, say=say, progress=lambda share, _: tell(share, ""))
             chosen = tuning.run()
-            done = tuning.finish([REFERENCE, chosen.name])
+            done = tuning.finish([REFERENCE, chosen.name, *tuning.by_fold()])
     except KeyboardInterrupt:
         say(f"Stopped; what was trained is in {out}. Go on with the same command.")
         raise typer.Exit(130) from None
@@ -161,6 +164,15 @@ def _out_of_fold(tuning: Tuning, name: str) -> list[Predictions]:
         read_predictions(tuning.folder.recipe(one).predictions_file, hierarchy, name=one)
         for one in dict.fromkeys((REFERENCE, name))
     ]
+
+
+def _by_fold(tuning: Tuning, by_fold: list[str]) -> list[Predictions]:
+    """The reference, and each fold by the recipe that was chosen without its test patients."""
+    from pams_mil.engine.tuning.nested_choice import predictions_by_fold
+
+    folders = [tuning.folder.recipe(one) for one in by_fold]
+    reference = _out_of_fold(tuning, by_fold[0])[0]
+    return [reference, predictions_by_fold(folders, tuning.task.hierarchy)]
 
 
 def _held_out(
@@ -190,7 +202,7 @@ def _audit(models: list[Predictions], resamples: int, progress: Any) -> Audit:
     return audit(models, resamples=resamples, progress=progress)
 
 
-def _write(tuning: Tuning, audits: dict[str, Audit], held_out: int) -> None:
+def _write(tuning: Tuning, audits: dict[str, Audit], by_fold: list[str], held_out: int) -> None:
     """The comparison's pages, and the page of the tuning, which links to them."""
     from pams_mil import atomic
     from pams_mil.cli.audit import write
@@ -199,11 +211,11 @@ def _write(tuning: Tuning, audits: dict[str, Audit], held_out: int) -> None:
     folder = tuning.folder
     for name, result in audits.items():
         write(result, folder.path / name)
-    page = tune_page(folder.to_json(), tuning.task.hierarchy, audits, held_out)
+    page = tune_page(folder.to_json(), tuning.task.hierarchy, audits, by_fold=by_fold, held_out=held_out)
     atomic.write_text(folder.report_file, page)
 
 
-def _print_json(tuning: Tuning, audits: dict[str, Audit]) -> None:
+def _print_json(tuning: Tuning, audits: dict[str, Audit], by_fold: list[str]) -> None:
     from pams_mil.atomic import strict_json
 
     record = tuning.folder.to_json()
@@ -211,6 +223,8 @@ def _print_json(tuning: Tuning, audits: dict[str, Audit]) -> None:
         **record,
         "folder": str(tuning.folder.recipe(record["choice"]["recipe"]).path),
         "out_of_fold": audits["report"].to_json(),
+        "chosen_by_fold": by_fold,
+        "by_fold": audits["report_by_fold"].to_json() if "report_by_fold" in audits else None,
         "held_out": audits["report_held_out"].to_json() if "report_held_out" in audits else None,
     }
     print(strict_json(found))
@@ -240,8 +254,13 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
         style="dim", highlight=False,
     )  # fmt: skip
     output.print(folder.choice["why"], highlight=False, markup=False)
+    places = {
+        "report": "Out-of-fold test parts",
+        "report_by_fold": "Chosen anew for every fold, without its test slides",
+        "report_held_out": "Slides that were held out",
+    }
     for name, result in audits.items():
-        where = "Slides that were held out" if name == "report_held_out" else "Out-of-fold test parts"
+        where = places[name]
         output.print()
         for sentence in result.verdicts or [f"{result.models[0].name} itself is chosen: nothing to compare."]:
             output.print(f"{where}: {sentence}", style="bold", highlight=False, markup=False)

@@ -12,9 +12,21 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.charts import short
 from pams_mil.report.page import environment
 
+PLACES = {
+    "report": "Out-of-fold test parts, every slide by the runs that saw none of its patient's",
+    "report_by_fold": "The same with the choice made anew for every fold, without the patients that the fold tests",
+    "report_held_out": "Slides that were held out of everything, by all runs together",
+}
+"""What a comparison was made on, by the folder of its page."""
+
 
 def tune_page(
-    record: Mapping[str, Any], hierarchy: ClassHierarchy, audits: Mapping[str, Audit], held_out: int = 0
+    record: Mapping[str, Any],
+    hierarchy: ClassHierarchy,
+    audits: Mapping[str, Audit],
+    *,
+    by_fold: Sequence[str] = (),
+    held_out: int = 0,
 ) -> str:
     """The record of a tuning (`tune.json`) and the comparisons of its choice as one HTML page.
 
@@ -22,6 +34,7 @@ def tune_page(
         record: What `tune.json` holds.
         hierarchy: The class hierarchy.
         audits: Comparisons of the choice with the reference by the folder of their page, beside this one.
+        by_fold: The recipe that was chosen anew for each fold; empty when that was not done.
         held_out: Slides that were in no fold.
     """
     scored = [rung for rung in record["rungs"] if rung["scores"]]
@@ -39,7 +52,10 @@ def tune_page(
                 score_chart(rung["scores"], record["choice"]["recipe"], record["asked"]["reference"]) for rung in scored
             ],
             audits=audits,
+            by_fold=by_fold,
             held_out=held_out,
+            places=PLACES,
+            together=next(s["severity_auc"] for s in scored[-1]["scores"] if s["recipe"] == record["choice"]["recipe"]),
         )
     )
 

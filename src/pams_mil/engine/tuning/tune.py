@@ -24,6 +24,7 @@ from pams_mil.engine.grid.cross_validation import CrossValidation, cells, cross_
 from pams_mil.engine.grid.grid import Engine, Progress, run_cells
 from pams_mil.engine.run.blueprint import complete
 from pams_mil.engine.tuning.choice import RecipeScore, choose, survivors
+from pams_mil.engine.tuning.nested_choice import choices_by_fold
 from pams_mil.engine.tuning.recipes import REFERENCE, Space
 from pams_mil.engine.tuning.schedule import KEPT, Rung, fewest_runs, plan, runs_of, stages
 from pams_mil.engine.tuning.simplicity import Simplicity, in_words, simplicity
@@ -33,6 +34,7 @@ from pams_mil.engine.tuning.validation_scores import read_validation, score_vali
 from pams_mil.errors import RunError, counted
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.operating import severity_auc
 
 PILOTS = 4
 """Recipes, spread over the space, that are run on one fold first to see how long a run takes."""
@@ -154,11 +156,22 @@ class Tuning:
             )  # fmt: skip
         return found
 
-    def validation(self, name: str, rung: RungRecord) -> Predictions:
-        """What a recipe said about the validation slides of a rung."""
+    def by_fold(self) -> list[str]:
+        """The recipe chosen anew for each fold without its test patients; empty where that cannot be done."""
+        task, (_, rung) = self.task, self.folder.decisive
+        if rung.folds < task.folds:
+            return []
+        validation = {score.name: self.validation(score.name, rung) for score in rung.scores}
+        try:
+            return choices_by_fold(validation, task.cohort, task.split, task.simplicity)
+        except RunError:  # without its test patients a fold's validation slides may all be equally urgent
+            return []
+
+    def validation(self, name: str, rung: RungRecord, *, seed: int | None = None) -> Predictions:
+        """What a recipe said about the validation slides of a rung, with all its seeds or with one."""
         folder = self.folder.recipe(name)
-        seeds = [None, *rung.seeds[1:]]
-        runs = [folder.run(fold, seed) for seed in seeds for fold in range(rung.folds)]
+        seeds = rung.seeds if seed is None else [seed]
+        runs = [folder.run(fold, None if one == rung.seeds[0] else one) for one in seeds for fold in range(rung.folds)]
         return read_validation(runs, self.task.hierarchy, name)
 
     def _climb(self) -> str:
@@ -288,6 +301,7 @@ class Tuning:
             "best": best.name,
             "within_one_standard_error": near,
             "simplicity": sorted(near, key=lambda name: self.task.simplicity[name]),
+            "each_seed": [self._alone(chosen.name, rung, seed) for seed in rung.seeds],
             "rung": number + 1,
             "folds": rung.folds,
             "seeds": rung.seeds,
@@ -296,6 +310,11 @@ class Tuning:
         }
         self.folder.save()
         return chosen
+
+    def _alone(self, name: str, rung: RungRecord, seed: int) -> float:
+        """The score of a recipe with one seed only."""
+        one = self.validation(name, rung, seed=seed)
+        return severity_auc(one.target, one.probabilities if one.probabilities is not None else [], one.hierarchy)
 
     def _keep(self) -> None:
         self.folder.time = {key: round(getattr(self.timed, key), 3) for key in TIMES}
