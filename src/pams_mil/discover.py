@@ -27,6 +27,25 @@ def available(package: str) -> tuple[str, ...]:
     return tuple(sorted(module.stem for module in modules if _MARK.search(module.read_text("utf-8"))))
 
 
+def list_methods() -> tuple[str, ...]:
+    """The names that `create_method` and `pams train --method` take.
+
+    >>> "pams" in list_methods(), "abmil" in list_models(), "sfr" in list_remixes()
+    (True, True, True)
+    """
+    return available("methods")
+
+
+def list_models() -> tuple[str, ...]:
+    """The names that `create_model` and `pams train --model` take."""
+    return available("models")
+
+
+def list_remixes() -> tuple[str, ...]:
+    """The names that `create_remix` and a method's `remix` take."""
+    return available("remix")
+
+
 def load(package: str, name: str) -> Any:
     """The object behind a name: ours by file name, anyone's by `module:attribute`."""
     if ":" in name:

@@ -5,8 +5,9 @@ Names are loaded on first use, so that reading a manifest imports neither h5py n
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pams_mil.lazy import lazy_names
 
 if TYPE_CHECKING:
     from pams_mil.data.bags.bag import Bag, BagInfo
@@ -43,8 +44,4 @@ __all__ = [
     "write_pack",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -5,8 +5,9 @@ Nothing here imports torch until a name is used, so listing the methods is insta
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pams_mil.lazy import lazy_names
 
 if TYPE_CHECKING:
     from pams_mil.methods.alignment import alignment_loss
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         WeightedCELoss,
     )
     from pams_mil.methods.method import FinestMethod, LevelMethod, Method
+    from pams_mil.methods.method_by_name import create_method
     from pams_mil.methods.msce import msce_loss
     from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective
 
@@ -44,6 +46,7 @@ _HOME = {
     "SoftLabelsLoss": "losses",
     "WeightedCELoss": "losses",
     "alignment_loss": "alignment",
+    "create_method": "method_by_name",
     "msce_loss": "msce",
 }
 
@@ -65,15 +68,8 @@ __all__ = [
     "SoftLabelsLoss",
     "WeightedCELoss",
     "alignment_loss",
+    "create_method",
     "msce_loss",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -37,7 +37,7 @@ class Method(ABC):
 
     towers: Towers = "per_level"
     remix: str | None = None
-    remix_options: Mapping[str, Any] = field(default_factory=dict)
+    remix_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     heads: ClassVar[Heads] = "linear"
     has_softmax: ClassVar[bool] = True

@@ -8,7 +8,7 @@ The weight w is the expected severity of what the model would say about a bag of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
@@ -64,7 +64,7 @@ class Msce:
     distance: Distance = "product"
     orientation: Orientation = "intended"
     detach_weight: bool = False
-    cost: CostMatrix | None = None
+    cost: CostMatrix | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         if self.alpha is not None:

@@ -19,7 +19,7 @@ License: written from the paper's equations; no official code is known.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pams_mil.errors import ParameterError
@@ -60,7 +60,7 @@ class Pams(Method):
     detach_weight: bool = False
     detach: Detach = "none"
     align_tier1: bool = False
-    costs: Sequence[CostMatrix | None] | None = None
+    costs: Sequence[CostMatrix | None] | None = field(default=None, hash=False)
     remix: str | None = "sfr"
 
     allowed_towers: ClassVar[tuple[Towers, ...]] = ("per_level", "shared")

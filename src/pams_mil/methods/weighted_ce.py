@@ -14,7 +14,7 @@ License: written from the equation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -54,7 +54,7 @@ class WeightedCrossEntropy(LevelMethod):
             1, 2, 3, ... in order of urgency at every level, equal for tied classes.
     """
 
-    weights: Sequence[float] | Literal["priority"] = "priority"
+    weights: Sequence[float] | Literal["priority"] = field(default="priority", hash=False)
 
     term: ClassVar[str] = "weighted_ce"
 

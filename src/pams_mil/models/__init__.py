@@ -5,8 +5,9 @@ Nothing here imports torch until a name is used, so listing the models is instan
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pams_mil.lazy import lazy_names
 
 if TYPE_CHECKING:
     from pams_mil.models.core.factory import create_model
@@ -40,12 +41,4 @@ __all__ = [
     "plain_kernels",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

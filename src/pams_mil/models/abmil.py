@@ -90,7 +90,7 @@ class ABMIL(MILModel):
         """Vectors [b, e] and scores [sum n_i]."""
         bags, features = len(batch), batch.features
         if not torch.is_grad_enabled():
-            return stream_pool(features, self.projection.project, self.scores, batch.groups, bags)
+            return stream_pool(features, self.projection, self.scores, batch.groups, bags)
         if pools_leanly(self.projection, self.scores, len(features)):
             return lean_pool(features, self.projection, self.scores, batch.groups, bags)
         instances = self.projection(features)

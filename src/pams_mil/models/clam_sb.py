@@ -104,7 +104,7 @@ class ClamSB(MILModel):
         """Attention-pooled vectors [b, e], and in training the instance loss of the same pass."""
         auxiliary = None
         if not torch.is_grad_enabled() and not self.training:
-            streamed = [stream_pool(bag, self.projection.project, self.scores, None, 1) for bag in batch.bags()]
+            streamed = [stream_pool(bag, self.projection, self.scores, None, 1) for bag in batch.bags()]
             pooled = [vector for vector, _ in streamed]
             weights = [scores.softmax(0) for _, scores in streamed]
         else:

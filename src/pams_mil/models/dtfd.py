@@ -171,7 +171,7 @@ class DTFD(MILModel):
         return Embedded((beta[:, None] @ pooled).squeeze(1), repeats=self.splits)
 
     def _project(self, features: Tensor) -> Tensor:
-        instances: Tensor = self.residual(self.projection.project(features))
+        instances: Tensor = self.residual(self.projection(features))
         return instances
 
     def _embed_pack(self, batch: BagBatch, tier1_head: Head | None) -> _Tiers:

@@ -58,7 +58,7 @@ class MaxPool(MILModel):
         return top, rows
 
     def _streamed(self, bag: Tensor) -> tuple[Tensor, Tensor]:
-        pieces = [self.projection.project(piece).max(0) for piece in torch.split(bag, CHUNK_ROWS)]
+        pieces = [self.projection(piece).max(0) for piece in torch.split(bag, CHUNK_ROWS)]
         top, piece = torch.stack([values for values, _ in pieces]).max(0)
         rows = torch.stack([within for _, within in pieces]).gather(0, piece[None])[0]
         return top, rows + piece * CHUNK_ROWS

@@ -113,7 +113,7 @@ class Priority(MILModel):
             scores = self._instance_scores(bag)
             return self.smooth_max(scores), scores
         if not torch.is_grad_enabled():
-            pooled, scores = stream_pool(bag, self.projection.project, self.scores, None, 1)
+            pooled, scores = stream_pool(bag, self.projection, self.scores, None, 1)
             return pooled.flatten(), scores
         instances = self.projection(bag)
         scores = at_least_float32(self.scores(instances))
@@ -124,7 +124,7 @@ class Priority(MILModel):
         if torch.is_grad_enabled():
             return at_least_float32(self.head(self.projection(bag)))
         pieces = torch.split(bag, CHUNK_ROWS)
-        return joined([at_least_float32(self.head(self.projection.project(piece))) for piece in pieces])
+        return joined([at_least_float32(self.head(self.projection(piece))) for piece in pieces])
 
     def _answers(self, vectors: Tensor) -> Tensor:
         """z, one per score, [b, ..] -> [b, scores]."""

@@ -7,8 +7,7 @@ Training only: no strategy is ever applied to validation or test bags.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from pams_mil.lazy import lazy_names
 
 _HOME = {
     "Mixed": "strategy",
@@ -22,8 +21,4 @@ _HOME = {
 
 __all__ = sorted(_HOME)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -43,11 +43,24 @@ def _pack_tensor(bags: Tensor, mask: Tensor | None, in_features: int) -> BagBatc
         expected = f"[n, {in_features}] for one bag or [b, n, {in_features}] for padded bags"
         raise ModelInputError(f"Expected a tensor {expected}, found shape {list(bags.shape)}.")
     if mask is None:
+        _refuse_padding(bags)
         return BagBatch(bags.flatten(0, 1), (bags.shape[1],) * len(bags))
     if mask.shape != bags.shape[:2]:
         raise ModelInputError(f"Expected a mask of shape {list(bags.shape[:2])}, found {list(mask.shape)}.")
     keep = mask.to(device=bags.device, dtype=torch.bool)
     return BagBatch(bags[keep], tuple(keep.sum(1).tolist()))
+
+
+def _refuse_padding(bags: Tensor) -> None:
+    """Rows of zeros behind a bag are padding, and without a mask they would be taken for tiles."""
+    if 0 in bags.shape:
+        return
+    padded = (~bags.detach()[:, -1].any(-1)).nonzero()
+    if len(padded):
+        raise ModelInputError(
+            f"Bag {int(padded[0])} of {len(bags)} ends in rows of zeros, which look like padding: pass mask=[b, n], "
+            "true where a row is an instance (all true if the zeros are meant), or packed bags, BagBatch.pack(bags)."
+        )
 
 
 def _check(batch: BagBatch, in_features: int) -> None:

@@ -143,7 +143,8 @@ class MILModel(nn.Module, ABC):
 
         Args:
             bags: packed bags, one bag [n, d], or padded bags [b, n, d].
-            mask: [b, n], true where a row of padded bags is an instance.
+            mask: [b, n], true where a row of padded bags is an instance; without one every row counts, and bags that
+                end in rows of zeros are refused.
             attention: also return the attention of every instance.
         """
         batch = as_batch(bags, mask=mask, in_features=self.in_features)

@@ -39,7 +39,7 @@ class Projection(nn.Linear):
         if torch.is_grad_enabled():
             rows: Tensor = self(features)
             return rows.mean(0)
-        sums = [self.project(piece).sum(0) for piece in torch.split(features, CHUNK_ROWS)]
+        sums = [self(piece).sum(0) for piece in torch.split(features, CHUNK_ROWS)]
         return torch.stack(sums).sum(0) / len(features)
 
     def project(self, features: Tensor) -> Tensor:

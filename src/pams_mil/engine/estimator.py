@@ -1,0 +1,174 @@
+"""PAMS as a scikit-learn classifier: bags in, probabilities out, for grid searches and cross-validation there.
+
+    PamsClassifier(["benign", "malignant"]).fit(bags, labels, groups=patients).predict_proba(bags)
+
+A bag is an array [n_i, d]; a plain table [n, d] is n bags of one row, which is how scikit-learn's own checks see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+
+from pams_mil.engine.config.run_config import configure
+from pams_mil.engine.memory_fit import fit_in_memory, probabilities_in_memory
+from pams_mil.engine.run.blueprint import make_method
+from pams_mil.errors import LabelError, ParameterError
+from pams_mil.hierarchy import ClassHierarchy
+
+Array = npt.NDArray[Any]
+
+
+class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier of bags that knows which class is more urgent.
+
+    Columns of `predict_proba` follow `classes_`, which is sorted as scikit-learn's tools expect; the order of urgency
+    is in `hierarchy_`. The same settings, bags and order of bags give the same weights bit for bit. There is no
+    validation split here: all epochs are trained and the last weights kept. `pams_mil.train` chooses an epoch, resumes,
+    and keeps the record that a study needs. `cross_val_predict(method="predict_proba")` hands labels over as numbers of
+    sorted classes, which no hierarchy of names knows; collect `predict_proba` fold by fold instead.
+
+    >>> import numpy as np
+    >>> random = np.random.default_rng(0)
+    >>> labels = ["benign", "malignant"] * 8
+    >>> bags = [random.normal(3.0 * (label == "malignant"), 1.0, (random.integers(4, 9), 5)) for label in labels]
+    >>> model = PamsClassifier(["benign", "malignant"], epochs=3, lr=1e-2).fit(bags, labels, groups=range(16))
+    >>> model.predict_proba(bags).shape, list(model.predict(bags)) == labels
+    ((16, 2), True)
+
+    Args:
+        hierarchy: Classes, least urgent first, a `ClassHierarchy`, a preset or a class file. None: the labels as they
+            come, all equally urgent; no order is ever guessed, so no mistake counts more than another.
+        method: As in `pams train --method`, a name or {"name": ..., options}.
+        model: As in `pams train --model`.
+        epochs: Passes over the bags.
+        lr: Learning rate.
+        batch: Bags per step of the optimizer, packed into one pass where the model can.
+        weight_decay: Of Adam.
+        seed: Of everything random.
+    """
+
+    n_features_in_: int
+    classes_: Array
+
+    def __init__(
+        self,
+        hierarchy: ClassHierarchy | Sequence[str] | str | None = None,
+        *,
+        method: str | Mapping[str, Any] = "pams",
+        model: str | Mapping[str, Any] = "abmil",
+        epochs: int = 20,
+        lr: float = 1e-3,
+        batch: int = 1,
+        weight_decay: float = 1e-4,
+        seed: int = 0,
+    ) -> None:
+        self.hierarchy = hierarchy
+        self.method = method
+        self.model = model
+        self.epochs = epochs
+        self.lr = lr
+        self.batch = batch
+        self.weight_decay = weight_decay
+        self.seed = seed
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> PamsClassifier:
+        """Train on bags and their labels.
+
+        Args:
+            X: A list of arrays [n_i, d], or a table [n, d] of bags with one row each.
+            y: One label per bag.
+            groups: One patient per bag: remix pairs slides of different patients; None: every bag is one.
+        """
+        bags = self._bags(X, y, reset=True)
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        if len(labels) != len(bags):
+            raise ParameterError(f"X has {len(bags)} bags and y {len(labels)} labels; expected one label per bag.")
+        hierarchy, names = self._classes(labels)
+        self.hierarchy_, self._names = hierarchy, names
+        patients = [str(i) for i in range(len(bags))] if groups is None else [str(group) for group in groups]
+        if len(patients) != len(bags):
+            raise ParameterError(f"groups has {len(patients)} patients for {len(bags)} bags; expected one per bag.")
+        config = configure(
+            "memory", classes="memory", method=self.method, model=self.model, seed=self.seed, epochs=self.epochs,
+            lr=self.lr, batch=self.batch, weight_decay=self.weight_decay,
+        )  # fmt: skip
+        remix = make_method(config.method).remix
+        if remix not in (None, "none") and all(len(bag) == 1 for bag in bags):
+            raise ParameterError(
+                f"The remix {remix!r} exchanges rows between bags, and every bag here is one row, such as the vector "
+                "of a slide encoder. Leave it out: method={'name': 'pams', 'remix': None}."
+            )
+        self.learner_ = fit_in_memory(bags, [names[label] for label in labels.tolist()], patients, hierarchy, config)
+        return self
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Probabilities [n, c] of every bag, one column per entry of `classes_`."""
+        check_is_fitted(self, "learner_")
+        bags = self._bags(X, reset=False)
+        columns = [self.hierarchy_.index(self._names[label]) for label in self.classes_.tolist()]
+        found: npt.NDArray[np.float64] = probabilities_in_memory(self.learner_, bags)[:, columns]
+        return found
+
+    def predict(self, X: Any) -> Array:
+        """The most probable class of every bag."""
+        check_is_fitted(self, "learner_")
+        chosen: Array = self.classes_[self.predict_proba(X).argmax(1)]
+        return chosen
+
+    def _classes(self, labels: Array) -> tuple[ClassHierarchy, dict[Any, str]]:
+        """The hierarchy, and the name in it of every label; sets `classes_`."""
+        found = np.unique(labels)
+        if len(found) < 2 and self.hierarchy is None:
+            raise ParameterError(f"A classifier needs at least 2 classes; the labels are all of one class, {found}.")
+        if self.hierarchy is None:
+            self.classes_ = found
+            names = {label: str(number) for number, label in enumerate(found.tolist())}
+            return ClassHierarchy.flat(list(names.values()), ties=[list(names.values())]), names
+        hierarchy = self.hierarchy
+        if isinstance(hierarchy, str):
+            hierarchy = ClassHierarchy.load(hierarchy)
+        elif not isinstance(hierarchy, ClassHierarchy):
+            hierarchy = ClassHierarchy.flat([str(name) for name in hierarchy])
+        known = hierarchy.names()
+        try:
+            names = {label: known[hierarchy.index(str(label))] for label in found.tolist()}
+        except LabelError as error:
+            raise ParameterError(f"y: {error}") from error
+        self.classes_ = np.unique([*known, *names])
+        return hierarchy, {**{name: name for name in known}, **names}
+
+    def _bags(self, X: Any, y: Any = None, *, reset: bool) -> list[Array]:
+        if not _holds_bags(X):
+            shown: dict[str, Any] = {"dtype": np.float32, "reset": reset}
+            table = validate_data(self, X, **shown) if y is None else validate_data(self, X, y, **shown)[0]
+            return [row[None] for row in np.ascontiguousarray(table)]
+        checked = (check_array(bag, dtype=np.float32, input_name=f"bag {number}") for number, bag in enumerate(X))
+        bags = [np.ascontiguousarray(bag) for bag in checked]
+        expected = bags[0].shape[1] if reset else self.n_features_in_
+        odd = [number for number, bag in enumerate(bags) if bag.shape[1] != expected]
+        if odd:
+            raise ParameterError(
+                f"Bag {odd[0]} has {bags[odd[0]].shape[1]} features per instance, and {expected} are expected: all "
+                "bags must be of one encoder."
+            )
+        self.n_features_in_ = expected
+        return bags
+
+
+def _holds_bags(X: Any) -> bool:
+    """Whether X is a sequence of bags rather than a table.
+
+    >>> _holds_bags([np.zeros((3, 2))]), _holds_bags(np.zeros((3, 2))), _holds_bags([[0.0, 1.0]])
+    (True, False, False)
+    """
+    if isinstance(X, np.ndarray) and X.dtype != object:
+        return X.ndim == 3
+    return isinstance(X, (list, tuple, np.ndarray)) and len(X) > 0 and np.ndim(X[0]) == 2

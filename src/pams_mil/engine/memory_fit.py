@@ -1,0 +1,96 @@
+"""Training on bags in memory: the steps of a run, without its folder, validation and checkpoints.
+
+For notebooks and scikit-learn. Every step is the same function of (seed, epoch, bag) as in `training.loop`; what is
+missing is what a run adds around it: a chosen epoch, resuming, and the record of what was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pams_mil.data.bags.bag import Bag
+from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.run.blueprint import Blueprint, complete
+from pams_mil.engine.run.trained_slides import TrainedSlides
+from pams_mil.engine.training.initial_learner import initial_learner, refuse_missing_init
+from pams_mil.engine.training.learner import Learner
+from pams_mil.engine.training.loop import forward, seed_everything
+from pams_mil.engine.training.one_process import OneProcess
+from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
+from pams_mil.engine.training.run_cohort import Cohort, Features
+from pams_mil.engine.training.train import training_bags
+from pams_mil.errors import RunError
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.models.core.batch import BagBatch
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class MemoryStore:
+    """Bags by slide id, as a folder or a pack would give them."""
+
+    bags: dict[str, Array]
+
+    def read(self, record: SlideRecord, *, verify: bool = True) -> Bag:
+        """The bag of a slide."""
+        return Bag(self.bags[record.slide_id])
+
+
+def fit_in_memory(
+    bags: Sequence[Array], labels: Sequence[str], patients: Sequence[str], hierarchy: ClassHierarchy, config: RunConfig
+) -> Learner:
+    """A learner trained for all epochs on bags [n_i, d]; the caller's random state is left as it was."""
+    config = complete(config.resolved())
+    refuse_missing_init(config)
+    cohort = _cohort(bags, labels, patients, hierarchy)
+    steps = training_bags(config, cohort)
+    learner, _ = initial_learner(Blueprint.of(config, hierarchy, cohort.features.width, {}), config)
+    optimizer, here = make_optimizer(learner, config.training), OneProcess()
+    learner.train()
+    with torch.random.fork_rng(devices=[]):
+        for epoch in range(config.training.epochs):
+            set_learning_rate(optimizer, learning_rate(config.training, epoch))
+            keys = steps.epoch_keys(epoch)
+            for start in range(0, len(keys), config.training.batch):
+                group = [steps[key] for key in keys[start : start + config.training.batch]]
+                for pack in [group] if learner.packs else [[bag] for bag in group]:
+                    seed_everything(here.device, pack[0].seed)
+                    loss = torch.stack(list(forward(learner, pack, here.device).values())).sum()
+                    if not torch.isfinite(loss):
+                        raise RunError(
+                            f"The loss is not finite on bag {pack[0].name!r} in epoch {epoch + 1}; lower lr."
+                        )
+                    here.backward(loss * (len(pack) / len(group)))
+                clip_gradients(here, learner, optimizer, config.training)
+                optimizer.step()
+                optimizer.zero_grad()
+    return learner.eval()
+
+
+def probabilities_in_memory(learner: Learner, bags: Sequence[Array]) -> npt.NDArray[np.float64]:
+    """Probabilities [b, c] of the finest level, in the order of the hierarchy."""
+    rows = []
+    with torch.inference_mode():
+        for number, bag in enumerate(bags):
+            outputs = learner.model(BagBatch.single(torch.from_numpy(bag), str(number)))
+            rows.append(learner.objective.probabilities(outputs)[-1].double())
+    table: npt.NDArray[np.float64] = torch.cat(rows).numpy()
+    return table
+
+
+def _cohort(bags: Sequence[Array], labels: Sequence[str], patients: Sequence[str], hierarchy: ClassHierarchy) -> Cohort:
+    names = [str(number) for number in range(len(bags))]
+    records = (SlideRecord(*row, split="train") for row in zip(names, patients, labels, strict=True))
+    manifest = Manifest(tuple(records))
+    train = BagDataset(manifest, hierarchy, MemoryStore(dict(zip(names, bags, strict=True))))
+    features = Features(int(bags[0].shape[1]), {})
+    return Cohort(hierarchy, train, train, features, TrainedSlides.of(manifest, "train"), ())

@@ -1,0 +1,110 @@
+"""The scikit-learn face: its own checks, bags of many rows, patients, urgency, and what is refused in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GroupKFold, cross_val_predict
+from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
+
+from pams_mil import ClassHierarchy, PamsClassifier
+from pams_mil.errors import ParameterError
+
+TINY = {"name": "abmil", "embedding_features": 16, "attention_features": 4}
+QUICK = (
+    "check_dont_overwrite_attributes", "check_n_features_in", "check_estimators_unfitted",
+    "check_classifiers_one_label", "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible", "check_get_params_invariance",
+    "check_do_not_raise_errors_in_init_or_set_param",
+)  # fmt: skip
+"""Of scikit-learn's checks those that take no long training; `make test-slow` runs all of them."""
+
+
+MIXING = PamsClassifier(
+    ["low", "mid", "high"], method={"name": "pams", "remix": "randommix"}, model=TINY, epochs=6, lr=2e-2
+)
+
+
+def of_vectors(**changes):
+    """On scikit-learn's tables every bag is one row, which cannot be remixed."""
+    return PamsClassifier(**{"method": {"name": "pams", "remix": None}, "model": TINY, "epochs": 1, **changes})
+
+
+def cohort(count=18, seed=0):
+    random = np.random.default_rng(seed)
+    names = ["low", "mid", "high"]
+    labels = [names[number % 3] for number in range(count)]
+    bags = [random.standard_normal((int(random.integers(4, 9)), 5)) for _ in labels]
+    for bag, label in zip(bags, labels, strict=True):
+        bag[:, names.index(label)] += 3
+    return bags, labels, [f"p{number // 2}" for number in range(count)]
+
+
+QUICK_CHECKS = [
+    pytest.param(estimator, check, id=getattr(check, "func", check).__name__)
+    for estimator, check in estimator_checks_generator(of_vectors())
+    if getattr(check, "func", check).__name__ in QUICK
+]
+
+
+@pytest.mark.parametrize(("estimator", "check"), QUICK_CHECKS)
+def test_scikit_learns_quick_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_all_of_scikit_learns_checks():
+    results = check_estimator(of_vectors(epochs=20, lr=2e-2, batch=8), on_fail=None, on_skip=None)
+    assert [row["check_name"] for row in results if row["status"] not in ("passed", "skipped")] == []
+    assert sum(row["status"] == "passed" for row in results) >= 50
+
+
+def test_bags_with_an_order_of_urgency_and_patients():
+    bags, labels, patients = cohort()
+    model = clone(MIXING).fit(bags, labels, groups=patients)
+    assert model.classes_.tolist() == ["high", "low", "mid"]
+    assert model.hierarchy_.names() == ("low", "mid", "high")
+    shares = model.predict_proba(bags)
+    assert shares.shape == (18, 3)
+    assert np.allclose(shares.sum(1), 1)
+    assert (model.predict(bags) == np.array(labels)).mean() > 0.8
+    again = clone(model).fit(bags, labels, groups=patients)
+    assert np.array_equal(again.predict_proba(bags), shares)
+
+
+def test_patients_reach_the_pairing():
+    bags, labels, _ = cohort()
+    fitted = [clone(MIXING).fit(bags, labels, groups=who) for who in (None, [str(number) for number in range(18)])]
+    assert np.array_equal(*(one.predict_proba(bags) for one in fitted))
+
+
+def test_without_an_order_no_mistake_counts_more_than_another():
+    bags, labels, _ = cohort()
+    model = PamsClassifier(method={"name": "pams", "remix": None}, model=TINY, epochs=1).fit(bags, labels)
+    assert set(model.hierarchy_.ranks().tolist()) == {0}
+    plain = PamsClassifier(method="ce", model=TINY, epochs=1).fit(bags, labels)
+    assert model.classes_.tolist() == plain.classes_.tolist() == ["high", "low", "mid"]
+
+
+def test_cross_validation_by_patient():
+    bags, labels, patients = cohort()
+    bags = np.array([bag[:4] for bag in bags])
+    found = cross_val_predict(MIXING, bags, labels, groups=patients, cv=GroupKFold(3))
+    assert set(found) <= {"low", "mid", "high"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda bags, labels: ([bag[:1] for bag in bags], labels), "every bag here is one row"),
+        (lambda bags, labels: ([*bags[:-1], bags[-1][:, :4]], labels), "Bag 17 has 4 features"),
+        (lambda bags, labels: (bags, labels[:-1]), "18 bags and y 17 labels"),
+        (lambda bags, labels: (bags, ["high", "higher", *labels[2:]]), "'higher'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(change, message):
+    bags, labels, _ = cohort()
+    with pytest.raises(ParameterError, match=message):
+        PamsClassifier(ClassHierarchy.flat(["low", "mid", "high"]), model=TINY, epochs=1).fit(*change(bags, labels))
