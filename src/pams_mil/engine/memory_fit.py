@@ -66,9 +66,7 @@ def fit_in_memory(
                     seed_everything(here.device, pack[0].seed)
                     loss = torch.stack(list(forward(learner, pack, here.device).values())).sum()
                     if not torch.isfinite(loss):
-                        raise RunError(
-                            f"The loss is not finite on bag {pack[0].name!r} in epoch {epoch + 1}; lower lr."
-                        )
+                        raise RunError(f"The loss is not finite on bag {pack[0].name!r}, epoch {epoch + 1}; lower lr.")
                     here.backward(loss * (len(pack) / len(group)))
                 clip_gradients(here, learner, optimizer, config.training)
                 optimizer.step()
