@@ -79,7 +79,7 @@ def test_rungs_climb_and_the_reference_is_in_all(finished: tuple[Path, dict]) ->
     record = json.loads((out / "tune.json").read_text())
     assert record["choice"] == found["choice"]
     assert len(found["choice"]["each_seed"]) == 2
-    assert (found["by_fold"] is None) == (set(found["chosen_by_fold"]) <= {found["choice"]["recipe"]})
+    assert (found["by_fold"] is None) == (set(found["choice"]["by_fold"]) <= {found["choice"]["recipe"]})
 
 
 def test_the_choice_is_a_cross_validation_like_any_other(cohort: Path, finished: tuple[Path, dict], tmp_path) -> None:
@@ -229,7 +229,7 @@ def test_a_short_budget_tries_fewer_recipes_and_says_so(cohort: Path, tmp_path: 
     assert done.exit_code == 0, done.output
     record = json.loads((tmp_path / "tuned/tune.json").read_text())
     assert [len(rung["recipes"]) for rung in record["rungs"]] == [4, 2]
-    assert "The last 1 recipe of the space do not fit into the budget" in done.output
+    assert "Not tried, because the budget is too short: the last 1 recipe of the space" in done.output
     assert record["choice"]["ended"] == "The budget of 960 minutes does not reach for rung 3"
     assert "measured alike before" in done.output
     more = pams(*command(cohort, tmp_path / "tuned", "--budget", 40 * 60))

@@ -83,7 +83,7 @@ def tune(
     runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
     tuning = _run(task, out, runner, budget)
     name = str(tuning.folder.choice["recipe"])
-    by_fold = tuning.by_fold()
+    by_fold = list(tuning.folder.choice["by_fold"])
     with progress_bar() as progress:
         audits = {"report": _audit(_out_of_fold(tuning, name), resamples, progress)}
         if set(by_fold) - {name}:
@@ -92,13 +92,14 @@ def tune(
             say(f"Predicting the {held_out:,} slides that were held out.")
             models = _held_out(tuning, name, manifest, task, reading)
             audits["report_held_out"] = _audit(models, resamples, progress)
-    _write(tuning, audits, by_fold, held_out)
+    _write(tuning, audits, held_out)
     if json:
-        _print_json(tuning, audits, by_fold)
+        _print_json(tuning, audits)
     else:
         _show(tuning.folder, audits)
     folder = tuning.folder.recipe(name).path
-    say(f"Report: {tuning.folder.report_file}. Chosen: {folder}, compared with {tuning.folder.recipe(REFERENCE).path}.")
+    reference = "" if name == REFERENCE else f" The reference: {tuning.folder.recipe(REFERENCE).path}."
+    say(f"Report: {tuning.folder.report_file}. The chosen recipe: {folder}.{reference}")
     say(f"Predict other slides with all its runs: pams predict {folder} SLIDES.csv --features FEATURES")
 
 
@@ -141,7 +142,7 @@ def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:
         with grid_bar() as tell:
             tuning = Tuning(task, out, engine, budget, say=say, progress=lambda share, _: tell(share, ""))
             chosen = tuning.run()
-            done = tuning.finish([REFERENCE, chosen.name, *tuning.by_fold()])
+            done = tuning.finish([REFERENCE, chosen.name, *tuning.folder.choice["by_fold"]])
     except KeyboardInterrupt:
         say(f"Stopped; what was trained is in {out}. Go on with the same command.")
         raise typer.Exit(130) from None
@@ -202,7 +203,7 @@ def _audit(models: list[Predictions], resamples: int, progress: Any) -> Audit:
     return audit(models, resamples=resamples, progress=progress)
 
 
-def _write(tuning: Tuning, audits: dict[str, Audit], by_fold: list[str], held_out: int) -> None:
+def _write(tuning: Tuning, audits: dict[str, Audit], held_out: int) -> None:
     """The comparison's pages, and the page of the tuning, which links to them."""
     from pams_mil import atomic
     from pams_mil.cli.audit import write
@@ -211,11 +212,11 @@ def _write(tuning: Tuning, audits: dict[str, Audit], by_fold: list[str], held_ou
     folder = tuning.folder
     for name, result in audits.items():
         write(result, folder.path / name)
-    page = tune_page(folder.to_json(), tuning.task.hierarchy, audits, by_fold=by_fold, held_out=held_out)
+    page = tune_page(folder.to_json(), tuning.task.hierarchy, audits, held_out=held_out)
     atomic.write_text(folder.report_file, page)
 
 
-def _print_json(tuning: Tuning, audits: dict[str, Audit], by_fold: list[str]) -> None:
+def _print_json(tuning: Tuning, audits: dict[str, Audit]) -> None:
     from pams_mil.atomic import strict_json
 
     record = tuning.folder.to_json()
@@ -223,7 +224,6 @@ def _print_json(tuning: Tuning, audits: dict[str, Audit], by_fold: list[str]) ->
         **record,
         "folder": str(tuning.folder.recipe(record["choice"]["recipe"]).path),
         "out_of_fold": audits["report"].to_json(),
-        "chosen_by_fold": by_fold,
         "by_fold": audits["report_by_fold"].to_json() if "report_by_fold" in audits else None,
         "held_out": audits["report_held_out"].to_json() if "report_held_out" in audits else None,
     }

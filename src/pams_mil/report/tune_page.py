@@ -25,7 +25,6 @@ def tune_page(
     hierarchy: ClassHierarchy,
     audits: Mapping[str, Audit],
     *,
-    by_fold: Sequence[str] = (),
     held_out: int = 0,
 ) -> str:
     """The record of a tuning (`tune.json`) and the comparisons of its choice as one HTML page.
@@ -34,7 +33,6 @@ def tune_page(
         record: What `tune.json` holds.
         hierarchy: The class hierarchy.
         audits: Comparisons of the choice with the reference by the folder of their page, beside this one.
-        by_fold: The recipe that was chosen anew for each fold; empty when that was not done.
         held_out: Slides that were in no fold.
     """
     scored = [rung for rung in record["rungs"] if rung["scores"]]
@@ -52,7 +50,7 @@ def tune_page(
                 score_chart(rung["scores"], record["choice"]["recipe"], record["asked"]["reference"]) for rung in scored
             ],
             audits=audits,
-            by_fold=by_fold,
+            by_fold=record["choice"]["by_fold"],
             held_out=held_out,
             places=PLACES,
             together=next(s["severity_auc"] for s in scored[-1]["scores"] if s["recipe"] == record["choice"]["recipe"]),

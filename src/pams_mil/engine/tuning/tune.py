@@ -19,7 +19,6 @@ from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.grid.benchmark_cell import expected_cells, is_done, resolve
 from pams_mil.engine.grid.cross_validation import CrossValidation, cells, cross_validate, digest_of_folds
 from pams_mil.engine.grid.grid import Engine, Progress, run_cells
 from pams_mil.engine.run.blueprint import complete
@@ -156,9 +155,9 @@ class Tuning:
             )  # fmt: skip
         return found
 
-    def by_fold(self) -> list[str]:
+    def _by_fold(self, rung: RungRecord) -> list[str]:
         """The recipe chosen anew for each fold without its test patients; empty where that cannot be done."""
-        task, (_, rung) = self.task, self.folder.decisive
+        task = self.task
         if rung.folds < task.folds:
             return []
         validation = {score.name: self.validation(score.name, rung) for score in rung.scores}
@@ -220,7 +219,9 @@ class Tuning:
         )
         left_out = len(names) - first.recipes
         if left_out and number == 0:
-            self._say(f"The last {counted(left_out, 'recipe')} of the space do not fit into the budget.")
+            self._say(
+                f"Not tried, because the budget is too short: the last {counted(left_out, 'recipe')} of the space."
+            )
         rung = RungRecord(names[: first.recipes], first.folds, list(self.task.seeds[: first.seeds]))
         if number:
             self.folder.forget_weights([name for name in self.folder.rungs[-1].recipes if name not in rung.recipes])
@@ -244,10 +245,9 @@ class Tuning:
 
     def _measure(self, number: int, rung: RungRecord) -> bool:
         """Run and score a rung; False when time was up before every recipe was measured."""
-        failed = self._run(rung.recipes, rung.folds, rung.seeds)
+        done, failed = self._run(rung.recipes, rung.folds, rung.seeds)
         if REFERENCE in failed:
             raise RunError(f"The reference {REFERENCE!r} could not be trained: {failed[REFERENCE]}")
-        done = [name for name in rung.recipes if name not in failed and self._is_measured(name, rung)]
         rung.complete = len(done) + len(failed) == len(rung.recipes)
         if not rung.complete and number > 0:
             return False
@@ -268,27 +268,24 @@ class Tuning:
         )
         return rung.complete
 
-    def _run(self, names: Sequence[str], folds: int, seeds: Sequence[int]) -> dict[str, str]:
-        """Train and validate recipes as far as the time reaches; returns those that failed, with the reason."""
+    def _run(self, names: Sequence[str], folds: int, seeds: Sequence[int]) -> tuple[list[str], dict[str, str]]:
+        """Train and validate recipes as far as the time reaches: those that are done, and why others failed."""
         wanted = [cell for name in names for cell in self._cells(name, folds, seeds)]
         wanted.sort(key=lambda cell: (seeds.index(cell.seed), cell.fold))  # all recipes of a fold, then the next fold
-        done = run_cells(wanted, self.folder.path, self.folder.recipes, self.timed, progress=self._progress)
+        grid = run_cells(wanted, self.folder.path, self.folder.recipes, self.timed, progress=self._progress)
         owners = {cell.key: cell.method for cell in wanted}
-        failed = {owners[key]: reason for key, reason in done.failures.items()}
+        failed = {owners[key]: reason for key, reason in grid.failures.items()}
         for name, reason in failed.items():
             self._say(f"{name} failed and is out: {reason}")
-        return failed
+        missing = owners.keys() - {cell.key for cell in grid.finished}
+        unfinished = {owners[key] for key in missing}
+        return [name for name in names if name not in unfinished], failed
 
     def _cells(self, name: str, folds: int, seeds: Sequence[int]) -> list[Cell]:
         """The runs of a recipe; they predict their validation part."""
         task, place = self.task, self.folder.recipe(name).path.name
         made = cells(task.configs[name], task.cohort, self.folder.manifest_file, range(folds), seeds)
         return [replace(cell, key=f"{place}/{cell.key}", method=name, split="val") for cell in made]
-
-    def _is_measured(self, name: str, rung: RungRecord) -> bool:
-        wanted = [resolve(cell) for cell in self._cells(name, rung.folds, rung.seeds)]
-        expected = expected_cells(wanted)
-        return all(is_done(cell, self.folder.recipes, expected[cell.key]) for cell in wanted)
 
     def _choose(self, ended: str) -> RecipeScore:
         """Choose on the last rung that has scores, and write down why."""
@@ -302,6 +299,7 @@ class Tuning:
             "within_one_standard_error": near,
             "simplicity": sorted(near, key=lambda name: self.task.simplicity[name]),
             "each_seed": [self._alone(chosen.name, rung, seed) for seed in rung.seeds],
+            "by_fold": self._by_fold(rung),
             "rung": number + 1,
             "folds": rung.folds,
             "seeds": rung.seeds,
