@@ -16,6 +16,7 @@ import pytest
 import typer.main
 import yaml
 from jsonschema import Draft202012Validator
+from PIL import Image
 from tests.docs.console_blocks import ROOT
 
 from pams_mil.cli.main import app
@@ -163,3 +164,15 @@ def test_what_a_built_site_may_not_do_is_found(tmp_path: Path) -> None:
         "a.html links to b.html#gone, a place that the page does not have",
         "a.html links to c.html, which does not exist",
     ]
+
+
+def test_the_readme_says_what_the_picture_of_the_curve_shows() -> None:
+    with Image.open(DOCS / "images/curve.png") as picture:
+        shown = json.loads(picture.text["Description"])
+    said = (ROOT / "README.md").read_text("utf-8").partition("**What it is worth.**")[2].partition("\n\n")[0]
+    said = " ".join(said.split())
+    assert f"PAMS as published misses urgency in {shown['PAMS missed']:.1f} % of the fields" in said
+    assert f"cross-entropy in {shown['CE missed']:.1f} %" in said
+    assert f"false alarms, {shown['PAMS false alarms']:.1f} against {shown['CE false alarms']:.1f} %" in said
+    at_equal = shown["PAMS at equal false alarms"], shown["CE at equal false alarms"]
+    assert f"({at_equal[0]:.1f} against {at_equal[1]:.1f} % missed" in said
