@@ -52,6 +52,7 @@ def photograph(page, address: str) -> None:  # noqa: ANN001
     values = page.js(f"[...{LAYER}.options].map(option => [option.value, option.textContent])")
     gravest = next(value for value, text in values if text.startswith("evidence") and text.endswith("severe"))
     page.choose("#layer", gravest)
+    page.choose("#threshold", "5")  # hides tiles that say next to nothing
     time.sleep(3.0)
     page.screenshot(IMAGES / "view-slide.png")
 

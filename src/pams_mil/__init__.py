@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pams_mil.remix.strategy import create_remix
     from pams_mil.wsi.encoders.encoder import create_encoder
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LOSSES = (
     "CDWCELoss", "CELoss", "CO2Loss", "CORNLoss", "EMDLoss", "HXELoss", "MSCELoss", "SORDLoss", "SoftLabelsLoss",
