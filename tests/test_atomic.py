@@ -61,7 +61,7 @@ STAGES = [
 
 def run_python(code: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **options)
 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["no file yet", "over an old file"])

@@ -49,7 +49,7 @@ def run(code: str, home: Path, *options: str) -> subprocess.CompletedProcess[str
         "HOME": str(home), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     command = [sys.executable, *options, "-c", GUARD + code]
-    return subprocess.run(command, capture_output=True, text=True, cwd=home, env=environment, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=home, env=environment, timeout=600, check=False)
 
 
 def test_torch_free_parts_import_no_torch_and_warn_of_nothing(tmp_path: Path):

@@ -20,7 +20,7 @@ FLAGS = (
     "--disable-component-update --disable-quic --hide-scrollbars --remote-debugging-pipe --force-color-profile=srgb"
 )
 KEYS = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38}
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 ON_PIPES = (
     "import fcntl, os, sys\n"
     "ours = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 20) for number in sys.argv[1:3]]\n"

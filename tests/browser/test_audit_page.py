@@ -57,7 +57,7 @@ def probe(page, tmp_path, *, width, dark=False):
              f"--window-size={width},900", "--virtual-time-budget=2000", "--dump-dom"]  # fmt: skip
     scheme = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
     shown = subprocess.run(
-        [CHROMIUM, *flags, *scheme, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        [CHROMIUM, *flags, *scheme, page.as_uri()], capture_output=True, text=True, timeout=600, check=True
     ).stdout
     return json.loads(shown.split("PROBE")[1].split("END")[0].replace("&quot;", '"'))
 

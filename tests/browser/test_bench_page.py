@@ -60,7 +60,7 @@ def test_it_fits_and_the_safer_method_stands_out(page, tmp_path, width):
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
              "--disable-background-networking", "--disable-component-update", f"--user-data-dir={tmp_path}/profile",
              f"--window-size={width},900", "--virtual-time-budget=2000", "--dump-dom"]  # fmt: skip
-    shown = subprocess.run([CHROMIUM, *flags, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    shown = subprocess.run([CHROMIUM, *flags, page.as_uri()], capture_output=True, text=True, timeout=600, check=True)
     found = json.loads(shown.stdout.split("PROBE")[1].split("END")[0].replace("&quot;", '"'))
     assert found["overflow"] <= 0
     assert len(found["charts"]) == 3  # curve, missed urgency, accuracy and mildness

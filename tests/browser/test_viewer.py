@@ -255,27 +255,30 @@ def test_it_fits_the_window_and_follows_the_scheme(serve, width, dark):
     assert page.complaints() == []
 
 
-def test_twenty_thousand_rows_stay_smooth(serve, tmp_path):
-    """Few elements exist at any time, and drawing after a jump or a new order costs milliseconds."""
+@pytest.mark.parametrize("count", [3_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_many_rows_stay_smooth(serve, tmp_path, count):
+    """Few elements exist at any time; of twenty thousand, drawing after a new order takes milliseconds."""
     folder = tmp_path / "many"
     write_cohort(folder, slides=False)
-    random = np.random.default_rng(0).dirichlet(np.ones(3), 20_000).round(6)
+    random = np.random.default_rng(0).dirichlet(np.ones(3), count).round(6)
     random[:, 0] += 1 - random.sum(1)
     names = np.array(["none", "mild", "severe"])
     lines = ["slide_id,patient_id,split,prediction,p_none,p_mild,p_severe"]
     lines += [f"slide-{i:05d},p{i // 3},test,{names[p.argmax()]},{p[0]:.6f},{p[1]:.6f},{p[2]:.6f}" for i, p in enumerate(random)]  # fmt: skip  # noqa: E501
     (folder / "predictions.csv").write_text("\n".join(lines) + "\n")
     page, _ = serve(folder, features=None)
-    assert "20,000 cases" in page.text("#shown")
-    page.js("document.querySelector('#list').scrollTop = 9000 * 56")
-    page.wait("[...document.querySelectorAll('.case')].some(e => Number(e.dataset.line) === 9005)")
+    assert f"{count:,} cases" in page.text("#shown")
+    page.js(f"document.querySelector('#list').scrollTop = {count // 2} * 56")
+    page.wait(f"[...document.querySelectorAll('.case')].some(e => Number(e.dataset.line) === {count // 2 + 5})")
     assert page.js("document.querySelectorAll('.case').length") < 60
     code = (
         "(() => { const t = performance.now(); for (const v of ['slide', 'uncertainty', 'urgency']) {"
         " const e = document.querySelector('#sort'); e.value = v; e.dispatchEvent(new Event('change')); }"
         " return (performance.now() - t) / 3; })()"
     )
-    assert page.js(code) < 2000  # on a machine that does many other things
+    taken = page.js(code)
+    assert page.js("document.querySelectorAll('.case').length") < 60
+    assert count < 20_000 or taken < 2000  # where time is asked for, the machine may do some other things
     page.js("document.querySelector('#group').checked = true")
     page.choose("#sort", "urgency")
     page.wait("document.querySelector('.group-row')")

@@ -49,7 +49,9 @@ def test_items(cohort: tuple[Manifest, Path]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores, on purpose
-@pytest.mark.parametrize(("workers", "method"), [(1, "fork"), (3, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "method"), [(1, "fork"), (3, "fork"), (1, "spawn"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+)
 def test_workers_do_not_change_data(cohort: tuple[Manifest, Path], workers: int, method: str) -> None:
     manifest, features = cohort
     dataset = BagDataset(manifest, TREE, features, cache_bytes=10_000)

@@ -46,13 +46,17 @@ def runs(cohort, few, tmp_path_factory):
         "pams": (cohort, {"select": "last"}),
         "ce": (cohort, {"method": "ce", "select": "last"}),
         "hxe": (few, {"method": "hxe"}),
-        "detached": (few, {"method": {"name": "pams", "detach_weight": True, "alpha": 2.0}, "pairing": {"mode": "add"}}),
+        "detached": (
+            few,
+            {"method": {"name": "pams", "detach_weight": True, "alpha": 2.0}, "pairing": {"mode": "add"}},
+        ),
         "always": (few, {"pairing": {"probability": 1.0}}),
         "kept": (few, {"pairing": {"rule": "keep_label"}}),
         "kept, added": (few, {"pairing": {"rule": "keep_label", "own_class": False, "mode": "add"}}),
     }
     return {
-        name: run(settings(data, epochs=3, lr=3e-2, **changes), folder / name) for name, (data, changes) in kinds.items()
+        name: run(settings(data, epochs=3, lr=3e-2, **changes), folder / name)
+        for name, (data, changes) in kinds.items()
     }
 
 

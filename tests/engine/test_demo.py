@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.engine.test_grid import Here
+from tests.engine.here import Here
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app

@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 import numpy as np
 import pytest
 from tests.engine.cohort import TINY_MODELS
+from tests.forked import PATIENCE_S
 
 from pams_mil.engine.config.grid_config import GridConfig
 from pams_mil.engine.config.run_config import build
@@ -154,7 +155,7 @@ def test_local_processes_survive_a_crash(cohort, tmp_path):
     killed = []
 
     def killer():
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not killed and time.monotonic() < deadline:
             for lock in tmp_path.glob("cells/*/run.lock"):
                 try:
@@ -168,7 +169,7 @@ def test_local_processes_survive_a_crash(cohort, tmp_path):
 
     thread = threading.Thread(target=killer)
     thread.start()
-    grid = grid_of(cohort, seeds=[0], training={"epochs": 10, "patience": None})
+    grid = grid_of(cohort, seeds=[0], training={"epochs": 3, "patience": None})
     done = run_grid(grid, tmp_path, LocalEngine(workers=1))
     thread.join()
     assert killed

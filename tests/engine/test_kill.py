@@ -63,9 +63,14 @@ def uninterrupted(cohort, tmp_path_factory):
 
 
 CASES = [("abmil", moment) for moment in MOMENTS] + [
-    (model, moment)
+    pytest.param(model, moment, marks=marks)
     for model in ("dtfd", "transmil")
-    for moment in ("first step", "mid-epoch", "after validation", "checkpoint part written")
+    for moment, marks in (
+        ("first step", pytest.mark.slow),
+        ("mid-epoch", ()),
+        ("after validation", pytest.mark.slow),
+        ("checkpoint part written", pytest.mark.slow),
+    )
 ]
 
 

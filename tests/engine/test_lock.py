@@ -77,7 +77,7 @@ from pathlib import Path
 from pams_mil.engine.run.lock import locked
 with locked(Path(sys.argv[1]), owner=sys.argv[2]):
     print("held", flush=True)
-    time.sleep(120)
+    time.sleep(3600)
 """
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tests.engine.cohort import SIZES, make_cohort, run, same_weights, settings, weights
-from tests.forked import in_child
+from tests.forked import PATIENCE_S, Forked, in_child
 
 from pams_mil.data import Bag, BagInfo, read_bag, write_bag
 from pams_mil.engine import open_run
@@ -45,7 +44,7 @@ def test_run_folder_says_what_was_done(cohort, tmp_path):
 
 
 def test_loss_falls_and_scores_rise(cohort, tmp_path):
-    out = run(settings(cohort, method="ce", epochs=20, lr=1e-2, patience=None), tmp_path / "run")
+    out = run(settings(cohort, method="ce", epochs=10, lr=2e-2, patience=None), tmp_path / "run")
     log = read_table(out / "metrics.csv")
     assert float(log["loss"][-1]) < 0.2 * float(log["loss"][0])
     assert max(map(float, log["val_acc"])) > 0.8
@@ -299,36 +298,45 @@ def train_arguments(cohort: Path, out: Path, *changes: str) -> list[object]:
 
 
 def test_command_line_killed_from_outside_and_resumed(cohort, tmp_path):
-    arguments = train_arguments(cohort, tmp_path / "run", "training.epochs=2000", "training.patience=null")
-    process = command(*arguments)
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "run/last.safetensors").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
-    written = (tmp_path / "run/last.safetensors").stat().st_mtime_ns
-    process = command("train", "--out", tmp_path / "run", "--resume")
-    while getattr(read_lock(tmp_path / "run" / LOCK), "pid", 0) != process.pid and time.monotonic() < deadline:
-        time.sleep(0.01)
-    while (tmp_path / "run/last.safetensors").stat().st_mtime_ns == written and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    text, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, text
-    assert f"pams train --out {tmp_path / 'run'} --resume" in text
+    last, log = tmp_path / "run/last.safetensors", tmp_path / "log.txt"
+    arguments = train_arguments(cohort, tmp_path / "run", "training.epochs=20000", "training.patience=null")
+    process = Forked.pams(log, *arguments)
+    process.wait_until(last.exists)
+    process.send(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    written = last.stat().st_mtime_ns
+    process = Forked.pams(log, "train", "--out", tmp_path / "run", "--resume")
+    process.wait_until(lambda: getattr(read_lock(tmp_path / "run" / LOCK), "pid", 0) == process.pid)
+    process.wait_until(lambda: last.stat().st_mtime_ns != written)
+    process.send(signal.SIGINT)
+    assert process.wait() == 130, process.said()
+    assert f"pams train --out {tmp_path / 'run'} --resume" in process.said()
 
 
+def trained_together(alone, together):
+    """Both finished with the same parameters, and two processes took other steps than one."""
+    assert open_run(together).status()["state"] == "finished"
+    assert weights(alone / "best.safetensors").keys() == weights(together / "best.safetensors").keys()
+    assert not same_weights(alone / "last.safetensors", together / "last.safetensors")
+    return True
+
+
+def test_two_forked_processes_train_together(cohort, tmp_path):
+    """Both take half of the bags, and the weights stay in step."""
+    compute = {"devices": 2, "strategy": "ddp_fork"}
+    process = Forked(lambda: run(settings(cohort, epochs=1, compute=compute), tmp_path / "run"), tmp_path / "log.txt")
+    assert process.wait() == 0, process.said()
+    assert trained_together(run(settings(cohort, epochs=1), tmp_path / "single"), tmp_path / "run")
+
+
+@pytest.mark.slow
 def test_two_processes_train_together(cohort, tmp_path):
     """Fabric starts the second process itself; both take half of the bags, and the weights stay in step."""
     arguments = train_arguments(cohort, tmp_path / "run", "training.epochs=2", "compute.devices=2")
     process = command(*arguments)
-    text, _ = process.communicate(timeout=120)
+    text, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, text
-    assert open_run(tmp_path / "run").status()["state"] == "finished"
-    single = run(settings(cohort, epochs=2), tmp_path / "single")
-    assert weights(single / "best.safetensors").keys() == weights(tmp_path / "run/best.safetensors").keys()
-    assert not same_weights(single / "last.safetensors", tmp_path / "run/last.safetensors")
-    shutil.rmtree(tmp_path / "run")
+    assert trained_together(run(settings(cohort, epochs=2), tmp_path / "single"), tmp_path / "run")
 
 
 def test_a_collapsed_checkpoint_is_said_before_its_score(cohort, tmp_path, monkeypatch):
@@ -348,5 +356,5 @@ def test_a_collapsed_checkpoint_is_said_before_its_score(cohort, tmp_path, monke
     assert "only 8 patients" in few
     assert read_table(out / "metrics.csv")["val_collapsed"] == ["1.0"]
     monkeypatch.undo()
-    sound = run(settings(cohort, epochs=30, lr=1e-2, method="ce"), tmp_path / "sound")
+    sound = run(settings(cohort, epochs=8, lr=3e-2, method="ce"), tmp_path / "sound")
     assert not any("one answer" in caution for caution in open_run(sound).status()["cautions"])

@@ -37,7 +37,7 @@ def test_full_disk(tmp_path: Path, earlier: bool) -> None:
     if earlier:
         write_bag(tmp_path / "s.h5", Bag(features, coords))
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=600, check=True
     )
     assert done.stdout.split() == ["True"] * 4
     assert [path.name for path in tmp_path.iterdir()] == (["s.h5"] if earlier else [])

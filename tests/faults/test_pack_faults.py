@@ -32,7 +32,7 @@ def _run(root: Path, what: str) -> list[dict[str, Any]]:
     top = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(top / "src"), str(top)])}
     command = [sys.executable, str(Path(pack_scenarios.__file__)), str(root), what]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

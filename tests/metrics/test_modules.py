@@ -206,7 +206,7 @@ def test_two_processes_see_the_metric_of_all_samples(tmp_path: Path):
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=120)
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=600)
     data = batches(0) + batches(1)
     for rank in range(2):
         found = safetensors.torch.load_file(tmp_path / f"{rank}.safetensors")

@@ -84,7 +84,7 @@ def client_of(session, *, open_it=True):
     """A browser's side of the viewer, and the server; the cookie is there already unless it shall not be."""
     server = Served(session)
     SERVED.append(server)
-    client = server.client = httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60)
+    client = server.client = httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=600)
     if open_it:
         client.cookies.set(f"pams_view_{server.port}", server.token)
     return client, server

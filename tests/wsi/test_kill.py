@@ -47,7 +47,7 @@ def make(folder: Path, count: int) -> Path:
 
 def undisturbed(slides: Path, out: Path) -> dict[str, bytes]:
     process = start(slides, out)
-    text, problem = process.communicate(timeout=120)
+    text, problem = process.communicate(timeout=600)
     assert process.returncode == 0, problem
     assert text.split()[0] == str(len(list(slides.iterdir())))
     return bags(out)
@@ -59,7 +59,7 @@ def kill_until_done(slides: Path, out: Path, kills: int, seed: int) -> None:
     while done < kills:
         before = len(list(out.glob("h5_files/*.h5")))
         process = start(slides, out, pause=0.1)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
             if len(list(out.glob("h5_files/*.h5"))) > before:
@@ -92,7 +92,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path, count, kills):
 
 def undisturbed_rest(slides: Path, out: Path) -> dict[str, bytes]:
     process = start(slides, out)
-    text, problem = process.communicate(timeout=120)
+    text, problem = process.communicate(timeout=600)
     assert process.returncode == 0, problem
     made, kept, failed = map(int, text.split())
     assert (made + kept, failed) == (len(list(slides.iterdir())), 0)
@@ -103,7 +103,7 @@ def test_processes_on_one_folder_share_the_work(tmp_path):
     slides = make(tmp_path / "slides", 6)
     expected = undisturbed(slides, tmp_path / "alone")
     processes = [start(slides, tmp_path / "shared", pause=0.05) for _ in range(3)]
-    results = [process.communicate(timeout=120) for process in processes]
+    results = [process.communicate(timeout=600) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], results
     counts = [tuple(map(int, text.split())) for text, _ in results]
     assert sum(made for made, _, _ in counts) == 6, "a slide was done twice or not at all"

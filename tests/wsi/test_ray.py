@@ -53,7 +53,7 @@ def test_a_cluster_gives_the_same_bags_even_if_a_node_is_lost(tmp_path, monkeypa
             while len(list(out.glob("h5_files/*.h5"))) < 3 and work.is_alive():
                 time.sleep(0.02)
             cluster.remove_node(second, allow_graceful=False)
-        work.join(timeout=200)
+        work.join(timeout=600)
         assert not work.is_alive()
         assert list(found[0].failed) == ["torn"]
         assert bags(out) == bags(tmp_path / "alone")
