@@ -87,6 +87,9 @@ def test_the_choice_is_a_cross_validation_like_any_other(cohort: Path, finished:
     folder = Path(found["folder"])
     assert folder == out / "recipes" / found["choice"]["recipe"]
     assert len(read_table(folder / "predictions.csv")["slide_id"]) == 20  # train and val; test is held out
+    lost = pams("predict", out, cohort / "manifest.csv", "--features", cohort / "bags")
+    assert lost.exit_code == 2
+    assert f"is a tuning; the recipe that it chose is {folder}" in lost.output
     scored = pams("evaluate", out / "recipes/abmil-ce", folder, "--resamples", 0, "--out", tmp_path / "report")
     assert scored.exit_code == 0, scored.output
     new = pams("predict", folder, cohort / "manifest.csv", "--features", cohort / "bags", "--split", "test", "--json",
@@ -225,12 +228,12 @@ def test_a_short_budget_tries_fewer_recipes_and_says_so(cohort: Path, tmp_path: 
     short = pams(*command(cohort, tmp_path / "tuned", "--budget", 6 * 60))
     assert short.exit_code == 2
     assert "Give at least --budget" in short.output
-    done = pams(*command(cohort, tmp_path / "tuned", "--budget", 16 * 60))
+    done = pams(*command(cohort, tmp_path / "tuned", "--budget", 11 * 60))
     assert done.exit_code == 0, done.output
     record = json.loads((tmp_path / "tuned/tune.json").read_text())
-    assert [len(rung["recipes"]) for rung in record["rungs"]] == [4, 2]
-    assert "Not tried, because the budget is too short: the last 1 recipe of the space" in done.output
-    assert record["choice"]["ended"] == "The budget of 960 minutes does not reach for rung 3"
+    assert [len(rung["recipes"]) for rung in record["rungs"]] == [2, 2]
+    assert "Not tried, because the budget is too short: the last 3 recipes of the space" in done.output
+    assert record["choice"]["ended"] == "The budget of 660 minutes does not reach for rung 3"
     assert "measured alike before" in done.output
     more = pams(*command(cohort, tmp_path / "tuned", "--budget", 40 * 60))
     assert more.exit_code == 0, more.output

@@ -131,6 +131,12 @@ def require_run(folder: RunFolder) -> None:
             f"{folder.path} is a cross-validation, and this needs one model: name one of its folds, e.g. "
             f"{folder.path / 'fold0'}."
         )
+    chosen = read_json(folder.path / "tune.json").get("choice", {}).get("recipe")
+    if chosen:
+        raise RunError(
+            f"{folder.path} is a tuning; the recipe that it chose is {folder.path / 'recipes' / str(chosen)}, and "
+            "each recipe has a folder beside it."
+        )
     parent = folder.path.parent
     runs = [entry.parent.name for entry in parent.glob("*/config.yaml")] if parent.is_dir() else []
     hint = nearest(folder.path.name, runs)

@@ -25,7 +25,7 @@ from pams_mil.engine.run.blueprint import complete
 from pams_mil.engine.tuning.choice import RecipeScore, choose, survivors
 from pams_mil.engine.tuning.nested_choice import choices_by_fold
 from pams_mil.engine.tuning.recipes import REFERENCE, Space
-from pams_mil.engine.tuning.schedule import KEPT, Rung, fewest_runs, plan, runs_of, stages
+from pams_mil.engine.tuning.schedule import ENOUGH, KEPT, Rung, fewest_runs, plan, runs_of, stages
 from pams_mil.engine.tuning.simplicity import Simplicity, in_words, simplicity
 from pams_mil.engine.tuning.timed_engine import TimedEngine
 from pams_mil.engine.tuning.tuning_folder import TIMES, RungRecord, TuningFolder
@@ -36,7 +36,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.operating import severity_auc
 
 PILOTS = 4
-"""Recipes, spread over the space, that are run on one fold first to see how long a run takes."""
+"""Recipes, spread over the first ENOUGH of the space, that are run on one fold to see how long a run takes."""
 MARGIN = 0.1
 """Share of the time left that a plan does not use: runs differ."""
 
@@ -189,10 +189,11 @@ class Tuning:
 
     def _plan(self, number: int) -> tuple[Rung, ...]:
         """The rungs ahead, as far as the time left affords them."""
-        if number == 0:
-            self._pilot()
+        pilots = self._pilot() if number == 0 else []
         names, runs = self._entering(number), self.timed.affordable(MARGIN)
-        found = plan(len(names), self.task.folds, len(self.task.seeds), runs, climbed=number)
+        found = plan(len(names), self.task.folds, len(self.task.seeds), runs + len(pilots), climbed=number)
+        if pilots and (not found or not set(pilots) <= set(names[: found[0].recipes])):  # not all are runs of rung 1
+            found = plan(len(names), self.task.folds, len(self.task.seeds), runs)
         if not found and number == 0:
             fewest, seconds = fewest_runs(self.task.folds), self.timed.seconds_per_run
             raise RunError(
@@ -236,12 +237,12 @@ class Tuning:
         count = max(2, math.ceil(len(before.recipes) / KEPT))
         return survivors(before.scores, count, self.task.simplicity, REFERENCE)
 
-    def _pilot(self) -> None:
-        """Run a few recipes on the first fold, so that the plan knows how long a run takes."""
-        names = self._entering(0)
+    def _pilot(self) -> list[str]:
+        """Run a few recipes on the first fold, so that the plan knows how long a run takes; returns those done."""
+        names = self._entering(0)[:ENOUGH]
         chosen = list(dict.fromkeys(names[(len(names) - 1) * step // (PILOTS - 1)] for step in range(PILOTS)))
         self._say(f"Measuring how long a run takes: {counted(len(chosen), 'recipe')} on one fold.")
-        self._run(chosen, 1, self.task.seeds[:1])
+        return self._run(chosen, 1, self.task.seeds[:1])[0]
 
     def _measure(self, number: int, rung: RungRecord) -> bool:
         """Run and score a rung; False when time was up before every recipe was measured."""
