@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from tests.data import writers
@@ -188,3 +189,14 @@ def test_a_missing_bag_is_told_from_an_unusable_one_by_its_kind(tmp_path: Path) 
     assert found == {(odd,): "unusable bag", ("absent",): "missing bag"}
     found = {p.slides: p.kind for p in diagnose(manifest, TREE, features=tmp_path / "p").errors}
     assert found == {("absent",): "missing bag"}
+
+
+def test_slide_vectors_are_told_from_tiny_bags(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "s0.h5", "w") as file:
+        file["feats"] = np.ones(768, np.float16)
+        file.attrs.update({"stamp_version": "2.5.0", "extractor": "titan", "feat_type": "slide"})
+    found = {problem.kind: problem for problem in diagnose(
+        Manifest((SlideRecord("s0", "p0", "N"),)), TREE, features=tmp_path).problems}  # fmt: skip
+    assert "--model linear" in found["slide vectors"].message
+    assert not found["slide vectors"].error
+    assert "tiny bag" not in found

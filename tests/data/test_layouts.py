@@ -207,3 +207,26 @@ def test_a_read_only_folder_can_be_read(tmp_path: Path) -> None:
             np.testing.assert_array_equal(read_bag(path).features, features)
     finally:
         tmp_path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("tool", "shape", "attributes", "layout"),
+    [
+        ("trident", (12,), {}, "trident slide"),
+        ("stamp", (12,), {"feat_type": "slide"}, "stamp slide"),
+        ("stamp", (1, 12), {"feat_type": "patient"}, "stamp patient"),
+        ("stamp", (1, 12), {"feat_type": "tile"}, "stamp"),
+    ],
+)
+def test_vectors_of_slide_encoders_are_bags_of_one_row(tmp_path: Path, tool, shape, attributes, layout) -> None:
+    values = np.arange(12, dtype=np.float32)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        placed = file.create_dataset("features" if tool == "trident" else "feats", data=values.reshape(shape))
+        if tool == "trident":  # beside the vector, the places of the tiles it was made from
+            placed.attrs.update({"encoder": "titan", "savetodir": "out", "name": "a"})
+            file["coords"] = np.zeros((1, 30, 2), np.int64)
+        else:
+            file.attrs.update({"stamp_version": "2.5.0", "extractor": "titan", **attributes})
+    bag = read_bag(tmp_path / "a.h5")
+    assert (bag.features.tolist(), bag.coords_px0, bag.info.layout) == ([values.tolist()], None, layout)
+    assert bag.info.encoder == "titan"

@@ -9,7 +9,7 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 from pams_mil import ClassHierarchy, PamsClassifier
-from pams_mil.errors import ParameterError
+from pams_mil.errors import PamsError
 
 TINY = {"name": "abmil", "embedding_features": 16, "attention_features": 4}
 QUICK = (
@@ -54,6 +54,7 @@ def test_scikit_learns_quick_checks(estimator, check):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("ignore")
 def test_all_of_scikit_learns_checks():
     results = check_estimator(of_vectors(epochs=20, lr=2e-2, batch=8), on_fail=None, on_skip=None)
@@ -98,7 +99,7 @@ def test_cross_validation_by_patient():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda bags, labels: ([bag[:1] for bag in bags], labels), "every bag here is one row"),
+        (lambda bags, labels: ([bag[:1] for bag in bags], labels), "hold one row each"),
         (lambda bags, labels: ([*bags[:-1], bags[-1][:, :4]], labels), "Bag 17 has 4 features"),
         (lambda bags, labels: (bags, labels[:-1]), "18 bags and y 17 labels"),
         (lambda bags, labels: (bags, ["high", "higher", *labels[2:]]), "'higher'"),
@@ -106,5 +107,5 @@ def test_cross_validation_by_patient():
 )
 def test_what_cannot_be_is_refused_in_words(change, message):
     bags, labels, _ = cohort()
-    with pytest.raises(ParameterError, match=message):
+    with pytest.raises(PamsError, match=message):
         PamsClassifier(ClassHierarchy.flat(["low", "mid", "high"]), model=TINY, epochs=1).fit(*change(bags, labels))

@@ -34,6 +34,7 @@ MODELS = {
     "priority, mean": {"name": "priority", "embedding_features": 8, "pooling": "mean"},
     "mean_pool": {"name": "mean_pool", "embedding_features": 8},
     "max_pool": {"name": "max_pool", "embedding_features": 8},
+    "linear": {"name": "linear"},
 }
 SIZES = (1, 2, 3, 5, 16, 17, 90)
 

@@ -16,6 +16,7 @@ from pams_mil.models.core.mil_model import Embedded
 from pams_mil.models.mean_pool import MeanPool
 
 VARIANTS = {
+    "linear, no hidden layer": ("linear", {"embedding_features": None}),
     "priority, smooth_max": ("priority", {"pooling": "smooth_max"}),
     "priority, mean": ("priority", {"pooling": "mean"}),
 }

@@ -16,7 +16,7 @@ from pams_mil.models.kernels.lean_pool import lean_pool, pools_leanly
 from pams_mil.models.layers.attention_pool import AttentionScores, gate_in_place, spread_scores
 from pams_mil.models.layers.projection import Projection
 
-INVARIANT = ["mean_pool", "max_pool", "abmil", "clam_sb", "clam_mb"]
+INVARIANT = ["linear", "mean_pool", "max_pool", "abmil", "clam_sb", "clam_mb"]
 
 
 def small(name, **options):

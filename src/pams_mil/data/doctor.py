@@ -22,6 +22,15 @@ from pams_mil.hierarchy import ClassHierarchy
 SMALL_BAG = 8
 
 
+def is_vector(info: BagInfo) -> bool:
+    """Whether a bag is one vector for the whole slide or patient rather than tiles.
+
+    >>> is_vector(BagInfo(layout="trident slide")), is_vector(BagInfo(layout="trident"))
+    (True, False)
+    """
+    return info.layout.endswith((" slide", " patient"))
+
+
 @dataclass(frozen=True)
 class BagFacts:
     """What the doctor keeps of a bag after reading it."""
@@ -199,7 +208,15 @@ def _duplicates(bags: Iterable[BagFacts]) -> Iterator[Problem]:
 
 
 def _small(bags: Iterable[BagFacts], fewest: int) -> Iterator[Problem]:
-    small = tuple(facts.record.slide_id for facts in bags if facts.rows < fewest)
+    bags = list(bags)
+    vectors = tuple(facts.record.slide_id for facts in bags if is_vector(facts.info))
+    if vectors:
+        message = (
+            f"{len(vectors)} bags are one vector per slide or patient, of a slide encoder: {listing(vectors, most=3)}. "
+        )
+        advice = "Train on them with --model linear, and with method.remix=null where the method remixes."
+        yield Problem("slide vectors", message + advice, vectors, error=False)
+    small = tuple(facts.record.slide_id for facts in bags if facts.rows < fewest and not is_vector(facts.info))
     if small:
         message = f"{len(small)} bags have fewer than {fewest} instances: {listing(small)}. Was the tissue found?"
         yield Problem("tiny bag", message, small, error=False)

@@ -18,7 +18,6 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 
 from pams_mil.engine.config.run_config import configure
 from pams_mil.engine.memory_fit import fit_in_memory, probabilities_in_memory
-from pams_mil.engine.run.blueprint import make_method
 from pams_mil.errors import LabelError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -100,12 +99,6 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "memory", classes="memory", method=self.method, model=self.model, seed=self.seed, epochs=self.epochs,
             lr=self.lr, batch=self.batch, weight_decay=self.weight_decay,
         )  # fmt: skip
-        remix = make_method(config.method).remix
-        if remix not in (None, "none") and all(len(bag) == 1 for bag in bags):
-            raise ParameterError(
-                f"The remix {remix!r} exchanges rows between bags, and every bag here is one row, such as the vector "
-                "of a slide encoder. Leave it out: method={'name': 'pams', 'remix': None}."
-            )
         self.learner_ = fit_in_memory(bags, [names[label] for label in labels.tolist()], patients, hierarchy, config)
         return self
 

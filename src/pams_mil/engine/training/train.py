@@ -25,6 +25,7 @@ from pams_mil.engine.training.loop import LoopContext, fit
 from pams_mil.engine.training.one_process import Processes, start_processes
 from pams_mil.engine.training.optimize import check_precision
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
+from pams_mil.engine.training.slide_vectors import refuse_remix_of_vectors
 from pams_mil.engine.training.training_bags import TrainingBags, one_thread
 from pams_mil.errors import ConfigError, RunError, RunInterruptedError, counted
 from pams_mil.evaluate.cautions import FEW_PATIENTS
@@ -100,6 +101,7 @@ def training_bags(config: RunConfig, cohort: Cohort) -> TrainingBags:
     refuse_unknown("The pairing", config.pairing, list(_PAIRING_OPTIONS), error=ConfigError)
     remix = pairing = evidence = None
     if method.remix not in (None, "none"):
+        refuse_remix_of_vectors(config, method.remix, cohort.train)
         remix = create_remix(method.remix, **method.remix_options)
         sources = cohort.train.sources
         options = {**config.pairing, "rule": rule_for(remix.partner, config.pairing.get("rule"))}

@@ -110,14 +110,28 @@ def _read_foreign(
     path: Path,
     reading: Reading,
 ) -> Bag:
-    coords = None if placed is None else read_dataset(placed, path, mapped=reading.mapped)
+    whole = _of_whole(
+        attributes, features.shape
+    )  # its file may list the tiles it was made from; it has no place itself
+    coords = None if placed is None or whole else read_dataset(placed, path, mapped=reading.mapped)
     in_microns = attributes.get("unit") == "um"
     return Bag(
         features=as_rows(read_dataset(features, path, mapped=reading.mapped)),
         coords_px0=None if in_microns else coords,
         coords_um=coords if in_microns else None,
-        info=_info(attributes, layout=_layout(names, attributes)),
+        info=_info(attributes, layout=_layout(names, attributes) + whole),
     )
+
+
+def _of_whole(attributes: dict[str, Any], shape: tuple[int, ...]) -> str:
+    """What one vector stands for, said behind the name of the layout; nothing for tiles.
+
+    TRIDENT's slide encoders write features [d]. STAMP says slide or patient in `feat_type` and writes [d] or [1, d].
+    """
+    kind = str(attributes.get("feat_type", "tile"))
+    if kind in ("slide", "patient"):
+        return f" {kind}"
+    return " slide" if len(shape) == 1 else ""
 
 
 def _layout(names: set[str], attributes: dict[str, Any]) -> str:
