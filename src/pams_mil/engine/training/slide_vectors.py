@@ -10,7 +10,7 @@ _LOOKED_AT = 5
 
 
 def refuse_remix_of_vectors(config: RunConfig, remix: str, bags: BagDataset) -> None:
-    """Stop before a remix is asked to exchange tiles between bags that have none: slide vectors, or the linear model."""
+    """Stop before a remix is asked to exchange tiles between bags that are slide vectors."""
     first = min(_LOOKED_AT, len(bags))
     if config.model.name != "linear" and any(len(bags[index].features) > 1 for index in range(first)):
         return
