@@ -23,7 +23,7 @@ $(BENCH_READY): $(READY)
 	@touch $@
 
 $(DOCS_READY): $(READY)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
 demo: $(READY)  ## the demonstration, with a report in demo-report/
