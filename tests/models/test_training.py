@@ -10,6 +10,7 @@ from tests.reference import pooling as reference
 
 from pams_mil import discover
 from pams_mil.engine.prediction.predict import predict
+from pams_mil.engine.prediction.slide_predictions import summed
 from pams_mil.engine.training.learner import joined_terms
 from pams_mil.engine.training.train import Blueprint
 from pams_mil.engine.training.training_bags import TrainingPack
@@ -60,6 +61,16 @@ def test_every_method_trains_the_model_of_urgency_or_says_why_not(cohort, tmp_pa
     assert finest[:, :2].sum(1) == pytest.approx(found.probabilities[0][:, 0])
     assert not found.disagreements()
     assert not (out / "predictions_group.csv").exists()
+
+
+@pytest.mark.parametrize(("name", "own"), [("priority", (1,)), ("abmil", (0, 1))])
+def test_levels_that_are_sums_follow_the_finest_also_when_it_is_calibrated(name, own):
+    blueprint = Blueprint(method={"name": "ce"}, model={"name": name}, hierarchy=TREE, in_features=4, encoder={})
+    learner = blueprint.build()
+    assert learner.own_levels == own
+    coarse, fine = torch.tensor([[0.7, 0.2, 0.1]]), torch.tensor([[0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.4]])
+    expected = coarse if 0 in own else torch.tensor([[0.3, 0.2, 0.5]])
+    torch.testing.assert_close(summed(learner, [coarse, fine], 0), expected)
 
 
 def test_answers_of_a_chain_cannot_be_summed_over_classes(cohort, tmp_path):
