@@ -53,14 +53,11 @@ def look(cohort: TruthCohort, cell: Path) -> dict[int, dict[str, np.ndarray]]:
     return found
 
 
-def within(cohort: TruthCohort, values: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """AUC of every slide where it is defined, and whose slides they are."""
-    carriers, aucs, patients = cohort.carriers, [], []
-    for number, ranking in values.items():
-        if 0 < carriers[number].sum() < len(carriers[number]):
-            aucs.append(roc_auc_score(carriers[number], ranking))
-            patients.append(cohort.patients[number])
-    return np.array(aucs), np.array(patients)
+def within(cohort: TruthCohort, values: dict[int, np.ndarray]) -> dict[int, float]:
+    """AUC of every slide where it is defined."""
+    carriers = cohort.carriers
+    usable = [number for number in values if 0 < carriers[number].sum() < len(carriers[number])]
+    return {number: float(roc_auc_score(carriers[number], values[number])) for number in usable}
 
 
 def across(cohort: TruthCohort, probabilities: dict[int, np.ndarray]) -> tuple[float, float]:
@@ -75,22 +72,31 @@ def across(cohort: TruthCohort, probabilities: dict[int, np.ndarray]) -> tuple[f
     return float(np.mean(aucs)), float(np.mean([p[:, k].mean() - (own >= rank).mean() for k, rank in steps]))
 
 
-def half_width(values: np.ndarray, patients: np.ndarray) -> float:
-    """Half the 95 % interval of the mean, patients resampled."""
+def interval(cohort: TruthCohort, values: dict[int, float]) -> tuple[float, float]:
+    """Ends of the 95 % interval of the mean over slides, patients resampled."""
+    patients = np.array([cohort.patients[number] for number in values])
+    numbers = np.array(list(values.values()))
     members = [np.flatnonzero(patients == one) for one in np.unique(patients)]
     random = np.random.default_rng(0)
     means = [
-        values[np.concatenate([members[i] for i in random.integers(len(members), size=len(members))])].mean()
+        numbers[np.concatenate([members[i] for i in random.integers(len(members), size=len(members))])].mean()
         for _ in range(RESAMPLES)
     ]
     low, high = np.quantile(means, [0.025, 0.975])
-    return float(high - low) / 2
+    return float(low), float(high)
 
 
-def shown(cohort: TruthCohort, values: dict[int, np.ndarray]) -> str:
+def shown(cohort: TruthCohort, aucs: dict[int, float]) -> str:
     """The mean AUC within slides and the half width of its interval."""
-    aucs, patients = within(cohort, values)
-    return f"{aucs.mean():.3f} ({half_width(aucs, patients):.3f})"
+    low, high = interval(cohort, aucs)
+    return f"{np.mean(list(aucs.values())):.3f} ({(high - low) / 2:.3f})"
+
+
+def gained(cohort: TruthCohort, own: dict[int, float], other: dict[int, float]) -> str:
+    """The mean difference on the slides of both, with its interval."""
+    paired = {number: own[number] - other[number] for number in own if number in other}
+    low, high = interval(cohort, paired)
+    return f"{np.mean(list(paired.values())):+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 def main() -> None:
@@ -106,7 +112,7 @@ def main() -> None:
     known = {number: one.numpy() for number, one in enumerate(scores) if one is not None}
     usable = [number for number, own in enumerate(cohort.carriers) if 0 < own.sum() < len(own)]
     print(f"{len(usable)} of {len(cohort.bags)} slides hold other instances than those of their label")
-    print(f"discriminants of selection=evidence, {len(known)} slides: AUC {shown(cohort, known)}\n")
+    print(f"discriminants of selection=evidence, {len(known)} slides: AUC {shown(cohort, within(cohort, known))}\n")
     arms: dict[str, list[dict[int, dict[str, np.ndarray]]]] = defaultdict(list)
     for cell in sorted((given.bench / "cells").iterdir()):
         if (cell / "predictions.csv").is_file():
@@ -114,11 +120,18 @@ def main() -> None:
             arms[f"{model}; {method}; {seed}"].append(look(cohort, cell))
     print("| model; method; seed | slides | " + " | ".join(WITHIN) + " | all instances: AUC | probability − share |")
     print("|---|---|---|---|---|---|---|")
+    found: dict[str, dict[str, dict[int, float]]] = {}
     for name, folds in arms.items():
         slides = {number: values for fold in folds for number, values in fold.items()}
-        cells = [shown(cohort, {number: values[kind] for number, values in slides.items()}) for kind in WITHIN]
+        found[name] = {kind: within(cohort, {n: values[kind] for n, values in slides.items()}) for kind in WITHIN}
+        cells = [shown(cohort, aucs) for aucs in found[name].values()]
         auc, gap = across(cohort, {number: values["boundaries"] for number, values in slides.items()})
         print(f"| {name} | {len(slides)} | {' | '.join(cells)} | {auc:.3f} | {gap:+.3f} |", flush=True)
+    print("\nWithin slides, each arm's probabilities less AB-MIL's attention under the same method and seed:")
+    for name, own in found.items():
+        reference = found.get("; ".join(["abmil", *name.split("; ")[1:]]))
+        if reference is not None:
+            print(f"{name}: {gained(cohort, own[WITHIN[2]], reference['attention'])}")
 
 
 if __name__ == "__main__":
