@@ -12,10 +12,11 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
+from pams_mil.data.bags.layouts.lazyslide import is_store, store_of
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.errors import BagError, MissingBagError, listing, nearest
 
-SUFFIXES = (".h5", ".hdf5", ".safetensors", ".npy", ".pt", ".pth")  # the most informative kind first
+SUFFIXES = (".h5", ".hdf5", ".zarr", ".safetensors", ".npy", ".pt", ".pth")  # the most informative kind first
 _SIDE_FOLDERS = {"coords", "patches", "labels", "inst_labels", "patch_labels", "masks", "stitches"}
 
 
@@ -54,7 +55,7 @@ class FeatureFolder:
         bases = [self.folder] if self.manifest_folder is None else [self.folder, self.manifest_folder]
         for base in bases:
             path = base / record.path
-            if not path.is_file():
+            if not path.is_file() and store_of(path) is None:
                 continue
             if not any(_lies_in(path, place) for place in bases):
                 raise BagError(
@@ -90,6 +91,9 @@ def _lies_in(path: Path, folder: Path) -> bool:
 def _walk(folder: Path) -> Iterator[Path]:
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _SIDE_FOLDERS and not name.startswith("."))
+        zarrs = [name for name in folders if name.lower().endswith(".zarr")]
+        yield from (Path(root, name) for name in zarrs if is_store(Path(root, name)))
+        folders[:] = [name for name in folders if name not in zarrs]  # thousands of chunks, none of them a feature file
         for name in sorted(names):
             if name.lower().endswith(SUFFIXES) and not name.startswith("."):
                 yield Path(root, name)

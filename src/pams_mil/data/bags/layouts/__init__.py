@@ -1,4 +1,4 @@
-"""One reader for the feature files of CLAM, TRIDENT, STAMP, torchmil, slideflow, MIL_BASELINE and our own.
+"""One reader for the feature files of CLAM, TRIDENT, STAMP, LazySlide, torchmil, slideflow, MIL_BASELINE and our own.
 
 The layout is recognized from the file itself and reported in `bag.info.layout`. Files that are locked, torn,
 empty, mismatched or not finite are refused by name. Precision is kept as stored.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pams_mil.data.bags.bag import Bag, BagInfo, check_values
 from pams_mil.data.bags.layouts.hdf5 import read_hdf5
+from pams_mil.data.bags.layouts.lazyslide import read_store, store_of
 from pams_mil.data.bags.layouts.reading import Reading
 from pams_mil.data.bags.layouts.tensors import read_npy, read_safetensors, read_torch
 from pams_mil.errors import BagError, listing
@@ -38,9 +39,12 @@ def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool 
             must not be cut short while they are in use.
     """
     path = Path(path)
-    _refuse_unreadable(path)
+    store = store_of(path)
+    if store is None:
+        _refuse_unreadable(path)
+    reader = READERS[path.suffix.lower()] if store is None else read_store
     try:
-        bag = READERS[path.suffix.lower()](path, Reading(verify=verify, mapped=mapped))
+        bag = reader(path, Reading(verify=verify, mapped=mapped))
     except BagError as error:
         message = str(error)
         raise error if str(path) in message else BagError(f"{path} cannot be used: {message}") from error.__cause__

@@ -1,0 +1,172 @@
+"""LazySlide's stores, `<slide>.zarr` as wsidata writes them (SpatialData, Zarr 2 or 3), read without either package.
+
+    shapes/tiles/shapes.parquet       tile_id, x, y (level-0 pixels)
+    tables/<encoder>_tiles/X          features [n, d], rows in any order; obs/tile_id says whose they are
+    tables/<encoder>_tiles/varm/KEY   features of the whole slide [d, k]
+    attributes                        tile_spec (sizes, mpp), slide_properties (mpp of level 0)
+
+A store with several tables is read by naming one: `case.zarr/tables/uni_tiles` in the manifest's column `path`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pams_mil.data.bags.bag import Array, Bag, BagInfo
+from pams_mil.data.bags.layouts.reading import Reading
+from pams_mil.errors import BagError, MissingExtraError, listing
+
+SUFFIX = ".zarr"
+_SMALL = 1 << 28
+_MOST_COMPRESSED = 1032
+_CODECS = {"bytes", "blosc", "crc32c", "gzip", "lz4", "sharding_indexed", "shuffle", "transpose", "zlib", "zstd"}
+
+
+def is_store(path: Path) -> bool:
+    """Whether a folder is a LazySlide store with features, rather than an image or something else in Zarr."""
+    return path.name.lower().endswith(SUFFIX) and (path / "tables").is_dir()
+
+
+def store_of(path: Path) -> Path | None:
+    """The store that a path is, or leads into; None when it is no such path.
+
+    >>> store_of(Path("features/case.h5")) is None
+    True
+    """
+    for place in (path, *path.parents):
+        if is_store(place):
+            return place
+    return None
+
+
+def read_store(path: Path, reading: Reading) -> Bag:
+    """The bag of a store, or of the table or aggregation inside of it that the path names."""
+    store = store_of(path)
+    if store is None:
+        raise BagError(f"{path} is not a store of LazySlide: it has no folder 'tables'.")
+    root = open_group(store)
+    inside = path.relative_to(store).parts
+    key = inside[1] if len(inside) > 1 and inside[0] == "tables" else _only_table(store)
+    try:
+        table = root["tables"][key]
+        region = str(table.attrs.get("region", "tiles"))
+        encoder = key.removesuffix(f"_{region}")
+        facts = _facts(root.attrs, region)
+        if len(inside) > 3 and inside[2] == "varm":
+            vectors = _values(table["varm"][inside[3]], path).T
+            return Bag(np.ascontiguousarray(vectors), info=BagInfo(encoder=encoder, layout="lazyslide slide"))
+        features = _values(table["X"], path)
+        ids = _values(table["obs"][str(table.attrs.get("instance_key", "tile_id"))], path)
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise BagError(f"{store} has no features where LazySlide keeps them (tables/{key}): {error!r}.") from error
+    coords = _places(store, region, ids)
+    return Bag(features, coords, BagInfo(encoder=encoder, layout="lazyslide", **facts))
+
+
+def open_group(store: Path) -> Any:
+    """The root group of a store, opened for reading."""
+    try:
+        import zarr  # noqa: PLC0415  optional
+    except ImportError as error:
+        raise MissingExtraError("Reading LazySlide's stores", package="zarr", extra="lazyslide") from error
+    try:
+        return zarr.open_group(str(store), mode="r", use_consolidated=False)
+    except Exception as error:  # damaged metadata raise what json and zarr raise
+        raise BagError(f"{store} is not a readable Zarr store: {error!r}. Write it again.") from error
+
+
+def read_parquet(path: Path) -> Any:
+    """A parquet table with all its metadata."""
+    try:
+        import pyarrow  # noqa: PLC0415  optional
+        import pyarrow.parquet as parquet  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("Reading LazySlide's tiles", package="pyarrow", extra="lazyslide") from error
+    try:
+        return parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise BagError(f"{path} cannot be read as the table of tiles: {error}.") from error
+
+
+def _only_table(store: Path) -> str:
+    names = sorted(place.name for place in (store / "tables").iterdir() if (place / "X").exists())
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise BagError(f"{store} holds no tile features; extract them with LazySlide first.")
+    raise BagError(
+        f"{store} holds features of several kinds: {listing(names)}. Name one for every slide in a column 'path', e.g. "
+        f"{store.name}/tables/{names[0]}."
+    )
+
+
+def _values(array: Any, path: Path) -> Array:
+    """The values of a Zarr array; one that declares more than its files can hold is refused."""
+    if not hasattr(array, "shape"):
+        raise BagError(f"{path} keeps its features sparsely; expected a dense array [n, d].")
+    _refuse_unknown_codecs(array, path)
+    stored = int(array.nbytes_stored())
+    if array.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
+        raise BagError(
+            f"{path} declares {list(array.shape)}, {array.nbytes:,} bytes, but stores {stored:,}; it was cut short or "
+            "made up. Extract the slide again."
+        )
+    values: Array = np.asarray(array[...])
+    return values
+
+
+def _refuse_unknown_codecs(array: Any, path: Path) -> None:
+    """Only numbers behind plain compression: some codecs of Zarr 2 unpickle, which runs whatever the file says."""
+    said = array.metadata.to_dict()
+    chain = [*(said.get("codecs") or ()), *(said.get("filters") or ()), said.get("compressor")]
+    names = [str(codec.get("name", codec.get("id"))) for codec in chain if codec]
+    odd = [name for name in names if name.removeprefix("numcodecs.") not in _CODECS]
+    if odd or array.dtype.kind not in "fiu":
+        raise BagError(
+            f"{path} keeps values of type {array.dtype} behind {listing(odd) or 'plain codecs'}; expected numbers "
+            f"behind {listing(sorted(_CODECS), most=20)}. It was not decoded."
+        )
+
+
+def _facts(attributes: Any, region: str) -> dict[str, Any]:
+    """Tile size and scale as the store states them; what it does not say stays unknown."""
+    spec = dict(attributes.get("tile_spec") or {}).get(region) or {}
+    slide = attributes.get("slide_properties") or {}
+    width, down, mpp, level0 = (_positive(value) for value in (
+        spec.get("width"), spec.get("base_downsample"), spec.get("mpp"), slide.get("mpp"),
+    ))  # fmt: skip
+    return {
+        "tile_px": None if width is None else round(width),
+        "tile_px0": None if width is None or down is None else width * down,
+        "mpp": mpp,
+        "level0_mpp": level0,
+    }
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and np.isfinite(value) and value > 0 else None
+
+
+def _places(store: Path, region: str, ids: Array) -> Array:
+    """Where the tiles of these ids lie; joined by id, because rows of the two tables need not be in the same order."""
+    file = store / "shapes" / region / "shapes.parquet"
+    if not file.is_file():
+        raise BagError(f"{store} has no tiles called {region!r} (expected {file.relative_to(store)}).")
+    table = read_parquet(file)
+    missing = [name for name in ("tile_id", "x", "y") if name not in table.column_names]
+    if missing:
+        raise BagError(f"{file} lacks the columns {listing(missing)}; found {listing(table.column_names)}.")
+    known, x, y = (table[name].to_numpy() for name in ("tile_id", "x", "y"))
+    order = np.argsort(known, kind="stable")
+    if len(np.unique(known)) != len(known):
+        raise BagError(f"{file} names a tile_id twice; the features cannot be told apart.")
+    found = np.searchsorted(known[order], ids)
+    fits = (found < len(known)) & (known[order][np.minimum(found, len(known) - 1)] == ids)
+    if not fits.all():
+        raise BagError(f"{store} has features of {int((~fits).sum())} tiles that {region!r} does not list.")
+    rows = order[found]
+    coords: Array = np.stack([x[rows], y[rows]], axis=1)
+    return coords
