@@ -135,15 +135,19 @@ def test_a_store_of_zarr_2(store: Path, tmp_path: Path) -> None:
     assert (again.info.tile_px0, again.info.level0_mpp) == (128.0, None)
 
 
-def test_pickled_values_of_zarr_2_are_not_decoded(store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("codec", "message"),
+    [({"id": "pickle", "protocol": 5}, "pickle"), ({"id": "bz2", "level": 1}, "behind 'bz2'; expected numbers")],
+)
+def test_values_behind_other_codecs_are_not_decoded(tmp_path: Path, codec, message: str) -> None:
     old = zarr.open_group(tmp_path / "old.zarr", mode="w", zarr_format=2)
     table = old.create_group("tables/uni_tiles")
     table.create_array("X", data=np.zeros((12, 4), np.float32), chunks=(12, 4))
     meta = tmp_path / "old.zarr/tables/uni_tiles/X/.zarray"
     about = json.loads(meta.read_text())
-    meta.write_text(json.dumps(about | {"compressor": {"id": "pickle", "protocol": 5}}))
+    meta.write_text(json.dumps(about | {"compressor": codec}))
     (tmp_path / "old.zarr/tables/uni_tiles/X/0.0").write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
-    with pytest.raises(BagError, match="behind 'pickle'"):
+    with pytest.raises(BagError, match=message):
         read_bag(tmp_path / "old.zarr")
     assert not (tmp_path / "ran").exists()
 
