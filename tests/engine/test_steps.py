@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from tests.engine.cohort import SIZES, run, settings, weights
 
 from pams_mil.engine.config.run_config import TrainingConfig
-from pams_mil.engine.run.blueprint import Blueprint, complete
+from pams_mil.engine.run.blueprint import Blueprint, complete, make_method
 from pams_mil.engine.training import loop as fit
 from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.optimize import check_precision, clip_gradients, learning_rate, make_optimizer
@@ -29,7 +29,8 @@ def opened(cohort, **changes):
 
 
 def bags_of(cohort, **changes):
-    return training_bags(*opened(cohort, **changes))
+    config, found = opened(cohort, **changes)
+    return training_bags(config, found, make_method(config.method))
 
 
 def learner_of(cohort, **changes):

@@ -8,6 +8,9 @@ from torch import Tensor
 from pams_mil import ops
 from pams_mil.errors import ParameterError
 
+_FEW = 64
+"""Targets that are compared one by one sooner than by an operation of torch."""
+
 
 def checked(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Logits [b, c] in float32 or better and class indices [b], or an error that says what is wrong.
@@ -26,12 +29,16 @@ def checked(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
             f"found {_shape(target)} of {target.dtype}."
         )
     if target.numel() and not torch.compiler.is_compiling():
-        low, high = (int(bound) for bound in target.aminmax())
+        low, high = torch.stack(target.aminmax()).tolist() if len(target) > _FEW else _range(target.tolist())
         if low < 0 or high >= logits.shape[1]:
             raise ParameterError(
                 f"target must hold class indices from 0 to {logits.shape[1] - 1}, found {low} to {high}."
             )
     return ops.at_least_float32(logits), target
+
+
+def _range(values: list[int]) -> tuple[int, int]:
+    return min(values), max(values)
 
 
 def _shape(tensor: Tensor) -> str:

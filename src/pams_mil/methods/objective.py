@@ -79,10 +79,17 @@ class LevelTerm(nn.Module):
         self, outputs: Sequence[LevelOutput], targets: Sequence[Tensor], weights: Tensor | None = None
     ) -> Tensor:
         """[b], one value per bag, not yet weighted."""
-        values = [
-            _with_tier1(loss, outputs[int(position)], targets[int(position)]) for position, loss in self.losses.items()
-        ]
-        return torch.stack(values).sum(0)
+        total: Tensor | None = None
+        for position, loss in self.losses.items():
+            output, target = outputs[int(position)], targets[int(position)]
+            values: Tensor = loss(output.logits, target)
+            if output.tier1_logits is not None and output.tier1_bag is not None:
+                tier1 = loss(output.tier1_logits, target[output.tier1_bag])
+                values = values + mean_per_bag(tier1, output.tier1_bag, len(target))
+            total = values if total is None else total + values
+        if total is None:
+            raise ParameterError("A term over levels needs the loss of at least one level, found none.")
+        return total
 
 
 class Objective(nn.Module):
@@ -131,7 +138,8 @@ class Objective(nn.Module):
         values = {name: term(outputs, targets, weights) for name, term in self.terms.items()}
         if weights is not None:
             values = {name: value * weights.to(value) for name, value in values.items()}
-        return {name: self.factors[name] * value.mean() for name, value in values.items()}
+        means = {name: value.mean() for name, value in values.items()}
+        return {name: mean if self.factors[name] == 1 else self.factors[name] * mean for name, mean in means.items()}
 
     def probabilities(self, outputs: Sequence[LevelOutput]) -> list[Tensor]:
         """Class probabilities [b, c] per output."""
@@ -166,11 +174,3 @@ def mean_per_bag(values: Tensor, bag: Tensor, num_bags: int) -> Tensor:
     """
     count = torch.bincount(bag, minlength=num_bags).clamp_min(1)
     return values.new_zeros(num_bags).index_add(0, bag, values) / count
-
-
-def _with_tier1(loss: nn.Module, output: LevelOutput, target: Tensor) -> Tensor:
-    values: Tensor = loss(output.logits, target)
-    if output.tier1_logits is None or output.tier1_bag is None:
-        return values
-    tier1 = loss(output.tier1_logits, target[output.tier1_bag])
-    return values + mean_per_bag(tier1, output.tier1_bag, len(target))

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -77,8 +78,13 @@ class Blueprint:
                 someone else could name any module, so that takes an explicit yes.
         """
         self._refuse_foreign_code(trusted=trusted)
-        hierarchy, method = self.hierarchy, make_method(_as_choice(self.method))
-        return Learner(self._model(method), method.objective(hierarchy), hierarchy, method.trained_levels(hierarchy))
+        hierarchy, method = self.hierarchy, self.recipe
+        return Learner(self._model(), method.objective(hierarchy), hierarchy, method.trained_levels(hierarchy))
+
+    @cached_property
+    def recipe(self) -> Method:
+        """The method itself: towers, heads, remix and objective."""
+        return make_method(_as_choice(self.method))
 
     def refuse_other_shapes(self, tensors: Mapping[str, Tensor], *, trusted: bool = False) -> None:
         """Refuse weights that the described model does not have, before memory is claimed on a file's word.
@@ -93,10 +99,7 @@ class Blueprint:
             raise CheckpointError(f"The checkpoint describes a model of impossible size: {large}.")
         try:
             with torch.device("meta"):
-                shapes = {
-                    name: one.shape
-                    for name, one in self._model(make_method(_as_choice(self.method))).state_dict().items()
-                }
+                shapes = {name: one.shape for name, one in self._model().state_dict().items()}
         except (RuntimeError, TypeError, KeyError, OverflowError) as error:
             raise CheckpointError(f"The checkpoint describes a model that cannot be built: {error}.") from error
         odd = [
@@ -111,8 +114,8 @@ class Blueprint:
                 f"The checkpoint does not fit the model that it describes: expected {said}, found {found}."
             )
 
-    def _model(self, method: Method) -> HierarchicalModel:
-        hierarchy = self.hierarchy
+    def _model(self) -> HierarchicalModel:
+        hierarchy, method = self.hierarchy, self.recipe
         return HierarchicalModel(
             self.model["name"],
             in_features=self.in_features,

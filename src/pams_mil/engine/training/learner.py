@@ -27,6 +27,8 @@ class Learner(nn.Module):
         levels: The trained levels, coarsest first.
     """
 
+    ancestors: Tensor
+
     def __init__(
         self, model: HierarchicalModel, objective: Objective, hierarchy: ClassHierarchy, levels: Sequence[int]
     ) -> None:
@@ -35,8 +37,8 @@ class Learner(nn.Module):
         self.objective = objective
         self.hierarchy = hierarchy
         self.levels = tuple(levels)
-        for position, level in enumerate(self.levels):
-            self.register_buffer(f"ancestor_{position}", torch.from_numpy(hierarchy.groups(level)), persistent=False)
+        ancestors = torch.stack([torch.from_numpy(hierarchy.groups(level)) for level in self.levels])
+        self.register_buffer("ancestors", ancestors, persistent=False)
 
     @property
     def packs(self) -> bool:
@@ -59,7 +61,7 @@ class Learner(nn.Module):
 
     def lift(self, target: Tensor) -> list[Tensor]:
         """Finest classes [b] as the classes of every trained level."""
-        return [self.get_buffer(f"ancestor_{position}")[target] for position in range(len(self.levels))]
+        return list(self.ancestors[:, target])
 
     @torch.inference_mode()
     def predict(self, batch: BagBatch, *, attention: bool = False) -> Prediction:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -29,7 +29,7 @@ from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, Train
 from pams_mil.engine.training.validate import validate
 from pams_mil.errors import RunError, RunInterruptedError
 from pams_mil.models.core.batch import in_packs
-from pams_mil.models.core.limits import explain_out_of_memory
+from pams_mil.models.core.limits import is_out_of_memory, out_of_memory
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,12 @@ def _train_epoch(
         waiting = group
         for pack in in_packs(islice(bags, group), _rows, most=most):
             waiting -= len(pack)
-            seed_everything(fabric.device, pack[0].seed)
-            with _explained(pack), fabric.no_backward_sync(module, enabled=waiting > 0):
-                terms = forward(module, pack, fabric.device)
-                stacked = torch.stack(list(terms.values()))
-                values = dict(zip(terms, stacked.tolist(), strict=True))  # read once: on a GPU every read waits for it
-                _refuse_non_finite(values, pack, progress)
-                # The mean over the pack counts as many times as the pack has bags.
-                fabric.backward(stacked.sum() / (group / len(pack)))
+            try:
+                values = _pass(fabric, module, pack, progress, of=group, last=not waiting)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise out_of_memory(error, _names(pack), sum(map(_rows, pack))) from error
             progress.add(values, [bag.counts for bag in pack])
             context.watch.stepped(values, len(pack))
         clip_gradients(fabric, learner, optimizer, training)
@@ -123,6 +121,20 @@ def _train_epoch(
                 )
 
 
+def _pass(
+    fabric: Processes, module: Any, bags: Sequence[TrainingBag], progress: RunProgress, *, of: int, last: bool
+) -> dict[str, float]:
+    """Add the gradients of some bags, out of so many of an optimizer step; the mean of every term over them."""
+    seed_everything(fabric.device, bags[0].seed)
+    with fabric.no_backward_sync(module, enabled=not last):
+        terms = forward(module, bags, fabric.device)
+        stacked = torch.stack(list(terms.values()))
+        values = dict(zip(terms, stacked.tolist(), strict=True))  # read once: on a GPU every read waits for it
+        _refuse_non_finite(values, bags, progress)
+        fabric.backward(stacked.sum() if len(bags) == of else stacked.sum() / (of / len(bags)))
+    return values
+
+
 def forward(module: Any, bags: Sequence[TrainingBag], device: torch.device) -> dict[str, torch.Tensor]:
     """The loss terms of bags, each the mean over them."""
     terms: dict[str, torch.Tensor] = module(TrainingPack.of(bags, device))
@@ -131,10 +143,6 @@ def forward(module: Any, bags: Sequence[TrainingBag], device: torch.device) -> d
 
 def _rows(bag: TrainingBag) -> int:
     return len(bag.features)
-
-
-def _explained(bags: Sequence[TrainingBag]) -> AbstractContextManager[None]:
-    return explain_out_of_memory(_names(bags), sum(map(_rows, bags)))
 
 
 def _names(bags: Sequence[TrainingBag]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.run.blueprint import Blueprint, complete, make_method
+from pams_mil.engine.run.blueprint import Blueprint, complete
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.identity import Identity, refuse_other
 from pams_mil.engine.run.lock import locked
@@ -30,6 +30,7 @@ from pams_mil.engine.training.training_bags import TrainingBags, one_thread
 from pams_mil.errors import ConfigError, RunError, RunInterruptedError, counted
 from pams_mil.evaluate.cautions import FEW_PATIENTS
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.methods.method import Method
 from pams_mil.parameters import refuse_unknown
 from pams_mil.remix.pairing import Pairing, rule_for
 from pams_mil.remix.selection.evidence import score_evidence
@@ -71,7 +72,7 @@ def _train_in_process(
         identity = Identity.of(config, cohort.hierarchy, cohort.slides, cohort.features.origin)
         _together(fabric, lambda: _refuse_another(folder, identity))
         checkpoints = RunCheckpoints(folder, blueprint, identity)
-        bags = training_bags(config, cohort)
+        bags = training_bags(config, cohort, blueprint.recipe)
         learner, begun = initial_learner(blueprint, config)
         stop = stack.enter_context(StopRequest())
         started = time.monotonic()
@@ -95,9 +96,8 @@ def _train_in_process(
             _finish(fabric, folder, progress, config, cautions, time.monotonic() - started)
 
 
-def training_bags(config: RunConfig, cohort: Cohort) -> TrainingBags:
+def training_bags(config: RunConfig, cohort: Cohort, method: Method) -> TrainingBags:
     """The training set with the method's remix."""
-    method = make_method(config.method)
     refuse_unknown("The pairing", config.pairing, list(_PAIRING_OPTIONS), error=ConfigError)
     remix = pairing = evidence = None
     if method.remix not in (None, "none"):

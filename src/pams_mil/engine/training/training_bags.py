@@ -81,9 +81,10 @@ class TrainingPack(NamedTuple):
     def of(cls, bags: Sequence[TrainingBag], device: torch.device) -> TrainingPack:
         """Bags one after the other; a single one is not copied."""
         labels = max(len(bag.targets) for bag in bags)
-        # A label that a bag does not have is its first one with weight 0.
-        targets = [[(*bag.targets, *bag.targets[:1] * labels)[label] for bag in bags] for label in range(labels)]
-        weights = [[(*bag.weights, *(0.0,) * labels)[label] for bag in bags] for label in range(labels)]
+        targets, weights = [[bag.targets[0] for bag in bags]], [[bag.weights[0] for bag in bags]]
+        for label in range(1, labels):  # one that a bag does not have is its first one with weight 0
+            targets.append([bag.targets[label if label < len(bag.targets) else 0] for bag in bags])
+            weights.append([bag.weights[label] if label < len(bag.targets) else 0.0 for bag in bags])
         return cls(
             joined([bag.features for bag in bags]).to(device, non_blocking=True),
             tuple(len(bag.features) for bag in bags),
@@ -196,10 +197,17 @@ class TrainingBags(Dataset[TrainingBag]):
 
 
 class BagLoader:
-    """Gives the bags of a list of keys in order, read ahead by worker processes that live as long as the loader."""
+    """Gives the bags of a list of keys in order, read ahead by worker processes that live as long as the loader.
+
+    Without workers a bag is made when its turn comes; a `DataLoader` would only add its own work to every small bag.
+    """
 
     def __init__(self, bags: TrainingBags, *, workers: int, pin_memory: bool = False) -> None:
+        self._bags = bags
         self._keys = _Keys()
+        self._loader: DataLoader[TrainingBag] | None = None
+        if not workers and not pin_memory:
+            return
         options: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
         self._loader = DataLoader(
             bags,
@@ -215,8 +223,10 @@ class BagLoader:
 
     def bags(self, keys: Sequence[StepKey]) -> Iterator[TrainingBag]:
         """The bags of these keys."""
+        if self._loader is None:
+            return map(self._bags.__getitem__, keys)
         self._keys.keys = keys
-        yield from self._loader
+        return iter(self._loader)
 
 
 class _Keys(Sampler[StepKey]):

@@ -48,11 +48,16 @@ def explain_out_of_memory(slide_id: str, n: int, *, option: str = "max_instances
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise RunError(
-            f"Out of memory on slide {slide_id!r} with {n} instances. Set {option} to fewer than {n} for training, "
-            "process one bag at a time, or use a model or machine with more room. "
-            f"The cause: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        ) from error
+        raise out_of_memory(error, slide_id, n, option=option) from error
+
+
+def out_of_memory(error: BaseException, slide_id: str, n: int, *, option: str = "max_instances") -> RunError:
+    """An out-of-memory error in words; arguments as for `explain_out_of_memory`."""
+    return RunError(
+        f"Out of memory on slide {slide_id!r} with {n} instances. Set {option} to fewer than {n} for training, "
+        "process one bag at a time, or use a model or machine with more room. "
+        f"The cause: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -39,15 +39,10 @@ def pools_leanly(projection: Projection, scores: AttentionScores, rows: int) -> 
 
     It passes by the modules whose weights it takes, so a hook on one of them would never be called.
     """
+    if rows < FEWEST_ROWS or not torch.is_grad_enabled() or not by_hand(scores.inner.weight):
+        return False
     plain = scores.gated and scores.branches is None and not (scores.training and scores.dropout.p)
-    parts = (projection, scores, scores.inner, scores.outer)
-    return (
-        rows >= FEWEST_ROWS
-        and plain
-        and torch.is_grad_enabled()
-        and by_hand(scores.inner.weight)
-        and not any(map(_hooked, parts))
-    )
+    return plain and not any(map(_hooked, (projection, scores, scores.inner, scores.outer)))
 
 
 def _hooked(module: nn.Module) -> bool:
