@@ -31,6 +31,11 @@ RUNS = {
     "clam": {"model": {"name": "clam_sb", "embedding_features": 8, "attention_features": 4}},
     "mean": {"model": {"name": "mean_pool", "embedding_features": 8}},
     "max": {"model": {"name": "max_pool", "embedding_features": 8}},
+    "priority": {"model": {"name": "priority", "embedding_features": 8, "attention_features": 4}, "method": "ce"},
+    "smooth maximum": {
+        "model": {"name": "priority", "embedding_features": 8, "pooling": "smooth_max"},
+        "method": "ce",
+    },
     "remembering": {"method": "haf"},
 }
 

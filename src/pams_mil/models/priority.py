@@ -91,9 +91,14 @@ class Priority(MILModel):
         """With a smooth maximum of scores, every instance has its own."""
         return self.pooling == "smooth_max"
 
+    @property
+    def packs(self) -> bool:
+        """Yes: projection and scores do not know of bags."""
+        return True
+
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """What the questions are answered from: a vector per question, the mean vector, or the scores themselves."""
-        pooled = [self._pool(bag) for bag in batch.bags()]
+        pooled = self._pool(batch) if torch.is_grad_enabled() else [self._stream(bag) for bag in batch.bags()]
         vectors = torch.stack([vector for vector, _ in pooled])
         if not attention:
             return Embedded(vectors)
@@ -105,26 +110,32 @@ class Priority(MILModel):
         """The logarithms of the class probabilities; no row of weights belongs to a class."""
         return Scored(self.chain.log_probabilities(self._answers(embedded.vectors)), embedded.vectors, None)
 
-    def _pool(self, bag: Tensor) -> tuple[Tensor, Tensor]:
-        """What a bag's questions are answered from, and the scores of its instances, which the attention is made of."""
-        if self.pooling == "mean":
-            return self.projection.mean(bag), torch.zeros(len(bag), self.chain.questions, device=bag.device)
-        if self.pooling == "smooth_max":
-            scores = self._instance_scores(bag)
-            return self.smooth_max(scores), scores
-        if not torch.is_grad_enabled():
-            pooled, scores = stream_pool(bag, self.projection, self.scores, None, 1)
-            return pooled.flatten(), scores
-        instances = self.projection(bag)
-        scores = at_least_float32(self.scores(instances))
-        return (scores.softmax(0).T.to(instances.dtype) @ instances).flatten(), scores
+    def _pool(self, batch: BagBatch) -> list[tuple[Tensor, Tensor]]:
+        """What each bag's questions are answered from, and the scores of its instances, which attention is made of.
 
-    def _instance_scores(self, bag: Tensor) -> Tensor:
-        """s, [n, d] -> [n, scores]; without gradients piece by piece."""
-        if torch.is_grad_enabled():
-            return at_least_float32(self.head(self.projection(bag)))
-        pieces = torch.split(bag, CHUNK_ROWS)
-        return joined([at_least_float32(self.head(self.projection(piece))) for piece in pieces])
+        All rows are projected and scored in one go.
+        """
+        instances = self.projection(batch.features)
+        if self.pooling == "mean":
+            return [(rows.mean(0), self._no_scores(rows)) for rows in batch.split(instances)]
+        if self.pooling == "smooth_max":
+            return [(self.smooth_max(part), part) for part in batch.split(at_least_float32(self.head(instances)))]
+        parts = zip(batch.split(at_least_float32(self.scores(instances))), batch.split(instances), strict=True)
+        return [((scores.softmax(0).T.to(rows.dtype) @ rows).flatten(), scores) for scores, rows in parts]
+
+    def _stream(self, bag: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for one bag without gradients, piece by piece."""
+        if self.pooling == "mean":
+            return self.projection.mean(bag), self._no_scores(bag)
+        if self.pooling == "smooth_max":
+            pieces = torch.split(bag, CHUNK_ROWS)
+            scores = joined([at_least_float32(self.head(self.projection(piece))) for piece in pieces])
+            return self.smooth_max(scores), scores
+        pooled, scores = stream_pool(bag, self.projection, self.scores, None, 1)
+        return pooled.flatten(), scores
+
+    def _no_scores(self, bag: Tensor) -> Tensor:
+        return torch.zeros(len(bag), self.chain.questions, device=bag.device)
 
     def _answers(self, vectors: Tensor) -> Tensor:
         """z, one per score, [b, ..] -> [b, scores]."""

@@ -6,10 +6,12 @@ There is no way in for the test split: `fit` takes training and validation bags 
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import reduce
 from itertools import islice
 from typing import Any
 
@@ -128,10 +130,12 @@ def _pass(
     seed_everything(fabric.device, bags[0].seed)
     with fabric.no_backward_sync(module, enabled=not last):
         terms = forward(module, bags, fabric.device)
-        stacked = torch.stack(list(terms.values()))
-        values = dict(zip(terms, stacked.tolist(), strict=True))  # read once: on a GPU every read waits for it
+        # Read once, since on a GPU every read waits for it.
+        read = torch.stack([value.detach() for value in terms.values()]).tolist()
+        values = dict(zip(terms, read, strict=True))
         _refuse_non_finite(values, bags, progress)
-        fabric.backward(stacked.sum() if len(bags) == of else stacked.sum() / (of / len(bags)))
+        loss = reduce(operator.add, terms.values())
+        fabric.backward(loss if len(bags) == of else loss / (of / len(bags)))
     return values
 
 
