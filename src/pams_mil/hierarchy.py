@@ -149,6 +149,16 @@ class ClassHierarchy:
         """For every class at `of_level`, the index of its ancestor at `level`."""
         return self.lift(np.arange(self.num_classes(of_level)), level, from_level=of_level)
 
+    def summed(self, probabilities: npt.NDArray[np.float64], level: int) -> npt.NDArray[np.float64]:
+        """Probabilities [n, c] of the finest classes as those of a coarser level: every class has its members' sum.
+
+        >>> ClassHierarchy.load("bracs").summed(np.full((1, 7), 1 / 7), 0).round(3).tolist()
+        [[0.429, 0.286, 0.286]]
+        """
+        belongs = self.groups(level)[:, None] == np.arange(self.num_classes(level))
+        found: npt.NDArray[np.float64] = probabilities @ belongs.astype(np.float64)
+        return found
+
     def outranks(self, level: int = -1) -> Bools:
         """`[i, j]` is true when class i is strictly more urgent than class j."""
         ranks = self.ranks(level)

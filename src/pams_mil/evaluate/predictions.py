@@ -75,8 +75,7 @@ class Predictions:
         target, predicted = self.hierarchy.lift(self.target, level), self.hierarchy.lift(self.predicted, level)
         if self.probabilities is None:
             return target, predicted, None
-        belongs = self.hierarchy.groups(level)[:, None] == np.arange(self.hierarchy.num_classes(level))
-        return target, predicted, self.probabilities @ belongs.astype(np.float64)
+        return target, predicted, self.hierarchy.summed(self.probabilities, level)
 
     def where(self, rows: npt.NDArray[np.bool_], *, name: str | None = None) -> Predictions:
         """The chosen rows only."""

@@ -85,13 +85,15 @@ class Manifest:
         fold: int | None = None,
         splits: Path | str | None = None,
         clini: Path | str | None = None,
+        labels: bool = True,
     ) -> Manifest:
         """A cohort table of any known shape; see `pams_mil.data.manifest.manifest_reader.read_manifest`."""
         from pams_mil.data.manifest.manifest_reader import read_manifest  # noqa: PLC0415  the reader knows this class
 
         return read_manifest(
-            path, patients_are_slides=patients_are_slides, columns=columns, fold=fold, splits=splits, clini=clini
-        )
+            path, patients_are_slides=patients_are_slides, columns=columns, fold=fold, splits=splits, clini=clini,
+            labels=labels,
+        )  # fmt: skip
 
     def targets(self, hierarchy: ClassHierarchy) -> Ints:
         """The class index of every slide at the finest level, [n]; an unknown label is an error naming its slide."""

@@ -42,6 +42,7 @@ def read_manifest(
     fold: int | None = None,
     splits: Path | str | None = None,
     clini: Path | str | None = None,
+    labels: bool = True,
 ) -> Manifest:
     """Read a cohort table.
 
@@ -52,6 +53,7 @@ def read_manifest(
         fold: Take the splits from the column `fold_<k>`.
         splits: Take the splits from CLAM's `splits_<k>.csv` or `splits_<k>_bool.csv`.
         clini: STAMP's clinical table; `path` is then its slide table.
+        labels: Whether slides have labels; if not, no column is taken for them and every slide's is empty.
     """
     path = Path(path)
     table = tables.read_table(path)
@@ -59,7 +61,7 @@ def read_manifest(
     if clini is not None:
         table = _joined(table, path, Path(clini), columns or {}, notes)
     task = read_task(path, table)
-    roles = _roles(table, path, columns or {}, task)
+    roles = _roles(table, path, columns or {}, task, labels=labels)
     if fold is not None:
         roles["split"] = _fold_column(table, fold, path)
     patients_are_slides = _without_patients(table, roles, path, allowed=patients_are_slides)
@@ -71,24 +73,27 @@ def read_manifest(
     return manifest if splits is None else _with_split_file(manifest, Path(splits))
 
 
-def _roles(table: tables.Columns, path: Path, given: Mapping[str, str], task: Task | None) -> dict[str, str]:
+def _roles(
+    table: tables.Columns, path: Path, given: Mapping[str, str], task: Task | None, *, labels: bool
+) -> dict[str, str]:
     """Which column plays which part."""
     folded = {name.casefold(): name for name in reversed(table)}
     roles: dict[str, str] = {}
-    for role, names in ROLES.items():
+    asked = [role for role in ROLES if labels or role != "label"]
+    for role in asked:
         wanted = given.get(role)
         if wanted is not None:
             if wanted not in table:
                 raise ManifestError(f"{path} has no column {wanted!r}.{nearest(wanted, table)} Found {listing(table)}.")
             roles[role] = wanted
             continue
-        found = next((folded[name] for name in names if name in folded), None)
+        found = next((folded[name] for name in ROLES[role] if name in folded), None)
         if found is not None:
             roles[role] = found
-    if task is not None and "label" not in given:
+    if task is not None and labels and "label" not in given:
         roles["label"] = task.column
     for role in ("slide_id", "label"):
-        if role not in roles:
+        if role in asked and role not in roles:
             raise ManifestError(
                 f"{path} has no column {' or '.join(map(repr, ROLES[role]))}; found {listing(table)}. "
                 f"Name it with --{role.split('_')[0]}-column."
@@ -117,7 +122,7 @@ def _records(
     slides: Sequence[str] = table[roles["slide_id"]]
     cases = table[roles["case_id"]] if "case_id" in roles else blank
     patients = table[roles["patient_id"]] if "patient_id" in roles else (slides if patients_are_slides else cases)
-    labels = table[roles["label"]]
+    labels = table[roles["label"]] if "label" in roles else blank
     if task is not None and task.names:
         labels = [task.names.get(label, label) for label in labels]
     split = [_split_name(cell) for cell in table[roles["split"]]] if "split" in roles else blank

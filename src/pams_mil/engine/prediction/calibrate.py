@@ -13,6 +13,7 @@ import torch
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.manifest.cases import BagSource
 from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.prediction.bag_answers import answers
 from pams_mil.engine.prediction.predict import LoadedRun, load_run
 from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration, validation_digest
 from pams_mil.engine.run.blueprint import make_method
@@ -29,8 +30,6 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.msce import msce_loss
 from pams_mil.methods.objective import LevelLoss, LevelTerm
 from pams_mil.metrics.proper import brier, nll, rps
-from pams_mil.models.core.batch import BagBatch
-from pams_mil.models.core.limits import explain_out_of_memory
 from pams_mil.remix.drift import coarser_drift, prior_drift
 from pams_mil.remix.pairing import Pairing, rule_for
 from pams_mil.remix.strategy import create_remix
@@ -122,26 +121,21 @@ def _predict(
     learner: Learner, bags: BagDataset, device: str, progress: Progress | None
 ) -> tuple[list[Array], list[int], dict[str, str]]:
     """Probabilities [n, c] of every trained level, the bags they are of, and why others have none."""
-    rows: list[list[Array]] = []
-    kept: list[int] = []
+    rows: dict[int, list[Array]] = {}
     failures: dict[str, str] = {}
-    for index in range(len(bags)):
-        try:
-            sample = bags[index]
-            batch = BagBatch.single(sample.features.to(device), sample.slide_id)
-            with explain_out_of_memory(sample.slide_id, len(sample.features)):
-                rows.append([level[0].numpy() for level in learner.predict(batch).probabilities])
-            kept.append(index)
-        except PamsError as error:  # one bad slide does not stop the rest
-            failures[bags.sources[index].name] = str(error)
+    for done, (index, _, made) in enumerate(answers([learner], bags, device), 1):
+        if isinstance(made, PamsError):
+            failures[bags.sources[index].name] = str(made)
+        else:
+            rows[index] = [level[0].numpy() for level in made[0].probabilities]
         if progress is not None:
-            progress((index + 1) / len(bags))
-    if not kept:
+            progress(done / len(bags))
+    if not rows:
         raise RunError(
             f"None of the {len(bags)} validation slides could be predicted, so there is nothing to calibrate on. "
             f"The first: {next(iter(failures.values()), 'there are none')}"
         )
-    return [np.stack(level) for level in zip(*rows, strict=True)], kept, failures
+    return [np.stack(level) for level in zip(*rows.values(), strict=True)], list(rows), failures
 
 
 def _fit_level(

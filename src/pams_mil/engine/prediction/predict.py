@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,9 +18,10 @@ from pams_mil.data.bags.feature_origin import OriginCheck, origin_differences
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.devices import choose_device
+from pams_mil.engine.prediction.bag_answers import answers
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
 from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration
-from pams_mil.engine.prediction.slide_predictions import SlidePredictions, summed
+from pams_mil.engine.prediction.slide_predictions import Array, SlidePredictions
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.blueprint import Blueprint
 from pams_mil.engine.run.cv_folder import with_folds
@@ -29,8 +31,6 @@ from pams_mil.engine.run.run_checkpoints import load_weights
 from pams_mil.engine.training.learner import Learner, Prediction
 from pams_mil.engine.training.run_cohort import Features, look_at_features
 from pams_mil.errors import BagError, CheckpointError, PamsError, RunError
-from pams_mil.models.core.batch import PACKED_BAGS, BagBatch, in_packs
-from pams_mil.models.core.limits import explain_out_of_memory
 
 Attend = Callable[[BagSample, list[Tensor]], None]
 """Given a bag and the attention [n] of every trained level, coarsest first, averaged over the runs."""
@@ -133,8 +133,8 @@ def predict(
     bags = BagDataset(
         table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources, origin=origin
     )
-    answers = _predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress)
-    found = dict(sorted(answers, key=operator.itemgetter(0)))
+    made = _predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress)
+    found = dict(sorted(made, key=operator.itemgetter(0)))
     weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
     return replace(_gather(loaded, table, found), weights=weights, made_by=tuple(run.origin for run in loaded))
 
@@ -146,61 +146,29 @@ def _predict_bags(
     device: str,
     attend: Attend | None,
     progress: Callable[[float], None] | None,
-) -> Iterator[tuple[int, list[Tensor] | PamsError]]:
+) -> Iterator[tuple[int, list[Array] | PamsError]]:
     """For every bag, the probabilities [c] of every level, averaged over the learners, or why there are none."""
-    unreadable: dict[int, PamsError] = {}
-    most = PACKED_BAGS if all(learner.packs for learner in learners) else 1
-    for pack in in_packs(_readable(bags, unreadable), lambda sample: len(sample[1].features), most=most):
-        for index, sample, made in _answers(learners, pack, device, attention=attend is not None):
-            if isinstance(made, PamsError):
-                yield index, made
-                continue
+    for done, (index, sample, made) in enumerate(answers(learners, bags, device, attention=attend is not None), 1):
+        if isinstance(made, PamsError):
+            yield index, made
+        else:
             yield index, _mean_probabilities(learners, calibrations, made)
-            if attend is not None:
+            if attend is not None and sample is not None:
                 attend(sample, _mean_attention([one.attention or [] for one in made], sample.slide_id))
         if progress is not None:
-            progress((pack[-1][0] + 1) / len(bags))
-    yield from unreadable.items()
-
-
-def _readable(bags: BagDataset, unreadable: dict[int, PamsError]) -> Iterator[tuple[int, BagSample]]:
-    """The bags that can be read; why the others cannot is noted."""
-    for index in range(len(bags)):
-        try:
-            yield index, bags[index]
-        except PamsError as error:
-            unreadable[index] = error
-
-
-def _answers(
-    learners: list[Learner], pack: Sequence[tuple[int, BagSample]], device: str, *, attention: bool
-) -> Iterator[tuple[int, BagSample, list[Prediction] | PamsError]]:
-    """What the learners say about each bag of a pack, or why they do not; one bad bag does not stop the rest."""
-    batch = BagBatch.pack([sample.features for _, sample in pack], [sample.slide_id for _, sample in pack])
-    try:
-        with explain_out_of_memory(" and ".join(batch.keys), len(batch.features)):
-            made = [learner.predict(batch.to(device), attention=attention) for learner in learners]
-    except PamsError as error:
-        if len(pack) == 1:
-            yield *pack[0], error
-            return
-        for one in pack:  # now each alone, to tell the bad one from its neighbors
-            yield from _answers(learners, [one], device, attention=attention)
-        return
-    apart = [one.apart(batch) for one in made]
-    for number, (index, sample) in enumerate(pack):
-        yield index, sample, [one[number] for one in apart]
+            progress(done / len(bags))
 
 
 def _mean_probabilities(
     learners: list[Learner], calibrations: Sequence[RunCalibration | None], made: list[Prediction]
-) -> list[Tensor]:
+) -> list[Array]:
     said = [
         one.probabilities if calibration is None else calibration.apply(one.probabilities)
         for one, calibration in zip(made, calibrations, strict=True)
     ]
+    given = [[level.numpy() for level in one] for one in said]
     return [
-        torch.stack([summed(learner, one, level)[0] for learner, one in zip(learners, said, strict=True)]).mean(0)
+        np.mean([learner.at_level(one, level)[0] for learner, one in zip(learners, given, strict=True)], axis=0)
         for level in range(learners[0].hierarchy.num_levels)
     ]
 
@@ -235,7 +203,7 @@ def _mean_attention(attention: list[list[Tensor | None]], slide_id: str) -> list
 
 
 def _gather(
-    loaded: list[LoadedRun], table: PredictionManifest, found: dict[int, list[Tensor] | PamsError]
+    loaded: list[LoadedRun], table: PredictionManifest, found: dict[int, list[Array] | PamsError]
 ) -> SlidePredictions:
     hierarchy = loaded[0].blueprint.hierarchy
     failures = {table.sources[index].name: str(bag) for index, bag in found.items() if isinstance(bag, PamsError)}
@@ -253,9 +221,7 @@ def _gather(
         patient_ids=tuple(source.patient_id for source in sources),
         splits=tuple(source.records[0].split for source in sources),
         targets=table.targets[rows],
-        probabilities=tuple(
-            torch.stack([bag[level] for bag in answers]).numpy() for level in range(hierarchy.num_levels)
-        ),
+        probabilities=tuple(np.stack([bag[level] for bag in answers]) for level in range(hierarchy.num_levels)),
         own_levels=tuple(sorted(own)),
         tags={tag: [cells[row] for row in rows] for tag, cells in table.tags.items()},
         runs=tuple(str(run.path) for run in loaded),

@@ -43,14 +43,11 @@ def read_for_prediction(
     head = {name.casefold(): name for name in next(iter(tables.read_chunks(path, rows=1)))}
     given = dict(columns or {})
     labeled = labels and ("label" in given or "label" in head or reading.get("clini") is not None)
-    if not labeled:
-        # The reader wants a label column; the ids stand in for it, and are never taken for labels below.
-        slide = next((head[name] for name in ROLES["slide_id"] if name in head), None)
-        given["label"] = given.get("slide_id") or slide or "label"
     nameless = not any(name in head for role in ("patient_id", "case_id") for name in ROLES[role])
     manifest = Manifest.read(
         path,
         columns=given,
+        labels=labeled,
         patients_are_slides=patients_are_slides or (nameless and "patient_id" not in given),
         **reading,
     )
@@ -58,15 +55,13 @@ def read_for_prediction(
         manifest = manifest.select(split)
     if not manifest.records:
         raise ManifestError(f"{path} has no slides to predict.")
-    sources = _sources(manifest, hierarchy, labeled=labeled, merge_cases=merge_cases)
+    sources = _sources(manifest, hierarchy, merge_cases=merge_cases)
     _refuse_repeated(sources, path)
     targets = np.asarray([source.target for source in sources], dtype=np.int64)
     return PredictionManifest(manifest, sources, targets, _tags(sources))
 
 
-def _sources(
-    manifest: Manifest, hierarchy: ClassHierarchy, *, labeled: bool, merge_cases: bool
-) -> tuple[BagSource, ...]:
+def _sources(manifest: Manifest, hierarchy: ClassHierarchy, *, merge_cases: bool) -> tuple[BagSource, ...]:
     groups = [(record.slide_id, [record]) for record in manifest]
     if merge_cases:
         members: dict[str, list[SlideRecord]] = {}
@@ -75,7 +70,7 @@ def _sources(
         groups = list(members.items())
     found = []
     for name, records in groups:
-        known = [_target(record, hierarchy) for record in records if labeled and record.label.strip()]
+        known = [_target(record, hierarchy) for record in records if record.label.strip()]
         target = most_urgent(known, hierarchy) if known else -1
         found.append(BagSource(name, records[0].patient_id, target, tuple(records)))
     return tuple(found)

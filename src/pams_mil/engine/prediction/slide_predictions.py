@@ -13,12 +13,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from pams_mil import __version__, atomic
 from pams_mil.engine.run.trained_slides import file_digest
-from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.certify import Certificate, apply_certificate
 from pams_mil.evaluate.decide import DecisionRule
@@ -234,12 +231,3 @@ class SlidePredictions:
             for row in range(len(self))
         )  # fmt: skip
         atomic.write_csv(path, header, rows)
-
-
-def summed(learner: Learner, probabilities: list[Tensor], level: int) -> Tensor:
-    """Probabilities [b, c] of a level: of its own output where it was trained, else summed from the finest."""
-    if level in learner.own_levels:
-        return probabilities[learner.levels.index(level)]
-    groups = torch.from_numpy(learner.hierarchy.groups(level))
-    finest = probabilities[-1]
-    return finest.new_zeros(len(finest), learner.hierarchy.num_classes(level)).index_add(1, groups, finest)

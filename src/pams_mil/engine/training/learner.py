@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -62,6 +64,15 @@ class Learner(nn.Module):
     def lift(self, target: Tensor) -> list[Tensor]:
         """Finest classes [b] as the classes of every trained level."""
         return list(self.ancestors[:, target])
+
+    def at_level(self, given: Sequence[npt.NDArray[np.float64]], level: int) -> npt.NDArray[np.float64]:
+        """Probabilities [n, c] of any level: of its own output where it was trained, else summed from the finest.
+
+        Args:
+            given: Probabilities of the trained levels, coarsest first.
+            level: Of the hierarchy.
+        """
+        return given[self.levels.index(level)] if level in self.levels else self.hierarchy.summed(given[-1], level)
 
     @torch.inference_mode()
     def predict(self, batch: BagBatch, *, attention: bool = False) -> Prediction:

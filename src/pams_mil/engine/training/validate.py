@@ -53,7 +53,7 @@ def validate(fabric: Processes, learner: Learner, bags: BagDataset, watch: Watch
     _refuse_non_finite(table, bags)
     probabilities = torch.split(table[:, :-1], sizes, dim=1)
     targets = np.asarray(bags.targets, dtype=np.int64)
-    found = dict(_rows(hierarchy, learner.levels, targets, [level.numpy() for level in probabilities]))
+    found = dict(_rows(learner, targets, [level.numpy() for level in probabilities]))
     return {**found, "loss": float(table[:, -1].mean())}
 
 
@@ -82,17 +82,6 @@ def level_scores(
     return {**scores, "auc": macro_auc(targets, probabilities)}
 
 
-def level_probabilities(
-    hierarchy: ClassHierarchy, levels: tuple[int, ...], given: list[npt.NDArray[np.float64]], level: int
-) -> npt.NDArray[np.float64]:
-    """Probabilities [n, c] of a level: of its own output where it was trained, else summed from the finest."""
-    if level in levels:
-        return given[levels.index(level)]
-    belongs = hierarchy.groups(level)[:, None] == np.arange(hierarchy.num_classes(level))
-    summed: npt.NDArray[np.float64] = given[-1] @ belongs.astype(np.float64)
-    return summed
-
-
 def _refuse_non_finite(table: torch.Tensor, bags: BagDataset) -> None:
     """Scores of the other slides could not be compared with those of other epochs, so the run stops here.
 
@@ -108,9 +97,8 @@ def _refuse_non_finite(table: torch.Tensor, bags: BagDataset) -> None:
         )
 
 
-def _rows(
-    hierarchy: ClassHierarchy, levels: tuple[int, ...], targets: Any, given: list[npt.NDArray[np.float64]]
-) -> Iterator[tuple[str, float]]:
+def _rows(learner: Learner, targets: Any, given: list[npt.NDArray[np.float64]]) -> Iterator[tuple[str, float]]:
+    hierarchy = learner.hierarchy
     finest = hierarchy.num_levels - 1
     yield from level_scores(hierarchy, finest, targets, given[-1]).items()
     yield "severity_auc", severity_auc(targets, given[-1], hierarchy)
@@ -118,6 +106,6 @@ def _rows(
     top = TopCall.of(count_cells(targets, given[-1].argmax(1), hierarchy.num_classes()))
     yield from (("top_call", float(top.label)), ("top_call_share", top.share), ("collapsed", float(top.collapsed)))
     for level in range(finest):
-        probabilities = level_probabilities(hierarchy, levels, given, level)
+        probabilities = learner.at_level(given, level)
         scores = level_scores(hierarchy, level, hierarchy.lift(targets, level), probabilities)
         yield from ((f"{hierarchy.level_names[level]}_{name}", scores[name]) for name in SHOWN)

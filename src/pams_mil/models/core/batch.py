@@ -92,6 +92,9 @@ class BagBatch:
         """Bags [n_i, d] of any sizes, stacked; a single bag is not copied."""
         if not bags:
             raise ModelInputError("Expected at least one bag, found none.")
+        widths = {tuple(bag.shape[1:]) for bag in bags}
+        if len(widths) > 1:
+            raise ModelInputError(f"Bags of one pass must be equally wide, found {sorted(widths)}.")
         return cls(joined(bags), tuple(len(bag) for bag in bags), tuple(keys), tuple(seeds))
 
     def __len__(self) -> int:
