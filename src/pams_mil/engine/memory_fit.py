@@ -52,8 +52,9 @@ def fit_in_memory(
     config = complete(config.resolved())
     refuse_missing_init(config)
     cohort = _cohort(bags, labels, patients, hierarchy)
-    steps = training_bags(config, cohort)
-    learner, _ = initial_learner(Blueprint.of(config, hierarchy, cohort.features.width, {}), config)
+    blueprint = Blueprint.of(config, hierarchy, cohort.features.width, {})
+    steps = training_bags(config, cohort, blueprint.recipe)
+    learner, _ = initial_learner(blueprint, config)
     optimizer, here = make_optimizer(learner, config.training), OneProcess()
     learner.train()
     with torch.random.fork_rng(devices=[]):

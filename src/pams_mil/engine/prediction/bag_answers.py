@@ -19,7 +19,7 @@ from pams_mil.models.core.limits import explain_out_of_memory
 class BagAnswer(NamedTuple):
     """A bag by its number in the dataset, and what each learner says about it, or why there is nothing to say."""
 
-    index: int
+    number: int
     sample: BagSample | None
     made: list[Prediction] | PamsError
 
