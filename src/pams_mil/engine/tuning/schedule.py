@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 KEPT = 3
 """One recipe of this many goes on to the next rung."""
+LEAST = 3
+"""Where there are so many, the reference and at least two others go on: the first rung sees few slides."""
 FIRST_FOLDS = 0.4
 """The share of folds on which the first rung compares."""
 ENOUGH = 8
@@ -43,7 +45,7 @@ def stages(folds: int, seeds: int) -> tuple[tuple[int, int], ...]:
 
 
 def halve(recipes: int, ahead: Sequence[tuple[int, int]]) -> tuple[Rung, ...]:
-    """The rungs that so many recipes climb: a third goes on each time, never fewer than the reference and one other.
+    """The rungs that so many recipes climb.
 
     >>> [rung.recipes for rung in halve(40, stages(5, 3))]
     [40, 14, 5]
@@ -51,15 +53,24 @@ def halve(recipes: int, ahead: Sequence[tuple[int, int]]) -> tuple[Rung, ...]:
     found = []
     for folds, seeds in ahead:
         found.append(Rung(recipes, folds, seeds))
-        recipes = max(2, math.ceil(recipes / KEPT))
+        recipes = going_on(recipes)
     return tuple(found)
+
+
+def going_on(recipes: int) -> int:
+    """How many of a rung's recipes enter the next one: a third, but not fewer than LEAST.
+
+    >>> [going_on(recipes) for recipes in (40, 8, 3, 2)]
+    [14, 3, 3, 2]
+    """
+    return min(recipes, max(LEAST, math.ceil(recipes / KEPT)))
 
 
 def runs_of(rungs: Sequence[Rung], done: int = 0) -> int:
     """How many runs the rungs need when each recipe that enters has `done` of them.
 
-    >>> runs_of(halve(9, stages(5, 3)))  # 9 x 2, then 3 x 3 more, then 2 x 10 more
-    47
+    >>> runs_of(halve(9, stages(5, 3)))  # 9 x 2, then 3 x 3 more, then 3 x 10 more
+    57
     """
     total = 0
     for rung in rungs:
@@ -84,7 +95,7 @@ def plan(recipes: int, folds: int, seeds: int, runs: float, *, climbed: int = 0)
     >>> [(rung.recipes, rung.folds, rung.seeds) for rung in plan(40, 5, 3, 200)]
     [(40, 2, 1), (14, 5, 1), (5, 5, 3)]
     >>> [(rung.recipes, rung.folds, rung.seeds) for rung in plan(40, 5, 3, 60)]
-    [(12, 2, 1), (4, 5, 1), (2, 5, 3)]
+    [(9, 2, 1), (3, 5, 1), (3, 5, 3)]
     >>> plan(40, 5, 3, 9)
     ()
     """

@@ -25,7 +25,7 @@ from pams_mil.engine.run.blueprint import complete
 from pams_mil.engine.tuning.choice import RecipeScore, choose, survivors
 from pams_mil.engine.tuning.nested_choice import choices_by_fold
 from pams_mil.engine.tuning.recipes import REFERENCE, Space
-from pams_mil.engine.tuning.schedule import ENOUGH, KEPT, Rung, fewest_runs, plan, runs_of, stages
+from pams_mil.engine.tuning.schedule import ENOUGH, Rung, fewest_runs, going_on, plan, runs_of, stages
 from pams_mil.engine.tuning.simplicity import Simplicity, in_words, simplicity
 from pams_mil.engine.tuning.timed_engine import TimedEngine
 from pams_mil.engine.tuning.tuning_folder import TIMES, RungRecord, TuningFolder
@@ -158,7 +158,7 @@ class Tuning:
     def _by_fold(self, rung: RungRecord) -> list[str]:
         """The recipe chosen anew for each fold without its test patients; empty where that cannot be done."""
         task = self.task
-        if rung.folds < task.folds:
+        if rung.folds < task.folds or rung is not self.folder.rungs[-1]:  # weights are gone once the next rung began
             return []
         validation = {score.name: self.validation(score.name, rung) for score in rung.scores}
         try:
@@ -234,8 +234,7 @@ class Tuning:
         if number == 0:
             return [one.name for one in self.task.space.recipes]
         before = self.folder.rungs[number - 1]
-        count = max(2, math.ceil(len(before.recipes) / KEPT))
-        return survivors(before.scores, count, self.task.simplicity, REFERENCE)
+        return survivors(before.scores, going_on(len(before.recipes)), self.task.simplicity, REFERENCE)
 
     def _pilot(self) -> list[str]:
         """Run a few recipes on the first fold, so that the plan knows how long a run takes; returns those done."""
@@ -324,8 +323,8 @@ def why(chosen: RecipeScore, best: RecipeScore, near: int, tried: int, rung: int
     """The choice in a sentence or two.
 
     >>> one, two = RecipeScore("plain", 0.74, 0.02, 0.01, 0.012), RecipeScore("fancy", 0.75, 0.02)
-    >>> why(one, two, 3, 5, 2, "")[:85]
-    'plain is the simplest of 3 recipes within one standard error of the best of the 5 in r'
+    >>> why(one, two, 3, 5, 2, "")[:79]
+    'plain is the simplest of 3 recipes within one standard error of the best of the'
     """
     shown = f"severity AUC {100 * chosen.severity_auc:.1f}, standard error {100 * chosen.standard_error:.1f}"
     early = f" {ended}, so the choice is among the recipes that were all measured alike before." if ended else ""

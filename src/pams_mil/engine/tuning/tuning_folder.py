@@ -110,7 +110,7 @@ class TuningFolder:
             self.asked = plain
             self.save()
             return
-        changes = nested_differences(before.get("asked"), plain)
+        changes = nested_differences(_settled(before.get("asked", {})), _settled(plain))
         if changes:
             key, was, now = changes[0]
             name = {"slides_and_folds": "slides, labels or folds (digest)", "classes": "the class hierarchy (digest)"}
@@ -142,3 +142,8 @@ class TuningFolder:
             for kind in ("last", "best"):
                 for file in self.recipe(name).path.glob(f"fold*/{kind}.safetensors"):
                     file.unlink(missing_ok=True)
+
+
+def _settled(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for, without the words for it, which another version may choose otherwise."""
+    return {key: value for key, value in asked.items() if key != "in_words"}
