@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pams_mil.data.bags.dataset import BagSample
     from pams_mil.engine.prediction.predict import Attend
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
+    from pams_mil.engine.training.learner import Learner
 
 
 def predict(
@@ -33,6 +34,13 @@ def predict(
         None, "--out", callback=out_folder, help="Folder for the predictions; default: the first run's."
     ),
     attention: bool = typer.Option(False, "--attention", help="Also write attention/<slide>.h5 for heat maps."),
+    tiles: bool = typer.Option(
+        False, "--tiles", help="Also write tiles/<slide>.parquet: place, attention and evidence of every tile."
+    ),
+    into_stores: bool = typer.Option(
+        False, "--into-stores", help="Also add them as columns to the tiles of the LazySlide stores in --features."
+    ),
+    parquet: bool = typer.Option(False, "--parquet", help="Also write the predictions as parquet."),
     calibrated: bool = typer.Option(False, "--calibrated", help="Calibrated probabilities; see 'pams calibrate'."),
     labels: bool = typer.Option(True, "--labels/--no-labels", help="Use the table's labels where it has them."),
     classes: str | None = typer.Option(None, "--classes", help="Refuse runs that were trained with other classes."),
@@ -72,6 +80,7 @@ def predict(
     from pams_mil.data.bags.stated_origin import complete_origin
     from pams_mil.engine.prediction.predict import load_run
     from pams_mil.engine.prediction.predict import predict as run_prediction
+    from pams_mil.engine.prediction.tile_tables import csv_as_parquet
     from pams_mil.engine.run.cv_folder import with_folds
     from pams_mil.errors import ConfigError
     from pams_mil.evaluate.decide import DecisionRule
@@ -92,12 +101,19 @@ def predict(
             [load_run(run, trusted=trust_code).blueprint.hierarchy.digest for run in runs], runs, classes
         )
     promised = certificate_for(certificate, runs, trusted=trust_code, calibrated=calibrated)
-    attend = attention_writer(folder) if attention else None
+    if into_stores and features is None:
+        raise ConfigError("--into-stores needs --features, the folder of the LazySlide stores.")
     if manifest is None:
         known = load_run(runs[0], trusted=trust_code).blueprint.encoder
         stated = {"mpp": mpp, "tile_px": tile_px}
         made = complete_origin(known, stated, where="The command", whose=f"the run {runs[0]}")
         manifest, features = encode_slides(slides, folder, made, encoder, mpp_of_slide)
+    unwritten: dict[str, str] = {}
+    writers = [attention_writer(folder)] if attention else []
+    if tiles or into_stores:
+        learners = [load_run(run, trusted=trust_code).learner for run in runs]
+        writers.append(tile_writer(learners, folder if tiles else None, features if into_stores else None, unwritten))
+    attend = _one_after_the_other(writers) if writers else None
     with progress_bar() as progress:
         found = run_prediction(
             runs, manifest, split=split, features=features, labels=labels, trusted=trust_code, device=device,
@@ -107,6 +123,8 @@ def predict(
     if promised is not None:
         found = found.certified(promised)
     written = found.write(folder, name="predictions_calibrated" if calibrated else "predictions")
+    if parquet:
+        written += [csv_as_parquet(path) for path in written]
     _warn_of_training_slides(found, validated)
     if json:
         print(strict_json(_as_json(found, written)))
@@ -119,8 +137,11 @@ def predict(
             show_promise(promised)
         if slides:
             _each(found)
+    for slide, reason in unwritten.items():
+        errors.print(f"{slide}: {reason}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     if found.failures:
         list_failures(found)
+    if found.failures or unwritten:
         raise typer.Exit(1)
 
 
@@ -174,6 +195,45 @@ def attention_writer(folder: Path) -> Attend:
                 file.create_dataset(f"attention_level{number}", data=weights.numpy(), fletcher32=True)
             if sample.coords_px0 is not None:
                 file.create_dataset("coords", data=sample.coords_px0.numpy(), fletcher32=True)
+
+    return write
+
+
+def tile_writer(learners: list[Learner], folder: Path | None, stores: Path | None, unwritten: dict[str, str]) -> Attend:
+    """Writes attention and evidence of every tile to `tiles/<slide>.parquet`, and into LazySlide's stores.
+
+    A slide whose store cannot be written to is noted in `unwritten`, and does not stop the others.
+    """
+    from pams_mil.data.bags.filenames import file_names
+    from pams_mil.data.bags.layouts.lazyslide import store_of
+    from pams_mil.data.bags.locate import FeatureFolder
+    from pams_mil.data.manifest.manifest import SlideRecord
+    from pams_mil.engine.prediction.tile_tables import tile_columns, write_into_store, write_tiles
+    from pams_mil.errors import BagError
+
+    files = None if stores is None else FeatureFolder(stores)
+
+    def write(sample: BagSample, attention: list[Tensor]) -> None:
+        columns = tile_columns(learners, sample, attention)
+        if folder is not None:
+            write_tiles(folder / "tiles" / f"{file_names([sample.slide_id])[sample.slide_id]}.parquet", sample, columns)
+        if files is not None:
+            try:
+                found = files.find(SlideRecord(sample.slide_id, "", ""))
+                store = store_of(found)
+                if store is None:
+                    raise BagError(f"{found} is not a LazySlide store; nothing was written to it.")
+                write_into_store(store, sample, columns)
+            except BagError as error:
+                unwritten[sample.slide_id] = str(error)
+
+    return write
+
+
+def _one_after_the_other(writers: list[Attend]) -> Attend:
+    def write(sample: BagSample, attention: list[Tensor]) -> None:
+        for writer in writers:
+            writer(sample, attention)
 
     return write
 
