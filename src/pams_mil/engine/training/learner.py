@@ -66,13 +66,14 @@ class Learner(nn.Module):
         return list(self.ancestors[:, target])
 
     def at_level(self, given: Sequence[npt.NDArray[np.float64]], level: int) -> npt.NDArray[np.float64]:
-        """Probabilities [n, c] of any level: of its own output where it was trained, else summed from the finest.
+        """Probabilities [n, c] of any level: of its own output where it has one, else summed from the finest.
 
         Args:
             given: Probabilities of the trained levels, coarsest first.
             level: Of the hierarchy.
         """
-        return given[self.levels.index(level)] if level in self.levels else self.hierarchy.summed(given[-1], level)
+        own = level in self.own_levels
+        return given[self.levels.index(level)] if own else self.hierarchy.summed(given[-1], level)
 
     @torch.inference_mode()
     def predict(self, batch: BagBatch, *, attention: bool = False) -> Prediction:
