@@ -192,3 +192,13 @@ def test_real_tables_are_read_as_they_are(cric: Path, bracs: Path) -> None:
     slides = Manifest.read(bracs / "labels.csv", patients_are_slides=True)
     assert [len(slides.select(split)) for split in ("train", "val", "test")] == [395, 65, 87]
     assert json.dumps(slides.notes)
+
+
+def test_nnmils_dataset_table(tmp_path: Path) -> None:
+    (tmp_path / "dataset.csv").write_text(
+        "slide_id,patient,label,split\n007,p1,N,train\n008,p1,IC,train\n009,p2,N,test\n"
+    )
+    found = Manifest.read(tmp_path / "dataset.csv")
+    assert [(r.slide_id, r.patient_id, r.label, r.split) for r in found] == [
+        ("007", "p1", "N", "train"), ("008", "p1", "IC", "train"), ("009", "p2", "N", "test"),
+    ]  # fmt: skip

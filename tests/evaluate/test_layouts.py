@@ -188,3 +188,45 @@ def test_parquet_is_read_like_csv(tmp_path: Path):
 def test_columns_of_unequal_length_cannot_become_predictions(columns: dict[str, object]):
     with pytest.raises(PredictionsError, match="every column must be as long as the slide ids and not empty"):
         Predictions(name="m", hierarchy=TREE, **columns)
+
+
+GRADES = ClassHierarchy.flat(["low", "high"])
+TWO_TARGETS = (
+    "PATIENT,GRADE,SITE,pred_GRADE,pred_SITE,GRADE_high,GRADE_low,SITE_colon,SITE_lung,loss\n"
+    "p2,high,lung,low,lung,0.25,0.75,0.5,0.5,0.9\np1,low,colon,low,colon,0.125,0.875,0.75,0.25,0.4\n"
+)
+
+
+def test_stamp_with_several_targets_reads_the_one_with_these_classes(tmp_path: Path) -> None:
+    path = tmp_path / "patient-preds.csv"
+    path.write_text(TWO_TARGETS)
+    found = read_predictions(path, GRADES)
+    assert (found.layout, tuple(found.slide_ids), tuple(found.patient_ids)) == (
+        "STAMP patient-preds", ("p2", "p1"), ("p2", "p1"),
+    )  # fmt: skip
+    assert (found.target.tolist(), found.predicted.tolist()) == ([1, 0], [0, 0])
+    assert found.probabilities.tolist() == [[0.75, 0.25], [0.875, 0.125]]
+
+
+def test_the_mean_of_stamps_checkpoints_has_the_columns_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "patient-preds_95_confidence_interval.csv"
+    path.write_text("PATIENT,GRADE,pred,GRADE_low,GRADE_high,loss\np1,low,high,0.25,0.75,0.9\n")
+    found = read_predictions(path, GRADES)
+    assert (found.target.tolist(), found.predicted.tolist(), found.probabilities.tolist()) == ([0], [1], [[0.25, 0.75]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            TWO_TARGETS.replace("SITE_colon", "SITE_low").replace("SITE_lung", "SITE_high"),
+            "several.*--true GRADE",
+        ),
+        (TWO_TARGETS.replace("GRADE_low", "GRADE_mild"), "targets 'GRADE', 'SITE', but none"),
+    ],
+)
+def test_targets_of_stamp_that_cannot_be_told_are_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "patient-preds.csv"
+    path.write_text(text)
+    with pytest.raises(PredictionsError, match=message):
+        read_predictions(path, GRADES)

@@ -87,6 +87,8 @@ def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, 
         layout = _clam(header, hierarchy, source)
     elif {"PATIENT", "pred"} <= set(header):
         layout = _stamp(header, hierarchy, where)
+    elif "PATIENT" in header and any(f"pred_{column}" in header for column in header):
+        layout = _stamp_targets(header, hierarchy, where)
     elif "slide_id" in header and ("target" in header or not source.labels_needed):
         scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
         predicted = "prediction" if "prediction" in header else None
@@ -146,6 +148,30 @@ def _stamp(header: Sequence[str], hierarchy: ClassHierarchy, where: str) -> Layo
     raise PredictionsError(
         f"{where} looks like STAMP's patient-preds.csv, but no column <target>_<class> matches the classes "
         f"{listing(hierarchy.names())}. Columns: {listing(header, most=12)}."
+    )
+
+
+def _stamp_targets(header: Sequence[str], hierarchy: ClassHierarchy, where: str) -> Layout:
+    """STAMP with several targets: <target>, pred_<target>, <target>_<class>; the one with these classes is meant.
+
+    `loss` is not read: it takes probabilities for logits.
+    """
+    names = hierarchy.names()
+    targets = [column for column in header if f"pred_{column}" in header]
+    fitting = [target for target in targets if all(f"{target}_{label}" in header for label in names)]
+    if len(fitting) == 1:
+        scores = tuple(f"{fitting[0]}_{label}" for label in names)
+        return Layout(
+            "STAMP patient-preds", "PATIENT", fitting[0], f"pred_{fitting[0]}", "PATIENT", scores=scores, classes=names
+        )
+    if not fitting:
+        raise PredictionsError(
+            f"{where} has STAMP's targets {listing(targets)}, but none has a column <target>_<class> for each of the "
+            f"classes {listing(names)}. Columns: {listing(header, most=12)}."
+        )
+    raise PredictionsError(
+        f"{where} has several targets with these classes: {listing(fitting)}. Say which: --id PATIENT --patient "
+        f"PATIENT --true {fitting[0]} --pred pred_{fitting[0]} --proba '{fitting[0]}_{{class}}'."
     )
 
 
