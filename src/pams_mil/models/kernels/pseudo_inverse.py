@@ -98,7 +98,13 @@ class _InverseFactor(torch.autograd.Function):
             t = torch.add(p, y, alpha=-7 / 2)
             if any(ctx.needs_input_grad):
                 saved += [r, u, y, t]
+            # U t = (R^2 - 7/2 R)(R - 7/2) Y = (R^3 - 7 R^2 + 49/4 R) Y. So 13 - 15 R + 7 R^2 - R^3 is
+            # 13 - (15 - 49/4) R - U (R - 7/2), where 15 - 49/4 = 11/4. Over 4, with 13/4 taken out of the first two
+            # terms, which `beta` puts back: (11/4) / 13 = 11/52.
             y = torch.add(y, p, alpha=-11 / 52).baddbmm_(u, t, beta=13 / 4, alpha=-1 / 4)
+            # U^2 = R^4 - 7 R^3 + 49/4 R^2. So 13 R - 15 R^2 + 7 R^3 - R^4 is 13 R - 11/4 R^2 - U^2, and with
+            # R^2 = U + 7/2 R it is (13 - 77/8) R - 11/4 U - U^2, where 13 - 77/8 = 27/8. Over 4, with 27/32 taken out:
+            # (11/4) / (27/8) = 22/27.
             r = torch.add(r, u, alpha=-22 / 27).baddbmm_(u, u, beta=27 / 32, alpha=-1 / 4)
         # The last power is needed only times Y, which is narrow.
         p = r @ y
@@ -132,12 +138,23 @@ def _step_backward(r: Tensor, u: Tensor, y: Tensor, t: Tensor, x: Tensor, g: Ten
 
         8 K = 13 X - 11/2 XR - 2 N U,  N = XR + (XR)^T - 7/2 X,
 
-    since (XR, RXR, XR^2, RXR^2, XR^3) then get half of (-30, 7, 14, -2, -2), up to transposition. From
-    4 Y' = 13 Y - 11/4 RY - U t, with t = RY - 7/2 Y, come only outer products of narrow matrices.
+    since (XR, RXR, XR^2, RXR^2, XR^3) then get (-30, 7, 14, -2, -2). From 4 Y' = 13 Y - 11/4 RY - U t, with
+    t = RY - 7/2 Y, come only outer products of narrow matrices.
+
+    How K comes about: the gradient of a power R^p is the sum of R^i X R^j over i + j = p - 1, so that
+
+        8 (K + K^T) = 26 X - 30 (XR + RX) + 14 (XR^2 + RXR + R^2 X) - 2 (XR^3 + RXR^2 + R^2 XR + R^3 X)
+
+    of which 8 K has one of each two transposed summands, and half of X and RXR. Written out with U = R^2 - 7/2 R,
+
+        N U = XR^3 + RXR^2 - 7 XR^2 - 7/2 RXR + 49/4 XR
+
+    which -2 times is all but 13 X and a rest of XR: -30 + 49/2 = -11/2.
     """
     width = g.shape[-1]
     xr = torch.bmm(x, r)
-    n = torch.add(xr, x, alpha=-7 / 4)
+    n = torch.add(xr, x, alpha=-7 / 4)  # n + n^T = N
+    # 8 K over 8, with 13/8 taken out of the first two terms: (11/2) / 13 = 11/26.
     k = torch.add(x, xr, alpha=-11 / 26).baddbmm_(n + n.mT, u, beta=13 / 8, alpha=-1 / 4)
     rg_rt = torch.bmm(r, torch.cat([g, t], -1))
     rg, rt = rg_rt[..., :width], rg_rt[..., width:]
