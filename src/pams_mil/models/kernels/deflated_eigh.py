@@ -11,6 +11,9 @@ S'' has the eigenvectors of S and all its eigenvalues but l, in whose place is s
 because they are at most |S'|_F. What single precision loses is now relative to s. That takes 3/5 of the time that
 double precision takes for S, and leaves g(S) as exact as the published recurrence in single precision. A matrix that no
 eigenvalue dominates is decomposed in double precision.
+
+With double precision throughout a step of TransMIL takes as long at n = 500 and 12 % longer at 2,000 (one thread,
+processor time, interleaved).
 """
 
 from __future__ import annotations

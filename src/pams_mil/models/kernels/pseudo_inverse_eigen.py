@@ -11,6 +11,9 @@ The derivative of g(S) is the matrix of divided differences g[i, j] = (g(l_i) - 
 Differences of close eigenvalues would cancel, so they are never taken: divided differences follow a product rule,
 (a b)[i, j] = a_i b[i, j] + a[i, j] b_j, and start from l[i, j] = 1. An error e in a small eigenvalue changes g by up
 to g^2 e, so the decomposition has to be more exact than float32 (see `deflated_eigh`).
+
+With the recurrence of `pseudo_inverse` instead a step of TransMIL takes 28 and 26 % longer at n = 500 and 2,000, with
+the plain recurrence 77 and 62 % (one thread, processor time, interleaved).
 """
 
 from __future__ import annotations
