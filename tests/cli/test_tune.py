@@ -204,13 +204,14 @@ class Hours(Here):
 
     def __init__(self, clock: list[float]) -> None:
         super().__init__()
-        self.clock = clock
+        self.clock, self.slow = clock, 10**6
 
     def run(self, pending, out, owner):
         for result in super().run(pending, out, owner):
             if result is not None:
-                self.clock[0] += 3600.0
-                result = benchmark_cell.CellResult(result.key, result.error, 3600.0)
+                seconds = 3600.0 if len(self.ran) <= self.slow else 60.0
+                self.clock[0] += seconds
+                result = benchmark_cell.CellResult(result.key, result.error, seconds)
             yield result
 
 
@@ -240,6 +241,19 @@ def test_a_short_budget_tries_fewer_recipes_and_says_so(cohort: Path, tmp_path: 
     record = json.loads((tmp_path / "tuned/tune.json").read_text())
     assert [rung["seeds"] for rung in record["rungs"]] == [[0], [0], [0, 1]]
     assert record["choice"]["ended"] == ""
+
+
+def test_where_runs_turn_out_faster_the_first_rung_takes_more_recipes(
+    cohort: Path, tmp_path: Path, monkeypatch
+) -> None:
+    in_hours(monkeypatch).slow = 4  # the pilots
+    done = pams(*command(cohort, tmp_path / "tuned", "--budget", 11 * 60, "--seeds", 1))
+    assert done.exit_code == 0, done.output
+    assert "the last 3 recipes of the space" in done.output
+    assert "Runs are faster than planned: " in done.output
+    first, second = json.loads((tmp_path / "tuned/tune.json").read_text())["rungs"]
+    assert len(first["scores"]) == len(first["recipes"]) == 5
+    assert len(second["recipes"]) == 3
 
 
 def test_a_budget_that_ends_within_a_rung_chooses_among_recipes_measured_alike(

@@ -120,13 +120,10 @@ class Tuning:
         *,
         say: Callable[[str], None] = lambda text: None,
         progress: Progress | None = None,
-        clock: Callable[[], float] | None = None,
     ) -> None:
         self.task, self.folder, self.minutes = task, TuningFolder(Path(out)), minutes
         self._engine, self._say, self._progress = engine, say, progress
         self.timed = TimedEngine(engine, 60 * minutes, keep=self._keep)
-        if clock is not None:
-            self.timed.clock = clock
 
     def run(self) -> RecipeScore:
         """Try recipes until one is left to choose or the budget is spent; the choice is in the folder's record."""
@@ -183,9 +180,22 @@ class Tuning:
                     return f"The budget of {self.minutes:g} minutes does not reach for rung {number + 1}"
                 self._start(number, planned)
             rung = self.folder.rungs[number]
-            if not rung.complete and not self._measure(number, rung):
-                return f"The budget of {self.minutes:g} minutes ended within rung {number + 1}"
+            while not rung.complete or (number == 0 and self._widen(rung)):
+                if not self._measure(number, rung):
+                    return f"The budget of {self.minutes:g} minutes ended within rung {number + 1}"
         return ""
+
+    def _widen(self, rung: RungRecord) -> bool:
+        """Take more recipes into the first rung where runs were faster than planned, unless the next one began."""
+        names, done = self._entering(0), len(rung.recipes)
+        runs = self.timed.affordable(MARGIN) + done * rung.folds
+        fits = plan(len(names), self.task.folds, len(self.task.seeds), runs)
+        if len(self.folder.rungs) > 1 or not fits or fits[0].recipes <= done:
+            return False
+        self._say(f"Runs are faster than planned: {counted(fits[0].recipes - done, 'recipe')} more in rung 1.")
+        rung.recipes, rung.complete = names[: fits[0].recipes], False
+        self.folder.save()
+        return True
 
     def _plan(self, number: int) -> tuple[Rung, ...]:
         """The rungs ahead, as far as the time left affords them."""
