@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from pams_mil import ClassHierarchy
 from pams_mil.cli.main import app
 from pams_mil.hierarchy_file import presets
+from pams_mil.hierarchy_json import hierarchy_from_json
 
 
 def run(*arguments, code=0):
@@ -85,3 +87,9 @@ def test_many_classes_are_shown_without_matrices(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "W and M have 200 x 200 entries" in done.output
     assert "c19-9" in done.output
+
+
+def test_show_as_json_is_the_hierarchy_again():
+    said = json.loads(run("classes", "show", "bracs", "--json"))
+    digest = said.pop("digest")
+    assert hierarchy_from_json(said).digest == digest == ClassHierarchy.load("bracs").digest

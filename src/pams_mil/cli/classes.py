@@ -67,15 +67,21 @@ def show(
     classes: str = typer.Argument(..., metavar="NAME_OR_FILE", help="A preset, or a YAML class file."),
     penalty: float = typer.Option(2.0, help="P, the metric's extra weight for a missed urgency."),
     alpha: float = typer.Option(1.6, help="α, the loss's scale for a missed urgency."),
+    json: bool = typer.Option(False, "--json", help="Print classes, ranks and digest as JSON."),
 ) -> None:
     """Draw a class tree and print the matrices derived from it.
 
     Example: pams classes show bracs
     """
+    from pams_mil.atomic import strict_json
     from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.hierarchy_json import hierarchy_to_json
     from pams_mil.severity import loss_weight, metric_weight
 
     hierarchy = ClassHierarchy.load(classes)
+    if json:
+        print(strict_json({"digest": hierarchy.digest, **hierarchy_to_json(hierarchy)}))
+        return
     output.print(_tree(hierarchy))
     output.print(f"\ndigest {hierarchy.digest}", highlight=False)
     counted = "steps of urgency" if hierarchy.distance_by == "rank" else "classes as listed"
