@@ -34,11 +34,13 @@ def bench(
     cpus: float = typer.Option(1.0, "--cpus", help="Cores that a Ray task claims."),
     gpus: float = typer.Option(0.0, "--gpus", help="GPUs that a Ray task claims; a fraction shares one."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
+    json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of tables."),
 ) -> None:
     """Run methods x models x seeds x folds and compare them; run it again to continue.
 
     Example: pams bench grid.yaml --out bench/bracs
     """
+    from pams_mil.atomic import strict_json
     from pams_mil.cli.grid_bar import grid_bar
     from pams_mil.engine.config.grid_config import load_grid, reference_label
     from pams_mil.engine.grid.grid import run_grid
@@ -52,7 +54,10 @@ def bench(
         done = run_grid(settings, folder, runner, progress=tell)
     result = summarize_grid(done, reference, resamples)
     write_bench(result, folder)
-    show(result)
+    if json:
+        print(strict_json(result.to_json()))
+    else:
+        show(result)
     errors.print(f"Report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
     if done.failures:
         errors.print(f"{len(done.failures)} runs failed; see {folder / 'failures.csv'}. Run it again to retry them.")

@@ -64,11 +64,14 @@ def train(
     if json:
         print(strict_json({"run": str(folder), **status}))
         return
-    output.print(
-        f"Best {status['metric']} on validation: {status['best']:.4f} in epoch {status['best_epoch']} of "
-        f"{status['epochs']}. Run folder: {folder}\nTest it with: pams evaluate {folder}",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+    chosen = (
+        f"The weights of the last epoch, {status['epochs']}, are kept."
+        if status["metric"] == "last"
+        else f"Best {status['metric']} on validation: {status['best']:.4f} in epoch {status['best_epoch']} of "
+        f"{status['epochs']}."
+    )
+    words = f"{chosen} Run folder: {folder}\nTest it with: pams evaluate {folder}"
+    output.print(words, highlight=False, markup=False, soft_wrap=True)
 
 
 def run_name(config: RunConfig) -> str:
