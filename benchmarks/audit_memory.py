@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from goals import Goals
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.compare import compare
 from pams_mil.evaluate.prediction_layouts import read_predictions
@@ -63,7 +64,9 @@ def run(step: str, folder: Path) -> None:
         compare(first, second, resamples=AUC_RESAMPLES)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{step:46} {time.perf_counter() - start:8.1f} {peak:10.0f}")
-    sys.exit(0 if peak < LIMIT_MIB else 1)
+    goals = Goals()
+    goals.at_most(f"peak memory of {step!r}, MiB", peak, LIMIT_MIB)
+    sys.exit(goals.end())
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import sklearn.metrics
 
+from goals import Goals
 from pams_mil import ClassHierarchy
 from pams_mil.metrics.bootstrap import AucResampler, Patterns, auc_samples, label_samples, multiplicities
 from pams_mil.metrics.table import LabelMetrics
@@ -127,7 +128,7 @@ def main() -> int:
     print(f"{ROWS:,} predictions, {TREE.num_classes()} classes, {RESAMPLES} resamples; medians of {ROUNDS} rounds")
     print(f"the loop is timed on {PEER_LABEL_RESAMPLES} (labels) and {PEER_AUC_RESAMPLES} (AUC) resamples and scaled")
     print(f"{'resampled':22} {'metrics':14} {'loop (s)':>10} {'ours (s)':>10} {'ratio':>9} {'target':>8}")
-    fine = True
+    goals = Goals()
     for patients in (ROWS, 20_000):
         data = cohort(patients)
         rounds = [(*peer_seconds(data), *our_seconds(data)) for _ in range(ROUNDS)]
@@ -137,13 +138,13 @@ def main() -> int:
             ("from labels", loop_labels, labels, LABEL_TARGET if patients == ROWS else 0.0),
             ("all with AUC", loop_labels + loop_auc, labels + auc, ALL_TARGET),
         ):
-            fine &= loop / ours >= target
+            goals.at_least(f"{what}, {name}: times faster than the loop", loop / ours, target)
             goal = f">= {target:.0f}" if target else ""
             print(f"{what:22} {name:14} {loop:10.1f} {ours:10.3f} {loop / ours:9.0f} {goal:>8}")
         difference = largest_difference(data)
-        fine &= difference < 1e-12
+        goals.at_most(f"{what}: largest difference on the same resamples", difference, 1e-12)
         print(f"{what:22} largest difference on the same resamples: {difference:.1e}")
-    return 0 if fine else 1
+    return goals.end()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import torch
 
+from goals import Goals
 from model_peers import WIDTH, build, copy_into_loop, installed
 from pams_mil.models import create_model
 
@@ -229,7 +230,6 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="instead of the number that a model has")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when a goal is missed")
     parser.add_argument("--measure-memory", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure_memory:
@@ -244,11 +244,10 @@ def main() -> int:
         if not installed(package):
             print(f"peer {package} is not installed: skipped")
     clock = time.perf_counter if options.clock == "wall" else time.process_time
-    missed = []
+    goals = Goals()
     for kind in options.models:
-        missed += compare(kind, sizes, clock, options.rounds or ROUNDS[kind])
-    print("\nGoals missed: " + ("; ".join(missed) if missed else "none"))
-    return 1 if missed and options.strict else 0
+        goals.missed += compare(kind, sizes, clock, options.rounds or ROUNDS[kind])
+    return goals.end()
 
 
 if __name__ == "__main__":

@@ -19,10 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
+from goals import Goals
 from pams_mil.cohorts.synthetic_slide_file import write_slide
 from pams_mil.cohorts.synthetic_slides import Piece, Scene
 
 MPP, TILE_PX = 1.0, 256
+MEMORY_LIMIT_MIB = 512
 
 
 def make_slides(folder: Path, count: int) -> list[Path]:
@@ -87,7 +89,7 @@ def plain_loop(paths: list[Path], corners: np.ndarray, encoder, batch: int) -> f
     return time.perf_counter() - started
 
 
-def compare_speed(rounds: int, count: int) -> None:
+def compare_speed(rounds: int, count: int, goals: Goals) -> None:
     """Print tiles per second and ratios."""
     from pams_mil.wsi.encoders import create_encoder
 
@@ -110,6 +112,8 @@ def compare_speed(rounds: int, count: int) -> None:
     for name, values in seconds.items():
         taken = statistics.median(values)
         print(f"{name:26s} {total / taken:7.1f} tiles/s   pipeline / this: {taken / ours:.2f}")
+        if name.startswith("loop"):
+            goals.at_least(f"the pipeline against a {name}", taken / ours, 1.0)
 
 
 HUGE = """
@@ -128,7 +132,7 @@ print(json.dumps([before / 1024, after / 1024, outcome.tiles, time.perf_counter(
 """
 
 
-def measure_memory() -> None:
+def measure_memory(goals: Goals) -> None:
     """Print the peak memory of a slide that would take 24 GB decoded."""
     scene = Scene(25_000.0, 20_000.0, (Piece(6000.0, 9000.0, 1200.0, 900.0), Piece(20_000.0, 15_000.0, 700.0, 900.0)))
     with tempfile.TemporaryDirectory() as folder:
@@ -141,19 +145,22 @@ def measure_memory() -> None:
     print(
         f"peak memory {after:.0f} MiB, of which {before:.0f} before the first slide; {tiles} tiles in {seconds:.1f} s"
     )
+    goals.at_most("memory that a huge slide takes, MiB", after - before, MEMORY_LIMIT_MIB)
 
 
-def main() -> None:
+def main() -> int:
     """Run both."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--slides", type=int, default=2)
     options.add_argument("--skip-memory", action="store_true")
     chosen = options.parse_args()
-    compare_speed(chosen.rounds, chosen.slides)
+    goals = Goals()
+    compare_speed(chosen.rounds, chosen.slides, goals)
     if not chosen.skip_memory:
-        measure_memory()
+        measure_memory(goals)
+    return goals.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -35,6 +35,11 @@ def test_a_slow_grid_says_that_it_lives(monkeypatch):
 def test_a_terminal_gets_a_bar():
     text = io.StringIO()
     with grid_bar(Console(file=text, width=80, force_terminal=True)) as tell:
+        tell.each("fold1 [x]", 0.25)
         tell(0.5, "fold0: done")
+        tell.each("fold0", 1.0)  # ended before it was seen
+        tell.each("fold1 [x]", 1.0)
+    assert "fold1 [x]" in text.getvalue()
+    assert "25 %" in text.getvalue()
     assert "fold0: done" in text.getvalue()
     assert "of all epochs" not in text.getvalue()

@@ -51,7 +51,7 @@ def bench(
     folder = out or Path("bench") / grid.stem
     runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
     with grid_bar() as tell:
-        done = run_grid(settings, folder, runner, progress=tell)
+        done = run_grid(settings, folder, runner, progress=tell, each=tell.each)
     result = summarize_grid(done, reference, resamples)
     write_bench(result, folder)
     if json:

@@ -1,41 +1,72 @@
-"""Progress of many runs: a bar in a terminal, a line now and then where there is none."""
+"""Progress of many runs: bars in a terminal, one of all and one of each under way; elsewhere a line now and then."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
+from rich.markup import escape
 
 from pams_mil.cli.console import errors
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 SECONDS_BETWEEN_LINES = 30.0
 STEP = 0.1
 """Without a terminal a line is due after this share of the work, or after `SECONDS_BETWEEN_LINES`."""
 
-Tell = Callable[[float, str], None]
+
+class Bars(Protocol):
+    """Called with the share of all epochs done, and what just happened; `each` with one run and its own share."""
+
+    def __call__(self, share: float, text: str) -> None:
+        """All runs."""
+
+    def each(self, key: str, share: float) -> None:
+        """One run; 1 ends its bar."""
 
 
 @contextmanager
-def grid_bar(console: Console = errors) -> Iterator[Tell]:
-    """Call the result with the share of all epochs done, and what just happened."""
+def grid_bar(console: Console = errors) -> Iterator[Bars]:
+    """Bars in a terminal, lines elsewhere."""
     if not console.is_terminal:
-        yield _Lines(console).tell
+        yield _Lines(console)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (TextColumn("Training"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
                TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("Training", total=1.0)
+        yield _Terminal(bar)
 
-        def tell(share: float, text: str) -> None:
-            bar.update(task, completed=share)
-            if text:
-                bar.console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
 
-        yield tell
+class _Terminal:
+    """A bar for all runs, and below it one for every run under way."""
+
+    def __init__(self, bar: RichProgress) -> None:
+        self._bar = bar
+        self._all = bar.add_task("All runs", total=1.0)
+        self._runs: dict[str, TaskID] = {}
+
+    def __call__(self, share: float, text: str) -> None:
+        self._bar.update(self._all, completed=share)
+        if text:
+            self._bar.console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+    def each(self, key: str, share: float) -> None:
+        if share >= 1.0:
+            if key in self._runs:
+                self._bar.remove_task(self._runs.pop(key))
+            return
+        if key in self._runs:
+            self._bar.update(self._runs[key], completed=share)
+        else:
+            self._runs[key] = self._bar.add_task(escape(key), total=1.0, completed=share)  # type: ignore[arg-type]
 
 
 class _Lines:
@@ -46,7 +77,7 @@ class _Lines:
         self._started = self._said_at = time.monotonic()
         self._step = 0
 
-    def tell(self, share: float, text: str) -> None:
+    def __call__(self, share: float, text: str) -> None:
         if text:
             self._print(text)
         now = time.monotonic()
@@ -56,6 +87,9 @@ class _Lines:
         if step > self._step or late:
             self._step, self._said_at = step, now
             self._print(f"Training: {share:.0%} of all epochs after {_minutes(now - self._started)}")
+
+    def each(self, key: str, share: float) -> None:
+        """A log file is told when a run ends."""
 
     def _print(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)

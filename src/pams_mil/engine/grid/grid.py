@@ -26,6 +26,8 @@ from pams_mil.errors import ConfigError
 BENCH_LOCK = "bench.lock"
 Progress = Callable[[float, str], None]
 """Called with the share of all epochs done, and what just happened."""
+EachRun = Callable[[str, float], None]
+"""Called with the key of a run that is under way or has just ended, and the share of its epochs done."""
 
 
 class Engine(Protocol):
@@ -52,21 +54,37 @@ class GridRun:
         return [cell for cell in self.cells if is_done(cell, self.out, self.expected[cell.key])]
 
 
-def run_grid(grid: GridConfig, out: Path | str, engine: Engine, *, progress: Progress | None = None) -> GridRun:
+def run_grid(
+    grid: GridConfig,
+    out: Path | str,
+    engine: Engine,
+    *,
+    progress: Progress | None = None,
+    each: EachRun | None = None,
+) -> GridRun:
     """Run all cells of a grid that are not done yet, each in a folder of `out/cells`."""
     out = Path(out)
-    return run_cells(cells(grid), out, out / "cells", engine, progress=progress)
+    return run_cells(cells(grid), out, out / "cells", engine, progress=progress, each=each)
 
 
 def run_cells(
-    wanted: Sequence[Cell], out: Path, cell_folder: Path, engine: Engine, *, progress: Progress | None = None
+    wanted: Sequence[Cell],
+    out: Path,
+    cell_folder: Path,
+    engine: Engine,
+    *,
+    progress: Progress | None = None,
+    each: EachRun | None = None,
 ) -> GridRun:
     """Run the cells not done yet, what fails listed in `out/failures.csv`; one benchmark per folder at a time."""
     with locked(out, take_over=True, name=BENCH_LOCK):
-        return _run_cells(wanted, out, cell_folder, engine, progress or (lambda share, text: None))
+        silent = (lambda share, text: None, lambda key, share: None)
+        return _run_cells(wanted, out, cell_folder, engine, progress or silent[0], each or silent[1])
 
 
-def _run_cells(wanted: Sequence[Cell], out: Path, cell_folder: Path, engine: Engine, tell: Progress) -> GridRun:
+def _run_cells(
+    wanted: Sequence[Cell], out: Path, cell_folder: Path, engine: Engine, tell: Progress, tell_each: EachRun
+) -> GridRun:
     planned = [resolve(cell) for cell in wanted]
     keys = [cell.key for cell in planned]
     if len(set(keys)) < len(keys):
@@ -84,11 +102,16 @@ def _run_cells(wanted: Sequence[Cell], out: Path, cell_folder: Path, engine: Eng
             if result is not None:
                 done += 1
                 ended.add(result.key)
+                tell_each(result.key, 1.0)
                 text = f"{result.key}: {result.error or f'done in {result.seconds:.0f} s'}"
                 if result.error:
                     failures[result.key] = result.error
             under_way = [cell for cell in pending if cell.key not in ended]
-            share = sum(min(1.0, epochs_done(cell, cell_folder) / cell.config.training.epochs) for cell in under_way)
+            shares = {cell.key: epochs_done(cell, cell_folder) / cell.config.training.epochs for cell in under_way}
+            for key, share in shares.items():
+                if share:
+                    tell_each(key, min(1.0, share))
+            share = sum(min(1.0, share) for share in shares.values())
             tell((done + share) / len(planned) if under_way else done / len(planned), text)
     atomic.write_csv(out / "failures.csv", ["cell", "error"], sorted(failures.items()))
     return GridRun(cell_folder, tuple(planned), failures, expected)
