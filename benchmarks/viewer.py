@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 import psutil
+
 from goals import Goals
 
 CLIENTS, TILES, ROUNDS = 8, 400, 5
