@@ -35,7 +35,7 @@ $(DOCS_READY): $(READY)
 	@touch $@
 
 demo: $(DEMO_READY)  ## the demonstration, with a report in demo-report/
-	@$(BIN)/pams demo --out demo-report
+	@OMP_NUM_THREADS=1 $(BIN)/pams demo --out demo-report
 
 view: $(READY)  ## the viewer on made slides, in your browser
 	@$(BIN)/pams view --demo

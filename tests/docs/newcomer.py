@@ -80,7 +80,7 @@ def make_runs(folder: Path) -> None:
     for method in METHODS:
         config = configure(
             folder / "cohort/manifest.csv", classes="bracs", method=method, features=folder / "cohort/h5_files",
-            model={"name": "abmil", "embedding_features": 8, "attention_features": 4}, epochs=6, lr=1e-2,
+            model={"name": "abmil", "embedding_features": 8, "attention_features": 4}, epochs=3, lr=2e-2,
             compute={"accelerator": "cpu", "threads": 1},
         )  # fmt: skip
         train(config, folder / f"runs/{method}-abmil-seed0")

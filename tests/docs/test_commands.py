@@ -162,6 +162,7 @@ def verbs(group: Any = ROOT_COMMAND, before: tuple[str, ...] = ()) -> Iterator[t
 
 VERBS = dict(verbs())
 SERVES_OR_TAKES_MINUTES = {("view",): "a server that runs until Ctrl-C", ("demo",): "minutes; test_demo.py runs it"}
+RUN_BY_A_PAGE = {command.words for page in PAGES for command in commands(page) if not command.reason}
 FIRST = {  # what must have been typed before an example makes sense
     ("unpack",): [("pack", "labels.csv", "--features", "features", "--out", "cohort.pack")],
     ("train",): [("split", "labels.csv", "--classes", "bracs", "--folds", "5", "--out", "splits")],
@@ -181,7 +182,7 @@ def test_the_example_in_the_help_of_every_verb_runs(verb: tuple[str, ...], place
     assert words[: len(verb)] == verb, f"pams {' '.join(verb)} --help has no example of itself"
     text = " ".join(words)
     place("runs", *(part for part in ("slides", "digits") if f"{part}/" in text))
-    if verb in SERVES_OR_TAKES_MINUTES:
+    if verb in SERVES_OR_TAKES_MINUTES or words in RUN_BY_A_PAGE:
         parse(words)
         return
     if "init" in verb:

@@ -34,10 +34,11 @@ def train(name, batch_size, steps):
     levels = method.trained_levels(TREE)
     counts = [TREE.num_classes(level) for level in range(TREE.num_levels)]
     model = HierarchicalModel(
-        "abmil", in_features=FEATURES, num_classes=counts, towers=method.towers, heads=method.heads
-    )
+        "abmil", in_features=FEATURES, num_classes=counts, towers=method.towers, heads=method.heads,
+        embedding_features=64, attention_features=16,
+    )  # fmt: skip
     objective = method.objective(TREE)
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=8e-3)
     history = []
     for _ in range(steps):
         total = 0.0

@@ -118,7 +118,9 @@ def check_slide_file(tmp_path, slide, encoder):
         header = lines[0].split(",")
         cells = next(line for line in lines if line.startswith("severe-4,")).split(",")
         rows[name] = {key: value for key, value in zip(header, cells, strict=True) if key.startswith("p_")}
-    assert rows["from-slide"] == rows["predicted"]
+    assert rows["from-slide"].keys() == rows["predicted"].keys()
+    for key, value in rows["predicted"].items():  # packed with other slides, its last bits may differ
+        assert float(rows["from-slide"][key]) == pytest.approx(float(value), rel=1e-5)
     assert "severe-4, grade: " in shown
 
 

@@ -22,7 +22,7 @@ FIGURE_1 = {
 }
 """Confusion matrices of the paper's Figure 1: rows = true, columns = predicted; Benign, Atypical, Malignant."""
 
-RESAMPLES = 2000
+RESAMPLES = 1000
 REFERENCE = "Cross-entropy"
 ARMS: tuple[dict[str, Any], ...] = (
     {"name": "ce", "label": REFERENCE},

@@ -58,7 +58,8 @@ def train(
         with TrainBar(config.training.select) as bar:
             run = run_training(config, folder, resume=resume, watch=bar)
     except RunInterruptedError as error:
-        errors.print(f"{error} Go on with: pams train --out {folder} --resume", highlight=False, markup=False)
+        again = f"{error} Go on with: pams train --out {folder} --resume"
+        errors.print(again, highlight=False, markup=False, soft_wrap=True)  # to be copied as one line
         raise typer.Exit(error.exit_code) from error
     status = run.status()
     if json:
