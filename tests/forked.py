@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -19,13 +21,14 @@ class Forked:
     """A process that does something; its output goes to a file."""
 
     def __init__(self, action: Callable[[], Any], log: Path | None = None) -> None:
+        parent = os.getpid()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn about forking with threads
             self.pid = os.fork()
         self.log = log
         self._status: int | None = None
         if self.pid == 0:
-            os._exit(_do(action, log))
+            os._exit(_do(action, log, parent))
 
     @classmethod
     def pams(cls, log: Path, *arguments: object) -> Forked:
@@ -71,7 +74,16 @@ class Forked:
         return "" if self.log is None or not self.log.exists() else self.log.read_text()
 
 
-def _do(action: Callable[[], Any], log: Path | None) -> int:
+def _end_without(parent: int) -> None:
+    """End this process when the tests that started it are gone, instead of training on unseen."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(4)
+
+
+def _do(action: Callable[[], Any], log: Path | None, parent: int) -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background may have it ignored
+    threading.Thread(target=_end_without, args=(parent,), daemon=True).start()
     if log is not None:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, 1)
