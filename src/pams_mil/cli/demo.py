@@ -43,7 +43,7 @@ def demo(
     """Train cross-entropy, PAMS and SFR alone on bags of handwritten digits and compare their mistakes.
 
     Digits 0 to 6 stand for findings of growing urgency; a bag's label is its most urgent digit. The same model
-    (AB-MIL), seeds and budget for all. Takes about a minute on two cores; run it again to continue.
+    (AB-MIL), seeds and budget for all. Takes a minute or two on two cores; run it again to continue.
 
     Example: pams demo --out demo-report
     """
