@@ -51,6 +51,12 @@ def test_other_weights_and_lone_methods_get_none():
     assert [entry.method for entry in with_untrained(done, made)] == ["CE", "CE + MSCE's cost", "PAMS"]
 
 
+def test_arms_that_vary_a_method_get_none():
+    done, made = entries(CE=Choice(name="ce"), Less=Choice(name="ce"), PAMS=Choice(name="pams"))
+    found = [entry.method for entry in with_untrained(done, made)]
+    assert found == ["CE", "CE + MSCE's cost", "Less", "PAMS", "PAMS, bias removed"]
+
+
 def test_tables_say_what_is_missed_at_the_references_false_alarms():
     done, made = entries(CE=Choice(name="ce"), PAMS=Choice(name="pams"))
     bench = summarize(with_untrained(done, made), reference="CE", resamples=50)

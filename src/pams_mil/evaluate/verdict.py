@@ -89,7 +89,7 @@ def _at_equal_alarms(comparison: Comparison, gap: Gap, candidate: bool) -> str:
     fewer = (-gap.difference if candidate else gap.difference) >= 0
     points = f"{100 * abs(gap.difference):.1f} points {'less' if fewer else 'more'}"
     settled = not _few(comparison) and _separate(gap)
-    words = "the difference is not settled" if settled else "they do not differ"
+    words = "the difference is not settled" if settled else "they cannot be told apart"
     return f"at equal false alarms {words} (it misses {points}{_evidence(gap, candidate == fewer)})"
 
 
@@ -140,7 +140,8 @@ def _evidence(gap: Gap, candidate: bool) -> str:
     """Interval of how much less the candidate (or else the reference) misses, and p."""
     bounds = (0 - gap.interval[1], 0 - gap.interval[0]) if candidate else gap.interval
     interval = "" if math.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
-    return f"{interval}{'' if gap.p is None else f', p = {gap.p:.2g}'}"
+    word = "p" if gap.corrected_p is None else "corrected p"
+    return f"{interval}{'' if gap.p is None else f', {word} = {gap.p:.2g}'}"
 
 
 def _mildness(mild: Difference, candidate: bool, milder: bool) -> str:

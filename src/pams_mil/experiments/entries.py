@@ -11,23 +11,29 @@ from dataclasses import replace
 import numpy as np
 
 from pams_mil.engine.grid.grid import GridRun
+from pams_mil.engine.run.folder import RunFolder
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.bench import Entry
+from pams_mil.report.epochs import mean_epochs
+from pams_mil.tables import Columns, read_table
 
 
 def read_entries(done: GridRun, *, tags: tuple[str, ...] = ()) -> list[Entry]:
     """One entry per method and model; its runs are seeds where the folds of a seed are disjoint, else single runs."""
     trees: dict[str, ClassHierarchy] = {}
     found: dict[tuple[str, str], dict[int, dict[str, Predictions]]] = {}
+    logs: dict[tuple[str, str], list[Columns]] = {}
     for cell in done.finished:
         hierarchy = trees.setdefault(cell.config.classes, ClassHierarchy.load(cell.config.classes))
         path = done.out / cell.key / "predictions.csv"
         predictions = read_predictions(path, hierarchy, Source(tags=tags), name=cell.key)
         found.setdefault((cell.model, cell.method), {}).setdefault(cell.seed, {})[cell.repetition] = predictions
+        log = RunFolder(path.parent).metrics_file
+        logs.setdefault((cell.model, cell.method), []).append(read_table(log) if log.exists() else {})
     order = dict.fromkeys((cell.model, cell.method) for cell in done.cells)
-    return [Entry(*key, _repetitions(found[key])) for key in order if key in found]
+    return [Entry(*key, _repetitions(found[key]), mean_epochs(logs[key])) for key in order if key in found]
 
 
 def _repetitions(seeds: dict[int, dict[str, Predictions]]) -> dict[str, Predictions]:

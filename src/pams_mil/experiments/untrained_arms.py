@@ -20,17 +20,23 @@ OTHER_WEIGHTS = {"alpha", "costs", "orientation", "distance"}
 
 
 def with_untrained(done: GridRun, entries: Sequence[Entry]) -> list[Entry]:
-    """The entries, and after each of cross-entropy and PAMS its untrained row, for models that have both."""
+    """The entries, and after the first of cross-entropy and of PAMS an untrained row, for models that have both.
+
+    The first alone: arms that vary a method repeat what its first row shows, and every row more weakens the others'
+    corrected p.
+    """
     methods = {(cell.model, cell.method): cell.config.method for cell in done.cells}
     names = {key: choice.name for key, choice in methods.items()}
     found: list[Entry] = []
+    shown: set[tuple[str, str]] = set()
     for entry in entries:
         found.append(entry)
         here = {name for (model, _), name in names.items() if model == entry.model}
         scored = all(run.probabilities is not None for run in entry.runs.values())
-        if not ({"ce", "pams"} <= here and scored):
-            continue
         name, options = names[entry.model, entry.method], methods[entry.model, entry.method].options
+        if not ({"ce", "pams"} <= here and scored) or (entry.model, name) in shown:
+            continue
+        shown.add((entry.model, name))
         hierarchy = next(iter(entry.runs.values())).hierarchy
         if name == "ce":
             cost = implied_cost(loss_weight(hierarchy))

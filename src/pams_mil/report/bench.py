@@ -20,7 +20,9 @@ from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, score
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.operating import severity_auc
 from pams_mil.metrics.table import FACTS
+from pams_mil.report.epochs import Epochs
 
 TABLE = ("acc", "auc", "ascc", "asmc")
 """The columns of the paper's table."""
@@ -34,6 +36,8 @@ class Entry:
     model: str
     method: str
     runs: dict[str, Predictions]
+    epochs: Epochs | None = None
+    """How its runs moved while they trained; None for rows that were not trained here."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,10 @@ class SeedSpread:
         sd = math.sqrt(sum((v - mean) ** 2 for v in finite) / len(finite)) if len(finite) > 1 else math.nan
         return cls(mean, sd, len(finite), len(values) - len(finite))
 
+    def to_json(self) -> dict[str, Any]:
+        """Mean, deviation and the number of runs."""
+        return {"mean": self.mean, "sd": self.sd, "n": self.n}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -75,8 +83,14 @@ class Row:
     pooled: list[LevelScores]
     comparison: Comparison | None
     """Against the reference method on the same model; None for the reference itself."""
+    least_urgent_right: SeedSpread
+    """Share of the least urgent slides that are called no more urgent: the price of a method that leans to urgency."""
     points: OperatingPoints | None = None
     """All operating points at the finest level, of the runs put together; None without probabilities."""
+    severity_auc: SeedSpread | None = None
+    """Run by run, at the finest level; None without probabilities."""
+    epochs: Epochs | None = None
+    """Validation scores by epoch."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +142,16 @@ class Bench:
                     "levels": {
                         self.hierarchy.level_names[level]: {
                             metric: {
-                                "mean": spread.mean, "sd": spread.sd, "n": spread.n,
+                                **spread.to_json(),
                                 "ci": list(row.pooled[level].intervals.get(metric, ())) or None,
                             }
                             for (of, metric), spread in row.spreads.items() if of == level
                         }
                         for level in range(self.hierarchy.num_levels)
                     },
+                    "least_urgent_right": row.least_urgent_right.to_json(),
+                    "severity_auc": None if row.severity_auc is None else row.severity_auc.to_json(),
+                    "epochs": None if row.epochs is None else row.epochs.scores,
                     "operating_points": None if row.points is None else row.points.to_json(),
                     "against_reference": None if row.comparison is None else row.comparison.to_json(),
                 }
@@ -182,6 +199,9 @@ def _model_rows(
             spreads=_spreads(entry, hierarchy),
             pooled=score(pooled[entry.method], seed=seed, resamples=resamples),
             comparison=comparisons.get(entry.method),
+            least_urgent_right=SeedSpread.of([_least_urgent_right(run) for run in entry.runs.values()]),
+            severity_auc=_severity_aucs(entry),
+            epochs=entry.epochs,
             points=operating_points(pooled[entry.method], seed=seed, resamples=resamples),
         )
         for entry in entries
@@ -215,3 +235,18 @@ def _spreads(entry: Entry, hierarchy: ClassHierarchy) -> dict[tuple[int, str], S
         for level in range(hierarchy.num_levels)
         for metric in (*TABLE, *EXTRA)
     }
+
+
+def _severity_aucs(entry: Entry) -> SeedSpread | None:
+    found = [
+        severity_auc(run.target, run.probabilities, run.hierarchy)
+        for run in entry.runs.values()
+        if run.probabilities is not None
+    ]
+    return SeedSpread.of(found) if found else None
+
+
+def _least_urgent_right(run: Predictions) -> float:
+    ranks = run.hierarchy.ranks()
+    least = ranks[run.target] == ranks.min()
+    return float((ranks[run.predicted] == ranks.min())[least].mean()) if least.any() else math.nan

@@ -14,6 +14,8 @@ from pams_mil.report import figures
 from pams_mil.report import text_tables as tables
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
 from pams_mil.report.curve_chart import CurveSeries, curve_chart
+from pams_mil.report.epochs import epoch_charts
+from pams_mil.report.operating_table import operating_markdown, operating_rows
 from pams_mil.report.page import environment
 
 MOST_BANDS = 2
@@ -31,7 +33,7 @@ def write_bench(bench: Bench, out: Path | str) -> list[Path]:
     """Write everything; returns the files."""
     out = Path(out)
     rows = list(tables.csv_rows(bench))
-    atomic.write_text(out / "table.md", tables.markdown(bench))
+    atomic.write_text(out / "table.md", operating_markdown(bench) + tables.markdown(bench))
     atomic.write_csv(out / "table.csv", [str(cell) for cell in rows[0]], rows[1:])
     atomic.write_text(out / "table.tex", tables.latex(bench))
     atomic.write_json(out / "bench.json", bench.to_json())
@@ -59,6 +61,8 @@ def bench_page(bench: Bench) -> str:
             missed={model: figures.missed_urgency(_bars(bench.of_model(model))) for model in bench.models},
             pareto={model: _pareto(bench, model) for model in bench.models},
             spread=tables.spread_text,
+            operating={model: operating_rows(bench, model) for model in bench.models},
+            epochs={model: _epochs(bench.of_model(model)) for model in bench.models},
             curves={model: _curves(bench.of_model(model), bench.hierarchy) for model in bench.models},
             most_bands=MOST_BANDS,
             matched_head=tables.matched_head,
@@ -79,6 +83,12 @@ def _curves(rows: list[Row], hierarchy: ClassHierarchy) -> object:
     ranks = hierarchy.ranks()
     shares = [float(confusion[ranks == rank].sum() / confusion.sum()) for rank in np.unique(ranks)]
     return curve_chart(series, shares)
+
+
+def _epochs(rows: list[Row]) -> object:
+    """Charts of the rows that were trained, in the colors of the curves; nothing where none was."""
+    series = [(number, row.method, row.epochs) for number, row in enumerate(rows) if row.epochs is not None]
+    return epoch_charts(series) if series else ""
 
 
 def _bars(rows: list[Row]) -> list[figures.Bar]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pams_mil.metrics.table import FACTS
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row, SeedSpread
@@ -38,11 +38,14 @@ def matched_text(bench: Bench, row: Row, level: int) -> str:
     found = None if row.comparison is None else row.comparison.matched.get(name)
     if found is not None:
         return f"{100 * found.missed.candidate:.1f}" + ("" if found.missed.p is None else f" (p {found.missed.p:.2g})")
-    if row.method == bench.reference:
-        for other in bench.of_model(row.model):
-            if other.comparison is not None and name in other.comparison.matched:
-                return f"{100 * other.comparison.matched[name].missed.reference:.1f}"
-    return "–"
+    reference = matched_reference(bench, row.model, name) if row.method == bench.reference else None
+    return "–" if reference is None else f"{100 * reference:.1f}"
+
+
+def matched_reference(bench: Bench, model: str, level_name: str) -> float | None:
+    """What the reference itself misses at its own false alarms; None where nothing was compared with it."""
+    found = [row.comparison.matched for row in bench.of_model(model) if row.comparison is not None]
+    return next((matched[level_name].missed.reference for matched in found if level_name in matched), None)
 
 
 def caption(bench: Bench) -> str:
@@ -61,13 +64,13 @@ def markdown(bench: Bench) -> str:
     parts = [caption(bench), ""]
     for level in reversed(range(bench.hierarchy.num_levels)):
         heads = [f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}" for key in (*TABLE, *EXTRA)]
-        parts += [f"**{_md(bench.hierarchy.level_names[level])}**", ""]
-        heads.append(_md(matched_head(bench)))
-        parts += ["| model | method | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(heads)]
+        parts += [f"**{markdown_text(bench.hierarchy.level_names[level])}**", ""]
+        heads.append(markdown_text(matched_head(bench)))
+        parts += [markdown_row(["model", "method", *heads]), markdown_row(["---"] * (2 + len(heads)))]
         for row in bench.rows:
             cells = [_marked(bench, row, level, key, "**{}**", "<u>{}</u>") for key in (*TABLE, *EXTRA)]
             cells.append(matched_text(bench, row, level))
-            parts.append(f"| {_md(row.model)} | {_md(row.method)} | " + " | ".join(cells) + " |")
+            parts.append(markdown_row([markdown_text(row.model), markdown_text(row.method), *cells]))
         parts.append("")
     return "\n".join(parts)
 
@@ -131,7 +134,13 @@ def _number(value: object) -> object:
     return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
-def _md(text: str) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
+    """One line of a table."""
+    return "| " + " | ".join(cells) + " |"
+
+
+def markdown_text(text: str) -> str:
+    """A name as a cell of a table, whatever it holds."""
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 

@@ -1,0 +1,137 @@
+"""The benchmark's operating table and its charts by epoch, against plain loops."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.strategies import random_predictions
+
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics import severity_auc
+from pams_mil.metrics.table import FACTS
+from pams_mil.report.bench import Entry, summarize
+from pams_mil.report.bench_page import bench_page, write_bench
+from pams_mil.report.epochs import SHOWN, Epochs, epoch_charts, mean_epochs
+from pams_mil.report.operating_table import cells, heads, operating_rows
+
+TREE = ClassHierarchy.load("bracs")
+
+
+@pytest.fixture(scope="module")
+def bench():
+    rng = np.random.default_rng(1)
+    target, patient = rng.integers(0, 7, 120), rng.integers(0, 50, 120)
+    moved = Epochs({name: [0.2, 0.5, 0.4] for name in SHOWN})
+    entries = [
+        Entry(
+            "AB-MIL",
+            label,
+            {
+                f"seed {seed}": random_predictions(
+                    TREE, 120, patients=50, rng=rng, name=label, target=target, patient=patient
+                )
+                for seed in range(2)
+            },
+            epochs,
+        )
+        for label, epochs in (("CE", moved), ("<b>PAMS", moved), ("untrained", None))
+    ]
+    return entries, summarize(entries, reference="CE", resamples=40)
+
+
+def test_deviations_are_over_runs_and_the_rest_over_all(bench):
+    entries, summary = bench
+    for entry, row in zip(entries, summary.rows, strict=True):
+        aucs = [severity_auc(run.target, run.probabilities, TREE) for run in entry.runs.values()]
+        right = []
+        for run in entry.runs.values():
+            least = [slide for slide in range(120) if TREE.ranks()[run.target[slide]] == 0]
+            right.append(sum(TREE.ranks()[run.predicted[slide]] == 0 for slide in least) / len(least))
+        shown = cells(summary, row)
+        assert shown[0] == f"{100 * np.mean(aucs):.1f} ± {100 * np.std(aucs):.1f}"
+        assert shown[5] == f"{100 * np.mean(right):.1f} ± {100 * np.std(right):.1f}"
+        missed, raised = (
+            sum(
+                np.sign(TREE.ranks()[t] - TREE.ranks()[p]) == side
+                for run in entry.runs.values()
+                for t, p in zip(run.target, run.predicted, strict=True)
+            )
+            / 240
+            for side in (1, -1)
+        )
+        assert [float(part) for part in shown[4].split(" / ")] == pytest.approx([100 * missed, 100 * raised], abs=0.051)
+
+
+def test_the_difference_is_the_comparisons_own(bench):
+    _, summary = bench
+    gap = summary.rows[1].comparison.matched["class"].missed
+    shown = dict(zip(heads(summary), cells(summary, summary.rows[1]), strict=True))
+    assert shown["Missed at CE's false alarms ↓"] == f"{100 * gap.candidate:.1f}"
+    assert shown["difference (95 %), p"].startswith(f"{100 * gap.difference:+.1f} ({100 * gap.interval[0]:.1f} to ")
+    reference = dict(zip(heads(summary), cells(summary, summary.rows[0]), strict=True))
+    assert reference["Missed at CE's false alarms ↓"] == f"{100 * gap.reference:.1f}"
+    assert reference["difference (95 %), p"] == ""
+
+
+def test_without_probabilities_only_what_was_decided_is_shown(bench):
+    entries, _ = bench
+    bare = [
+        replace(entry, runs={key: replace(run, probabilities=None) for key, run in entry.runs.items()})
+        for entry in entries
+    ]
+    summary = summarize(bare, reference="CE", resamples=0)
+    shown = operating_rows(summary, "AB-MIL")[2]
+    assert shown[1:5] == ["–"] * 4
+    assert "/" in shown[5]
+
+
+def test_files_carry_the_table_and_the_epochs(bench, tmp_path):
+    _, summary = bench
+    write_bench(summary, tmp_path)
+    table = (tmp_path / "table.md").read_text()
+    assert table.index("Severity AUC ↑") < table.index(f"{FACTS['acc'].label} ↑")
+    assert "| &lt;b>PAMS |" in table
+    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert rows[0]["epochs"]["missed"] == [0.2, 0.5, 0.4]
+    assert rows[2]["epochs"] is None
+    assert rows[1]["severity_auc"]["n"] == 2
+
+
+def test_page_draws_one_line_per_trained_method(bench):
+    page = bench_page(bench[1])
+    section = page[page.index("While training") :]
+    assert section.count('aria-label="severity AUC by epoch"') == 1
+    assert section.split("</svg>")[0].count("<polyline") == 2
+    assert "&lt;b&gt;PAMS" in section
+
+
+def test_mean_over_runs_that_trained_so_long():
+    rng = np.random.default_rng(0)
+    lengths = [3, 5, 5]
+    logs = [
+        {f"val_{metric}": [str(value) for value in rng.random(length)] for metric, _ in SHOWN.values()}
+        for length in lengths
+    ]
+    logs[1]["val_severity_auc"][0] = "nan"
+    found = mean_epochs(logs).scores
+    for name, (metric, _) in SHOWN.items():
+        for epoch in range(5):
+            values = [float(log[f"val_{metric}"][epoch]) for log in logs if epoch < len(log[f"val_{metric}"])]
+            values = [value for value in values if not math.isnan(value)]
+            assert found[name][epoch] == pytest.approx(sum(values) / len(values))
+    assert mean_epochs([*logs, {}]) is None
+
+
+def test_lines_stay_inside_the_chart_and_higher_is_higher():
+    rising = Epochs({name: [0.10, math.nan, 0.12, 0.41] for name in SHOWN})
+    chart = str(epoch_charts([(0, "a", rising)])).split("</svg>")[0]
+    points = [tuple(map(float, pair.split(","))) for pair in re.search(r'points="([^"]*)"', chart).group(1).split()]
+    assert len(points) == 3  # an epoch without a value is left out
+    heights = [y for _, y in points]
+    assert heights == sorted(heights, reverse=True)
+    assert all(40 <= x <= 330 and 26 <= y <= 196 for x, y in points)
