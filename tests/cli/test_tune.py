@@ -293,7 +293,7 @@ def test_a_recipe_that_fails_is_out_and_the_others_go_on(cohort: Path, tmp_path:
 def test_the_space_can_be_seen_and_what_is_missing_is_said(cohort: Path) -> None:
     listed = pams("tune", "--list", "--space", cohort / "space.yaml")
     assert listed.exit_code == 0
-    assert "abmil-pams: abmil, MSCE, levels aligned, SFR on 50 % of the bags, lr 0.01" in listed.stdout
+    assert "abmil-pams: abmil, MSCE, levels aligned, SFR on 50 % of the bags, 2 epochs, lr 0.01" in listed.stdout
     assert "5 recipes; all with epochs 2" in listed.stdout
     assert "clam_mb-ce-sfr0.5" in pams("tune", "--list").stdout
     nothing = pams("tune")

@@ -177,30 +177,41 @@ def test_every_space_is_complete_and_its_names_are_unlike():
 
 
 def test_a_recipe_says_what_it_sets():
-    config = recipe("smooth_max", loss="msce", remix=0.5, drop=0.7, lr=1e-3).config(SHARED)
+    shared = {**SHARED, "training": {"epochs": 20}}
+    config = recipe("smooth_max", loss="msce", remix=0.5, drop=0.7, lr=1e-3, length=0.25).config(shared)
     assert config.model.options == {"pooling": "smooth_max"}
     assert config.method.options["remix"] == "sfr"
     assert config.pairing == {"rule": "keep_label", "own_class": True, "probability": 0.5}
-    assert (config.training.drop_instances, config.training.lr) == (0.7, 1e-3)
+    assert (config.training.drop_instances, config.training.lr, config.training.epochs) == (0.7, 1e-3, 5)
     assert parts_of(config) == ("loss", "remix", "dropout")
     assert in_words(config) == (
-        "priority (smooth_max), MSCE, SFR on 50 % of the bags, labels kept, 70 % of the instances dropped, lr 0.001"
+        "priority (smooth_max), MSCE, SFR on 50 % of the bags, labels kept, 70 % of the instances dropped, 5 epochs, "
+        "lr 0.001"
     )
     paper = recipe("abmil", loss="pams").config(SHARED)
     assert (paper.pairing, paper.method.options) == ({}, {})
 
 
+def test_a_length_multiplies_the_epochs_that_the_user_asks_for():
+    shared = {**SHARED, "training": {"epochs": 20}}
+    for length, changes, epochs in ((0.25, (), 5), (0.25, ("epochs=8",), 2), (0.01, (), 1), (2, ("epochs=3",), 6)):
+        assert recipe("abmil", length=length).config(shared, changes).training.epochs == epochs
+    assert recipe("abmil", length=2).name == "abmil-ce-length2"
+
+
 def test_simpler_means_fewer_parts_then_a_simpler_pooling_then_less_of_each():
     order = [
-        recipe("mean_pool"), recipe("abmil"), recipe("abmil", lr=1e-3), recipe("clam_mb"), recipe("priority"),
+        recipe("mean_pool"), recipe("abmil"), recipe("abmil", length=0.5), recipe("abmil", length=0.25),
+        recipe("abmil", lr=1e-3), recipe("clam_mb"), recipe("priority"),
         recipe("dtfd"), recipe("mean_pool", drop=0.5), recipe("mean_pool", drop=0.7), recipe("abmil", remix=0.5),
         recipe("abmil", remix=1.0), recipe("abmil", drop=0.7), recipe("abmil", loss="msce", drop=0.5),
         recipe("abmil", loss="pams"),
     ]  # fmt: skip
-    found = {one.name: simplicity(one.name, one.config(SHARED), 5e-4) for one in order}
+    plain = recipe("abmil").config(SHARED)
+    found = {one.name: simplicity(one.name, one.config(SHARED), plain) for one in order}
     assert sorted(found, key=found.__getitem__) == [one.name for one in order]
     twin = configure("m.csv", classes="any", method="ce")
-    assert simplicity("a", twin, 1e-4) != simplicity("b", twin, 1e-4)
+    assert simplicity("a", twin, plain) != simplicity("b", twin, plain)
 
 
 def test_spaces_of_ones_own(tmp_path):
@@ -217,6 +228,7 @@ def test_spaces_of_ones_own(tmp_path):
         ("try:\n  - {poling: abmil}\n", "Did you mean 'pooling'"),
         ("try:\n  - {loss: msc}\n", "There is no loss 'msc'. Did you mean 'msce'"),
         ("try:\n  - {drop: 1.5}\n", "less than 1"),
+        ("try:\n  - {length: 0}\n", "greater than 0"),
         ("recipes:\n  a: {epochs: 3}\n", "A recipe may set 'model', 'method', 'pairing', 'training'"),
         ("recipes:\n  abmil-ce: {model: dtfd}\n", "choose another name"),
     ):

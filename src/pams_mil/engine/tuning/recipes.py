@@ -1,7 +1,7 @@
 """Recipes: named settings of a run, and the space of them that a tuning tries.
 
 A space is a YAML file: what all recipes share (`training`), blocks of choices that are multiplied out (`try`), and
-single points written as settings of a run (`recipes`). A block has five choices; what it leaves out is plain:
+single points written as settings of a run (`recipes`). A block has six choices; what it leaves out is plain:
 
     pooling   mean_pool, abmil, clam_mb, priority, smooth_max, or any other model by its name
     loss      ce; msce, PAMS' loss without alignment; pams, the paper: MSCE, alignment and, unless `remix` says how
@@ -9,6 +9,8 @@ single points written as settings of a run (`recipes`). A block has five choices
     remix     how often SFR mixes a bag with one that leaves its label true; 0: never
     drop      share of every bag's instances that a training step does not see
     lr        learning rate; null: the one of `training`
+    length    how long to train, as a multiple of the epochs of `training`: where a model soon knows its training slides
+              by heart, a quarter of them is the plainest remedy
 
 Plain cross-entropy on AB-MIL is always the first recipe: whatever is chosen is compared with it.
 """
@@ -51,12 +53,16 @@ class Recipe:
 
     name: str
     settings: Mapping[str, Any]
+    length: float = 1.0
+    """Its epochs as a multiple of those of the others."""
 
     def config(self, shared: Mapping[str, Any], changes: tuple[str, ...] = ()) -> RunConfig:
         """The settings of a run: the shared ones, the recipe's, then what the user changes for all."""
         content = {**shared, **{key: self.settings[key] for key in PARTS if key in self.settings}}
         content["training"] = {**shared.get("training", {}), **self.settings.get("training", {})}
-        return build(RunConfig, with_overrides(content, changes, kind=RunConfig), where=f"the recipe {self.name!r}")
+        config = build(RunConfig, with_overrides(content, changes, kind=RunConfig), where=f"the recipe {self.name!r}")
+        epochs = max(1, round(self.length * config.training.epochs))
+        return config.model_copy(update={"training": config.training.model_copy(update={"epochs": epochs})})
 
 
 def _as_list(value: Any) -> Any:
@@ -71,14 +77,16 @@ class Choices(Strict):
     remix: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], BeforeValidator(_as_list)] = (0.0,)
     drop: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_as_list)] = (0.0,)
     lr: Annotated[tuple[Annotated[float, Field(gt=0)] | None, ...], BeforeValidator(_as_list)] = (None,)
+    length: Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_as_list)] = (1.0,)
 
     def recipes(self) -> Iterator[Recipe]:
         """All combinations, the last choice changing fastest."""
         for loss in self.loss:
             if loss not in LOSSES:
                 raise ConfigError(f"There is no loss {loss!r}.{nearest(loss, LOSSES)} Choose from {listing(LOSSES)}.")
-        for pooling, loss, remix, drop, lr in product(self.pooling, self.loss, self.remix, self.drop, self.lr):
-            yield recipe(pooling, loss=loss, remix=remix, drop=drop, lr=lr)
+        choices = product(self.pooling, self.loss, self.remix, self.drop, self.lr, self.length)
+        for pooling, loss, remix, drop, lr, length in choices:
+            yield recipe(pooling, loss=loss, remix=remix, drop=drop, lr=lr, length=length)
 
 
 class SpaceFile(Strict):
@@ -103,8 +111,16 @@ class Space:
         return {one.name: one for one in self.recipes}
 
 
-def recipe(pooling: str, *, loss: str = "ce", remix: float = 0.0, drop: float = 0.0, lr: float | None = None) -> Recipe:
-    """The recipe of five choices, named after those that are not plain.
+def recipe(
+    pooling: str,
+    *,
+    loss: str = "ce",
+    remix: float = 0.0,
+    drop: float = 0.0,
+    lr: float | None = None,
+    length: float = 1.0,
+) -> Recipe:
+    """The recipe of six choices, named after those that are not plain.
 
     >>> recipe("abmil").name, recipe("clam_mb", remix=0.5, drop=0.7, lr=2e-4).name
     ('abmil-ce', 'clam_mb-ce-sfr0.5-drop0.7-lr0.0002')
@@ -124,7 +140,9 @@ def recipe(pooling: str, *, loss: str = "ce", remix: float = 0.0, drop: float = 
     if lr is not None:
         training["lr"] = lr
         words.append(f"lr{lr:g}")
-    return Recipe("-".join(words), {**settings, "training": training})
+    if length != 1:
+        words.append(f"length{length:g}")
+    return Recipe("-".join(words), {**settings, "training": training}, length)
 
 
 def load_space(name: str | Path) -> Space:

@@ -7,7 +7,8 @@ A recipe is simpler than another if, at the first line in which they differ, it 
     3. the share of instances dropped
     4. how often bags are remixed
     5. how far the learning rate is from the shared one, as a ratio
-    6. its name, so that no two are equally simple
+    6. how far the number of epochs is from the shared one, as a ratio
+    7. its name, so that no two are equally simple
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from pams_mil.methods.method import Method
 
 POOLINGS = ("mean_pool", "max_pool", "abmil", "priority smooth_max", "clam_sb", "clam_mb", "priority attention")
 """From the fewest to the most learned weights of pooling."""
-Simplicity = tuple[int, int, float, float, float, str]
+Simplicity = tuple[int, int, float, float, float, float, str]
 
 
-def simplicity(name: str, config: RunConfig, shared_lr: float) -> Simplicity:
-    """The six lines above, for sorting.
+def simplicity(name: str, config: RunConfig, shared: RunConfig) -> Simplicity:
+    """The seven lines above, for sorting; `shared` are the settings of the reference.
 
     >>> from pams_mil.engine.config.run_config import configure
     >>> plain = configure("m.csv", classes="bracs", method="ce", lr=1e-3)
-    >>> simplicity("plain", plain, 1e-3)
-    (0, 2, 0.0, 0.0, 0.0, 'plain')
+    >>> simplicity("plain", plain, plain)
+    (0, 2, 0.0, 0.0, 0.0, 0.0, 'plain')
     >>> parts_of(configure("m.csv", classes="bracs", method="pams"))
     ('loss', 'alignment', 'remix')
     """
@@ -38,8 +39,11 @@ def simplicity(name: str, config: RunConfig, shared_lr: float) -> Simplicity:
     remixed = float(config.pairing.get("probability", 0.5)) if _remixes(method) else 0.0
     pooling = f"{config.model.name} {config.model.options.get('pooling', '')}".strip()
     place = POOLINGS.index(pooling) if pooling in POOLINGS else len(POOLINGS)
-    ratio = round(abs(math.log(config.training.lr / shared_lr)), 9)
-    return (len(parts_of(config)), place, config.training.drop_instances or 0.0, remixed, ratio, name)
+    mine, theirs = config.training, shared.training
+    rate, epochs = (
+        round(abs(math.log(one / two)), 9) for one, two in ((mine.lr, theirs.lr), (mine.epochs, theirs.epochs))
+    )
+    return (len(parts_of(config)), place, mine.drop_instances or 0.0, remixed, rate, epochs, name)
 
 
 def parts_of(config: RunConfig) -> tuple[str, ...]:
@@ -67,7 +71,7 @@ def in_words(config: RunConfig) -> str:
         words.append(f"{method.remix.upper()} on {100 * config.pairing.get('probability', 0.5):g} % of the bags{keeps}")
     if config.training.drop_instances:
         words.append(f"{100 * config.training.drop_instances:g} % of the instances dropped")
-    return ", ".join([*words, f"lr {config.training.lr:g}"])
+    return ", ".join([*words, f"{config.training.epochs} epochs", f"lr {config.training.lr:g}"])
 
 
 def _remixes(method: Method) -> bool:

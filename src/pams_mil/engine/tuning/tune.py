@@ -76,8 +76,7 @@ class TuningTask:
     @cached_property
     def simplicity(self) -> dict[str, Simplicity]:
         """The order of simplicity."""
-        shared = self.configs[REFERENCE].training.lr
-        return {name: simplicity(name, config, shared) for name, config in self.configs.items()}
+        return {name: simplicity(name, config, self.configs[REFERENCE]) for name, config in self.configs.items()}
 
     def asked(self) -> dict[str, Any]:
         """What defines the tuning, as it goes into `tune.json`."""
