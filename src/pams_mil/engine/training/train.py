@@ -90,7 +90,7 @@ def _train_in_process(
         with _status(fabric, folder):
             context = LoopContext(config, checkpoints, watch, stop, loggers)
             progress = fit(fabric, learner, bags, cohort.val, context)
-            cautions = run_cautions(progress, cohort)
+            cautions = run_cautions(progress, cohort, config.training.select)
             for caution in cautions if fabric.is_global_zero else ():
                 watch.noted(f"Caution: {caution}")
             _finish(fabric, folder, progress, config, cautions, time.monotonic() - started)
@@ -181,19 +181,19 @@ def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:
     return facts
 
 
-def run_cautions(progress: RunProgress, cohort: Cohort) -> list[str]:
-    """What must be said about the chosen checkpoint before its score: calls that are all alike, few patients."""
+def run_cautions(progress: RunProgress, cohort: Cohort, select: str) -> list[str]:
+    """What must be said about the kept checkpoint before its score: all calls alike, or chosen by few patients."""
     found = []
     row = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
     if row.get("val_collapsed"):
         label = cohort.hierarchy.names()[int(row["val_top_call"])]
         found.append(
-            f"the best epoch, {progress.best_epoch}, calls {100 * row['val_top_call_share']:.0f} % of the validation "
-            f"slides {label!r}, which most of them are not: the model gives one answer. Train longer, change "
-            "training.lr, or look at the labels."
+            f"the epoch that is kept, {progress.best_epoch}, calls {100 * row['val_top_call_share']:.0f} % of the "
+            f"validation slides {label!r}, which most of them are not: the model gives one answer. Train longer, "
+            "change training.lr, or look at the labels."
         )
     patients = len({source.patient_id for source in cohort.val.sources})
-    if patients < FEW_PATIENTS:
+    if patients < FEW_PATIENTS and select != "last":  # the last epoch is kept whatever its scores
         found.append(
             f"the validation split has only {counted(patients, 'patient')}, so the choice of the best epoch is noisy."
         )
