@@ -18,6 +18,7 @@ import numpy as np
 from pams_mil.errors import ConfigError, MissingExtraError, ParameterError, SlideError
 from pams_mil.wsi.readers.slide_reader import Pixels, PyramidLevel, Reader
 from pams_mil.wsi.resolution import Resolution, ScaleError, resolve
+from pams_mil.wsi.slide_kind import said_of
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
 READERS = ("openslide", "tiffslide", "image")
@@ -128,6 +129,9 @@ class Slide:
 
 def _check_file(path: Path) -> None:
     if path.is_dir():
+        known = said_of(path)
+        if known:
+            raise SlideError(f"{path.name} cannot be read as a slide. {known}")
         raise SlideError(f"{path} is a folder, not a slide; name the file inside it.")
     if not path.is_file():
         raise SlideError(f"There is no slide {path}.")
@@ -151,6 +155,9 @@ def _open_any(path: Path, wanted: str, cache: object) -> tuple[str, Reader]:
     if not causes:
         raise MissingExtraError(f"Reading {path.name}", package=_PACKAGES[missing[0]], extra="wsi")
     hint = f" ({', '.join(missing)} not installed)" if missing else ""
+    known = said_of(path)
+    if known:
+        raise SlideError(f"{path.name} cannot be read as a slide{hint}. {known} Readers said: {'; '.join(causes)}.")
     raise SlideError(
         f"{path.name} cannot be read as a slide; it is damaged, cut short or in a format no reader knows{hint}. "
         + "; ".join(causes)
