@@ -128,10 +128,14 @@ def test_a_folder_that_cannot_be_searched_is_a_finding(tmp_path):
 
 
 def test_extract_goes_on_after_slides_that_cannot_be_read(cohort):
-    words = ["extract", str(cohort / "slides"), "--out", str(cohort / "out"), "--mpp-of-slide", "1"]
-    done = CliRunner().invoke(app, [*words, "--encoder", "tests.wsi.plain_encoder:ColorEncoder", "--tile-px", "32"])
-    assert done.exit_code != 0
-    assert done.exception is None or isinstance(done.exception, SystemExit)
+    (cohort / "mpp.csv").write_text("slide,mpp\nscaleless,1\n")
+    words = ["extract", str(cohort / "slides"), "--out", str(cohort / "out"), "--mpp-table", str(cohort / "mpp.csv")]
+    words += ["--encoder", "tests.wsi.plain_encoder:ColorEncoder", "--tile-px", "32", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    printed = json.loads(done.stdout)  # nothing but the object, although slides failed
+    assert printed["made"] == ["scaleless", "series", "sound"]
+    assert set(printed["failed"]) == {"image", "refused"}
     failures = (cohort / "out" / "failures.csv").read_text()
     assert "OME-Zarr image" in failures
     assert "High-Throughput JPEG 2000" in failures
