@@ -50,7 +50,7 @@ class OpenSlideReader:
     @property
     def icc_profile(self) -> bytes | None:
         """The color profile of the scanner, if the file has one."""
-        profile = getattr(self._slide, "color_profile", None)  # openslide-python before 1.3 does not know it
+        profile = self._slide.color_profile
         return None if profile is None else bytes(profile.tobytes())
 
     def close(self) -> None:
