@@ -147,7 +147,8 @@ def _open_any(path: Path, wanted: str, cache: object) -> tuple[str, Reader]:
         if name == "image" and wanted == "auto" and path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
         try:
-            return name, _opened(name, path, cache)
+            opened = _opened(name, path, cache)
+            return _with_all_levels(name, opened, path) if wanted == "auto" else (name, opened)
         except ImportError:
             missing.append(name)
         except Exception as error:  # every library has its own kinds of error for a file it cannot open
@@ -163,6 +164,19 @@ def _open_any(path: Path, wanted: str, cache: object) -> tuple[str, Reader]:
         + "; ".join(causes)
         + "."
     )
+
+
+def _with_all_levels(name: str, opened: Reader, path: Path) -> tuple[str, Reader]:
+    """The reader, or tiffslide where that finds levels which this one may miss."""
+    if not getattr(opened, "may_miss_levels", False):
+        return name, opened
+    try:
+        other = _opened("tiffslide", path, None)
+    except Exception:  # not installed, or a file that it cannot open: then one level must do
+        return name, opened
+    kept, dropped = (other, opened) if len(other.levels) > len(opened.levels) else (opened, other)
+    dropped.close()
+    return (name if kept is opened else "tiffslide"), kept
 
 
 def _opened(name: str, path: Path, cache: object) -> Reader:
