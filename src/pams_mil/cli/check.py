@@ -38,7 +38,9 @@ def check(
     slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
     patient_column: str | None = typer.Option(None, "--patient-column", help="Column of the patient."),
     label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
-    fold: int | None = typer.Option(None, "--fold", help="Take the splits from the column fold_<k>."),
+    fold: int | None = typer.Option(
+        None, "--fold", help="Take the splits from the column fold_<k>, or hold out the numbered fold."
+    ),
     splits: Path | None = typer.Option(None, "--splits", help="CLAM's splits_<k>.csv."),
     clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
 ) -> None:
