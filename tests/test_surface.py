@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,11 @@ def test_packages_are_reached_and_their_names_exist(package):
     for name in found.__all__:
         assert getattr(found, name).__name__ == name
     assert set(found.__all__) <= set(dir(found))
+
+
+@pytest.mark.parametrize("page", sorted(Path(__file__).parents[1].glob("docs/*.md")), ids=lambda page: page.name)
+def test_pages_import_from_packages_not_from_the_files_inside(page):
+    assert re.findall(r"^(?:>>> )?from pams_mil\.\w+\.\S+ import .*", page.read_text("utf-8"), re.M) == []
 
 
 def test_the_wish_list():

@@ -192,3 +192,12 @@ def test_several_seeds_are_averaged_within_a_fold_and_predict_together(cohort: P
     fewer = pams(*command(cohort, out, "--seed", 3))
     assert fewer.exit_code == 2
     assert "seeds was [3, 4] and is now None" in fewer.output
+
+
+def test_numbered_folds_of_a_table_are_its_folds(tmp_path):
+    rows = [f"s{number},p{number},N,{number % 3 + 1},{'test' if number < 3 else ''}" for number in range(6)]
+    (tmp_path / "labels.csv").write_text("\n".join(["slide_id,patient_id,label,fold,split", *rows]) + "\n")
+    split = folds_of_table(tmp_path / "labels.csv")
+    assert split.folds == (
+        ("test", "val", "train") * 2, ("train", "test", "val") * 2, ("val", "train", "test") * 2,
+    )  # fmt: skip

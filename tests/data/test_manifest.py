@@ -194,11 +194,81 @@ def test_real_tables_are_read_as_they_are(cric: Path, bracs: Path) -> None:
     assert json.dumps(slides.notes)
 
 
+def nnmil(folder: Path, head: str, *rows: str) -> Path:
+    """A table as nnMIL has it."""
+    (folder / "dataset.csv").write_text("\n".join([head, *rows]) + "\n")
+    return folder / "dataset.csv"
+
+
 def test_nnmils_dataset_table(tmp_path: Path) -> None:
-    (tmp_path / "dataset.csv").write_text(
-        "slide_id,patient,label,split\n007,p1,N,train\n008,p1,IC,train\n009,p2,N,test\n"
-    )
-    found = Manifest.read(tmp_path / "dataset.csv")
-    assert [(r.slide_id, r.patient_id, r.label, r.split) for r in found] == [
+    table = nnmil(tmp_path, "slide_id,patient,label,split", "007,p1,N,train", "008,p1,IC,train", "009,p2,N,test")
+    assert [(r.slide_id, r.patient_id, r.label, r.split) for r in Manifest.read(table)] == [
         ("007", "p1", "N", "train"), ("008", "p1", "IC", "train"), ("009", "p2", "N", "test"),
     ]  # fmt: skip
+
+
+def test_a_numbered_fold_is_held_out_and_the_next_one_validates(tmp_path: Path) -> None:
+    rows = [f"s{number},p{number},N,{number % 3}" for number in range(6)]
+    table = nnmil(tmp_path, "slide_id,patient_id,label,fold", *rows, "s6,p6,N,")
+    found = {fold: [record.split for record in Manifest.read(table, fold=fold)] for fold in (0, 2)}
+    assert found[0] == ["test", "val", "train", "test", "val", "train", ""]
+    assert found[2] == ["val", "train", "test", "val", "train", "test", ""]
+    assert Manifest.read(table, fold=0).notes == (
+        "Fold 0 of the table tests (2 slides), fold 1 validates, the others train.",
+    )
+    with pytest.raises(ManifestError, match=r"no fold 5; folds found: '0', '1', '2'"):
+        Manifest.read(table, fold=5)
+    with pytest.raises(ManifestError, match=r"It has the column 'fold': hold one out, e.g. --fold 0"):
+        Manifest.read(table).select("train")
+
+
+def test_folds_marked_with_one_and_zero_are_the_same(tmp_path: Path) -> None:
+    rows = [f"s{number},p{number},N," + ",".join("01"[fold == number % 3] for fold in range(3)) for number in range(6)]
+    table = nnmil(tmp_path, "slide_id,patient_id,label,fold_0,fold_1,fold_2", *rows)
+    assert [r.split for r in Manifest.read(table, fold=0)] == ["test", "val", "train"] * 2
+    nnmil(tmp_path, "slide_id,patient_id,label,fold_0,fold_1", "s0,p0,N,1,1", "s1,p1,N,0,1")
+    with pytest.raises(ManifestError, match=r"row 1: the slide is in the folds '0', '1'"):
+        Manifest.read(table, fold=0)
+
+
+def test_test_slides_of_a_table_with_numbered_folds_stay_test(tmp_path: Path) -> None:
+    rows = ["s0,p0,N,train,0", "s1,p1,N,train,1", "s2,p2,N,test,", "s3,p3,N,test,0"]
+    found = Manifest.read(nnmil(tmp_path, "slide_id,patient_id,label,split,fold", *rows), fold=0)
+    assert [record.split for record in found] == ["val", "train", "test", "test"]
+    assert "its test slides stay test" in found.notes[0]
+
+
+def test_a_table_with_every_slide_once_per_fold(tmp_path: Path) -> None:
+    rows = ["s0,p0,N,train,0", "s1,p1,N,val,0", "s2,p2,N,test,0", "s0,p0,N,test,1", "s1,p1,N,train,1", "s2,p2,N,val,1"]
+    table = nnmil(tmp_path, "slide_id,patient_id,label,split,fold", *rows)
+    assert [(r.slide_id, r.split) for r in Manifest.read(table, fold=1)] == [
+        ("s0", "test"),
+        ("s1", "train"),
+        ("s2", "val"),
+    ]
+
+
+def test_two_numbered_folds_are_too_few(tmp_path: Path) -> None:
+    table = nnmil(tmp_path, "slide_id,patient_id,label,fold", "s0,p0,N,0", "s1,p1,N,1")
+    with pytest.raises(ManifestError, match=r"2 numbered folds .* expected at least 3"):
+        Manifest.read(table, fold=0)
+
+
+def test_words_in_the_columns_of_folds_come_before_numbers(tmp_path: Path) -> None:
+    table = nnmil(tmp_path, "slide_id,patient_id,label,fold,fold_0", "s0,p0,N,3,train", "s1,p1,N,4,test")
+    assert [record.split for record in Manifest.read(table, fold=0)] == ["train", "test"]
+
+
+def test_labels_written_as_numbers_get_their_names_from_nnmils_json(tmp_path: Path) -> None:
+    table = nnmil(tmp_path, "slide_id,patient_id,label", "s0,p0,0", "s1,p1,1")
+    (tmp_path / "dataset.json").write_text(json.dumps({"task_type": "classification", "labels": {"0": "N", "1": "IC"}}))
+    found = Manifest.read(table)
+    assert [record.label for record in found] == ["N", "IC"]
+    assert found.notes == ("Labels were named by the file beside the table: '0 is N', '1 is IC'.",)
+    nnmil(
+        tmp_path, "slide_id,patient_id,label", "s0,p0,N", "s1,p1,7"
+    )  # names, and a number that the file does not know
+    assert [record.label for record in Manifest.read(table)] == ["N", "7"]
+    (tmp_path / "dataset.json").write_text("{")
+    with pytest.raises(ManifestError, match=r"dataset.json, which names the labels of dataset.csv, is not valid JSON"):
+        Manifest.read(table)

@@ -139,3 +139,37 @@ def test_damaged_slides_are_refused_or_read_but_never_anything_else(tmp_path, re
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 20
+
+
+def write_ome(path, *, levels=2, unit="µm", size=0.25):
+    """A pyramidal OME-TIFF as converters write it: coarser levels in SubIFDs, the resolution in XML."""
+    tifffile = pytest.importorskip("tifffile")
+    pixels = np.random.default_rng(0).integers(0, 255, (256, 256, 3), dtype=np.uint8)
+    stated = {"PhysicalSizeX": size, "PhysicalSizeXUnit": unit, "PhysicalSizeY": size, "PhysicalSizeYUnit": unit}
+    options = {"tile": (64, 64), "photometric": "rgb", "compression": "zlib"}
+    with tifffile.TiffWriter(path, ome=True) as file:
+        file.write(pixels, subifds=levels - 1, metadata={"axes": "YXS", **stated}, **options)
+        for level in range(1, levels):
+            file.write(pixels[:: 2**level, :: 2**level], subfiletype=1, **options)
+    return path, pixels
+
+
+@pytest.mark.parametrize(("unit", "size"), [("µm", 0.25), ("nm", 250.0)])
+def test_an_ome_tiff_states_its_scale_in_its_description(tmp_path, needs_tiffslide, unit, size):
+    path, pixels = write_ome(tmp_path / "slide.ome.tif", unit=unit, size=size)
+    for reader in ("auto", "openslide", "tiffslide"):
+        with Slide(path, reader=reader) as slide:
+            assert slide.mpp == pytest.approx(0.25)
+            np.testing.assert_array_equal(slide.read(0, 64, 32, 50, 40), pixels[32:72, 64:114])
+
+
+def test_the_levels_of_an_ome_tiff_are_found(tmp_path, needs_tiffslide, monkeypatch):
+    path, pixels = write_ome(tmp_path / "slide.ome.tif", levels=3)
+    with Slide(path) as slide:
+        assert (slide.reader_name, [level.width for level in slide.levels]) == ("tiffslide", [256, 128, 64])
+        np.testing.assert_array_equal(slide.read(2, 0, 0, 64, 64), pixels[::4, ::4])
+    with Slide(write_ome(tmp_path / "flat.ome.tif", levels=1)[0]) as slide:
+        assert slide.reader_name == "openslide"  # which has the only level, too
+    monkeypatch.setitem(sys.modules, "tiffslide", None)
+    with Slide(path) as slide:
+        assert (slide.reader_name, len(slide.levels)) == ("openslide", 1)

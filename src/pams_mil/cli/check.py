@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pams_mil.data.doctor import Diagnosis
     from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.wsi.slide_check import SlideFindings
 
 MOST_PROBLEMS = 40
 
@@ -26,6 +28,7 @@ def check(
     classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     no_features: bool = typer.Option(False, "--no-features", help="Examine the table only."),
+    slides: Path | None = typer.Option(None, "--slides", help="Folder of slide files: can each be opened?"),
     json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
     small_bag: int = typer.Option(8, "--small-bag", min=1, help="Warn about bags with fewer instances."),
     workers: int = typer.Option(2, "--workers", min=1, help="Files read at the same time."),
@@ -35,7 +38,9 @@ def check(
     slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
     patient_column: str | None = typer.Option(None, "--patient-column", help="Column of the patient."),
     label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
-    fold: int | None = typer.Option(None, "--fold", help="Take the splits from the column fold_<k>."),
+    fold: int | None = typer.Option(
+        None, "--fold", help="Take the splits from the column fold_<k>, or hold out the numbered fold."
+    ),
     splits: Path | None = typer.Option(None, "--splits", help="CLAM's splits_<k>.csv."),
     clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
 ) -> None:
@@ -49,16 +54,19 @@ def check(
     from pams_mil.errors import ConfigError
     from pams_mil.hierarchy import ClassHierarchy
 
-    if features is None and not no_features:
+    if features is None and slides is None and not no_features:
         raise ConfigError("Give the folder of feature files with --features, or examine the table only: --no-features.")
     hierarchy = ClassHierarchy.load(classes)
     columns = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
     table = read_table(manifest, columns, patients_are_slides, fold, splits, clini)
     found = _examine(table, hierarchy, None if no_features else features, workers, small_bag)
+    opened = None if slides is None else _open_slides(table, slides, workers)
+    if opened is not None:
+        found = replace(found, problems=(*found.problems, *opened.problems))
     if json:
-        print(strict_json(found.to_json()))
+        print(strict_json({**found.to_json(), "slide_files": opened and opened.summary()}))
     else:
-        show(found)
+        show(found, opened)
     raise typer.Exit(1 if found.errors else 0)
 
 
@@ -73,6 +81,15 @@ def _examine(
             table, hierarchy, features=features, workers=workers, small_bag=small_bag,
             progress=lambda done, total: advance(done / total),
         )  # fmt: skip
+
+
+def _open_slides(table: Manifest, folder: Path, workers: int) -> SlideFindings:
+    from pams_mil.wsi.slide_check import check_slides
+
+    with progress_bar() as bar:
+        advance = partial(bar, "Opening slides")
+        ids = [record.slide_id for record in table]
+        return check_slides(ids, folder, workers=workers, progress=lambda done, total: advance(done / total))
 
 
 def read_table(
@@ -92,7 +109,7 @@ def read_table(
     )
 
 
-def show(found: Diagnosis) -> None:
+def show(found: Diagnosis, opened: SlideFindings | None = None) -> None:
     """Print the diagnosis for people."""
     manifest = found.manifest
     _say(f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')} in {manifest.where}.")
@@ -101,6 +118,8 @@ def show(found: Diagnosis) -> None:
     output.print(counts_table(found.hierarchy.names(), found.counts))
     if found.read_features:
         _say(_features(found.bag_summary()))
+    if opened is not None:
+        _say(_slide_files(opened.summary()))
     ordered = sorted(found.problems, key=lambda problem: not problem.error)
     for problem in ordered[:MOST_PROBLEMS]:
         _say(f"{'ERROR' if problem.error else 'warning'}  {problem.kind}: {problem.message}")
@@ -136,6 +155,12 @@ def _features(summary: dict[str, Any]) -> str:
         f"instances: {summary['instances']:,}, per bag {summary['smallest']:,} to {summary['largest']:,}, "
         f"median {summary['median']:,}."
     )
+
+
+def _slide_files(summary: dict[str, Any]) -> str:
+    readers = ", ".join(f"{name} ({count:,})" for name, count in summary["readers"].items()) or "none"
+    scales = ", ".join(f"{mpp} ({count:,})" for mpp, count in summary["mpp"].items()) or "none stated"
+    return f"{summary['readable']:,} slide files opened; reader: {readers}; microns per pixel: {scales}."
 
 
 def _say(text: str) -> None:

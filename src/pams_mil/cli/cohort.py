@@ -36,11 +36,13 @@ def make(
         [], "--set", help="NAME=VALUE, e.g. train=100, noise=0.3, mixed=0.5, classes=colon; may be repeated."
     ),
     source: Path | None = typer.Option(None, "--source", help="cifar10: the local copy to read."),
+    json: bool = typer.Option(False, "--json", help="Print counts and paths as JSON."),
 ) -> None:
     """Write features, manifest.csv and instance_labels.csv of a made cohort.
 
     Example: pams cohort make digits my-digits
     """
+    from pams_mil.atomic import strict_json
     from pams_mil.cohorts.made_cohort import write_cohort
 
     maker = build(kind, option, seed, source)
@@ -49,11 +51,16 @@ def make(
         advance = partial(bar, f"Making {kind}")
         manifest = write_cohort(out, maker.slides(), total=total, progress=lambda done: advance(done / total))
     mixed = sum("mixed" in record.tags for record in manifest)
+    classes = CLASSES.get(kind) or str(getattr(maker, "classes", kind))
+    table, features = out / "manifest.csv", out / "h5_files"
+    if json:
+        counts = {"slides": len(manifest), "patients": len(manifest.patients), "mixed": mixed}
+        print(strict_json({"manifest": str(table), "features": str(features), "classes": classes, **counts}))
+        return
     lines = (
         f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')}, "
         f"{mixed:,} of them mixed, written to {out}.",
-        f"Next: pams check {out / 'manifest.csv'} --features {out / 'h5_files'} "
-        f"--classes {CLASSES.get(kind) or getattr(maker, 'classes', kind)}",
+        f"Next: pams check {table} --features {features} --classes {classes}",
     )
     for line in lines:
         output.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -45,12 +45,14 @@ def experiment(
     workers: int | None = typer.Option(None, "--workers", min=1, help="Processes; default: one per core."),
     address: str | None = typer.Option(None, "--address", help="Ray cluster, e.g. auto."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals."),
+    json: bool = typer.Option(False, "--json", help="Print tables and lines as JSON."),
 ) -> None:
     """Run one of the paper's experiments; run it again to continue.
 
     Example: pams experiment ablation --manifest digits/manifest.csv --classes digits --quick
     """
     from pams_mil import discover
+    from pams_mil.atomic import strict_json
     from pams_mil.cli.audit import parse_tag
     from pams_mil.cli.bench import make_engine
     from pams_mil.cli.grid_bar import grid_bar
@@ -78,12 +80,17 @@ def experiment(
         )
         section = discover.load("experiments", name.replace("-", "_"))(setting)
     report = write_section(section, out)
-    for table in section.tables:
-        _show(table)
-    for line in section.lines:
-        output.print(line, highlight=False, markup=False)
-    files = ", ".join([*section.files, *(f"{figure}.png" for figure, _ in section.figures)])
-    errors.print(f"In {out / name}: {files}. Report: {report}", highlight=False, markup=False, soft_wrap=True)
+    files = [*section.files, *(f"{figure}.png" for figure, _ in section.figures)]
+    if json:
+        print(strict_json({"out": str(out / name), "report": str(report), **section.to_json(), "files": files}))
+    else:
+        for table in section.tables:
+            _show(table)
+        for line in section.lines:
+            output.print(line, highlight=False, markup=False)
+    errors.print(
+        f"In {out / name}: {', '.join(files)}. Report: {report}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _model(name: str, quick: bool, hidden: int | None) -> dict[str, Any]:

@@ -17,13 +17,19 @@ def export(
         None, "--onnx/--no-onnx", help="Write an ONNX graph, or fail; not at all. Default: where the model allows it."
     ),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow a run that names your own method or model."),
+    json: bool = typer.Option(False, "--json", help="Print the files as JSON."),
 ) -> None:
     """Write weights (safetensors), a description (JSON), a model card, and an ONNX graph checked against the model.
 
     Example: pams export runs/pams-abmil-seed0 --out exported
     """
+    from pams_mil.atomic import strict_json
     from pams_mil.engine.prediction.export import export as run_export
 
     folder = out or run / "export"
-    for file, what in run_export(run, folder, onnx=onnx, trusted=trust_code).items():
+    files = run_export(run, folder, onnx=onnx, trusted=trust_code)
+    if json:
+        print(strict_json({"out": str(folder), "files": files}))
+        return
+    for file, what in files.items():
         output.print(f"{folder / file}: {what}", highlight=False, markup=False, soft_wrap=True)

@@ -47,6 +47,7 @@ def extract(
     workers: int | None = typer.Option(None, "--workers", help="Threads that read tiles; default: up to 4."),
     engine: str = typer.Option("local", "--engine", help="local, or ray to spread slides over a cluster."),
     preview: bool = typer.Option(False, "--preview", help="Also draw tissue and tiles over each slide."),
+    json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
 ) -> None:
     """Cut slides into tiles of an exact physical size and encode them.
 
@@ -54,6 +55,7 @@ def extract(
 
     Example: pams extract slides/ --out features --preview
     """
+    from pams_mil.atomic import strict_json
     from pams_mil.errors import ConfigError
     from pams_mil.wsi.encoders import create_encoder
     from pams_mil.wsi.encoders.encoder import EncoderOptions
@@ -75,7 +77,10 @@ def extract(
             outcome = extract_on_cluster(sources, out, encoder, options, settings, work, watcher, _notice)
         else:
             outcome = run(sources, out, create_encoder(encoder, options, announce=_notice), settings, work, watcher)
-    _show(outcome, out)
+    if json:
+        print(strict_json({"out": str(out), **outcome.to_json()}))
+    else:
+        _show(outcome, out)
     if not outcome.is_complete:
         raise typer.Exit(1)
 

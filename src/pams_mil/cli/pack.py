@@ -25,11 +25,15 @@ def pack(
     slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
     label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
     clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
+    json: bool = typer.Option(False, "--json", help="Print counts and sizes as JSON."),
 ) -> None:
     """Pack a cohort's features for fast epochs: verified, checksummed, resumable.
 
     Example: pams pack labels.csv --features features --out cohort.pack
     """
+    from dataclasses import asdict
+
+    from pams_mil.atomic import strict_json
     from pams_mil.data.packs.pack_writer import write_pack
 
     columns = {"slide_id": slide_column, "label": label_column}
@@ -40,6 +44,9 @@ def pack(
             out, table, features, dtype=dtype, workers=workers, allow_larger=allow_larger,
             progress=lambda size, total: advance(size / total),
         )  # fmt: skip
+    if json:
+        print(strict_json({"out": str(out), **asdict(done)}))
+        return
     kept = f"; {done.kept_shards} of {done.shards} shards were there already" if done.kept_shards else ""
     output.print(
         f"{counted(done.slides, 'bag')} packed into {out}: {done.source_bytes:,} bytes became "
@@ -52,14 +59,19 @@ def unpack(
     packed: Path = typer.Argument(..., metavar="PACK", help="A finished pack."),
     out: Path = typer.Option(..., "--out", callback=out_folder, help="Folder for the feature files."),
     layout: str = typer.Option("clam", "--layout", help="clam: h5_files/<slide>.h5."),
+    json: bool = typer.Option(False, "--json", help="Print how many files were written as JSON."),
 ) -> None:
     """Write every bag of a pack as a feature file again.
 
     Example: pams unpack cohort.pack --out unpacked
     """
+    from pams_mil.atomic import strict_json
     from pams_mil.data.packs.unpack import unpack as run
 
     with progress_bar() as bar:
         advance = partial(bar, "Unpacking")
         count = run(packed, out, layout=layout, progress=lambda done, total: advance(done / total))
+    if json:
+        print(strict_json({"out": str(out), "layout": layout, "files": count}))
+        return
     output.print(f"{counted(count, 'feature file')} written to {out}.", highlight=False, markup=False, soft_wrap=True)

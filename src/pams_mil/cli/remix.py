@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -38,6 +38,7 @@ def remix(
     patients_are_slides: bool = typer.Option(
         False, "--patients-are-slides", help="The table names no patients: take every slide for one."
     ),
+    json: bool = typer.Option(False, "--json", help="Print what each strategy takes as JSON."),
 ) -> None:
     """Draw what each remix strategy takes from the more urgent of two slides, or from A with --keep-label.
 
@@ -64,7 +65,10 @@ def remix(
         figure.savefig(part, format=out.suffix[1:], dpi=130)
     if table is not None:
         atomic.write_csv(table, ["strategy", "slide_id", "row"], selection_rows(mixed, (a.name, b.name)))
-    _show(a, b, mixed, out)
+    if json:
+        print(atomic.strict_json(_as_json(a, b, mixed, out)))
+    else:
+        _show(a, b, mixed, out)
 
 
 def _views(
@@ -130,14 +134,32 @@ def _evidence(bags: BagDataset, hierarchy: ClassHierarchy, slide: int, seed: int
         return score_evidence(read, ranks, patients, seed=seed)[used.index(slide)]
 
 
+def _origins(rows: Mixed) -> tuple[int, int, int]:
+    """Instances of a, instances of b, and made ones."""
+    a, b, made = (int((rows.origin_bag == origin).sum()) for origin in (0, 1, -1))
+    return a, b, made
+
+
+def _as_json(a: BagView, b: BagView, mixed: dict[str, Mixed], out: Path) -> dict[str, Any]:
+    strategies = {}
+    for title, rows in mixed.items():
+        of_a, of_b, made = _origins(rows)
+        strategies[title] = {"rows_of_a": of_a, "rows_of_b": of_b, "made": made, "label_weight_of_a": rows.weight_a}
+    a_and_b = {
+        name: {"slide_id": view.name, "label": view.label, "rows": len(view.bag)} for name, view in (("a", a), ("b", b))
+    }
+    return {"out": str(out), **a_and_b, "strategies": strategies}
+
+
 def _show(a: BagView, b: BagView, mixed: dict[str, Mixed], out: Path) -> None:
     from rich.table import Table
 
     shown = Table("strategy", "rows of a", "rows of b", "made", "label weight of a", box=None, pad_edge=False)
     for title, rows in mixed.items():
-        counts = [int((rows.origin_bag == origin).sum()) for origin in (0, 1, -1)]
-        shown.add_row(title, f"{counts[0]} of {len(a.bag)}", f"{counts[1]} of {len(b.bag)}", str(counts[2]),
-                      f"{rows.weight_a:.2f}")  # fmt: skip
+        of_a, of_b, made = _origins(rows)
+        shown.add_row(
+            title, f"{of_a} of {len(a.bag)}", f"{of_b} of {len(b.bag)}", str(made), f"{rows.weight_a:.2f}"
+        )  # fmt: skip
     output.print(f"a, whose label stays: {a.name} ({a.label}); b: {b.name} ({b.label})", highlight=False, markup=False)
     output.print(shown)
     output.print(f"Drawn in {out}", highlight=False, markup=False, soft_wrap=True)

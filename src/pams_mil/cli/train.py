@@ -26,7 +26,9 @@ def train(
     encoder: str | None = typer.Option(None, "--encoder", help="Encoder of features whose files do not name it."),
     mpp: float | None = typer.Option(None, "--mpp", help="Their microns per pixel, if the files do not say."),
     tile_px: int | None = typer.Option(None, "--tile-px", help="Their tiles' side in pixels, if the files do not say."),
-    fold: int | None = typer.Option(None, "--fold", min=0, help="Take the splits from the column fold_<k>."),
+    fold: int | None = typer.Option(
+        None, "--fold", min=0, help="Take the splits from the column fold_<k>, or hold out the numbered fold."
+    ),
     epochs: int | None = typer.Option(None, "--epochs", min=1, help="Passes over the training slides; default 50."),
     lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4."),
     seed: int | None = typer.Option(None, "--seed", help="Seed of everything random; default 0."),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pams_mil.engine.prediction.calibrate import calibrate
     from pams_mil.engine.prediction.predict import load_run, predict
     from pams_mil.engine.run.folder import RunFolder, open_run
+    from pams_mil.engine.run.run_identity import trained_slides
     from pams_mil.engine.training.train import train
 
 _HOMES = {
@@ -31,6 +32,7 @@ _HOMES = {
     "open_run": "run.folder",
     "predict": "prediction.predict",
     "train": "training.train",
+    "trained_slides": "run.run_identity",
 }
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "open_run",
     "predict",
     "train",
+    "trained_slides",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -66,6 +66,14 @@ class Section:
     """Name and what it shows; `<name>.png` and `<name>.svg` lie in the experiment's folder."""
     files: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """Title, lines and tables as plain values; cells are the text that people read."""
+        tables = [
+            {"caption": table.caption, "head": list(table.head), "rows": [list(row) for row in table.rows]}
+            for table in self.tables
+        ]
+        return {"name": self.name, "title": self.title, "lines": list(self.lines), "tables": tables}
+
 
 @dataclass(frozen=True)
 class Table:

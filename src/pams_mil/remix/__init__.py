@@ -16,6 +16,7 @@ _HOME = {
     "Pair": "pairing",
     "Pairing": "pairing",
     "EvidenceSettings": "selection.evidence",
+    "prior_drift": "drift",
     "score_evidence": "selection.evidence",
 }
 

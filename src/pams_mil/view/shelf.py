@@ -20,10 +20,12 @@ import numpy as np
 
 from pams_mil.errors import MissingExtraError, SlideError
 from pams_mil.view.pyramid import Painter, Pyramid, TileBox, needs_overview, read_tile, tile_of_overview
+from pams_mil.wsi.dicom_series import SeriesFinder
 from pams_mil.wsi.overview import Overview, read_overview
 from pams_mil.wsi.readers.image_reader import MOST_PIXELS
 from pams_mil.wsi.resolution import ScaleError
 from pams_mil.wsi.slide import Slide
+from pams_mil.wsi.slide_kind import is_ome_zarr, is_zarr
 from pams_mil.wsi.slide_sources import READABLE_SUFFIXES
 
 MOST_OPEN = 10
@@ -214,8 +216,11 @@ def _files(folder: Path) -> tuple[dict[str, list[Path]], set[str]]:
     """Slides below a folder by file name and stem, and the names of links that lead out of it."""
     files: dict[str, list[Path]] = {}
     outside: set[str] = set()
+    finder = SeriesFinder()
     for entry in _walk(folder):
         path = Path(entry.path)
+        if entry.is_dir(follow_symlinks=False) and path.stem in files:
+            continue  # an OME-Zarr image beside the slide that was made of it
         if entry.is_symlink():  # only links cost a look at the disk: folders of 10,000 slides may be slow
             try:
                 path = path.resolve(strict=True)
@@ -224,8 +229,14 @@ def _files(folder: Path) -> tuple[dict[str, list[Path]], set[str]]:
             if not path.is_relative_to(folder) or not path.is_file():
                 outside |= {entry.name, Path(entry.name).stem}
                 continue
-        for name in {entry.name, Path(entry.name).stem}:
-            files.setdefault(name, []).append(path)
+        names = {entry.name, Path(entry.name).stem}
+        series = finder.of(path)
+        if series is not None:
+            path = series.path
+            names.add(series.slide_id)
+        for name in names:
+            if path not in files.setdefault(name, []):
+                files[name].append(path)
     return files, outside
 
 
@@ -236,6 +247,10 @@ def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
         if entry.name.startswith("."):
             continue
         if entry.is_dir(follow_symlinks=False):
+            if is_zarr(Path(entry.path)):  # thousands of small files; an image is refused by name when it is opened
+                if is_ome_zarr(Path(entry.path)):
+                    yield entry
+                continue
             with suppress(PermissionError):
                 yield from _walk(Path(entry.path))
         elif entry.name.lower().endswith(READABLE_SUFFIXES):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from filelock import FileLock
 
@@ -77,6 +77,14 @@ class Outcome:
     def is_complete(self) -> bool:
         """Whether every slide has its bag."""
         return not self.failed
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as plain values."""
+        failed = {
+            slide_id: {"path": path, "reason": reason, "message": message}
+            for slide_id, (path, reason, message) in self.failed.items()
+        }
+        return {"made": self.made, "kept": self.kept, "failed": failed, "tiles": self.tiles}
 
 
 def bag_path(out: Path, slide_id: str) -> Path:

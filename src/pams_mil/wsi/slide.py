@@ -18,6 +18,7 @@ import numpy as np
 from pams_mil.errors import ConfigError, MissingExtraError, ParameterError, SlideError
 from pams_mil.wsi.readers.slide_reader import Pixels, PyramidLevel, Reader
 from pams_mil.wsi.resolution import Resolution, ScaleError, resolve
+from pams_mil.wsi.slide_kind import said_of
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
 READERS = ("openslide", "tiffslide", "image")
@@ -128,6 +129,9 @@ class Slide:
 
 def _check_file(path: Path) -> None:
     if path.is_dir():
+        known = said_of(path)
+        if known:
+            raise SlideError(f"{path.name} cannot be read as a slide. {known}")
         raise SlideError(f"{path} is a folder, not a slide; name the file inside it.")
     if not path.is_file():
         raise SlideError(f"There is no slide {path}.")
@@ -143,7 +147,8 @@ def _open_any(path: Path, wanted: str, cache: object) -> tuple[str, Reader]:
         if name == "image" and wanted == "auto" and path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
         try:
-            return name, _opened(name, path, cache)
+            opened = _opened(name, path, cache)
+            return _with_all_levels(name, opened, path) if wanted == "auto" else (name, opened)
         except ImportError:
             missing.append(name)
         except Exception as error:  # every library has its own kinds of error for a file it cannot open
@@ -151,11 +156,27 @@ def _open_any(path: Path, wanted: str, cache: object) -> tuple[str, Reader]:
     if not causes:
         raise MissingExtraError(f"Reading {path.name}", package=_PACKAGES[missing[0]], extra="wsi")
     hint = f" ({', '.join(missing)} not installed)" if missing else ""
+    known = said_of(path)
+    if known:
+        raise SlideError(f"{path.name} cannot be read as a slide{hint}. {known} Readers said: {'; '.join(causes)}.")
     raise SlideError(
         f"{path.name} cannot be read as a slide; it is damaged, cut short or in a format no reader knows{hint}. "
         + "; ".join(causes)
         + "."
     )
+
+
+def _with_all_levels(name: str, opened: Reader, path: Path) -> tuple[str, Reader]:
+    """The reader, or tiffslide where that finds levels which this one may miss."""
+    if not getattr(opened, "may_miss_levels", False):
+        return name, opened
+    try:
+        other = _opened("tiffslide", path, None)
+    except Exception:  # not installed, or a file that it cannot open: then one level must do
+        return name, opened
+    kept, dropped = (other, opened) if len(other.levels) > len(opened.levels) else (opened, other)
+    dropped.close()
+    return (name if kept is opened else "tiffslide"), kept
 
 
 def _opened(name: str, path: Path, cache: object) -> Reader:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.errors import ParameterError, SlideError, TableError, listing
 from pams_mil.tables import read_table
+from pams_mil.wsi.dicom_series import gather
 from pams_mil.wsi.resolution import check_mpp
+from pams_mil.wsi.slide_kind import is_ome_zarr, is_zarr
 
 READABLE_SUFFIXES = (*SLIDE_SUFFIXES, ".png", ".jpg", ".jpeg")
 """What is taken for a slide when a folder is searched; any file can be given by its own name."""
@@ -22,7 +25,10 @@ _SAMPLE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class SlideSource:
-    """A slide to extract. The id is the file's name without its suffix and names the bag."""
+    """A slide to extract. The id is the file's name without its suffix and names the bag.
+
+    A DICOM series of several files is one slide, see `pams_mil.wsi.dicom_series`.
+    """
 
     slide_id: str
     path: Path
@@ -41,9 +47,10 @@ def find_slides(
         check_mpp(mpp_of_slide, "--mpp-of-slide")
     known = dict(mpp_table or {})
     sources = []
-    for path in dict.fromkeys(_expanded(paths)):
-        certain = known.pop(path.name, None) or known.pop(path.stem, None)
-        sources.append(SlideSource(path.stem, path, certain or mpp_of_slide, certain is not None))
+    for slide_id, path in gather(_expanded(paths)):
+        named = [known.pop(name, None) for name in dict.fromkeys((path.name, path.stem, slide_id))]
+        certain = next((mpp for mpp in named if mpp is not None), None)
+        sources.append(SlideSource(slide_id, path, certain or mpp_of_slide, certain is not None))
     if known:
         raise ParameterError(f"The table of resolutions names slides that were not given: {listing(known)}.")
     _check_ids(sources)
@@ -81,17 +88,28 @@ def file_fingerprint(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _expanded(paths: Iterable[Path]) -> Iterable[Path]:
+def _expanded(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
-        if not path.is_dir() or path.suffix.lower() in READABLE_SUFFIXES:
+        if not path.is_dir() or path.suffix.lower() in READABLE_SUFFIXES or is_ome_zarr(path):
             yield path
             continue
-        inside = sorted(entry for entry in path.rglob("*") if _looks_like_slide(entry))
+        inside = sorted(_below(path))
         if not inside:
             raise SlideError(
                 f"There are no slides in {path}; expected files ending in {listing(READABLE_SUFFIXES, most=20)}."
             )
         yield from inside
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """What looks like a slide below a folder; OME-Zarr images count, so that they are refused by name."""
+    for name, folders, files in os.walk(folder):
+        here = Path(name)
+        found = [entry for entry in (*files, *folders) if _looks_like_slide(Path(entry))]
+        stems = {Path(entry).stem for entry in found}  # an image that was converted beside itself is no second slide
+        found += [entry for entry in folders if Path(entry).stem not in stems and is_ome_zarr(here / entry)]
+        yield from (here / entry for entry in found)
+        folders[:] = [entry for entry in folders if not is_zarr(here / entry)]
 
 
 def _looks_like_slide(path: Path) -> bool:

@@ -11,8 +11,10 @@ from pams_mil import atomic
 from pams_mil.data.bags.bag import BagInfo
 from pams_mil.data.bags.stated_origin import STATED
 from pams_mil.errors import ConfigError, SlideError
+from pams_mil.wsi.dicom_series import dicom_slides
 from pams_mil.wsi.encoders.encoder import EncoderOptions, create_encoder
 from pams_mil.wsi.extract import BAG_FOLDER, Watcher, extract
+from pams_mil.wsi.slide_kind import is_ome_zarr
 from pams_mil.wsi.slide_sources import READABLE_SUFFIXES, SlideSource
 from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
 
@@ -26,12 +28,14 @@ class ReadyBags:
 
 
 def is_slide(path: Path) -> bool:
-    """Whether a path looks like a slide rather than a table or a folder.
+    """Whether a path looks like a slide rather than a table or a run: by its name, or as the folder of a slide's files.
 
     >>> is_slide(Path("case 1.SVS")), is_slide(Path("cohort.csv"))
     (True, False)
     """
-    return path.suffix.lower() in READABLE_SUFFIXES
+    if path.suffix.lower() in READABLE_SUFFIXES:
+        return True
+    return path.is_dir() and (is_ome_zarr(path) or bool(dicom_slides(path)))
 
 
 def tile_side_px0(info: BagInfo, made: Mapping[str, Any], mpp_of_slide: float) -> float | None:

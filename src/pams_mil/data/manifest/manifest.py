@@ -119,10 +119,13 @@ class Manifest:
 
     def _how_to_split(self) -> str:
         """What to do about missing splits: take a fold that the table has, or make splits."""
-        folds = [name for name in _extra_columns(self.records[:1]) if FOLD_COLUMN.fullmatch(name)]
-        if not folds:
-            return "Make splits with 'pams split'."
-        return f"It has the columns {listing(folds)}: choose one, e.g. --fold {folds[0].removeprefix('fold_')}."
+        columns = _extra_columns(self.records[:1])
+        folds = [name for name in columns if FOLD_COLUMN.fullmatch(name)]
+        if folds:
+            return f"It has the columns {listing(folds)}: choose one, e.g. --fold {folds[0].removeprefix('fold_')}."
+        if "fold" in columns:
+            return f"It has the column 'fold': hold one out, e.g. --fold {self.records[0].extra['fold'] or 0}."
+        return "Make splits with 'pams split'."
 
     @property
     def where(self) -> str:

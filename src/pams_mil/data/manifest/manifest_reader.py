@@ -1,8 +1,8 @@
-"""Cohort tables as people have them: our own, CLAM's dataset CSV, STAMP's two tables, Patho-Bench's fold TSV.
+"""Cohort tables as people have them: our own, CLAM's dataset CSV, STAMP's two tables, Patho-Bench's fold TSV, nnMIL's.
 
 Columns are recognized by name, whatever their case: `slide_id | slide | filename`, `patient_id | patient`,
-`case_id | case`, `label`, `split`, `path`, `tags`, and `fold_<k>` with cells train, val or test. What is called
-otherwise is named by the user; nothing is guessed.
+`case_id | case`, `label`, `split`, `path`, `tags`, and `fold_<k>` with cells train, val or test, or folds as numbers.
+What is called otherwise is named by the user; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 
 from pams_mil import tables
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, Manifest, SlideRecord
+from pams_mil.data.manifest.nnmil import read_dataset
+from pams_mil.data.manifest.numbered_folds import take_fold
 from pams_mil.data.manifest.pathobench import Task, read_task
 from pams_mil.data.splits.clam_files import read_splits
 from pams_mil.errors import ManifestError, listing, nearest
@@ -50,7 +52,7 @@ def read_manifest(
         path: CSV, TSV, xlsx or parquet.
         patients_are_slides: Take every slide for a patient of its own where the table names no patients.
         columns: Role to column name, where the table uses other names, e.g. `{"label": "grade"}`.
-        fold: Take the splits from the column `fold_<k>`.
+        fold: Take the splits from the column `fold_<k>`, or hold out the fold of this number.
         splits: Take the splits from CLAM's `splits_<k>.csv` or `splits_<k>_bool.csv`.
         clini: STAMP's clinical table; `path` is then its slide table.
         labels: Whether slides have labels; if not, no column is taken for them and every slide's is empty.
@@ -60,10 +62,20 @@ def read_manifest(
     notes: list[str] = []
     if clini is not None:
         table = _joined(table, path, Path(clini), columns or {}, notes)
-    task = read_task(path, table)
+    task = read_task(path, table) or read_dataset(path, table)
     roles = _roles(table, path, columns or {}, task, labels=labels)
     if fold is not None:
-        roles["split"] = _fold_column(table, fold, path)
+        taken = take_fold(table, fold, roles["slide_id"], roles.get("split"), path)
+        if taken is None:
+            roles["split"] = _fold_column(table, fold, path)
+        else:
+            table = {name: [cells[row] for row in taken.rows] for name, cells in table.items()}
+            roles["split"] = roles.get("split", "split")
+            table[roles["split"]] = list(taken.splits)
+            notes.append(taken.note)
+    if task is not None and task.names and task.column == roles.get("label"):
+        used = {label: task.names[label] for label in sorted(set(table[task.column])) if label in task.names}
+        notes.append(f"Labels were named by the file beside the table: {listing(_named(used))}.")
     patients_are_slides = _without_patients(table, roles, path, allowed=patients_are_slides)
     if patients_are_slides:
         notes.append("The table names no patients: every slide was taken for a patient of its own.")
@@ -123,7 +135,7 @@ def _records(
     cases = table[roles["case_id"]] if "case_id" in roles else blank
     patients = table[roles["patient_id"]] if "patient_id" in roles else (slides if patients_are_slides else cases)
     labels = table[roles["label"]] if "label" in roles else blank
-    if task is not None and task.names:
+    if task is not None and task.column == roles.get("label"):
         labels = [task.names.get(label, label) for label in labels]
     split = [_split_name(cell) for cell in table[roles["split"]]] if "split" in roles else blank
     paths = table[roles["path"]] if "path" in roles else _stamp_paths(slides, roles["slide_id"])
@@ -136,6 +148,10 @@ def _records(
     named_cases = cases if "patient_id" in roles else blank
     rows = zip(slides, patients, labels, split, paths, named_cases, tags, extra, strict=True)
     return [SlideRecord(*row) for row in rows if row[0] or row[1] or row[2]]
+
+
+def _named(labels: Mapping[str, str]) -> list[str]:
+    return [f"{label} is {name}" for label, name in labels.items()]
 
 
 def _split_name(cell: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pams_mil import atomic, tables
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
+from pams_mil.data.manifest.numbered_folds import numbers_of, parts_of, splits_of
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.grid_config import Cell
@@ -101,8 +102,15 @@ def cells(
 
 
 def folds_of_table(path: Path | str, **reading: Any) -> Split | None:
-    """The folds that a table has in its columns `fold_0`, `fold_1`, ...; None when it has none."""
+    """The folds that a table has: columns `fold_0`, `fold_1`, ... of splits, or numbered parts; None: it has none.
+
+    Each numbered part is tested by one fold, whatever the table's column split says.
+    """
     head = next(iter(tables.read_chunks(path, rows=1)))
+    whole = Manifest.read(path, **reading)
+    parts = parts_of({name: [record.extra.get(name, "") for record in whole] for name in head}, str(path))
+    if parts is not None:
+        return Split(tuple(splits_of(parts, number, str(path)) for number in numbers_of(parts)))
     numbers = sorted(int(match[1]) for name in head if (match := FOLD_COLUMN.fullmatch(name)))
     if not numbers:
         return None

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pams_mil.wsi.readers.slide_reader import Pixels, number, pyramid
+from pams_mil.wsi.readers.ome_tiff import is_ome, ome_mpp
+from pams_mil.wsi.readers.slide_reader import Pixels, first_stated, number, pyramid
 
 _CACHE_BYTES = 64 << 20  # decoded tiles kept per handle: neighboring regions share the tiles at their border
 
@@ -17,6 +18,7 @@ _CACHE_BYTES = 64 << 20  # decoded tiles kept per handle: neighboring regions sh
 class OpenSlideReader:
     """An OpenSlide handle; areas that were never scanned are white.
 
+    OpenSlide does not look where an OME-TIFF has its levels: `may_miss_levels` says that another reader may find more.
     `cache` is an `openslide.OpenSlideCache` to share with other handles, so that all stay within one bound.
     """
 
@@ -29,10 +31,11 @@ class OpenSlideReader:
         self._stated = tuple(self._slide.level_downsamples)
         self.levels = pyramid(self._stated, self._slide.level_dimensions)
         properties = self._slide.properties
-        self.stated_mpp = (
-            number(properties, "openslide.mpp-x"),
-            number(properties, "openslide.mpp-y"),
+        description = str(properties.get("tiff.ImageDescription", ""))
+        self.stated_mpp = first_stated(
+            (number(properties, "openslide.mpp-x"), number(properties, "openslide.mpp-y")), ome_mpp(description)
         )
+        self.may_miss_levels = is_ome(description) and len(self.levels) == 1
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
         """RGB [height, width, 3] of a region inside a level."""
@@ -50,7 +53,7 @@ class OpenSlideReader:
     @property
     def icc_profile(self) -> bytes | None:
         """The color profile of the scanner, if the file has one."""
-        profile = getattr(self._slide, "color_profile", None)  # openslide-python before 1.3 does not know it
+        profile = self._slide.color_profile
         return None if profile is None else bytes(profile.tobytes())
 
     def close(self) -> None:

@@ -68,3 +68,12 @@ def number(properties: Mapping[str, object], name: str) -> float | None:
         return float(str(properties[name]))
     except (KeyError, ValueError):
         return None
+
+
+def first_stated(*stated: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
+    """The first resolution that is stated for both axes.
+
+    >>> first_stated((None, None), (0.25, 0.25)), first_stated((0.5, 0.5), (0.25, 0.25)), first_stated((0.5, None))
+    ((0.25, 0.25), (0.5, 0.5), (None, None))
+    """
+    return next((pair for pair in stated if None not in pair), (None, None))

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from pams_mil.errors import SlideError
-from pams_mil.wsi.readers.slide_reader import Pixels, number, pyramid
+from pams_mil.wsi.readers.ome_tiff import ome_mpp
+from pams_mil.wsi.readers.slide_reader import Pixels, first_stated, number, pyramid
 
 
 class TiffSlideReader:
@@ -24,9 +25,9 @@ class TiffSlideReader:
         self._stated = tuple(self._slide.level_downsamples)
         self.levels = pyramid(self._stated, self._slide.level_dimensions)
         properties = self._slide.properties
-        self.stated_mpp = (
-            number(properties, "tiffslide.mpp-x"),
-            number(properties, "tiffslide.mpp-y"),
+        self.stated_mpp = first_stated(
+            (number(properties, "tiffslide.mpp-x"), number(properties, "tiffslide.mpp-y")),
+            ome_mpp(str(properties.get("tiff.ImageDescription") or "")),
         )
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
