@@ -120,7 +120,9 @@ def test_another_seed_is_another_run(cohort, uninterrupted, tmp_path):
     assert not same_weights(other / "last.safetensors", uninterrupted["abmil"] / "last.safetensors")
 
 
-@pytest.mark.parametrize("method", ["haf", "chang", *(pytest.param(name, marks=pytest.mark.slow) for name in ("corn", "hong"))])
+@pytest.mark.parametrize(
+    "method", ["haf", "chang", *(pytest.param(name, marks=pytest.mark.slow) for name in ("corn", "hong"))]
+)
 def test_state_of_other_methods_survives(cohort, tmp_path, method):
     """HAF remembers past bags; its memory must come back too."""
     config = settings(cohort, epochs=2, method=method)
