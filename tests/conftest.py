@@ -13,6 +13,17 @@ hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _few_swaps():
+    """A p-value of a thousand swaps costs a tenth, and no test asks for more digits of it."""
+    from pams_mil.evaluate import compare
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare, "PERMUTATIONS", 1500)
+        patch.setattr(compare, "SWAPS", 200)
+        yield
+
+
 @pytest.fixture
 def three_threads():
     """Torch may use three threads."""

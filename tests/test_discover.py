@@ -22,6 +22,7 @@ def test_every_listed_name_loads_an_object_of_its_own_module(package: str):
 
 
 def test_listing_imports_nothing():
+    discover.available.cache_clear()
     before = set(sys.modules)
     for package in ("methods", "models", "remix"):
         discover.available(package)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ _ALIASES = {"remix": {"remix": "prototype_mix"}}
 """Names that people type, where the file is called otherwise: {package: {typed: file}}."""
 
 
+@cache  # every settings file asks, and a program does not change while it runs
 def available(package: str) -> tuple[str, ...]:
     """The names in `pams_mil.<package>` whose module declares `DISCOVER`, sorted.
 

@@ -21,7 +21,7 @@ from pams_mil.tables import read_table
 
 FOLDS = 3
 SPACE = """
-training: {epochs: 2, lr: 1e-2, patience: null, select: last, average: 1}
+training: {epochs: 1, lr: 1e-2, patience: null, select: last, average: 1}
 try:
   - {pooling: [abmil, mean_pool], drop: [0, 0.5]}
   - {pooling: abmil, loss: pams}
@@ -195,7 +195,7 @@ def test_another_tuning_in_the_folder_is_refused_and_another_budget_is_not(
     out, _ = finished
     other = pams(*command(cohort, out, "epochs=3"))
     assert other.exit_code == 2
-    assert "holds another tuning: recipes.abmil-ce.training.epochs was 2 and is now 3" in other.output
+    assert "holds another tuning: recipes.abmil-ce.training.epochs was 1 and is now 3" in other.output
     assert pams(*command(cohort, out, "--budget", 90)).exit_code == 0
 
 
@@ -293,8 +293,8 @@ def test_a_recipe_that_fails_is_out_and_the_others_go_on(cohort: Path, tmp_path:
 def test_the_space_can_be_seen_and_what_is_missing_is_said(cohort: Path) -> None:
     listed = pams("tune", "--list", "--space", cohort / "space.yaml")
     assert listed.exit_code == 0
-    assert "abmil-pams: abmil, MSCE, levels aligned, SFR on 50 % of the bags, 2 epochs, lr 0.01" in listed.stdout
-    assert "5 recipes; all with epochs 2" in listed.stdout
+    assert "abmil-pams: abmil, MSCE, levels aligned, SFR on 50 % of the bags, 1 epoch, lr 0.01" in listed.stdout
+    assert "5 recipes; unless one says otherwise, with epochs 1" in listed.stdout
     assert "clam_mb-ce-sfr0.5" in pams("tune", "--list").stdout
     nothing = pams("tune")
     assert nothing.exit_code == 2

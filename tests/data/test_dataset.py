@@ -50,7 +50,13 @@ def test_items(cohort: tuple[Manifest, Path]) -> None:
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores, on purpose
 @pytest.mark.parametrize(
-    ("workers", "method"), [(1, "fork"), (3, "fork"), (1, "spawn"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+    ("workers", "method", "cohort"),
+    [
+        *((workers, "fork", kind) for workers in (1, 3) for kind in ("folder", "pack")),
+        (1, "spawn", "pack"),
+        *(pytest.param(2, "spawn", kind, marks=pytest.mark.slow) for kind in ("folder", "pack")),
+    ],
+    indirect=["cohort"],
 )
 def test_workers_do_not_change_data(cohort: tuple[Manifest, Path], workers: int, method: str) -> None:
     manifest, features = cohort

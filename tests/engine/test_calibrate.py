@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 from tests.engine.cohort import make_cohort, run, settings
 from tests.reference import calibration as reference
 from typer.testing import CliRunner
@@ -25,6 +26,9 @@ from pams_mil.evaluate.calibration import fit_calibration
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import loss_weight
 from pams_mil.tables import read_table
+
+
+SCHEMAS = Path(__file__).parents[2] / "docs/reference/schemas"
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +268,13 @@ def test_the_command(cohort, copied, tmp_path):
     assert (copied / "predictions_calibrated.csv").exists()
     assert (copied / "report_calibrated" / "report.html").exists()
     assert not (copied / "report").exists()
+
+
+def test_scores_on_other_patients_may_be_unknown_in_the_schema(runs, monkeypatch):
+    monkeypatch.setattr("pams_mil.engine.prediction.calibrate.cross_calibrated", lambda *_, **__: None)
+    said = calibrate(runs["hxe"]).to_json()
+    assert said["levels"]["class"]["scores"]["after"] is None
+    Draft202012Validator(json.loads((SCHEMAS / "calibrate.schema.json").read_text("utf-8"))).validate(said)
 
 
 def test_the_command_explains_itself(copied):

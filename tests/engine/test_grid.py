@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -150,8 +151,11 @@ def test_reports_are_written_and_harmless(finished, tmp_path):
     assert len(table["model"]) == 2 * 2 * 7 + 2  # and what PAMS misses at the reference's false alarms, by level
 
 
-def test_local_processes_survive_a_crash(cohort, tmp_path):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # newer Pythons warn about forking with threads
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_local_processes_survive_a_crash(cohort, tmp_path, monkeypatch, start):
     """One worker is killed from outside; its cell is done by another, and every cell once."""
+    monkeypatch.setattr(local_engine, "get_context", lambda _: multiprocessing.get_context(start))
     killed = []
 
     def killer():

@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from tests.engine.cohort import run, same_weights, settings
+from tests.engine.cohort import make_cohort, run, same_weights, settings
 from tests.forked import in_child
 
 from pams_mil.engine.run import checkpoint
@@ -14,7 +14,7 @@ from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.training import loop as fit
 
 MODELS = ("abmil", "dtfd", "transmil")
-STEPS = 12
+STEPS = 8
 
 # (what is patched, name, at which call, whether the call is still made first)
 MOMENTS = {
@@ -54,6 +54,12 @@ def killed_run(config, out, moment):
     status = in_child(victim)
     assert os.WIFSIGNALED(status)
     assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def cohort(cohort, tmp_path_factory):
+    """An epoch of few steps: every test here trains two or three runs."""
+    return make_cohort(tmp_path_factory.mktemp("small"), sizes={"train": STEPS, "val": 4, "test": 4})
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +120,12 @@ def test_another_seed_is_another_run(cohort, uninterrupted, tmp_path):
     assert not same_weights(other / "last.safetensors", uninterrupted["abmil"] / "last.safetensors")
 
 
-@pytest.mark.parametrize("method", ["haf", "chang", "corn", "hong"])
+@pytest.mark.parametrize(
+    "method", ["haf", "chang", *(pytest.param(name, marks=pytest.mark.slow) for name in ("corn", "hong"))]
+)
 def test_state_of_other_methods_survives(cohort, tmp_path, method):
     """HAF remembers past bags; its memory must come back too."""
-    config = settings(cohort, method=method)
+    config = settings(cohort, epochs=2, method=method)
     whole = run(config, tmp_path / "whole")
     killed_run(config, tmp_path / "run", MOMENTS["mid-epoch"])
     run(config, tmp_path / "run", resume=True)
@@ -125,21 +133,18 @@ def test_state_of_other_methods_survives(cohort, tmp_path, method):
 
 
 CHANGES = (
-    {"accumulate": 5},
-    {"pairing": {"mode": "add"}},
-    {"max_instances": 3},
-    {"schedule": "cosine", "clip_norm": 0.5},
-    {"checkpoint_minutes": 1e-9},
+    {"accumulate": 5, "max_instances": 3, "schedule": "cosine", "clip_norm": 0.5},
+    {"pairing": {"mode": "add"}, "checkpoint_minutes": 1e-9},
     {"method": {"name": "pams", "remix_options": {"selection": "evidence"}}},
     {"method": {"name": "ce", "remix": "pseudomix"}},
-    {"method": {"name": "ce", "remix": "remix"}},
+    pytest.param({"method": {"name": "ce", "remix": "remix"}}, marks=pytest.mark.slow),
 )
 
 
 @pytest.mark.parametrize("changes", CHANGES)
 def test_settings_that_touch_the_steps(cohort, tmp_path, changes):
-    config = settings(cohort, **changes)
+    config = settings(cohort, epochs=2, **changes)
     whole = run(config, tmp_path / "whole")
-    killed_run(config, tmp_path / "run", (fit, "forward", 20, True))
+    killed_run(config, tmp_path / "run", (fit, "forward", 13, True))
     run(config, tmp_path / "run", resume=True)
     assert same_weights(tmp_path / "run/last.safetensors", whole / "last.safetensors")

@@ -146,10 +146,14 @@ def test_unreadable_lock_is_respected(tmp_path):
         pass
 
 
+CONTENDERS = 8
+
+
 def race(folder, go, wins, **options):
     """Many processes reach for one lock at the same moment."""
-    children = []
-    for number in range(8):
+    children, losses = [], folder.parent / "losses"
+    losses.mkdir()
+    for number in range(CONTENDERS):
 
         def contender(number=number):
             while not go.exists():
@@ -157,9 +161,10 @@ def race(folder, go, wins, **options):
             try:
                 with locked(folder, **options):
                     (wins / str(number)).touch()
-                    time.sleep(0.5)
+                    while len(list(wins.iterdir())) + len(list(losses.iterdir())) < CONTENDERS:
+                        time.sleep(0.001)  # it is held until all others have tried
             except RunError:
-                pass
+                (losses / str(number)).touch()
 
         pid = os.fork()
         if pid == 0:

@@ -29,7 +29,7 @@ def test_another_dial_of_the_same_model_is_never_safer():
     one, _ = twins(rows=400, patients=200)
     urgent = replace(redecide(one, rule="kappa", kappa=1.5), name="urgent")
     for pair in ((one, urgent), (urgent, one)):
-        sentence = verdict(compare(*pair, resamples=200))
+        sentence = verdict(compare(*pair, resamples=60))
         assert sentence.startswith("urgent works at another operating point than one: it misses")
         assert (
             "at equal false alarms they cannot be told apart (it misses 0.0 points less, 95 % interval "
@@ -42,17 +42,17 @@ def test_fewer_misses_at_equal_false_alarms_are_safer_whatever_the_dials():
     better = sharpened(one, "better")
     careless = replace(redecide(better, rule="kappa", kappa=0.3), name="better")  # misses more as decided
     for candidate in (better, careless):
-        sentence = verdict(compare(one, candidate, resamples=200))
+        sentence = verdict(compare(one, candidate, resamples=60))
         assert sentence.startswith("better is the safer model: at the")
         assert "false alarms of one it misses urgency in" in sentence
-    back = verdict(compare(better, one, resamples=200))
+    back = verdict(compare(better, one, resamples=60))
     assert back.startswith("better is the safer model: at its own")
 
 
 def test_no_worse_in_both_is_enough_without_probabilities():
     one, _ = twins(rows=400, patients=200)
     better = replace(sharpened(one, "better", 0.8), probabilities=None)
-    sentence = verdict(compare(one, better, resamples=200))
+    sentence = verdict(compare(one, better, resamples=60))
     assert sentence.startswith("better is the safer model: it misses urgency in")
     assert "fewer false alarms" in sentence
 
@@ -60,14 +60,14 @@ def test_no_worse_in_both_is_enough_without_probabilities():
 def test_fewer_misses_with_more_false_alarms_need_probabilities():
     one, _ = twins(rows=400, patients=200)
     urgent = replace(redecide(one, rule="kappa", kappa=1.5), name="urgent", probabilities=None)
-    sentence = verdict(compare(one, urgent, resamples=100))
+    sentence = verdict(compare(one, urgent, resamples=40))
     assert "Without the probabilities of both, they cannot be compared at equal false alarms" in sentence
     assert "is the safer model" not in sentence
 
 
 def test_few_patients_are_said_first_and_settle_nothing():
     one, _ = twins(rows=200, patients=4)
-    sentence = verdict(compare(one, sharpened(one, "better"), resamples=100))
+    sentence = verdict(compare(one, sharpened(one, "better"), resamples=40))
     assert sentence.startswith("Only 4 patients: too few to call either model safer.")
     assert "is the safer model" not in sentence
 
@@ -75,7 +75,7 @@ def test_few_patients_are_said_first_and_settle_nothing():
 def test_a_constant_call_is_not_compared():
     one, _ = twins(rows=200, patients=100)
     constant = replace(one, name="constant", predicted=np.full(200, 6), probabilities=np.full((200, 7), 1 / 7))
-    sentence = verdict(compare(one, constant, resamples=100))
+    sentence = verdict(compare(one, constant, resamples=40))
     assert sentence == "one and constant are not compared: the calls of constant carry no information."
 
 
@@ -100,7 +100,7 @@ def test_the_interval_goes_with_the_words_more_and_less():
             replace(one, name="other", probabilities=p / p.sum(1, keepdims=True)), rule="kappa", kappa=kappa
         )
         for pair in ((one, other), (other, one)):
-            sentence = verdict(compare(*pair, resamples=100))
+            sentence = verdict(compare(*pair, resamples=40))
             found = re.search(r"it misses (\S+) points (more|less), 95 % interval (\S+) to (\S+),", sentence)
             if found:
                 points, low, high = (float(found[at]) for at in (1, 3, 4))

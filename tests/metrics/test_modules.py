@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from tests.forked import Forked
 from torchmetrics import MetricCollection
 
 from pams_mil import ClassHierarchy
@@ -199,14 +199,9 @@ def synced(rank: int, folder: str) -> None:
 
 
 def test_two_processes_see_the_metric_of_all_samples(tmp_path: Path):
-    code = (
-        "import os, sys; from tests.metrics.test_modules import synced\n"
-        "child = os.fork()  # torch is imported once and has no threads yet\n"
-        "synced(0 if child else 1, sys.argv[1])\n"
-        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)\n"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=600)
+    processes = [Forked(partial(synced, rank, str(tmp_path)), tmp_path / f"{rank}.txt") for rank in range(2)]
+    for process in processes:
+        assert process.wait() == 0, process.said()
     data = batches(0) + batches(1)
     for rank in range(2):
         found = safetensors.torch.load_file(tmp_path / f"{rank}.safetensors")

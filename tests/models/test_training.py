@@ -28,7 +28,7 @@ TREE = ClassHierarchy.load("bracs")
 
 @pytest.fixture(scope="module")
 def cohort(tmp_path_factory):
-    return make_cohort(tmp_path_factory.mktemp("cohort"))
+    return make_cohort(tmp_path_factory.mktemp("cohort"), sizes={"val": 4, "test": 4})
 
 
 @pytest.mark.parametrize("method", ["pams", "haf", "chang", "hxe"])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
+from tests.forked import Forked
 from tests.view.sessions import client_of, read, session_of, write_cohort
 from typer.testing import CliRunner
 
@@ -103,34 +101,27 @@ def test_a_torn_or_damaged_line_is_skipped_and_counted(cohort, tmp_path):
     assert any("2 damaged lines" in note for note in again.notes)
 
 
-KILLED = """
-import os, sys
-sys.path.insert(0, {root!r})
-from pathlib import Path
-from tests.view.sessions import session_of
-journal = session_of(Path({cohort!r}), reviews=Path({out!r})).journal
-print("ready", flush=True)
-number = 0
-while True:
-    for slide in ("s-1", "s-2", "s-3"):
-        label = ("none", "mild", "severe")[number % 3]
-        journal.give(slide, {{"action": "read", "class": label, "seen": journal.last_event(slide)}})
-        number += 1
-        print(number, flush=True)
-"""
-
-
 @pytest.mark.parametrize("after", [1, 5, 14])
 def test_a_kill_loses_at_most_the_verdict_in_the_making(cohort, tmp_path, after):
-    code = textwrap.dedent(KILLED).format(root=str(Path(__file__).parents[2]), cohort=str(cohort), out=str(tmp_path))
-    running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert running.stdout.readline() == "ready\n"
+    hear, tell = os.pipe()
+
+    def victim():
+        journal = session_of(cohort, reviews=tmp_path).journal
+        for number in itertools.count():
+            slide, label = f"s-{number % 3 + 1}", ("none", "mild", "severe")[number // 3 % 3]
+            give(journal, slide, **{"class": label})
+            os.write(tell, b".")
+
+    running = Forked(victim, tmp_path / "log.txt")
+    os.close(tell)
     told = 0
     while told < after:
-        told = int(running.stdout.readline())
-    running.send_signal(signal.SIGKILL)
-    rest = running.communicate()[0].split()
-    told = int(rest[-1]) if rest else told
+        told += len(os.read(hear, 1)) or pytest.fail(running.said())
+    running.send(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    while rest := os.read(hear, 1000):
+        told += len(rest)
+    os.close(hear)
     journal = session_of(cohort, reviews=tmp_path).journal
     assert told <= journal.revision <= told + 1
     give(journal, "s-1", **{"class": "none"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import os
 import re
 import subprocess
@@ -281,11 +282,15 @@ def test_numbers_outside_of_the_slide_are_refused_before_reading(client, session
 def test_few_tiles_are_read_at_once_and_none_for_who_has_left(session, monkeypatch):
     viewer = Viewer(session, readers=2)
     busy, most, guard_, done = [0], [0], threading.Lock(), []
+    numbers, together = itertools.count(), threading.Barrier(2)
 
     def slow(*_):
         with guard_:
             busy[0] += 1
             most[0] = max(most[0], busy[0])
+            number = next(numbers)
+        if number < 2:
+            together.wait(600)  # so that two are at work at once, however busy the machine is
         time.sleep(0.02)
         with guard_:
             busy[0] -= 1

@@ -65,7 +65,9 @@ def test_slides_to_features_to_training_to_heatmap(cohort, tmp_path):
         "training.epochs=12", "training.lr=1e-2",
     )  # fmt: skip
     slide = cohort / "slides" / "severe-4.tiff"
-    shown = pams("heatmap", tmp_path / "run", slide, "--out", tmp_path / "heat", "--encoder", encoder)
+    shown = pams(
+        "heatmap", tmp_path / "run", slide, "--out", tmp_path / "heat", "--encoder", encoder, "--picture-px", 300
+    )
     check_prediction(cohort, tmp_path, shown)
     check_slide_file(tmp_path, slide, encoder)
     check_lesion(tmp_path)

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
-import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from tests.forked import PATIENCE_S, Forked
+from tests.wsi.plain_encoder import ColorEncoder
 from tests.wsi.scenes import write
 
-RUN = """
-import sys
-from pathlib import Path
 from pams_mil.wsi.extract import extract
-from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
 from pams_mil.wsi.slide_sources import find_slides
-from tests.wsi.plain_encoder import ColorEncoder
-outcome = extract(find_slides([Path(sys.argv[1])]), Path(sys.argv[2]), ColorEncoder(),
-                  TileSettings(mpp=4.0, tile_px=32), WorkSettings(workers=2, batch=8))
-print(len(outcome.made), len(outcome.kept), len(outcome.failed))
-"""
+from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
 
 
-def start(slides: Path, out: Path, pause: float = 0.0) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PAMS_TEST_PAUSE": str(pause), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", RUN, str(slides), str(out)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).parents[2],
+def run(slides: Path, out: Path, encoder: ColorEncoder) -> None:
+    found = extract(
+        find_slides([slides]), out, encoder, TileSettings(mpp=4.0, tile_px=32),
+        WorkSettings(workers=2, batch=8),
     )  # fmt: skip
+    print(len(found.made), len(found.kept), len(found.failed))  # noqa: T201
+
+
+def start(slides: Path, out: Path, pause: float = 0.0) -> Forked:
+    """An extraction in a process of its own, whose encoder takes its time."""
+
+    def action() -> None:
+        os.environ["PAMS_TEST_PAUSE"] = str(pause)
+        run(slides, out, ColorEncoder())
+
+    return Forked(action, out.with_name(f"{out.name}-{next(NUMBERS)}.txt"))
+
+
+NUMBERS = itertools.count()
 
 
 def bags(out: Path) -> dict[str, bytes]:
@@ -47,32 +54,37 @@ def make(folder: Path, count: int) -> Path:
 
 def undisturbed(slides: Path, out: Path) -> dict[str, bytes]:
     process = start(slides, out)
-    text, problem = process.communicate(timeout=600)
-    assert process.returncode == 0, problem
-    assert text.split()[0] == str(len(list(slides.iterdir())))
+    assert process.wait() == 0, process.said()
+    assert process.said().split()[0] == str(len(list(slides.iterdir())))
     return bags(out)
 
 
-def kill_until_done(slides: Path, out: Path, kills: int, seed: int) -> None:
-    chance = random.Random(seed)
-    done = 0
-    while done < kills:
-        before = len(list(out.glob("h5_files/*.h5")))
-        process = start(slides, out, pause=0.1)
-        deadline = time.monotonic() + 600
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-            if len(list(out.glob("h5_files/*.h5"))) > before:
-                break
-        time.sleep(chance.uniform(0.0, 0.3))  # some moment in the work on the next slide
-        if process.poll() is not None:
-            process.communicate()
-            break
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        done += 1
-        assert len(list(out.glob("h5_files/*.h5"))) > before, "it was killed before it did anything"
-    assert done == kills, f"the extraction ended after {done} kills"
+def kill_in_the_middle(slides: Path, out: Path, chance: random.Random) -> None:
+    """Start an extraction that kills itself at some moment after its first bag, and cannot end before."""
+    before, batches, seconds = len(bags(out)), chance.randint(0, 3), chance.uniform(0.0, 0.1)
+
+    class Doomed(ColorEncoder):
+        left = batches
+
+        def __call__(self, tiles):
+            if len(bags(out)) > before:
+                self.left -= 1
+                time.sleep(PATIENCE_S if self.left < 0 else 0)
+            return super().__call__(tiles)
+
+    def killer():
+        while len(bags(out)) == before:
+            time.sleep(0.001)
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def victim():
+        threading.Thread(target=killer, daemon=True).start()
+        run(slides, out, Doomed())
+
+    process = Forked(victim, out.with_name("killed.txt"))
+    assert process.wait() == -signal.SIGKILL, process.said()
+    assert len(bags(out)) > before, "it was killed before it did anything"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kill -9 is not known there")
@@ -83,7 +95,9 @@ def test_kills_at_random_moments_change_nothing(tmp_path, count, kills):
     slides = make(tmp_path / "slides", count)
     expected = undisturbed(slides, tmp_path / "calm")
     out = tmp_path / "stormy"
-    kill_until_done(slides, out, kills, seed=count)
+    chance = random.Random(count)
+    for _ in range(kills):
+        kill_in_the_middle(slides, out, chance)
     for name, content in bags(out).items():
         assert content == expected[name], f"{name} was left half-made"
     assert undisturbed_rest(slides, out) == expected
@@ -92,9 +106,8 @@ def test_kills_at_random_moments_change_nothing(tmp_path, count, kills):
 
 def undisturbed_rest(slides: Path, out: Path) -> dict[str, bytes]:
     process = start(slides, out)
-    text, problem = process.communicate(timeout=600)
-    assert process.returncode == 0, problem
-    made, kept, failed = map(int, text.split())
+    assert process.wait() == 0, process.said()
+    made, kept, failed = map(int, process.said().split())
     assert (made + kept, failed) == (len(list(slides.iterdir())), 0)
     return bags(out)
 
@@ -103,9 +116,8 @@ def test_processes_on_one_folder_share_the_work(tmp_path):
     slides = make(tmp_path / "slides", 6)
     expected = undisturbed(slides, tmp_path / "alone")
     processes = [start(slides, tmp_path / "shared", pause=0.05) for _ in range(3)]
-    results = [process.communicate(timeout=600) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], results
-    counts = [tuple(map(int, text.split())) for text, _ in results]
+    assert [process.wait() for process in processes] == [0, 0, 0], [process.said() for process in processes]
+    counts = [tuple(map(int, process.said().split())) for process in processes]
     assert sum(made for made, _, _ in counts) == 6, "a slide was done twice or not at all"
     assert all(made + kept == 6 and failed == 0 for made, kept, failed in counts)
     assert bags(tmp_path / "shared") == expected

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.cautions import cautions
-from pams_mil.evaluate.matched import Matched, matched
+from pams_mil.evaluate.matched import SWAPS, Matched, matched
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.bootstrap import RESAMPLES, AucResampler, Patterns, auc_samples, holm, interval
 from pams_mil.metrics.confusion import count_cells
@@ -123,7 +123,7 @@ def compare(
     at_equal: dict[str, Matched] = {}
     for level in levels if scored else ():
         step = _share(_share(progress, 1, 2), level, len(levels))
-        found = matched(first, second, level, seed=seed, resamples=resamples, progress=step)
+        found = matched(first, second, level, seed=seed, resamples=resamples, swaps=SWAPS, progress=step)
         if found is not None:
             at_equal[hierarchy.level_names[level]] = found
     return Comparison(

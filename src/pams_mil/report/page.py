@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import jinja2
@@ -26,6 +27,7 @@ SUMMARY = ("acc", "balanced_acc", "auc", "ascc", "asmc", "risk", "under_call_rat
 RADAR = ("acc", "balanced_acc", "auc", "ascc", "asmc", "emc")
 
 
+@cache  # compiled templates are kept in it
 def environment() -> jinja2.Environment:
     """The templates, with autoescaping on and our number formats as filters."""
     env = jinja2.Environment(

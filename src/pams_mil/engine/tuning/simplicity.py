@@ -18,6 +18,7 @@ from typing import Any
 
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.run.blueprint import make_method
+from pams_mil.errors import counted
 from pams_mil.methods.method import Method
 
 POOLINGS = ("mean_pool", "max_pool", "abmil", "priority smooth_max", "clam_sb", "clam_mb", "priority attention")
@@ -71,7 +72,7 @@ def in_words(config: RunConfig) -> str:
         words.append(f"{method.remix.upper()} on {100 * config.pairing.get('probability', 0.5):g} % of the bags{keeps}")
     if config.training.drop_instances:
         words.append(f"{100 * config.training.drop_instances:g} % of the instances dropped")
-    return ", ".join([*words, f"{config.training.epochs} epochs", f"lr {config.training.lr:g}"])
+    return ", ".join([*words, counted(config.training.epochs, "epoch"), f"lr {config.training.lr:g}"])
 
 
 def _remixes(method: Method) -> bool:
