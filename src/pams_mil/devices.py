@@ -1,6 +1,9 @@
-"""Where torch computes: a device by name, refused in words where this machine has none of that name."""
+"""Where torch computes: a device by name, refused in words where this machine has none of that name; threads."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -25,3 +28,17 @@ def choose_device(name: str) -> torch.device:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ConfigError(f"The device {name!r} cannot be used here: {reason}. Choose auto or cpu.") from error
     return device
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Compute on so many threads inside, and on as many as before afterwards; None leaves their number alone."""
+    before = torch.get_num_threads()
+    if count is None or count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pams_mil.digests import text_digest
 from pams_mil.errors import CertificateError, ParameterError
 from pams_mil.evaluate.certify.calls import Dial, boundaries, boundary_rank, dial_of
 from pams_mil.evaluate.certify.certificate import Certificate, Rates, Scarcity
@@ -122,7 +122,7 @@ def calibration_digest(predictions: Predictions) -> str:
         [slide, patient, names[target]]
         for slide, patient, target in zip(predictions.slide_ids, patients, predictions.target.tolist(), strict=True)
     )
-    return hashlib.blake2b(json.dumps(rows).encode(), digest_size=16).hexdigest()
+    return text_digest(json.dumps(rows))
 
 
 def _promised(alpha: float | None, at: Mapping[str, float]) -> dict[str | None, float]:

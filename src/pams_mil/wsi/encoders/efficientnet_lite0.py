@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pams_mil.digests import file_digest
 from pams_mil.errors import MissingExtraError
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.lite0_network import EfficientNetLite0
-from pams_mil.wsi.encoders.torch_encoder import TorchEncoder, file_digest, read_weights
+from pams_mil.wsi.encoders.torch_encoder import TorchEncoder, read_weights
 
 DISCOVER = "create"
 NAME = "efficientnet-lite0"

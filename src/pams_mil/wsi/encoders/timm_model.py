@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from pams_mil.digests import file_digest
 from pams_mil.errors import ConfigError, MissingExtraError
 from pams_mil.wsi.encoders.encoder import EncoderOptions
-from pams_mil.wsi.encoders.torch_encoder import TorchEncoder, file_digest, read_weights
+from pams_mil.wsi.encoders.torch_encoder import TorchEncoder, read_weights
 
 NOTICE = (
     "Weights from timm or the Hugging Face hub have licenses of their own, several of them non-commercial; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -85,15 +84,6 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
     if name not in _DTYPES:
         raise ConfigError(f"There is no precision {name!r}; choose auto, float32, bfloat16 or float16.")
     return _DTYPES[name]
-
-
-def file_digest(path: Path) -> str:
-    """32 hex digits of a weight file's bytes."""
-    with path.open("rb") as file:
-        digest = hashlib.blake2b(digest_size=16)
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
