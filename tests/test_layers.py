@@ -29,6 +29,7 @@ LAYERS = {
         "core_team",
         "devices",
         "digests",
+        "weight_files",
     },
     1: {"models", "remix", "data", "metrics"},
     2: {"methods", "wsi", "evaluate", "cohorts"},
