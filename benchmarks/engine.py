@@ -40,7 +40,7 @@ from pams_mil.engine.config.run_config import build
 from pams_mil.engine.grid.grid import default_workers, run_grid
 from pams_mil.engine.grid.local_processes import LocalEngine
 from pams_mil.engine.run.run_checkpoints import RunCheckpoints
-from pams_mil.engine.run.watch import SilentWatch
+from pams_mil.engine.run.watch import Watch
 from pams_mil.engine.training import loop as fit
 from pams_mil.engine.training.one_process import OneProcess
 from pams_mil.engine.training.training_bags import TrainingBags
@@ -148,7 +148,7 @@ def plain_epoch(towers, optimizer, train_bags, val_bags) -> tuple[float, float]:
     return trained - started, time.process_time() - trained
 
 
-class TakeTurns(SilentWatch):
+class TakeTurns(Watch):
     """Runs a plain epoch after every epoch of a run, and notes the processor time of both."""
 
     def __init__(self, plain) -> None:

@@ -19,7 +19,7 @@ SOURCE = {
     for path in (ROOT / "src/pams_mil").rglob("*")
     if path.is_file() and "__pycache__" not in path.parts
 }
-KINDS = {".py", ".typed", ".yaml", ".html", ".css", ".js", ".txt", ".csv", ".json", ".j2"}
+KINDS = {".py", ".pyi", ".typed", ".yaml", ".html", ".css", ".js", ".txt", ".csv", ".json", ".j2"}
 """Code, templates, presets and the paper's printed tables; no features, weights, pictures or slides."""
 MOST_BYTES = 2_000_000
 

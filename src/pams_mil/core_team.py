@@ -2,6 +2,11 @@
 
 Torch splits every single operation among its threads, which then wait for each other after each of them and share
 data that no longer fits a core's cache. Threads that each take pieces of their own never wait.
+
+Measured with two threads on a machine of two busy cores, alternating: EfficientNet-Lite0 takes 3.1 times as long for a
+batch of 32 tiles given to torch whole, and a training step of TransMIL 1.5 times as long at n = 500 where torch
+splits every eigendecomposition. With one thread, which 'pams train' and 'pams bench' choose, there is no team, and
+tiles are still encoded one at a time.
 """
 
 from __future__ import annotations

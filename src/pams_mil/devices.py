@@ -1,10 +1,14 @@
-"""Where torch computes: a device by name, refused in words where this machine has none of that name."""
+"""Where and how torch computes: a device by name, threads, and whether code written by hand may stand in for it."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
-from pams_mil.errors import ConfigError
+from pams_mil.errors import ConfigError, first_line
 
 
 def choose_device(name: str) -> torch.device:
@@ -22,6 +26,25 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise ConfigError(f"The device {name!r} cannot be used here: {reason}. Choose auto or cpu.") from error
     return device
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Compute on so many threads inside, and on as many as before afterwards; None leaves their number alone."""
+    before = torch.get_num_threads()
+    if count is None or count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def plain_asked() -> bool:
+    """Whether `PAMS_PLAIN_KERNELS` in the environment asks for operations of torch alone."""
+    return os.environ.get("PAMS_PLAIN_KERNELS", "") not in ("", "0")

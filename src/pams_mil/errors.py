@@ -131,3 +131,12 @@ def listing(items: Iterable[object], *, most: int = 8) -> str:
     shown = [repr(str(item)) for item in items]
     text = ", ".join(shown[:most])
     return f"{text} and {len(shown) - most} more" if len(shown) > most else text
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, cut to one line; its kind where it says nothing.
+
+    >>> first_line(ValueError("bad magic")), first_line(MemoryError())
+    ('bad magic', 'MemoryError')
+    """
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

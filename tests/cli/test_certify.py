@@ -119,7 +119,7 @@ def test_a_table_of_another_tool(tmp_path):
         (("--at", "Malignent=0.1"), "Did you mean 'Malignant'"),
         (("--at", "N=0.1"), "nothing can be called below it"),
         (("--alpha", "0.1", "--guarantee", "sure"), "'mean' or a confidence"),
-        (("--alpha", "0.1", "--unit", "patient"), "case, slide, rate"),
+        (("--alpha", "0.1", "--unit", "patient"), "'case', 'slide', 'rate'"),
         (("--alpha", "0.1", "--prevalence", "N=1"), "all classes of one level"),
         (("--alpha", "0.1", "--calibration", "calib"), "no row has split"),
     ],

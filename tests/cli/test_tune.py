@@ -167,17 +167,17 @@ def test_labels_of_held_out_slides_have_no_way_into_the_choice(finished: tuple[P
 
 def test_no_test_part_is_predicted_before_the_choice_is_written(cohort: Path, tmp_path: Path, monkeypatch) -> None:
     order = []
-    real, chosen = benchmark_cell.predict, tuning.Tuning._choose
+    real, chosen = benchmark_cell.predict_own, tuning.Tuning._choose
 
-    def predict(runs, manifest, *, split, **options):
+    def predict(runs, data, *, split, **options):
         order.append(split)
-        return real(runs, manifest, split=split, **options)
+        return real(runs, data, split=split, **options)
 
     def choose(self, ended):
         order.append("chosen")
         return chosen(self, ended)
 
-    monkeypatch.setattr(benchmark_cell, "predict", predict)
+    monkeypatch.setattr(benchmark_cell, "predict_own", predict)
     monkeypatch.setattr(tuning.Tuning, "_choose", choose)
     (tmp_path / "space.yaml").write_text("training: {epochs: 1, select: last}\ntry:\n  - {pooling: mean_pool}\n")
     words = command(cohort, tmp_path / "tuned", "--seeds", 1)

@@ -19,6 +19,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 from tests.docs.console_blocks import ROOT
 
+import pams_mil
 from pams_mil.cli.main import app
 
 DOCS = ROOT / "docs"
@@ -164,6 +165,14 @@ def test_examples_of_docstrings_become_code(monkeypatch: pytest.MonkeyPatch) -> 
     assert fenced("A.\n\n>>> f(1)\n2\n\nB.") == "A.\n\n```pycon\n>>> f(1)\n2\n```\n\nB."
     assert fenced("```\n>>> f(1)\n```") == "```\n>>> f(1)\n```"
     assert fenced(">>> f(1)") == "```pycon\n>>> f(1)\n```"
+
+
+def test_the_site_shows_the_names_that_a_package_imports_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object, Module=object))
+    file = Path(pams_mil.remix.__file__)
+    package = SimpleNamespace(is_init_module=True, filepath=file, path="pams_mil.remix", modules={})
+    script("lazy_exports").LazyExports().on_package(pkg=package)
+    assert package.exports == pams_mil.remix.__all__
 
 
 def test_what_a_built_site_may_not_do_is_found(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from lightning_fabric import Fabric
 from tests.engine.cohort import SIZES, run, settings, weights
 
+from pams_mil.devices import torch_threads
 from pams_mil.engine.config.run_config import TrainingConfig
 from pams_mil.engine.run.blueprint import Blueprint, complete, make_method
 from pams_mil.engine.training import loop as fit
@@ -16,7 +17,7 @@ from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.optimize import check_precision, clip_gradients, learning_rate, make_optimizer
 from pams_mil.engine.training.run_cohort import open_cohort
 from pams_mil.engine.training.train import training_bags
-from pams_mil.engine.training.training_bags import BagLoader, one_thread
+from pams_mil.engine.training.training_bags import BagLoader
 from pams_mil.errors import ConfigError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.tables import read_table
@@ -113,7 +114,7 @@ def test_loader_leaves_the_global_generator_alone(cohort):
 def test_one_thread_gives_threads_back():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    with one_thread():
+    with torch_threads(1):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
     torch.set_num_threads(before)

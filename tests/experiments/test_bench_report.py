@@ -134,4 +134,4 @@ def test_lines_stay_inside_the_chart_and_higher_is_higher():
     assert len(points) == 3  # an epoch without a value is left out
     heights = [y for _, y in points]
     assert heights == sorted(heights, reverse=True)
-    assert all(40 <= x <= 330 and 26 <= y <= 196 for x, y in points)
+    assert all(60 <= x <= 334 and 16 <= y <= 204 for x, y in points)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 
@@ -60,8 +61,12 @@ def run(name, setting):
     page = report.read_text()
     assert section.title in page
     for figure, _ in section.figures:
-        assert (setting.out / name / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
-        assert b"<svg" in (setting.out / name / f"{figure}.svg").read_bytes()
+        drawn = setting.out / name / f"{figure}.svg"
+        assert b"<svg" in drawn.read_bytes()
+        if drawn.with_suffix(".png").exists():
+            drawn = drawn.with_suffix(".png")
+            assert drawn.read_bytes().startswith(b"\x89PNG")
+        assert base64.b64encode(drawn.read_bytes()).decode() in page
     for file in section.files:
         assert (setting.out / name / file).stat().st_size > 0
     for table in section.tables:

@@ -14,6 +14,7 @@ from tests.remix.strategies import pairs
 from pams_mil import discover
 from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.remix import Mixed, Remix, create_remix
+from pams_mil.remix.clustering import prototypes
 from pams_mil.remix.strategy import take
 
 PRIORITY = [
@@ -160,3 +161,13 @@ def test_the_checks_can_fail(fault):
 
 def test_the_checks_pass_a_sound_strategy():
     check_priority(Sabotaged("none"), torch.randn(30, 3), torch.randn(20, 3))
+
+
+def test_the_switch_for_plain_operations_turns_compiled_clustering_off(monkeypatch):
+    monkeypatch.setenv("PAMS_PLAIN_KERNELS", "1")
+    prototypes.compiled_lloyd.cache_clear()
+    try:
+        assert prototypes.compiled_lloyd() is None
+        assert prototypes.backend() == "torch"
+    finally:
+        prototypes.compiled_lloyd.cache_clear()

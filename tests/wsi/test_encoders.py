@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from pams_mil.errors import CheckpointError, ConfigError, MissingExtraError
+from pams_mil.weight_files import read_tensors
 from pams_mil.wsi.encoders import create_encoder, encoder_names
 from pams_mil.wsi.encoders.encoder import EncoderOptions, weights_digest
 from pams_mil.wsi.encoders.lite0_network import same_padding
-from pams_mil.wsi.encoders.torch_encoder import TorchEncoder, read_weights
+from pams_mil.wsi.encoders.torch_encoder import TorchEncoder
 
 TILES = np.random.default_rng(0).integers(0, 256, (11, 64, 64, 3), dtype=np.uint8)
 
@@ -95,11 +96,14 @@ def test_weights_never_run_code(tmp_path):
 
     torch.save({"w": Payload()}, tmp_path / "evil.pth")
     with pytest.raises(CheckpointError, match="evil"):
-        read_weights(tmp_path / "evil.pth")
+        read_tensors(tmp_path / "evil.pth")
     assert not marker.exists()
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
     with pytest.raises(CheckpointError, match="junk"):
-        read_weights(tmp_path / "junk.safetensors")
+        read_tensors(tmp_path / "junk.safetensors")
+    torch.save({"state_dict": {"w": torch.zeros(1)}}, tmp_path / "nested.pth")
+    with pytest.raises(CheckpointError, match=r"nested\.pth does not hold a plain mapping"):
+        read_tensors(tmp_path / "nested.pth")
 
 
 def fake_timm(seen):

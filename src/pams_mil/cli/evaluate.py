@@ -100,21 +100,15 @@ def predict_run(
     run: Path, *, split: str | None, manifest: Path | None = None, features: Path | None = None, **options: Any
 ) -> SlidePredictions:
     """Predict with a run, by default on its own manifest, read as it was for training."""
-    from pams_mil.engine.prediction.predict import predict
+    from pams_mil.engine.prediction.predict import predict, predict_own
     from pams_mil.engine.run.folder import open_run
     from pams_mil.engine.run.run_identity import refuse_trained, trained_slides
-    from pams_mil.engine.training.run_cohort import features_path
 
     if manifest is not None:
         return predict([run], manifest, split=split, features=features, **options)
     folder = open_run(run)
-    data = folder.config().data
     seen = trained_slides(folder) if split in ("test", "calib") else None
-    found = predict(
-        [run], data.manifest, split=split, features=features or features_path(data), columns=data.columns or None,
-        fold=data.fold, splits=data.splits, clini=data.clini, patients_are_slides=data.patients_are_slides,
-        merge_cases=data.merge_cases, **options,
-    )  # fmt: skip
+    found = predict_own([run], folder.config().data, split=split, features=features, **options)
     if seen is not None:
         refuse_trained(seen, found.names, found.patient_ids, run)
     return found

@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pams_mil.cli.console import errors
+from pams_mil.engine.run.watch import Watch
 
 _SHOWN = (("acc", "acc"), ("auc", "AUC"), ("ascc", "AsCC"), ("asmc", "AsMC"), ("under_call_rate", "missed"))
 
 
-class TrainBar:
-    """A `Watch` that draws on stderr; use it as a context."""
+class TrainBar(Watch):
+    """Draws on stderr; use it as a context. Validation is short, and the bar stays."""
 
     def __init__(self, select: str, *, console: Console = errors) -> None:
         columns = (
@@ -50,9 +51,6 @@ class TrainBar:
             shown = "  ".join(f"{name} {total / self._bags:.3f}" for name, total in self._sums.items())
             self._bar.update(self._task, terms=shown)
         self._bar.advance(self._task, bags)
-
-    def validated(self, fraction: float) -> None:
-        """The bar stays; validation is short."""
 
     def epoch_finished(self, row: Mapping[str, Any]) -> None:
         """One line per epoch."""

@@ -277,4 +277,9 @@ def _show_space(space: Space, changes: tuple[str, ...]) -> None:
         mark = " (the reference)" if one.name == REFERENCE else ""
         output.print(f"{one.name}: {words}{mark}", highlight=False, markup=False, soft_wrap=True)
     said = ", ".join(f"{key} {value}" for key, value in space.training.items())
-    output.print(f"{len(space.recipes)} recipes; unless one says otherwise, with {said}.", style="dim", highlight=False, markup=False)
+    output.print(
+        f"{len(space.recipes)} recipes; unless one says otherwise, with {said}.",
+        style="dim",
+        highlight=False,
+        markup=False,
+    )

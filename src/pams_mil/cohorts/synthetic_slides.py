@@ -95,15 +95,14 @@ class Scene:
             for piece in self.tissue
         )
 
-    def lesion_share(self, corners_um: npt.NDArray[Any], tile_um: float, *, kind: int | None = None) -> Field:
+    def lesion_share(self, corners_um: npt.NDArray[Any], tile_um: float) -> Field:
         """The share of every square tile [n] that a lesion covers, from its corners (x, y) [n, 2], by sampling."""
         steps = (np.arange(16) + 0.5) / 16 * tile_um
         x = corners_um[:, 0, None, None] + steps[None, None, :]
         y = corners_um[:, 1, None, None] + steps[None, :, None]
         inside = np.zeros((len(corners_um), 16, 16), bool)
         for lesion in self.lesions:
-            if kind is None or lesion.kind == kind:
-                inside |= (x - lesion.x) ** 2 + (y - lesion.y) ** 2 < lesion.radius**2
+            inside |= (x - lesion.x) ** 2 + (y - lesion.y) ** 2 < lesion.radius**2
         share: Field = inside.mean(axis=(1, 2)).astype(np.float32)
         return share
 

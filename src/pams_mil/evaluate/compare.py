@@ -41,6 +41,11 @@ class Difference:
     corrected_p: float | None = None
 
     @property
+    def p(self) -> float | None:
+        """The p-value, corrected where several models were compared."""
+        return self.p_value if self.corrected_p is None else self.corrected_p
+
+    @property
     def better(self) -> bool | None:
         """Whether the candidate is better, None when the interval holds 0 or is undefined."""
         low, high = self.interval

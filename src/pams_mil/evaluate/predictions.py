@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,7 @@ class Predictions:
         """Patient of each row as a number from 0; slides are their own patients when no patient is known."""
         if self.patient_ids is None:
             return np.arange(len(self), dtype=np.int64)
-        numbers = {patient: number for number, patient in enumerate(dict.fromkeys(self.patient_ids))}
-        return np.fromiter((numbers[patient] for patient in self.patient_ids), np.int64, len(self))
+        return numbered(self.patient_ids)
 
     @property
     def num_patients(self) -> int:
@@ -83,19 +82,15 @@ class Predictions:
 
     def take(self, rows: Ints, *, name: str | None = None) -> Predictions:
         """Rows by number, in the given order."""
-        return Predictions(
+        return replace(
+            self,
             name=name or self.name,
-            hierarchy=self.hierarchy,
             slide_ids=[self.slide_ids[row] for row in rows],
             target=self.target[rows],
             predicted=self.predicted[rows],
             probabilities=None if self.probabilities is None else self.probabilities[rows],
             patient_ids=None if self.patient_ids is None else [self.patient_ids[row] for row in rows],
             tags={tag: [cells[row] for row in rows] for tag, cells in self.tags.items()},
-            layout=self.layout,
-            notes=self.notes,
-            decided_by=self.decided_by,
-            made_by=self.made_by,
         )
 
     def tagged(self, tag: str, value: str) -> Predictions:
@@ -119,6 +114,28 @@ class Predictions:
             if first.setdefault(patient, target) != target
         )
         return list(odd)
+
+
+def numbered(patient_ids: Sequence[str]) -> Ints:
+    """Patients as numbers from 0, in order of first appearance."""
+    numbers = {patient: number for number, patient in enumerate(dict.fromkeys(patient_ids))}
+    return np.fromiter((numbers[patient] for patient in patient_ids), np.int64, len(patient_ids))
+
+
+def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
+    """Predictions one after the other as one; what not all of them know is not known. The rest is as in the first."""
+    probabilities = [part.probabilities for part in parts if part.probabilities is not None]
+    known = all(part.patient_ids is not None for part in parts)
+    return replace(
+        parts[0],
+        name=name,
+        slide_ids=[slide for part in parts for slide in part.slide_ids],
+        target=np.concatenate([part.target for part in parts]),
+        predicted=np.concatenate([part.predicted for part in parts]),
+        probabilities=np.concatenate(probabilities) if len(probabilities) == len(parts) else None,
+        patient_ids=[patient for part in parts for patient in part.patient_ids or ()] if known else None,
+        tags={tag: [cell for part in parts for cell in part.tags[tag]] for tag in parts[0].tags},
+    )
 
 
 def check_probabilities(probabilities: Array, slide_ids: Sequence[str], where: str) -> None:

@@ -15,8 +15,8 @@ from pams_mil.errors import ParameterError
 from pams_mil.evaluate import softmax_fit
 from pams_mil.evaluate.debias import logarithm
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.confusion import Labels, class_indices
-from pams_mil.metrics.probability import check_probabilities
+from pams_mil.metrics.confusion import Labels
+from pams_mil.metrics.probability import labels_and_probabilities
 
 Array = npt.NDArray[np.float64]
 PRIOR_SLIDES = 1.0
@@ -47,10 +47,7 @@ def refined_nll(
     >>> round(refined_nll([0, 1, 1, 0], [[0.5, 0.5]] * 4, hierarchy), 4)  # ln 2
     0.6931
     """
-    p = check_probabilities(probabilities, hierarchy.num_classes(level))
-    true = class_indices(y_true, hierarchy, level)
-    if not len(p) == len(true) > 0:
-        raise ParameterError(f"Expected as many labels as rows and at least one, found {len(true)} and {len(p)}.")
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
     logits = logarithm(p)
     rank = np.unique(hierarchy.ranks(level), return_inverse=True)[1].astype(np.float64)
     features = np.stack([logits, np.broadcast_to(rank, p.shape)], axis=2)

@@ -20,7 +20,7 @@ from pams_mil.evaluate.compare import Comparison, Difference
 from pams_mil.evaluate.matched import Gap, Matched
 
 SIGNIFICANT = 0.05
-FEW_PATIENTS = 10
+FEWEST_PATIENTS = 10
 """Below this nothing is called settled; with fewer than six no swap of patients could reach 0.05."""
 
 
@@ -39,7 +39,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _few(comparison: Comparison) -> bool:
-    return comparison.patients < FEW_PATIENTS
+    return comparison.patients < FEWEST_PATIENTS
 
 
 def _sentence(comparison: Comparison, level: str) -> str:
@@ -140,8 +140,7 @@ def _evidence(gap: Gap, candidate: bool) -> str:
     """Interval of how much less the candidate (or else the reference) misses, and p."""
     bounds = (0 - gap.interval[1], 0 - gap.interval[0]) if candidate else gap.interval
     interval = "" if math.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
-    word = "p" if gap.corrected_p is None else "corrected p"
-    return f"{interval}{'' if gap.p is None else f', {word} = {gap.p:.2g}'}"
+    return f"{interval}{_p_text(gap)}"
 
 
 def _mildness(mild: Difference, candidate: bool, milder: bool) -> str:
@@ -160,9 +159,9 @@ def _accuracy(right: Difference, candidate: bool, other: str) -> str:
     return f", although {other} is more accurate ({100 * theirs:.1f} % against {100 * mine:.1f} %)"
 
 
-def _p_text(difference: Difference) -> str:
-    p = difference.p_value if difference.corrected_p is None else difference.corrected_p
-    return "" if p is None else f", p = {p:.2g}"
+def _p_text(found: Difference | Gap) -> str:
+    word = "p" if found.corrected_p is None else "corrected p"
+    return "" if found.p is None else f", {word} = {found.p:.2g}"
 
 
 def _separate(gap: Gap) -> bool:
@@ -176,7 +175,7 @@ def _settled(gap: Gap) -> bool:
 
 
 def _significant(difference: Difference) -> bool:
-    p = difference.p_value if difference.corrected_p is None else difference.corrected_p
     # without an interval (none was asked for) the test decides, unless one model makes no mistakes at all
     no_interval = np.isnan(difference.interval[0]) and np.isfinite(difference.difference)
-    return p is not None and p <= SIGNIFICANT / 2 and (difference.better is not None or bool(no_interval))
+    small = difference.p is not None and difference.p <= SIGNIFICANT / 2
+    return small and (difference.better is not None or bool(no_interval))

@@ -6,11 +6,12 @@ import math
 
 from pams_mil.evaluate.compare import Difference
 from pams_mil.experiments.arms import ablation_arms
-from pams_mil.experiments.bench_section import bench_files, bench_tables, printed_table, verdict_lines
+from pams_mil.experiments.bench_section import bench_tables, printed_table, verdict_lines
 from pams_mil.experiments.study import Section, Setting, Table, compare_arms
 from pams_mil.experiments.study_figures import COLORS, drawing
 from pams_mil.metrics.table import FACTS
 from pams_mil.report.bench import TABLE, Bench
+from pams_mil.report.bench_page import write_tables
 
 DISCOVER = "run"
 TITLE = "Ablation: what each part contributes"
@@ -22,7 +23,7 @@ def run(setting: Setting) -> Section:
     """Train the ablations and report differences from the full model of the same runs."""
     arms = ablation_arms()
     bench = compare_arms(setting, arms, reference="PAMS")
-    files = bench_files(bench, setting.folder(NAME))
+    files = write_tables(bench, setting.folder(NAME))
     draw(bench, setting)
     return Section(
         NAME,

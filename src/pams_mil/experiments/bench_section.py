@@ -1,11 +1,9 @@
-"""A benchmark as parts of a section: tables for people, files for papers, and the paper's own numbers beside."""
+"""A benchmark as parts of a section: tables for people, and the paper's own numbers beside."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from pams_mil import atomic
 from pams_mil.experiments.arms import Arm
 from pams_mil.experiments.printed import printed
 from pams_mil.experiments.study import Table
@@ -37,16 +35,6 @@ def bench_tables(bench: Bench) -> tuple[Table, ...]:
         head = ("model", "method", *heads, "p", tables.matched_head(bench))
         found.append(Table(caption, head, tuple(rows), frozenset(bold), frozenset(underlined)))
     return tuple(found)
-
-
-def bench_files(bench: Bench, folder: Path) -> tuple[str, ...]:
-    """Write the tables as Markdown, CSV, LaTeX and JSON; returns their names."""
-    rows = list(tables.csv_rows(bench))
-    atomic.write_text(folder / "table.md", tables.markdown(bench))
-    atomic.write_csv(folder / "table.csv", [str(cell) for cell in rows[0]], rows[1:])
-    atomic.write_text(folder / "table.tex", tables.latex(bench))
-    atomic.write_json(folder / "bench.json", bench.to_json())
-    return ("table.md", "table.csv", "table.tex", "bench.json")
 
 
 def printed_table(name: str, dataset: str, arms: Sequence[Arm]) -> tuple[Table, ...]:
@@ -84,6 +72,5 @@ def _p(bench: Bench, number: int, level: int) -> str:
     comparison = bench.rows[number].comparison
     if comparison is None:
         return ""
-    found = comparison.levels[bench.hierarchy.level_names[level]]["under_call_rate"]
-    p = found.p_value if found.corrected_p is None else found.corrected_p
+    p = comparison.levels[bench.hierarchy.level_names[level]]["under_call_rate"].p
     return "" if p is None else f"{p:.2g}"

@@ -16,7 +16,7 @@ from pams_mil.errors import ConfigError
 from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions import Predictions, write_predictions
 from pams_mil.experiments.arms import Arm
-from pams_mil.experiments.bench_section import bench_files, bench_tables, printed_table, verdict_lines
+from pams_mil.experiments.bench_section import bench_tables, printed_table, verdict_lines
 from pams_mil.experiments.image_study import Budget, ImageSet, train_and_predict
 from pams_mil.experiments.networks import resnet18, small_network
 from pams_mil.experiments.study import Section, Setting, Table
@@ -25,6 +25,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods import losses
 from pams_mil.metrics.probability import expected_class_of_errors
 from pams_mil.report.bench import Bench, Entry, summarize
+from pams_mil.report.bench_page import write_tables
 
 DISCOVER = "run"
 TITLE = "Natural images: what each loss does to the direction of mistakes"
@@ -54,7 +55,7 @@ def run(setting: Setting) -> Section:
         entry.runs[f"seed {seed}"] = _predictions(setting, hierarchy, images, entry.method, seed)
         setting.tell((number + 1) / len(jobs), f"{entry.method}, seed {seed}: done")
     bench = summarize(entries, reference="MSCE", resamples=setting.resamples)
-    files = bench_files(bench, setting.folder(NAME))
+    files = write_tables(bench, setting.folder(NAME))
     expected = expected_classes(entries)
     draw(setting, hierarchy, expected)
     return Section(

@@ -6,14 +6,10 @@ lacks a class, and seeds, not folds, are what a standard deviation should speak 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions import Predictions, join_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.bench import Entry
 from pams_mil.report.epochs import mean_epochs
@@ -49,18 +45,4 @@ def together(name: str, folds: list[Predictions]) -> Predictions | None:
     slides = [slide for fold in folds for slide in fold.slide_ids]
     if len(set(slides)) < len(slides):
         return None
-    first = folds[0]
-    scored = all(fold.probabilities is not None for fold in folds)
-    known = all(fold.patient_ids is not None for fold in folds)
-    return replace(
-        first,
-        name=name,
-        slide_ids=slides,
-        target=np.concatenate([fold.target for fold in folds]),
-        predicted=np.concatenate([fold.predicted for fold in folds]),
-        probabilities=np.concatenate([f.probabilities for f in folds if f.probabilities is not None])
-        if scored
-        else None,
-        patient_ids=[patient for fold in folds for patient in fold.patient_ids or ()] if known else None,
-        tags={tag: [cell for fold in folds for cell in fold.tags[tag]] for tag in first.tags},
-    )
+    return join_predictions(name, folds)

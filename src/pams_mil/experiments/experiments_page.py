@@ -42,8 +42,11 @@ def names() -> list[str]:
 def _with_pictures(section: dict[str, Any], folder: Path) -> dict[str, Any]:
     pictures = []
     for name, meaning in section["figures"]:
-        data = base64.b64encode((folder / f"{name}.png").read_bytes()).decode()
-        pictures.append({"source": f"data:image/png;base64,{data}", "meaning": meaning})
+        file, kind = folder / f"{name}.png", "png"
+        if not file.exists():
+            file, kind = folder / f"{name}.svg", "svg+xml"
+        data = base64.b64encode(file.read_bytes()).decode()
+        pictures.append({"source": f"data:image/{kind};base64,{data}", "meaning": meaning})
     tables = [
         {**table, "bold": {tuple(c) for c in table["bold"]}, "underlined": {tuple(c) for c in table["underlined"]}}
         for table in section["tables"]

@@ -59,14 +59,11 @@ def train_and_predict(
     *,
     budget: Budget,
     seed: int,
-    device: str = "cpu",
-    progress: Callable[[float], None] | None = None,
 ) -> Predictions:
-    """Predictions on the test images after training with one loss; deterministic for a seed on a CPU."""
+    """Predictions on the test images after training with one loss; deterministic for a seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = network().to(device)
-    loss = loss.to(device)
+        model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=budget.lr, weight_decay=budget.weight_decay)
     steps = budget.epochs * -(-len(train.target) // budget.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -75,14 +72,12 @@ def train_and_predict(
         model.train()
         draw = generator(seed, epoch, "images")
         for rows in torch.split(torch.randperm(len(target), generator=draw), budget.batch_size):
-            batch = augment(images[rows], draw).to(device)
+            batch = augment(images[rows], draw)
             optimizer.zero_grad(set_to_none=True)
-            loss(model(batch), target[rows].to(device)).backward()
+            loss(model(batch), target[rows]).backward()
             optimizer.step()
             schedule.step()
-        if progress is not None:
-            progress((epoch + 1) / budget.epochs)
-    probabilities = _predict(model, _normalized(test.images), budget.batch_size, device)
+    probabilities = _predict(model, _normalized(test.images), budget.batch_size)
     slides = [f"image-{number:05d}" for number in range(len(test.target))]
     return Predictions(
         name, hierarchy, slides, test.target, probabilities.argmax(1), probabilities, layout="image study"
@@ -106,8 +101,8 @@ def _normalized(images: Images) -> Tensor:
     return (torch.from_numpy(images).float() / 255.0 - 0.5) / 0.25
 
 
-def _predict(model: nn.Module, images: Tensor, batch_size: int, device: str) -> npt.NDArray[np.float64]:
+def _predict(model: nn.Module, images: Tensor, batch_size: int) -> npt.NDArray[np.float64]:
     model.eval()
     with torch.inference_mode():
-        logits = [model(batch.to(device)).double().softmax(-1).cpu() for batch in torch.split(images, batch_size)]
+        logits = [model(batch).double().softmax(-1) for batch in torch.split(images, batch_size)]
     return torch.cat(logits).numpy()

@@ -16,9 +16,9 @@ from pams_mil.evaluate.scores import score
 from pams_mil.experiments.arms import main_arms
 from pams_mil.experiments.entries import read_entries
 from pams_mil.experiments.study import Section, Setting, Table, run_arms
-from pams_mil.experiments.study_figures import COLORS, drawing
 from pams_mil.metrics.reduce import divide
 from pams_mil.metrics.table import FACTS
+from pams_mil.report import charts, svg
 from pams_mil.report.bench import Entry, SeedSpread
 
 DISCOVER = "run"
@@ -47,12 +47,15 @@ def run(setting: Setting) -> Section:
     head = ("model", "method", "slides", *(FACTS[key].label for key in METRICS), f"Recall of {groups[urgent]}")
     text = tuple((model, method, subset, *map(_text, spreads)) for model, method, subset, spreads in rows)
     atomic.write_csv(setting.folder(NAME) / "table.csv", head, text)
-    draw(radar, [*(FACTS[key].label for key in METRICS), f"Recall of\n{groups[urgent]}"], setting)
+    pictures = draw(radar, [*(FACTS[key].label for key in METRICS), f"Recall of {groups[urgent]}"], setting)
     return Section(
         NAME,
         TITLE,
         tables=(Table("Percent, mean ± population sd over seeds.", head, text),),
-        figures=(("radar", f"The strongest methods on slides with {column} = {value}; outward is better."),),
+        figures=tuple(
+            (name, f"{model}: the strongest methods on slides with {column} = {value}; outward is better.")
+            for name, model in pictures.items()
+        ),
         files=("table.csv",),
     )
 
@@ -75,27 +78,17 @@ def group_recall(predictions: Predictions, group: int) -> float:
     return float(divide(np.sum((target == group) & (predicted == group)), np.sum(target == group)))
 
 
-def draw(radar: dict[tuple[str, str], list[float]], axes_labels: list[str], setting: Setting) -> None:
-    """A radar per model with PAMS, CE and the two methods of the best AsCC beside them."""
+def draw(radar: dict[tuple[str, str], list[float]], axes: list[str], setting: Setting) -> dict[str, str]:
+    """A radar per model with PAMS, CE and the two methods of the best AsCC beside them; models by the file's name."""
     models = list(dict.fromkeys(model for model, _ in radar))
-    angles = [2 * math.pi * number / len(axes_labels) for number in range(len(axes_labels))]
-    options = {"ncols": len(models), "squeeze": False, "subplot_kw": {"projection": "polar"}}
-    with drawing(setting.folder(NAME), "radar", width=3.6 * len(models), height=3.6, **options) as (_, axes):
-        for ax, model in zip(axes[0], models, strict=True):
-            methods = [method for of, method in radar if of == model]
-            best = sorted((-radar[model, method][METRICS.index("ascc")], method) for method in methods)
-            shown = list(
-                dict.fromkeys([*(m for m in ("PAMS", "CE") if m in methods), *(method for _, method in best[:2])])
-            )
-            for number, method in enumerate(shown):
-                values = [0.0 if math.isnan(value) else min(1.0, value) for value in radar[model, method]]
-                ax.plot([*angles, angles[0]], [*values, values[0]], color=COLORS[number], label=method, linewidth=1.4)
-                ax.fill(angles, values, color=COLORS[number], alpha=0.08)
-            ax.set_xticks(angles, axes_labels)
-            ax.tick_params(axis="x", pad=10)
-            ax.set_rlabel_position(36)  # between two axes
-            ax.set(ylim=(0, 1), title=model)
-            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    names = {"radar" if not number else f"radar_{number + 1}": model for number, model in enumerate(models)}
+    for name, model in names.items():
+        values = {method: found for (of, method), found in radar.items() if of == model}
+        best = sorted(values, key=lambda method: (-values[method][METRICS.index("ascc")], method))
+        shown = dict.fromkeys([*(method for method in ("PAMS", "CE") if method in values), *best[:2]])
+        drawn = charts.radar(axes, [(method, values[method]) for method in shown], legend=True)
+        atomic.write_text(setting.folder(NAME) / f"{name}.svg", svg.standalone(drawn))
+    return names
 
 
 def _text(spread: SeedSpread) -> str:

@@ -37,17 +37,13 @@ class ImageResidualBlock(nn.Module):
         return torch.relu(self.shortcut(x) + self.residual(x))
 
 
-def resnet18(num_classes: int, *, small_images: bool = False) -> nn.Module:
-    """ResNet-18; with `small_images` the stem keeps the resolution of 32 px images.
+def resnet18(num_classes: int) -> nn.Module:
+    """ResNet-18.
 
     >>> sum(p.numel() for p in resnet18(1000).parameters())
     11689512
     """
-    stem: list[nn.Module] = (
-        [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
-        if small_images
-        else [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
-    )
+    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     widths = (64, 64, 128, 256, 512)
     blocks: list[nn.Module] = []
     for stage in range(4):

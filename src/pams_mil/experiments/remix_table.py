@@ -5,11 +5,12 @@ from __future__ import annotations
 from math import isnan
 
 from pams_mil.experiments.arms import remix_arms
-from pams_mil.experiments.bench_section import bench_files, bench_tables, printed_table, verdict_lines
+from pams_mil.experiments.bench_section import bench_tables, printed_table, verdict_lines
 from pams_mil.experiments.study import Section, Setting, compare_arms
 from pams_mil.experiments.study_figures import COLORS, drawing
 from pams_mil.metrics.table import FACTS
 from pams_mil.report.bench import Bench
+from pams_mil.report.bench_page import write_tables
 
 DISCOVER = "run"
 TITLE = "Remix: what mixing bags does under cross-entropy"
@@ -20,7 +21,7 @@ def run(setting: Setting) -> Section:
     """Train cross-entropy with every remix."""
     arms = remix_arms()
     bench = compare_arms(setting, arms, reference="SFR")
-    files = bench_files(bench, setting.folder(NAME))
+    files = write_tables(bench, setting.folder(NAME))
     draw(bench, setting)
     return Section(
         NAME,

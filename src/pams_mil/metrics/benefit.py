@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.confusion import Labels, class_indices
+from pams_mil.metrics.confusion import Labels
 from pams_mil.metrics.operating import OperatingCurve, constant_calls
-from pams_mil.metrics.probability import check_probabilities
+from pams_mil.metrics.probability import labels_and_probabilities
 from pams_mil.metrics.proper import boundary_names, boundary_probabilities
 from pams_mil.metrics.reduce import divide
 
@@ -64,9 +64,7 @@ def net_benefit(
     >>> found.model.tolist(), found.always.tolist()
     ([0.5, 0.375], [0.0, 0.375])
     """
-    true, p = class_indices(y_true, hierarchy, level), check_probabilities(probabilities, hierarchy.num_classes(level))
-    if not len(true) == len(p) > 0:
-        raise ParameterError(f"Expected as many labels as rows and at least one, found {len(true)} and {len(p)}.")
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
     kappa = check_kappas(kappas)
     reached, at_least = boundary_probabilities(true, p, hierarchy.ranks(level))
     found = []

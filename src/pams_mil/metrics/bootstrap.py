@@ -106,8 +106,8 @@ def label_samples(scorer: Scorer, patterns: Patterns, *, seed: int = 0, resample
     return scorer(counts.reshape(-1, size, size))
 
 
-def interval(samples: Array, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of the finite resamples; NaN when fewer than half are finite.
+def interval(samples: Array) -> tuple[float, float]:
+    """95 % percentile interval of the finite resamples; NaN when fewer than half are finite.
 
     >>> interval(np.arange(101.0))
     (2.5, 97.5)
@@ -115,8 +115,7 @@ def interval(samples: Array, *, confidence: float = 0.95) -> tuple[float, float]
     finite = samples[np.isfinite(samples)]
     if 2 * finite.size < samples.size or not finite.size:
         return (float("nan"), float("nan"))
-    tail = round(50 * (1 - confidence), 9)  # 2.5 for 0.95, not 2.5000000000000022
-    low, high = np.percentile(finite, [tail, 100 - tail])
+    low, high = np.percentile(finite, [2.5, 97.5])
     return (float(low), float(high))
 
 

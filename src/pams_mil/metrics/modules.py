@@ -33,6 +33,10 @@ class SeverityMetric(Metric):
     full_state_update = False
     confusion: Tensor
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.higher_is_better = FACTS[cls.key].higher_is_better
+
     def __init__(self, hierarchy: ClassHierarchy, level: int = -1, *, penalty: float = PENALTY, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_classes = hierarchy.num_classes(level)
@@ -75,53 +79,45 @@ class AsymmetricClassificationConfidence(SeverityMetric):
     """AsCC: share of correct samples plus partial credit that is smaller for missed urgency."""
 
     key = "ascc"
-    higher_is_better = FACTS[key].higher_is_better
 
 
 class AsymmetricMisclassificationConfidence(SeverityMetric):
     """AsMC: how mild the mistakes are; +inf when there are none."""
 
     key = "asmc"
-    higher_is_better = FACTS[key].higher_is_better
 
 
 class ClassificationConfidence(SeverityMetric):
     """ECC: AsCC without the penalty for missed urgency."""
 
     key = "ecc"
-    higher_is_better = FACTS[key].higher_is_better
 
 
 class MisclassificationConfidence(SeverityMetric):
     """EMC: AsMC without the penalty for missed urgency."""
 
     key = "emc"
-    higher_is_better = FACTS[key].higher_is_better
 
 
 class ExpectedRisk(SeverityMetric):
     """E(Risk): mean gravity of a mistake; 0 when there are none."""
 
     key = "risk"
-    higher_is_better = FACTS[key].higher_is_better
 
 
 class SevereErrors(SeverityMetric):
     """How many samples were called less urgent than they are."""
 
     key = "severe_errors"
-    higher_is_better = FACTS[key].higher_is_better
 
 
 class UnderCallRate(SeverityMetric):
     """Share of samples that were called less urgent than they are."""
 
     key = "under_call_rate"
-    higher_is_better = FACTS[key].higher_is_better
 
 
 class OverCallRate(SeverityMetric):
     """Share of samples that were called more urgent than they are."""
 
     key = "over_call_rate"
-    higher_is_better = FACTS[key].higher_is_better

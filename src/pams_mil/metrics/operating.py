@@ -20,6 +20,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels, class_indices
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
+from pams_mil.metrics.probability import require_pairs
 from pams_mil.metrics.reduce import divide
 
 Array = npt.NDArray[np.float64]
@@ -112,8 +113,7 @@ def operating_curve(
     """
     target = class_indices(y_true, hierarchy, level)
     path = decision_path(probabilities, hierarchy, level=level, cost=cost)
-    if not len(path) == len(target) > 0:
-        raise ParameterError(f"Expected as many labels as rows and at least one, found {len(target)} and {len(path)}.")
+    require_pairs(target, path)
     return CurveResampler(path, target).curve(_weights(weights, len(target)))
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 import numpy as np
 import numpy.typing as npt
 
 from pams_mil.errors import ParameterError
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.confusion import Labels, class_indices
 from pams_mil.metrics.reduce import divide
 
 Array = npt.NDArray[np.float64]
@@ -27,6 +31,21 @@ def check_probabilities(values: npt.ArrayLike, num_classes: int | None = None) -
         row = int(wrong.argmax())
         raise ParameterError(f"probabilities must be at least 0 and sum to 1; row {row} is {p[row].tolist()}.")
     return p
+
+
+def labels_and_probabilities(
+    y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int
+) -> tuple[Ints, Array]:
+    """Class indices [n] and probabilities [n, C] of a level, at least one row and as many of each."""
+    true, p = class_indices(y_true, hierarchy, level), check_probabilities(probabilities, hierarchy.num_classes(level))
+    require_pairs(true, p)
+    return true, p
+
+
+def require_pairs(labels: Sized, rows: Sized) -> None:
+    """Refuse labels that are not as many as rows, or none at all."""
+    if not len(labels) == len(rows) > 0:
+        raise ParameterError(f"Expected as many labels as rows and at least one, found {len(labels)} and {len(rows)}.")
 
 
 def macro_auc(y_true: Ints, probabilities: Array) -> float:

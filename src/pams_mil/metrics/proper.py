@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.confusion import Labels, class_indices
-from pams_mil.metrics.probability import check_probabilities
+from pams_mil.metrics.confusion import Labels
+from pams_mil.metrics.probability import labels_and_probabilities
 from pams_mil.metrics.reduce import divide
 
 Array = npt.NDArray[np.float64]
@@ -32,7 +32,7 @@ def nll(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy,
     >>> round(nll([0, 1], [[0.5, 0.5], [0.5, 0.5]], ClassHierarchy.flat(["benign", "malignant"])), 4)
     0.6931
     """
-    true, p = _checked(y_true, probabilities, hierarchy, level)
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
     return float(-np.log(np.maximum(p[np.arange(len(true)), true], _TINY)).mean())
 
 
@@ -42,7 +42,7 @@ def brier(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarch
     >>> brier([0], [[0.75, 0.25]], ClassHierarchy.flat(["benign", "malignant"]))
     0.125
     """
-    true, p = _checked(y_true, probabilities, hierarchy, level)
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
     return float(((p - np.eye(p.shape[1])[true]) ** 2).sum(axis=1).mean())
 
 
@@ -54,7 +54,7 @@ def rps(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy,
     >>> rps([2], [[0.5, 0.0, 0.5]], ClassHierarchy.flat(["benign", "atypical", "malignant"]))  # (.25 + .25) / 2
     0.25
     """
-    true, p = _checked(y_true, probabilities, hierarchy, level)
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
     reached, at_least = boundary_probabilities(true, p, hierarchy.ranks(level))
     return float(((at_least - reached) ** 2).mean()) if at_least.size else float("nan")
 
@@ -70,7 +70,7 @@ def worklist_c_index(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: Cl
     >>> worklist_c_index([0, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.875, 0.125]], tree)
     0.5
     """
-    true, p = _checked(y_true, probabilities, hierarchy, level)
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
     ranks = hierarchy.ranks(level)
     score, rank = p @ ranks.astype(np.float64), ranks[true]
     won, pairs = 0.0, 0.0
@@ -117,7 +117,7 @@ def boundary_calibration(
     """
     if groups < 1:
         raise ParameterError(f"groups must be at least 1, found {groups!r}.")
-    true, p = _checked(y_true, probabilities, hierarchy, level)
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
     reached, at_least = boundary_probabilities(true, p, hierarchy.ranks(level))
     found = []
     for column, name in enumerate(boundary_names(hierarchy, level)):
@@ -156,10 +156,3 @@ def wilson(events: npt.ArrayLike, n: npt.ArrayLike) -> tuple[Array, Array]:
     center = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = _NORMAL_975 / (1 + z2 / count) * np.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
     return np.maximum(0.0, center - half), np.minimum(1.0, center + half)
-
-
-def _checked(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int) -> tuple[Ints, Array]:
-    true, p = class_indices(y_true, hierarchy, level), check_probabilities(probabilities, hierarchy.num_classes(level))
-    if not len(true) == len(p) > 0:
-        raise ParameterError(f"Expected as many labels as rows and at least one, found {len(true)} and {len(p)}.")
-    return true, p

@@ -61,9 +61,9 @@ def mistake_confidence(S: Counts, W: Array) -> Array:
     return divide((S * gentleness).sum((-2, -1)), errors(S), empty=np.inf)
 
 
-def mean_risk(S: Counts, W: Array, outranks: npt.NDArray[np.bool_], *, mild_factor: float = 0.5) -> Array:
+def mean_risk(S: Counts, W: Array, outranks: npt.NDArray[np.bool_]) -> Array:
     """E(Risk): (1/#errors) Σ_{t≠r} g S[t,r] W[t,r], g = 1 if t outranks r, else 0.5; 0 without errors."""
-    factor = np.where(outranks, 1.0, mild_factor) * ~np.eye(W.shape[-1], dtype=bool)
+    factor = np.where(outranks, 1.0, 0.5) * ~np.eye(W.shape[-1], dtype=bool)
     return divide((S * (factor * W)).sum((-2, -1)), errors(S), empty=0.0)
 
 

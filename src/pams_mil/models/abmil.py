@@ -9,7 +9,6 @@ Invariant to the order of the instances.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -40,6 +39,7 @@ class ABMIL(MILModel):
     """
 
     # Of MIL-Lab, whose pretrained AB-MIL is FEATHER; there without a classifier.
+    packs = True  # bags are groups of one softmax
     published_keys: ClassVar[dict[str, str]] = {
         r"patch_embed\.0\.(weight|bias)": r"projection.\1",
         r"global_attn\.attention_a\.0\.(weight|bias)": r"scores.V.\1",
@@ -49,6 +49,7 @@ class ABMIL(MILModel):
         r"global_attn\.module\.3\.(weight|bias)": r"scores.outer.\1",
         r"classifier\.(weight|bias)": r"head.\1",
     }
+    merge_published = staticmethod(merge_gates)
 
     def __init__(
         self,
@@ -66,16 +67,6 @@ class ABMIL(MILModel):
         require_counts(attention_features=attention_features)
         self.projection = Projection(in_features, embedding_features)
         self.scores = AttentionScores(embedding_features, attention_features, gated=gated)
-
-    @staticmethod
-    def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The separate V and U of the original as the one matrix of `AttentionScores`."""
-        return merge_gates(state)
-
-    @property
-    def packs(self) -> bool:
-        """Yes: bags are groups of one softmax."""
-        return True
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Attention-pooled vectors [b, e]."""

@@ -15,7 +15,6 @@ the published 0.7 to 0.3, scaled so that the method keeps its own weight. Invari
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -62,6 +61,7 @@ class ClamSB(MILModel):
         # The SVM instance loss of the original keeps its constants in the checkpoint.
         r"instance_loss_fn\..*": "",
     }
+    merge_published = staticmethod(merge_gates)
 
     def __init__(
         self,
@@ -94,11 +94,6 @@ class ClamSB(MILModel):
     def branches(self) -> int | None:
         """How many attentions there are; None: one for all classes."""
         return None
-
-    @staticmethod
-    def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The separate V and U of the original as the one matrix of `AttentionScores`."""
-        return merge_gates(state)
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Attention-pooled vectors [b, e], and in training the instance loss of the same pass."""

@@ -12,7 +12,6 @@ one class. Not invariant to the order of instances: the random partition follows
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -70,6 +69,7 @@ class DTFD(MILModel):
         head: "linear" or "normalized".
     """
 
+    packs = True  # pseudo-bags are groups already, whosever they are
     published_keys: ClassVar[dict[str, str]] = {
         r"dim_reduction\.fc1\.weight": "projection.weight",
         r"dim_reduction\.resBlocks\.(\d+)\.block\.0\.weight": r"residual.\1.first.weight",
@@ -81,6 +81,7 @@ class DTFD(MILModel):
         r"att_classifier\.attention\.attention_weights\.(weight|bias)": r"tier2_scores.outer.\1",
         r"att_classifier\.classifier\.fc\.(weight|bias)": r"head.\1",
     }
+    merge_published = staticmethod(merge_gates)
 
     def __init__(
         self,
@@ -116,16 +117,6 @@ class DTFD(MILModel):
     def ranks_instances(self) -> bool:
         """Whether instances are ranked by the tier-1 head."""
         return self.distillation != "afs"
-
-    @staticmethod
-    def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The separate V and U of the original as the one matrix of `AttentionScores`."""
-        return merge_gates(state)
-
-    @property
-    def packs(self) -> bool:
-        """Yes: pseudo-bags are groups already, whosever they are."""
-        return True
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Tier-2 vectors [r * b, e] and tier-1 vectors [r * g, e] of all pseudo-bags."""

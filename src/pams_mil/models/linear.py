@@ -30,6 +30,7 @@ class LinearProbe(MILModel):
         head: "linear" or "normalized".
     """
 
+    packs = True  # a mean of rows does not know of other bags
     precision: Tensor
 
     def __init__(
@@ -42,11 +43,6 @@ class LinearProbe(MILModel):
         # Where nothing else has weights, this follows the model to its device and precision.
         self.register_buffer("precision", torch.ones(()), persistent=False)
         self.hidden = None if embedding_features is None else Projection(in_features, embedding_features)
-
-    @property
-    def packs(self) -> bool:
-        """Yes: a mean of rows does not know of other bags."""
-        return True
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """The vectors [b, e]."""

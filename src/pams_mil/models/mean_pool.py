@@ -25,6 +25,8 @@ class MeanPool(MILModel):
         head: "linear" or "normalized".
     """
 
+    packs = True  # the projection does not know of bags
+
     def __init__(
         self, *, in_features: int, num_classes: int, embedding_features: int = 512, head: str = "linear"
     ) -> None:
@@ -32,11 +34,6 @@ class MeanPool(MILModel):
             in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
         )
         self.projection = Projection(in_features, embedding_features)
-
-    @property
-    def packs(self) -> bool:
-        """Yes: the projection does not know of bags."""
-        return True
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Mean vectors [b, e]."""

@@ -55,6 +55,7 @@ class Priority(MILModel):
 
     own_head: ClassVar[bool] = True
     one_tower: ClassVar[bool] = True
+    packs = True  # projection and scores do not know of bags
 
     def __init__(
         self,
@@ -90,11 +91,6 @@ class Priority(MILModel):
     def judges_instances(self) -> bool:
         """With a smooth maximum of scores, every instance has its own."""
         return self.pooling == "smooth_max"
-
-    @property
-    def packs(self) -> bool:
-        """Yes: projection and scores do not know of bags."""
-        return True
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """What the questions are answered from: a vector per question, the mean vector, or the scores themselves."""

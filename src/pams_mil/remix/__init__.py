@@ -5,21 +5,6 @@ generator and returns rows with their origin (`Mixed`). Which bags meet is decid
 Training only: no strategy is ever applied to validation or test bags.
 """
 
-from __future__ import annotations
-
 from pams_mil.lazy import lazy_names
 
-_HOME = {
-    "Mixed": "strategy",
-    "Remix": "strategy",
-    "create_remix": "strategy",
-    "Pair": "pairing",
-    "Pairing": "pairing",
-    "EvidenceSettings": "selection.evidence",
-    "prior_drift": "drift",
-    "score_evidence": "selection.evidence",
-}
-
-__all__ = sorted(_HOME)
-
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

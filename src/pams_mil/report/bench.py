@@ -7,16 +7,14 @@ patients, so a patient who appears in every run counts once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.operating_points import OperatingPoints, operating_points
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions import Predictions, join_predictions
 from pams_mil.evaluate.scores import LevelScores, score
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.hierarchy import ClassHierarchy
@@ -166,9 +164,7 @@ def summarize(
     *,
     reference: str,
     resamples: int = 2000,
-    seed: int = 0,
     missing: dict[str, str] | None = None,
-    progress: Callable[[float], None] | None = None,
 ) -> Bench:
     """Score all runs, pool them, and compare every method with the reference on the same model."""
     if not entries:
@@ -176,20 +172,16 @@ def summarize(
     hierarchy = next(iter(entries[0].runs.values())).hierarchy
     rows: list[Row] = []
     for model in dict.fromkeys(entry.model for entry in entries):
-        rows += _model_rows([entry for entry in entries if entry.model == model], hierarchy, reference, resamples, seed)
-        if progress is not None:
-            progress(len(rows) / len(entries))
+        rows += _model_rows([entry for entry in entries if entry.model == model], hierarchy, reference, resamples)
     return Bench(hierarchy, rows, reference, resamples, dict(missing or {}))
 
 
-def _model_rows(
-    entries: Sequence[Entry], hierarchy: ClassHierarchy, reference: str, resamples: int, seed: int
-) -> list[Row]:
+def _model_rows(entries: Sequence[Entry], hierarchy: ClassHierarchy, reference: str, resamples: int) -> list[Row]:
     pooled = {entry.method: pool(entry.method, entry.runs) for entry in entries}
     comparisons: dict[str, Comparison] = {}
     if reference in pooled and len(pooled) > 1:
         ordered = [pooled[reference], *(p for method, p in pooled.items() if method != reference)]
-        found = compare_all(ordered, seed=seed, resamples=resamples)
+        found = compare_all(ordered, resamples=resamples)
         comparisons = {comparison.candidate: comparison for comparison in found}
     return [
         Row(
@@ -197,12 +189,12 @@ def _model_rows(
             method=entry.method,
             repetitions=tuple(entry.runs),
             spreads=_spreads(entry, hierarchy),
-            pooled=score(pooled[entry.method], seed=seed, resamples=resamples),
+            pooled=score(pooled[entry.method], resamples=resamples),
             comparison=comparisons.get(entry.method),
             least_urgent_right=SeedSpread.of([_least_urgent_right(run) for run in entry.runs.values()]),
             severity_auc=_severity_aucs(entry),
             epochs=entry.epochs,
-            points=operating_points(pooled[entry.method], seed=seed, resamples=resamples),
+            points=operating_points(pooled[entry.method], resamples=resamples),
         )
         for entry in entries
     ]
@@ -210,22 +202,13 @@ def _model_rows(
 
 def pool(name: str, runs: dict[str, Predictions]) -> Predictions:
     """All runs of a row as one: every slide once per run, patients as they are."""
-    parts = list(runs.values())
-    scored = all(part.probabilities is not None for part in parts)
+    slides = [f"{slide} ({run})" for run, part in runs.items() for slide in part.slide_ids]
+    patients = [p for part in runs.values() for p in (part.slide_ids if part.patient_ids is None else part.patient_ids)]
+    all_runs = join_predictions(name, list(runs.values()))
     return Predictions(
-        name=name,
-        hierarchy=parts[0].hierarchy,
-        slide_ids=[f"{slide} ({run})" for run, part in runs.items() for slide in part.slide_ids],
-        target=np.concatenate([part.target for part in parts]),
-        predicted=np.concatenate([part.predicted for part in parts]),
-        probabilities=np.concatenate([part.probabilities for part in parts if part.probabilities is not None])
-        if scored
-        else None,
-        patient_ids=[
-            patient for part in parts for patient in (part.slide_ids if part.patient_ids is None else part.patient_ids)
-        ],
+        name, all_runs.hierarchy, slides, all_runs.target, all_runs.predicted, all_runs.probabilities, patients,
         layout="PAMS",
-    )
+    )  # fmt: skip
 
 
 def _spreads(entry: Entry, hierarchy: ClassHierarchy) -> dict[tuple[int, str], SeedSpread]:

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from pams_mil import atomic
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.table import FACTS
-from pams_mil.report import figures
+from pams_mil.report import bench_charts, svg
 from pams_mil.report import text_tables as tables
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
 from pams_mil.report.curve_chart import CurveSeries, curve_chart
@@ -21,29 +22,31 @@ from pams_mil.report.page import environment
 MOST_BANDS = 2
 """With more curves than this the bands are left out."""
 
-_COLORS = """<style>
-svg { font: 12px system-ui, sans-serif; --ink: #1b1f24; --dim: #667079; --line: #dfe3e8; background: #fff; }
-text { fill: var(--ink); } .dim { fill: var(--dim); } .mid { text-anchor: middle; } .end { text-anchor: end; }
-.grid { stroke: var(--line); } .s0 { fill: #1f6fb2; } .s1 { fill: #c4420a; } .s2 { fill: #1a8a6b; }
-.s3 { fill: #8c4fa3; } .s4 { fill: #a07a00; } .s5 { fill: #5b6770; }
-</style>"""
-
 
 def write_bench(bench: Bench, out: Path | str) -> list[Path]:
     """Write everything; returns the files."""
     out = Path(out)
+    atomic.write_text(out / "report.html", bench_page(bench))
+    pictures = [f"{name}.svg" for name in write_pareto(bench, out)]
+    return [out / name for name in ("report.html", *write_tables(bench, out), *pictures)]
+
+
+def write_tables(bench: Bench, out: Path) -> tuple[str, ...]:
+    """Write the tables as Markdown, CSV, LaTeX and JSON; returns their names."""
     rows = list(tables.csv_rows(bench))
     atomic.write_text(out / "table.md", operating_markdown(bench) + tables.markdown(bench))
     atomic.write_csv(out / "table.csv", [str(cell) for cell in rows[0]], rows[1:])
     atomic.write_text(out / "table.tex", tables.latex(bench))
     atomic.write_json(out / "bench.json", bench.to_json())
-    atomic.write_text(out / "report.html", bench_page(bench))
-    files = ["report.html", "table.md", "table.csv", "table.tex", "bench.json"]
-    for number, model in enumerate(bench.models):
-        name = "pareto.svg" if number == 0 else f"pareto_{number + 1}.svg"
-        atomic.write_text(out / name, _standalone(str(_pareto(bench, model))))
-        files.append(name)
-    return [out / name for name in files]
+    return ("table.md", "table.csv", "table.tex", "bench.json")
+
+
+def write_pareto(bench: Bench, out: Path) -> dict[str, str]:
+    """Write accuracy against mildness of mistakes, one SVG per model; the model of every file, named without `.svg`."""
+    models = {"pareto" if not number else f"pareto_{number + 1}": model for number, model in enumerate(bench.models)}
+    for name, model in models.items():
+        atomic.write_text(out / f"{name}.svg", svg.standalone(_pareto(bench, model)))
+    return models
 
 
 def bench_page(bench: Bench) -> str:
@@ -58,7 +61,7 @@ def bench_page(bench: Bench) -> str:
             columns=(*TABLE, *EXTRA),
             finest=finest,
             caption=tables.caption(bench),
-            missed={model: figures.missed_urgency(_bars(bench.of_model(model))) for model in bench.models},
+            missed={model: bench_charts.missed_urgency(_bars(bench.of_model(model))) for model in bench.models},
             pareto={model: _pareto(bench, model) for model in bench.models},
             spread=tables.spread_text,
             operating={model: operating_rows(bench, model) for model in bench.models},
@@ -91,25 +94,19 @@ def _epochs(rows: list[Row]) -> object:
     return epoch_charts(series) if series else ""
 
 
-def _bars(rows: list[Row]) -> list[figures.Bar]:
+def _bars(rows: list[Row]) -> list[bench_charts.Bar]:
     bars = []
     for row in rows:
         scores = row.pooled[-1]
         low, high = scores.intervals.get("under_call_rate", (float("nan"),) * 2)
-        bars.append(figures.Bar(row.method, scores.values["under_call_rate"], low, high))
+        bars.append(bench_charts.Bar(row.method, scores.values["under_call_rate"], low, high))
     return bars
 
 
-def _pareto(bench: Bench, model: str) -> object:
+def _pareto(bench: Bench, model: str) -> Markup:
     finest = bench.hierarchy.num_levels - 1
     points = [
-        figures.Point(row.method, row.spreads[finest, "acc"].mean, row.spreads[finest, "asmc"].mean)
+        bench_charts.Point(row.method, row.spreads[finest, "acc"].mean, row.spreads[finest, "asmc"].mean)
         for row in bench.of_model(model)
     ]
-    return figures.pareto(points, FACTS["acc"].label, f"{FACTS['asmc'].label}, milder mistakes")
-
-
-def _standalone(svg: str) -> str:
-    """The chart as a file of its own, with the colors that the page would give it."""
-    head, _, rest = svg.partition(">")
-    return head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + ">" + _COLORS + rest
+    return bench_charts.pareto(points, FACTS["acc"].label, f"{FACTS['asmc'].label}, milder mistakes")

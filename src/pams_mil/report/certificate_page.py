@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify.calls import Dial, dial_of
@@ -14,6 +14,7 @@ from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
 from pams_mil.evaluate.certify.make import calibration_digest, rates
 from pams_mil.evaluate.certify.miss_losses import Unit, miss_losses
 from pams_mil.evaluate.predictions import Predictions
+from pams_mil.report import svg
 from pams_mil.report.page import environment
 
 Point = tuple[float, float, float]
@@ -55,7 +56,7 @@ def operating_points(dial: Dial, unit: Unit) -> list[Point]:
     """False alarms and missed urgency of the calibration patients wherever either changes, least urgent dial first."""
     counted = dial.as_unit(unit)
     misses = miss_losses(dial.reach, dial.rank, dial.patient, unit=unit)
-    weight = np.ones(len(counted.rank)) if unit == "rate" else counted.weight
+    weight = counted.weight(unit)
     beyond = np.concatenate([counted.reach, np.full((len(counted.reach), 1), np.inf)], axis=1)
     exceed = beyond[np.arange(len(beyond)), counted.rank + 1]
     order = np.argsort(exceed, kind="stable")
@@ -71,40 +72,25 @@ def operating_points(dial: Dial, unit: Unit) -> list[Point]:
 
 def _chart(certificate: Certificate, points: Sequence[Point], dial: Dial) -> Markup:
     """Missed urgency over false alarms along the dial, with the certified point and the model's own call."""
-    left, right, top, bottom, width, height = 56, 24, 16, 44, 520, 360
     most_x = _round_up(max([certificate.certified.false_alarms, *(x for _, x, _ in points)]))
     most_y = _round_up(max(y for _, _, y in points))
-
-    def at(x: float, y: float) -> tuple[float, float]:
-        return left + x / most_x * (width - left - right), height - bottom - y / most_y * (height - top - bottom)
-
-    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="missed urgency over false alarms">']
-    for step in range(5):
-        x, _ = at(step / 4 * most_x, 0)
-        _, y = at(0, step / 4 * most_y)
-        parts.append(f'<path d="M{x:.1f} {top}V{height - bottom}M{left} {y:.1f}H{width - right}" class="grid"/>')
-        parts.append(f'<text x="{x:.1f}" y="{height - bottom + 17}" class="mid dim">{25 * step * most_x:.0f}</text>')
-        parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" class="end dim">{25 * step * most_y:.0f}</text>')
-    parts.append(f'<text x="{(left + width - right) / 2}" y="{height - 8}" class="mid">false alarms, %</text>')
-    parts.append(f'<text transform="translate(14 {height / 2}) rotate(-90)" class="mid">missed urgency, %</text>')
+    plane = svg.Plane(520, 360, (0.0, most_x), (0.0, most_y))
+    xs, ys = ([quarter / 4 * most for quarter in range(5)] for most in (most_x, most_y))
+    parts = plane.axes(xs, ys, ("false alarms, %", "missed urgency, %"))
     whole = next((promise.alpha for promise in certificate.promises if promise.name is None), None)
     if whole is not None and whole <= most_y:
-        _, y = at(0, whole)
-        parts.append(f'<path d="M{left} {y:.1f}H{width - right}" stroke="var(--severe)" stroke-dasharray="5 4"/>')
-        parts.append(f'<text x="{width - right}" y="{y - 5:.1f}" class="end severe-text">α = {100 * whole:g} %</text>')
-    line = " ".join("{:.1f},{:.1f}".format(*at(x, y)) for _, x, y in points)
-    parts.append(f'<polyline points="{line}" fill="none" stroke="var(--s0)" stroke-width="2"/>')
+        start, (x, y) = plane.at(0, whole), plane.at(most_x, whole)
+        parts.append(svg.line(start, (x, y), "severe-line", ' stroke-dasharray="5 4"'))
+        parts.append(svg.text(x, y - 5, f"α = {100 * whole:g} %", "end severe-text"))
+    parts.append(svg.polyline([plane.at(x, y) for _, x, y in points], "curve s0"))
     for kappa in MARKED:
-        x, y = at(*_at_kappa(dial, kappa, certificate.unit))
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="var(--dim)"/>')
-        parts.append(f'<text x="{x + 6:.1f}" y="{y - 5:.1f}" class="dim">{kappa:g}</text>')
-    x, y = at(certificate.certified.false_alarms, certificate.certified.missed)
+        x, y = plane.at(*_at_kappa(dial, kappa, certificate.unit))
+        parts += [svg.dot((x, y), 3, "dim"), svg.text(x + 6, y - 5, f"{kappa:g}", "dim")]
+    x, y = plane.at(certificate.certified.false_alarms, certificate.certified.missed)
     label = "κ = ∞" if math.isinf(certificate.kappa) else f"certified, κ = {certificate.kappa:.3g}"
-    side = "end" if x > 0.6 * width else ""
-    parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" class="severe"/>')
-    parts.append(f'<text x="{x + (-11 if side else 11):.1f}" y="{y - 24:.1f}" class="{side}">{escape(label)}</text>')
-    parts.append("</svg>")
-    return Markup("".join(parts))  # noqa: S704  numbers and escaped text only
+    side, shift = ("end", -11) if x > 0.6 * plane.width else ("", 11)
+    parts += [svg.dot((x, y), 7, "severe"), svg.text(x + shift, y - 24, label, side)]
+    return svg.picture(plane.width, plane.height, "missed urgency over false alarms", parts)
 
 
 def _round_up(share: float) -> float:

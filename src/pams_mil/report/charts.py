@@ -1,14 +1,13 @@
-"""Small charts as inline SVG that follow the page's light or dark colors through CSS classes.
-
-Everything here is plain geometry on numbers and escaped text; no scripts, no network, no fonts to load.
-"""
+"""Charts of an audit: how far mistakes lie, where they point, and the metrics of all models at once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
+
+from pams_mil.report import svg
 
 Series = tuple[str, Sequence[float]]
 
@@ -17,23 +16,20 @@ def diverging_bars(under: Sequence[int], over: Sequence[int]) -> Markup:
     """Mistakes by distance: missed urgency to the left, false alarms to the right, one row per distance from 1."""
     row, label, half, top = 26, 46, 200, 28
     most = max([1, *under, *over])
-    height = top + row * len(under) + 6
     center = half + label
     parts = [
-        f'<svg viewBox="0 0 {2 * half + 2 * label} {height}" role="img" aria-label="mistakes by distance">',
-        f'<text x="{center - 26}" y="16" class="end severe-text">missed urgency</text>',
-        f'<text x="{center + 26}" y="16" class="over-text">false alarms</text>',
+        svg.text(center - 26, 16, "missed urgency", "end severe-text"),
+        svg.text(center + 26, 16, "false alarms", "over-text"),
     ]
     for position, (low, high) in enumerate(zip(under, over, strict=True)):
         y = top + position * row
         width_low, width_high = low / most * (half - 26), high / most * (half - 26)
-        parts.append(f'<text x="{center}" y="{y + 15}" class="mid dim">{position + 1}</text>')
-        parts.append(_bar(center - 16 - width_low, y + 3, width_low, "severe"))
-        parts.append(_bar(center + 16, y + 3, width_high, "over"))
-        parts.append(f'<text x="{center - 22 - width_low:.1f}" y="{y + 15}" class="end">{low or ""}</text>')
-        parts.append(f'<text x="{center + 22 + width_high:.1f}" y="{y + 15}">{high or ""}</text>')
-    parts.append("</svg>")
-    return Markup("".join(parts))  # noqa: S704  numbers and constants only
+        parts.append(svg.text(center, y + 15, str(position + 1), "mid dim"))
+        parts.append(svg.bar(center - 16 - width_low, y + 3, width_low, 18, "severe"))
+        parts.append(svg.bar(center + 16, y + 3, width_high, 18, "over"))
+        parts.append(svg.text(center - 22 - width_low, y + 15, str(low or ""), "end"))
+        parts.append(svg.text(center + 22 + width_high, y + 15, str(high or "")))
+    return svg.picture(2 * center, top + row * len(under) + 6, "mistakes by distance", parts)
 
 
 def expected_class(
@@ -56,63 +52,52 @@ def expected_class(
         return left + (number - 1) / max(1, count - 1) * width
 
     height = top + row * count + 8
-    parts = [f'<svg viewBox="0 0 {left + width + 40} {height}" role="img" aria-label="expected class of errors">']
-    for number in range(count):
-        tick = x(number + 1)
-        parts.append(f'<line x1="{tick:.1f}" x2="{tick:.1f}" y1="{top - 8}" y2="{height - 8}" class="grid"/>')
-        parts.append(f'<text x="{tick:.1f}" y="{top - 14}" class="mid dim">{escape(short(classes[number], 7))}</text>')
+    parts = []
+    for number, name in enumerate(classes, 1):
+        parts.append(svg.line((x(number), top - 8), (x(number), height - 8)))
+        parts.append(svg.text(x(number), top - 14, svg.short(name, 7), "mid dim"))
     for position, (label, value) in enumerate(zip(names or classes, expected, strict=True)):
         y = top + position * row + 12
         true = x(position + 1)
-        parts.append(f'<text x="{left - 14}" y="{y + 4}" class="end">{escape(short(label, 27))}</text>')
-        parts.append(f'<rect x="{true - 1.5:.1f}" y="{y - 9}" width="3" height="18" class="truth"/>')
+        parts.append(svg.text(left - 14, y + 4, svg.short(label, 27), "end"))
+        parts.append(svg.bar(true - 1.5, y - 9, 3, 18, "truth"))
         if math.isfinite(value):
             nearest = ranks[min(count - 1, max(0, round(value) - 1))]
             tied = nearest == ranks[position]
             side = "tied" if tied else "severe" if value < position + 1 else "over"
-            parts.append(f'<line x1="{true:.1f}" x2="{x(value):.1f}" y1="{y}" y2="{y}" class="{side}-line"/>')
-            parts.append(f'<circle cx="{x(value):.1f}" cy="{y}" r="6" class="{side}"/>')
+            parts.append(svg.line((true, y), (x(value), y), f"{side}-line"))
+            parts.append(svg.dot((x(value), y), 6, side))
         else:
             why = "no errors" if slides[position] else "no slides"
-            parts.append(f'<text x="{true + 8:.1f}" y="{y + 4}" class="dim">{why}</text>')
-    parts.append("</svg>")
-    return Markup("".join(parts))  # noqa: S704  text is escaped above
+            parts.append(svg.text(true + 8, y + 4, why, "dim"))
+    return svg.picture(left + width + 40, height, "expected class of errors", parts)
 
 
-def radar(axes: Sequence[str], series: Sequence[Series]) -> Markup:
-    """Metrics from 0 (center) to 1 (rim), one polygon per model; an undefined value is drawn at the center."""
-    radius, cx, cy = 120, 260, 150
-    parts = [f'<svg viewBox="0 0 {2 * cx} {2 * cy + 6}" role="img" aria-label="radar of the metrics">']
+def radar(axes: Sequence[str], series: Sequence[Series], *, legend: bool = False) -> Markup:
+    """Metrics from 0 (center) to 1 (rim), one polygon per model; an undefined value is drawn at the center.
 
-    def point(axis: int, value: float) -> tuple[float, float]:
+    A page has a legend of its own; with `legend` the names stand below the picture.
+    """
+    radius, cx, cy, row = 120, 260, 150, 20
+    height = 2 * cy + 6
+
+    def point(axis: int, value: float) -> svg.Place:
         angle = 2 * math.pi * axis / len(axes) - math.pi / 2
         return cx + radius * value * math.cos(angle), cy + radius * value * math.sin(angle)
 
-    def polygon(values: Sequence[float]) -> str:
-        return " ".join("{:.1f},{:.1f}".format(*point(axis, value)) for axis, value in enumerate(values))
+    def corners(values: Sequence[float]) -> list[svg.Place]:
+        return [point(axis, value) for axis, value in enumerate(values)]
 
-    for ring in (0.25, 0.5, 0.75, 1.0):
-        parts.append(f'<polygon points="{polygon([ring] * len(axes))}" class="grid-shape"/>')
+    parts = [svg.polygon(corners([ring] * len(axes)), "grid-shape") for ring in (0.25, 0.5, 0.75, 1.0)]
     for axis, label in enumerate(axes):
         x, y = point(axis, 1.14)
         anchor = "mid" if abs(x - cx) < 8 else ("end" if x < cx else "")
-        parts.append(f'<text x="{x:.1f}" y="{y + 4:.1f}" class="{anchor}">{escape(label)}</text>')
+        parts.append(svg.text(x, y + 4, label, anchor))
     for number, (name, values) in enumerate(series):
         clipped = [min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0 for value in values]
-        title = f"<title>{escape(name)}</title>"
-        parts.append(f'<polygon points="{polygon(clipped)}" class="series s{number % 6}">{title}</polygon>')
-    parts.append("</svg>")
-    return Markup("".join(parts))  # noqa: S704  text is escaped above
-
-
-def short(text: str, most: int) -> str:
-    """Text cut to `most` characters.
-
-    >>> short("Adenocarcinoma", 8)
-    'Adenoca…'
-    """
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _bar(x: float, y: float, width: float, kind: str) -> str:
-    return f'<rect x="{x:.1f}" y="{y}" width="{max(0.0, width):.1f}" height="18" rx="2" class="{kind}"/>'
+        parts.append(svg.polygon(corners(clipped), f"series s{number % 6}", name))
+        if legend:
+            parts.append(svg.dot((cx - 60, height + row / 2), 5, f"s{number % 6}"))
+            parts.append(svg.text(cx - 48, height + row / 2 + 4, name))
+            height += row
+    return svg.picture(2 * cx, height, "radar of the metrics", parts)

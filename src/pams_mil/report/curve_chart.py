@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from markupsafe import Markup, escape
+import numpy.typing as npt
+from markupsafe import Markup
 
 from pams_mil.evaluate.operating_points import OperatingPoints
 from pams_mil.metrics.operating import constant_hull
+from pams_mil.report import svg
 
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 560, 400, 56, 14, 14, 46
+Array = npt.NDArray[np.float64]
+
 MOST_DRAWN = 300
 MARKED_KAPPAS = (2.0, 5.0, 10.0)
 
@@ -31,67 +34,44 @@ def curve_chart(series: Sequence[CurveSeries], shares: Sequence[float]) -> Marku
     across = max(1e-9, float(alarms.max()), *(one.decided[1] for one in series))
     up = max(1e-9, float(missed.max()), *(one.decided[0] for one in series))
 
-    def place(lost: float, raised: float) -> tuple[float, float]:
-        x = LEFT + raised / across * (WIDTH - LEFT - RIGHT)
-        return x, HEIGHT - BOTTOM - lost / up * (HEIGHT - TOP - BOTTOM)
+    plane = svg.Plane(560, 400, (0.0, across), (0.0, up))
 
-    def path(lost: Sequence[float], raised: Sequence[float]) -> str:
-        places = (place(u, o) for u, o in zip(lost, raised, strict=True))
-        return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    def place(lost: float, raised: float) -> svg.Place:
+        return plane.at(raised, lost)
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="missed urgency against false alarms">']
-    parts += _axes(across, up)
-    parts.append(f'<polyline points="{path(missed.tolist(), alarms.tolist())}" class="chance"/>')
+    def path(lost: Array, raised: Array) -> list[svg.Place]:
+        return [place(u, o) for u, o in zip(lost.tolist(), raised.tolist(), strict=True)]
+
+    names, css = ("false alarms, % of slides", "missed urgency, % of slides"), ("over-text", "severe-text")
+    parts = [*plane.axes(_steps(across), _steps(up), names, css=css), svg.polyline(path(missed, alarms), "chance")]
     for number, one in enumerate(series):
         if one.points is not None and one.points.band is not None:
             band = one.points.band
-            there = path(band.low.tolist(), band.false_alarms.tolist())
-            back = path(np.minimum(band.high, up)[::-1].tolist(), band.false_alarms[::-1].tolist())
-            parts.append(f'<polygon points="{there} {back}" class="band s{number % 6}"/>')
+            there = path(band.low, band.false_alarms)
+            back = path(np.minimum(band.high, up)[::-1], band.false_alarms[::-1])
+            parts.append(svg.polygon([*there, *back], f"band s{number % 6}"))
     for number, one in reversed(list(enumerate(series))):  # of equal curves the first is seen
         if one.points is not None:
             curve = one.points.curve
             kept = np.unique(np.linspace(0, len(curve.kappa) - 1, MOST_DRAWN).round().astype(np.int64))
-            line, name = path(curve.missed[kept].tolist(), curve.false_alarms[kept].tolist()), escape(one.name)
-            parts.append(f'<polyline points="{line}" class="curve s{number % 6}"><title>{name}</title></polyline>')
+            line = path(curve.missed[kept], curve.false_alarms[kept])
+            parts.append(svg.polyline(line, f"curve s{number % 6}", one.name))
     for number, one in enumerate(series):
-        style, name = f"s{number % 6}", escape(one.name)
+        style = f"s{number % 6}"
         if one.points is not None:
             for kappa in MARKED_KAPPAS:
-                x, y = place(*one.points.curve.at(kappa))
-                title = f"<title>{name}, κ = {kappa:g}</title>"
-                parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" class="{style}">{title}</circle>')
-            x, y = place(*one.points.argmax)
-            title = f"<title>{name}, most probable class (κ = 1)</title>"
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5.5" class="open {style}">{title}</circle>')
-        x, y = place(*one.decided)
-        title = f"<title>{name}, as decided in the file: {_percent(*one.decided)}</title>"
-        parts.append(f'<path d="M{x - 4:.1f} {y - 4:.1f} h8 v8 h-8 z" class="{style}">{title}</path>')
-    parts.append("</svg>")
-    return Markup("".join(parts))  # noqa: S704  text is escaped above
+                parts.append(svg.dot(place(*one.points.curve.at(kappa)), 2.5, style, f"{one.name}, κ = {kappa:g}"))
+            title = f"{one.name}, most probable class (κ = 1)"
+            parts.append(svg.dot(place(*one.points.argmax), 5.5, f"open {style}", title))
+        title = f"{one.name}, as decided in the file: {_percent(*one.decided)}"
+        parts.append(svg.square(place(*one.decided), 8, style, title))
+    return svg.picture(plane.width, plane.height, "missed urgency against false alarms", parts)
 
 
-def _axes(across: float, up: float) -> list[str]:
-    parts = []
-    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    for share in np.arange(0.0, across + 1e-9, _step(across)):
-        x = LEFT + share / across * (right - LEFT)
-        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}" class="grid"/>')
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" class="mid dim">{100 * share:.0f}</text>')
-    for share in np.arange(0.0, up + 1e-9, _step(up)):
-        y = bottom - share / up * (bottom - TOP)
-        parts.append(f'<line x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" class="end dim">{100 * share:.0f}</text>')
-    middle = (TOP + bottom) / 2
-    center = f'x="{(LEFT + right) / 2:.0f}" y="{HEIGHT - 8}"'
-    parts.append(f'<text {center} class="mid over-text">false alarms, % of slides</text>')
-    turned = f'transform="rotate(-90 14 {middle:.0f})"'
-    parts.append(f'<text x="14" y="{middle:.0f}" class="mid severe-text" {turned}>missed urgency, % of slides</text>')
-    return parts
-
-
-def _step(most: float) -> float:
-    return next((step for step in (0.01, 0.02, 0.05, 0.1) if most / step <= 10), 0.1)
+def _steps(most: float) -> list[float]:
+    """Round shares from 0, about ten of them."""
+    step = next((step for step in (0.01, 0.02, 0.05, 0.1) if most / step <= 10), 0.1)
+    return [float(share) for share in np.arange(0.0, most + 1e-9, step)]
 
 
 def _percent(missed: float, alarms: float) -> str:

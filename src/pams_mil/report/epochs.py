@@ -10,7 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
+
+from pams_mil.report import svg
 
 SHOWN = {
     "severity_auc": ("severity_auc", "severity AUC"),
@@ -18,7 +20,7 @@ SHOWN = {
     "false_alarms": ("over_call_rate", "false alarms"),
 }
 """By the name in JSON: the metric in a run's `metrics.csv`, there with `val_` before it, and its name on the page."""
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 230, 40, 10, 26, 34
+WIDTH, HEIGHT = 360, 250
 STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25)
 
 
@@ -61,32 +63,18 @@ def epoch_charts(series: Sequence[tuple[int, str, Epochs]]) -> Markup:
 def _chart(title: str, lines: Sequence[tuple[int, str, Sequence[float]]]) -> Markup:
     values = [value for _, _, line in lines for value in line if math.isfinite(value)] or [0.0, 1.0]
     step = next(size for size in (*STEPS, 1.0) if max(values) - min(values) <= 5 * size)
-    low, high = math.floor(min(values) / step), math.ceil(max(values) / step + 1e-9)
-    high = max(high, low + 1)
+    low = math.floor(min(values) / step)
+    high = max(low + 1, math.ceil(max(values) / step))
     last = max([2, *(len(line) for _, _, line in lines)])
-    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-
-    def x(epoch: int) -> float:
-        return LEFT + (epoch - 1) / (last - 1) * (right - LEFT)
-
-    def y(value: float) -> float:
-        return bottom - (value / step - low) / (high - low) * (bottom - TOP)
-
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title} by epoch">']
-    parts.append(f'<text x="{LEFT}" y="14">{title}, %</text>')
-    for tick in range(low, high + 1):
-        at = y(tick * step)
-        parts.append(f'<line x1="{LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}" class="grid"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" class="end dim">{100 * tick * step:.0f}</text>')
+    plane = svg.Plane(WIDTH, HEIGHT, (1.0, float(last)), (low * step, high * step))
+    parts = plane.axes((), [tick * step for tick in range(low, high + 1)], ("epoch", f"{title}, %"))
     for epoch in sorted({1, (1 + last) // 2, last}):
-        parts.append(f'<text x="{x(epoch):.1f}" y="{bottom + 16}" class="mid dim">{epoch}</text>')
-    parts.append(f'<text x="{(LEFT + right) / 2:.0f}" y="{HEIGHT - 4}" class="mid dim">epoch</text>')
+        x, y = plane.at(epoch, low * step)
+        parts.append(svg.text(x, y + 17, str(epoch), "mid dim"))
     for number, method, line in reversed(lines):  # of equal lines the first is seen
-        points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in enumerate(line, 1) if math.isfinite(value))
-        name = f"<title>{escape(method)}</title>"
-        parts.append(f'<polyline points="{points}" class="curve s{number % 6}">{name}</polyline>')
-    parts.append("</svg>")
-    return Markup("".join(parts))  # noqa: S704  text is escaped above
+        places = [plane.at(epoch, value) for epoch, value in enumerate(line, 1) if math.isfinite(value)]
+        parts.append(svg.polyline(places, f"curve s{number % 6}", method))
+    return svg.picture(WIDTH, HEIGHT, f"{title} by epoch", parts)
 
 
 def _mean(cells: Sequence[str]) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from pams_mil.evaluate.audit import Audit
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.report.charts import short
+from pams_mil.report import svg
 from pams_mil.report.page import environment
 
 PLACES = {
@@ -109,22 +109,18 @@ def score_chart(scores: Sequence[Mapping[str, Any]], chosen: str, reference: str
         return float(left + (value - low) / span * width)
 
     height = top + row * len(scores) + 8
-    parts = [f'<svg viewBox="0 0 {left + width + 60} {height}" role="img" aria-label="severity AUC of the recipes">']
-    for step in range(3):
-        value = low + step / 2 * span
-        parts.append(f'<line x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{top - 6}" y2="{height - 8}" class="grid"/>')
-        parts.append(f'<text x="{x(value):.1f}" y="{top - 12}" class="mid dim">{100 * value:.1f}</text>')
+    parts = []
+    for value in (low, low + span / 2, low + span):
+        parts.append(svg.line((x(value), top - 6), (x(value), height - 8)))
+        parts.append(svg.text(x(value), top - 12, f"{100 * value:.1f}", "mid dim"))
     for place, score in enumerate(scores):
         y = top + place * row + 10
         name, value, error = score["recipe"], score["severity_auc"], score["standard_error"]
         style = "s1" if name == chosen else "s0" if score["within_one_standard_error"] else "s5"
         mark = " (reference)" if name == reference else ""
-        label = escape(short(f"{name}{mark}", 36))
         weight = ' style="font-weight:700"' if name == chosen else ""
-        parts.append(f'<text x="{left - 12}" y="{y + 4}" class="end"{weight}>{label}</text>')
-        ends = f'x1="{x(value - error):.1f}" x2="{x(value + error):.1f}" y1="{y}" y2="{y}"'
-        parts.append(f'<line {ends} class="{style}" stroke-width="1.5"/>')
-        parts.append(f'<circle cx="{x(value):.1f}" cy="{y}" r="4.5" class="{style}"/>')
-        parts.append(f'<text x="{left + width + 10}" y="{y + 4}">{100 * value:.1f}</text>')
-    parts.append("</svg>")
-    return Markup("".join(parts))  # noqa: S704  text is escaped above
+        parts.append(svg.text(left - 12, y + 4, svg.short(f"{name}{mark}", 36), "end", weight))
+        parts.append(svg.line((x(value - error), y), (x(value + error), y), style, ' stroke-width="1.5"'))
+        parts.append(svg.dot((x(value), y), 4.5, style))
+        parts.append(svg.text(left + width + 10, y + 4, f"{100 * value:.1f}"))
+    return svg.picture(left + width + 60, height, "severity AUC of the recipes", parts)

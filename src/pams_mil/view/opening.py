@@ -143,7 +143,7 @@ def _table(path: Path, hierarchy: ClassHierarchy, asked: Asked, tell: Progress) 
 
 def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, tell: Progress) -> Predictions:
     """The run's predictions as stored; made now where there are none or another table is given."""
-    from pams_mil.engine.prediction.predict import predict  # noqa: PLC0415
+    from pams_mil.engine.prediction.predict import predict, predict_own  # noqa: PLC0415
     from pams_mil.engine.run.folder import RunFolder  # noqa: PLC0415
 
     folder = RunFolder(run.path)
@@ -157,12 +157,8 @@ def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, tell: Pr
     if asked.manifest is not None:
         found = predict([run.path], asked.manifest, features=asked.features, **options)
     else:
-        data = folder.config().data
-        found = predict(
-            [run.path], data.manifest, split=asked.split, features=asked.features or _run_features(run),
-            columns=data.columns or None, fold=data.fold, splits=data.splits, clini=data.clini,
-            patients_are_slides=data.patients_are_slides, merge_cases=data.merge_cases, **options,
-        )  # fmt: skip
+        features = asked.features or _run_features(run)
+        found = predict_own([run.path], folder.config().data, split=asked.split, features=features, **options)
     return Predictions(
         name=run.path.name, hierarchy=hierarchy, slide_ids=found.names, target=found.targets,
         predicted=found.probabilities[-1].argmax(1), probabilities=found.probabilities[-1],

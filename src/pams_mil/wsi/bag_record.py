@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import h5py
 from pams_mil import atomic
 from pams_mil.data.bags.bag import Bag
 from pams_mil.data.bags.bag_file import write_bag
+from pams_mil.digests import text_digest
 from pams_mil.errors import BagError
 
 ATTRIBUTE = "pams_extraction"
@@ -56,7 +56,7 @@ def write_extracted(path: Path, bag: Bag, record: ExtractionRecord) -> None:
     with atomic.replacing(path, verify=lambda part: _verify(part, text)) as part:
         write_bag(part, bag)
         with h5py.File(part, "r+") as file:
-            file.attrs[ATTRIBUTE] = json.dumps({"digest": _digest(text), "record": text})
+            file.attrs[ATTRIBUTE] = json.dumps({"digest": text_digest(text), "record": text})
 
 
 def read_record(path: Path) -> ExtractionRecord | None:
@@ -67,7 +67,7 @@ def read_record(path: Path) -> ExtractionRecord | None:
             if stored is None:
                 return None
             content = json.loads(stored)
-            if content["digest"] != _digest(content["record"]):
+            if content["digest"] != text_digest(content["record"]):
                 raise ValueError("its record does not match its digest")
             values = json.loads(content["record"])
             values["counts"] = CellCounts(**values["counts"])
@@ -81,7 +81,3 @@ def _verify(part: Path, text: str) -> None:
     record = read_record(part)
     if record is None or json.dumps(record.to_json(), sort_keys=True) != text:
         raise BagError(f"{part} does not hold the record that was written to it; is the disk failing?")
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

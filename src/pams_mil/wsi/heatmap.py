@@ -115,11 +115,9 @@ class Region:
     color: tuple[int, int, int]
 
 
-def write_geojson(
-    path: Path | str, tiles: Heatmap | None, measurements: Mapping[str, Values], regions: Sequence[Region] = ()
-) -> None:
-    """Write tiles as QuPath detections with named measurements, and regions as annotations, one object at a time."""
-    pieces = geojson_pieces(tiles, measurements, regions)
+def write_geojson(path: Path | str, tiles: Heatmap, measurements: Mapping[str, Values]) -> None:
+    """Write tiles as QuPath detections with named measurements, one object at a time."""
+    pieces = geojson_pieces(tiles, measurements)
     with atomic.replacing(path) as part, part.open("w", encoding="utf-8") as file:
         file.writelines(pieces)
 

@@ -13,10 +13,10 @@ from pams_mil.data.bags.stated_origin import STATED
 from pams_mil.errors import ConfigError, SlideError
 from pams_mil.wsi.dicom_series import dicom_slides
 from pams_mil.wsi.encoders.encoder import EncoderOptions, create_encoder
-from pams_mil.wsi.extract import BAG_FOLDER, Watcher, extract
+from pams_mil.wsi.extract import BAG_FOLDER, extract
 from pams_mil.wsi.slide_kind import is_ome_zarr
 from pams_mil.wsi.slide_sources import READABLE_SUFFIXES, SlideSource
-from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+from pams_mil.wsi.tile_settings import TileSettings
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,6 @@ def bags_for_run(
     *,
     encoder: str | None = None,
     options: EncoderOptions | None = None,
-    work: WorkSettings | None = None,
-    watcher: Watcher | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> ReadyBags:
     """Bags of these slides below `out`, made as `made` says: encoder, mpp and tile_px of the training features.
@@ -79,7 +77,7 @@ def bags_for_run(
     if made.get("encoder") not in (None, network.name):
         raise ConfigError(f"The run was trained on features of {made['encoder']}, not of {network.name}.")
     settings = TileSettings(mpp=float(made["mpp"]), tile_px=int(made["tile_px"]))
-    outcome = extract(sources, out, network, settings, work, watcher)
+    outcome = extract(sources, out, network, settings)
     if outcome.failed:
         raise SlideError("; ".join(message for _, _, message in outcome.failed.values()))
     manifest = out / "slides.csv"

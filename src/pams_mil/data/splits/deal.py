@@ -21,6 +21,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 _MOST_EXCHANGED = 240  # patients; beyond, the greedy deal is already even
 _MOST_ROUNDS = 8
+_MOST_PARTNERS = 8  # tried for a patient, the best first; the best is often refused to keep patients to within one
 
 
 @dataclass
@@ -113,14 +114,13 @@ def _exchange(state: Deal) -> None:
             p = int(state.part_of[first])
             change = state.slides_of - state.slides_of[first]  # what part p would gain, per partner [n, c]
             q = state.part_of
-            now = (weight[p] * (state.slides[p] - ideal[p]) ** 2).sum() + (weight * (state.slides - ideal) ** 2).sum(
-                axis=1
-            )[q]
-            then = (weight[p] * (state.slides[p] + change - ideal[p]) ** 2).sum(axis=1) + (
-                weight[q] * (state.slides[q] - change - ideal[q]) ** 2
-            ).sum(axis=1)
-            gain = np.where(q != p, now - then, -np.inf)
-            for partner in np.argsort(-gain, kind="stable")[:8]:
+            # Only parts p and q of X change: their terms as they are, and as they would be.
+            distance = (weight * (state.slides - ideal) ** 2).sum(axis=1)
+            now = distance[p] + distance[q]
+            p_then = (weight[p] * (state.slides[p] + change - ideal[p]) ** 2).sum(axis=1)
+            q_then = (weight[q] * (state.slides[q] - change - ideal[q]) ** 2).sum(axis=1)
+            gain = np.where(q != p, now - (p_then + q_then), -np.inf)
+            for partner in np.argsort(-gain, kind="stable")[:_MOST_PARTNERS]:
                 if gain[partner] > 1e-9 and _keeps_patients(state, first, int(partner), patients_ideal):
                     _swap(state, first, int(partner))
                     improved = True

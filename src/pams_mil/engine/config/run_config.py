@@ -64,6 +64,16 @@ class DataConfig(Strict):
     mpp: float | None = Field(default=None, gt=0)
     tile_px: int | None = Field(default=None, ge=1)
 
+    def reading(self) -> dict[str, Any]:
+        """How to read the manifest, as `Manifest.read` takes it."""
+        return {
+            "fold": self.fold,
+            "splits": self.splits,
+            "clini": self.clini,
+            "columns": self.columns or None,
+            "patients_are_slides": self.patients_are_slides,
+        }
+
 
 class Choice(BaseModel):
     """A name with options beside it: `pams`, or `{name: pams, alpha: 1.8}`."""

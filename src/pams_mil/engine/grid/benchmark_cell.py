@@ -12,13 +12,14 @@ from pathlib import Path
 from pams_mil import atomic
 from pams_mil.data.bags.store import open_store
 from pams_mil.data.manifest.manifest import Manifest
+from pams_mil.digests import file_digest
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.prediction.predict import predict
+from pams_mil.engine.prediction.predict import predict_own
 from pams_mil.engine.run.blueprint import complete
 from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.engine.run.identity import Identity, differences
-from pams_mil.engine.run.trained_slides import TrainedSlides, file_digest
+from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.engine.training.run_cohort import Features, features_path, look_at_features, read_manifest
 from pams_mil.engine.training.train import train
 from pams_mil.errors import PamsError, RunError, RunInterruptedError
@@ -100,11 +101,7 @@ class CellData:
 def predict_cell(cell: Cell, folder: RunFolder) -> None:
     """Predict the cell's split with the best checkpoint, then mark the cell as done."""
     data, split = cell.config.data, cell.split
-    found = predict(
-        [folder], data.manifest, split=split, features=features_path(data), trusted=True,
-        columns=data.columns or None, fold=data.fold, splits=data.splits, clini=data.clini,
-        patients_are_slides=data.patients_are_slides, merge_cases=data.merge_cases,
-    )  # fmt: skip
+    found = predict_own([folder], data, split=split, trusted=True)
     if found.failures:
         slide, reason = next(iter(found.failures.items()))
         raise RunError(

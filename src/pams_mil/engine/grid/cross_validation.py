@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +14,14 @@ from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
 from pams_mil.data.manifest.numbered_folds import numbers_of, parts_of, splits_of
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
+from pams_mil.digests import text_digest
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
 from pams_mil.engine.prediction.slide_predictions import DISAGREES, OWN
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.engine.run.identity import nested_differences
+from pams_mil.engine.run.identity import refuse_another
 from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -72,7 +72,8 @@ def cross_validate(
     wanted = cells(config, cohort, folder.manifest_file, range(len(split.folds)), seeds)
     asked = _asked(wanted[0].config, cohort, split, hierarchy, seeds)
     if folder.exists():
-        _refuse_another(folder, asked)
+        advice = "Repeat the command that it was started with, or choose another folder with --out."
+        refuse_another(folder.path, "cross-validation", folder.asked(), asked, advice)
     else:
         folder.start(asked)
     lines: tuple[str, ...] = ()
@@ -206,22 +207,9 @@ def _asked(
 def digest_of_folds(cohort: Manifest, split: Split) -> str:
     """32 hex digits of the slides with patients and labels, and of their folds."""
     rows = [[r.slide_id, r.patient_id, r.case_id, r.label] for r in cohort]
-    text = json.dumps([rows, split.folds])
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return text_digest(json.dumps([rows, split.folds]))
 
 
 def replace_fold(config: RunConfig) -> RunConfig:
     """The settings that all folds share."""
     return config.model_copy(update={"data": config.data.model_copy(update={"fold": None})})
-
-
-def _refuse_another(folder: CrossValidationFolder, asked: Mapping[str, Any]) -> None:
-    plain = json.loads(json.dumps(asked))
-    changes = nested_differences(folder.asked(), plain)
-    if changes:
-        key, before, now = changes[0]
-        name = {"slides_and_folds": "the slides, labels or folds (digest)", "classes": "the class hierarchy (digest)"}
-        raise RunError(
-            f"{folder.path} holds another cross-validation: {name.get(key, key)} was {before!r} and is now {now!r}. "
-            "Repeat the command that it was started with, or choose another folder with --out."
-        )

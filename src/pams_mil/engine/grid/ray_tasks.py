@@ -12,7 +12,7 @@ from typing import Any
 
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.benchmark_cell import CellResult, run_cell
-from pams_mil.errors import MissingExtraError
+from pams_mil.errors import MissingExtraError, first_line
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,7 @@ class RayEngine:
                 try:
                     yield ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    lines = str(error).strip().splitlines() or [type(error).__name__]
-                    yield CellResult(references[reference].key, f"Ray gave up on it: {lines[0]}")
+                    yield CellResult(references[reference].key, f"Ray gave up on it: {first_line(error)}")
 
 
 def _import_ray() -> Any:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.manifest.cases import BagSource
+from pams_mil.devices import choose_device
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.prediction.bag_answers import answers
 from pams_mil.engine.prediction.predict import LoadedRun, load_run
@@ -57,7 +57,7 @@ def calibrate(
         progress: Called with the share done.
     """
     folder = run if isinstance(run, RunFolder) else open_run(run)
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    place = str(choose_device(device))
     config, loaded = folder.config(), load_run(folder.path, trusted=trusted, device=place)
     hierarchy = loaded.blueprint.hierarchy
     cohort = open_cohort(config.data, hierarchy)

@@ -9,12 +9,12 @@ from typing import Any
 
 from pams_mil.data.manifest.manifest import PARTS
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.prediction.predict import predict
+from pams_mil.engine.prediction.predict import predict, predict_own
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.run_identity import trained_slides
 from pams_mil.engine.run.trained_slides import TrainedSlides
-from pams_mil.engine.training.run_cohort import features_path, read_manifest
+from pams_mil.engine.training.run_cohort import read_manifest
 from pams_mil.errors import CertificateError, PamsError, listing, nearest
 
 
@@ -58,7 +58,7 @@ def predict_calibration(
                 f"{runs[0]} is no run folder, so it has no table of its own; name one with --calibration TABLE.csv."
             )
         split = calibration or _default_split(first, [config for config in configs.values() if config is not None])
-        found = _of_split(runs, first, split, features, options)
+        found = predict_own(runs, first.data, split=split, features=features, **options)
     elif Path(calibration).is_file():
         found = predict(runs, calibration, features=features, **options)
     else:
@@ -96,17 +96,6 @@ def _default_split(config: RunConfig, configs: Sequence[RunConfig]) -> str:
             "--calibration."
         )
     return "val"
-
-
-def _of_split(
-    runs: Sequence[Path], config: RunConfig, split: str, features: Path | None, options: dict[str, Any]
-) -> SlidePredictions:
-    data = config.data
-    return predict(
-        runs, data.manifest, split=split, features=features or features_path(data), columns=data.columns or None,
-        fold=data.fold, splits=data.splits, clini=data.clini, patients_are_slides=data.patients_are_slides,
-        merge_cases=data.merge_cases, **options,
-    )  # fmt: skip
 
 
 def _reservations(run: Path, config: RunConfig | None, found: SlidePredictions, calibrated: bool) -> list[str]:

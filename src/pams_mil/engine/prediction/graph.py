@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pams_mil import atomic
 from pams_mil.engine.prediction.predict import LoadedRun
-from pams_mil.errors import MissingExtraError, OutputError
+from pams_mil.errors import MissingExtraError, OutputError, first_line
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.mil_model import level_output
 from pams_mil.models.layers.partition import fixed_groups
@@ -121,8 +121,7 @@ def _trace(run: LoadedRun, path: Path, example: dict[str, Tensor]) -> None:
                 output_names=output_names(run), dynamic_axes={name: axes[name] for name in example},
             )  # fmt: skip
     except Exception as error:  # exporters raise whatever their tracing raises
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise GraphError(f"This model cannot be written as an ONNX graph: {lines[0][:200]}.") from error
+        raise GraphError(f"This model cannot be written as an ONNX graph: {first_line(error)[:200]}.") from error
 
 
 def _runtime() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from pams_mil.data.bags.feature_origin import OriginCheck, origin_differences
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.devices import choose_device
+from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.engine.prediction.bag_answers import answers
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
 from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration
@@ -29,7 +30,7 @@ from pams_mil.engine.run.folder import RunFolder, require_run
 from pams_mil.engine.run.identity import Identity, differences
 from pams_mil.engine.run.run_checkpoints import load_weights
 from pams_mil.engine.training.learner import Learner, Prediction
-from pams_mil.engine.training.run_cohort import Features, look_at_features
+from pams_mil.engine.training.run_cohort import Features, features_path, look_at_features
 from pams_mil.errors import BagError, CheckpointError, PamsError, RunError
 
 Attend = Callable[[BagSample, list[Tensor]], None]
@@ -127,9 +128,9 @@ def predict(
     hierarchy = loaded[0].blueprint.hierarchy
     table = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
     store = open_store(features if features is not None else Path(manifest).parent, table.manifest)
-    _check_features(loaded, _look_at_features(store, table.manifest))
-    trained = Features(loaded[0].blueprint.in_features, loaded[0].blueprint.encoder)
-    origin = OriginCheck(trained.origin, whose=f"the run {loaded[0].path}")
+    trained = Features(loaded[0].blueprint.in_features, loaded[0].blueprint.encoder).origin
+    _check_features(loaded[0].path, trained, _look_at_features(store, table.manifest).origin)
+    origin = OriginCheck(trained, whose=f"the run {loaded[0].path}")
     bags = BagDataset(
         table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources, origin=origin
     )
@@ -137,6 +138,28 @@ def predict(
     found = dict(sorted(made, key=operator.itemgetter(0)))
     weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
     return replace(_gather(loaded, table, found), weights=weights, made_by=tuple(run.origin for run in loaded))
+
+
+def predict_own(
+    runs: Sequence[Path | str | RunFolder],
+    data: DataConfig,
+    *,
+    split: str | None,
+    features: Path | str | None = None,
+    **options: Any,
+) -> SlidePredictions:
+    """Predict slides of the table that a run was trained with, read as it was for training.
+
+    Args:
+        runs: As in `predict`.
+        data: The run's settings of its data.
+        split: As in `predict`.
+        features: Other feature files than those it was trained with.
+        **options: As in `predict`.
+    """
+    place = features or features_path(data)
+    reading = {**data.reading(), "merge_cases": data.merge_cases}
+    return predict(runs, data.manifest, split=split, features=place, **reading, **options)
 
 
 def _predict_bags(
@@ -259,9 +282,8 @@ def _refuse_unlike(loaded: list[LoadedRun]) -> None:
             )
 
 
-def _check_features(loaded: list[LoadedRun], features: Features) -> None:
-    trained, path = Features(loaded[0].blueprint.in_features, loaded[0].blueprint.encoder), loaded[0].path
-    for key, expected, found in origin_differences(trained.origin, features.origin):
+def _check_features(path: Path, trained: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    for key, expected, found in origin_differences(trained, given):
         what = f"width {expected}" if key == "width" else f"{key} = {expected!r}"
         raise CheckpointError(
             f"{path} was trained on features with {what}, these have {found!r}. "

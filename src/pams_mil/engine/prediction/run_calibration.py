@@ -5,7 +5,6 @@ It belongs to one set of weights and is refused for any other, and when its own 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pams_mil import __version__, atomic
+from pams_mil.digests import digest, text_digest
 from pams_mil.engine.run.checkpoint import weights_digest
 from pams_mil.engine.run.folder import CALIBRATION
 from pams_mil.engine.training.learner import Learner
@@ -83,12 +83,12 @@ class RunCalibration:
             "notes": list(self.notes),
         }  # fmt: skip
         plain: dict[str, Any] = json.loads(atomic.strict_json(content))
-        return {**plain, "digest": _digest(plain)}
+        return {**plain, "digest": digest(plain)}
 
     @property
     def identity(self) -> str:
         """32 hex digits of what is applied, whoever fitted it and when."""
-        return _digest({level.name: level.calibration.to_json() for level in self.levels})
+        return digest({level.name: level.calibration.to_json() for level in self.levels})
 
     def write(self, folder: Path) -> Path:
         """Write `calibration.json` into a run folder."""
@@ -128,7 +128,7 @@ def read_calibration(run: Path) -> RunCalibration:
         raise _unusable(path, "it is no calibration")
     if content.get("version") != VERSION:
         raise _unusable(path, f"its version is {content.get('version')!r}, this PAMS knows {VERSION}")
-    if content.pop("digest", None) != _digest(content):
+    if content.pop("digest", None) != digest(content):
         raise _unusable(path, "it was changed after it was written")
     try:
         return _from_json(content)
@@ -138,8 +138,7 @@ def read_calibration(run: Path) -> RunCalibration:
 
 def validation_digest(rows: Sequence[tuple[str, str, str]]) -> str:
     """32 hex digits of slides with their patients and labels, in any order."""
-    content = json.dumps(sorted(rows))
-    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return text_digest(json.dumps(sorted(rows)))
 
 
 def _from_json(content: Mapping[str, Any]) -> RunCalibration:
@@ -162,11 +161,6 @@ def _from_json(content: Mapping[str, Any]) -> RunCalibration:
         num_patients=validation["patients"],
         notes=tuple(content["notes"]),
     )
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    canonical = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
 def _unusable(path: Path, why: str) -> CheckpointError:

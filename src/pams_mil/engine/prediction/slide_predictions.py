@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil import __version__, atomic
-from pams_mil.engine.run.trained_slides import file_digest
+from pams_mil.digests import file_digest
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.certify import Certificate, apply_certificate
 from pams_mil.evaluate.decide import DecisionRule

@@ -46,13 +46,13 @@ def write_tiles(path: Path, sample: BagSample, columns: Mapping[str, Array]) -> 
         parquet.write_table(table, part)
 
 
-def write_into_store(store: Path, sample: BagSample, columns: Mapping[str, Array], *, region: str = "tiles") -> None:
+def write_into_store(store: Path, sample: BagSample, columns: Mapping[str, Array]) -> None:
     """Add columns to the tiles of a LazySlide store, where `zs.pl.tiles` draws them; earlier ones are replaced.
 
     Tiles are found by their corner, never by their row. Tiles without features get an empty value. Only the table of
     tiles is written anew, whole; all else in the store stays as it is.
     """
-    file = store / "shapes" / region / "shapes.parquet"
+    file = store / "shapes" / "tiles" / "shapes.parquet"
     table = read_parquet(file)
     if sample.coords_px0 is None:
         raise BagError(f"The bag of {sample.slide_id!r} has no places of tiles, so nothing can be written to {store}.")

@@ -20,17 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil.data.bags.feature_origin import origin_differences
+from pams_mil.digests import digest, file_digest
 from pams_mil.engine.config.run_config import RunConfig, build
 from pams_mil.engine.run.blueprint import complete, make_method
-from pams_mil.engine.run.trained_slides import (
-    Difference,
-    TrainedSlides,
-    digest,
-    digest_of_0_1_0,
-    file_digest,
-    slide_differences,
-)
-from pams_mil.errors import CheckpointError, PamsError
+from pams_mil.engine.run.trained_slides import Difference, TrainedSlides, digest_of_0_1_0, slide_differences
+from pams_mil.errors import CheckpointError, PamsError, RunError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.hierarchy_json import hierarchy_from_json
 from pams_mil.remix.strategy import create_remix
@@ -197,6 +191,23 @@ def nested_differences(before: Any, now: Any, key: str = "") -> list[Difference]
         inner = (nested_differences(before.get(k), now.get(k), f"{key}.{k}" if key else str(k)) for k in keys)
         return [found for part in inner for found in part]
     return [] if before == now else [(key, before, now)]
+
+
+def refuse_another(path: Path, kind: str, before: Mapping[str, Any], asked: Mapping[str, Any], advice: str) -> None:
+    """Stop where a folder holds a cross-validation or a tuning that was asked for with other settings.
+
+    Args:
+        path: The folder.
+        kind: What it holds.
+        before: What was asked for then, as JSON gave it back.
+        asked: What is asked for now.
+        advice: What to do about it, the end of the message.
+    """
+    changes = nested_differences(before, json.loads(json.dumps(asked)))
+    if changes:
+        key, was, now = changes[0]
+        name = {"slides_and_folds": "the slides, labels or folds (digest)", "classes": "the class hierarchy (digest)"}
+        raise RunError(f"{path} holds another {kind}: {name.get(key, key)} was {was!r} and is now {now!r}. {advice}")
 
 
 def _class_differences(stored: Identity, now: Identity) -> list[Difference]:

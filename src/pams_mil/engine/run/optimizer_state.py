@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pams_mil.errors import CheckpointError
@@ -39,8 +38,3 @@ def unflatten(tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"The checkpoint holds an optimizer state that cannot be read: {error!r}.") from error
     return {"state": state, "param_groups": groups}
-
-
-def all_finite(tensors: dict[str, Tensor]) -> bool:
-    """Whether no floating-point tensor holds NaN or infinity."""
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values() if tensor.is_floating_point())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.identity import Identity, refuse_other
 from pams_mil.engine.run.progress import RunProgress
 from pams_mil.engine.training.averaging import AveragedWeights
+from pams_mil.engine.training.finite import all_finite
 from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import CheckpointError, RunError, listing
 
@@ -101,7 +103,7 @@ def load_weights(learner: Learner, saved: Checkpoint) -> None:
     if odd:
         found = {name: list(given[name].shape) if name in given else "missing" for name in odd[:3]}
         raise CheckpointError(f"The checkpoint does not fit the model that it describes: {found}.")
-    bad = [name for name, tensor in given.items() if not optimizer_state.all_finite({name: tensor})]
+    bad = _not_finite(given)
     if bad:
         raise CheckpointError(
             f"The checkpoint holds weights that are not finite numbers, in {listing(bad, most=3)}, so it cannot tell "
@@ -112,10 +114,14 @@ def load_weights(learner: Learner, saved: Checkpoint) -> None:
 
 def _finite_weights(learner: Learner) -> dict[str, Tensor]:
     tensors = dict(learner.state_dict())
-    if not optimizer_state.all_finite(tensors):
-        bad = [name for name, tensor in tensors.items() if not optimizer_state.all_finite({name: tensor})]
+    bad = _not_finite(tensors)
+    if bad:
         raise RunError(
             f"The weights are no longer finite numbers ({bad[0]} and {len(bad) - 1} more), so they were not saved; the "
             "last good checkpoint is kept. Lower training.lr or set training.clip_norm=1, and start again."
         )
     return tensors
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    return [name for name, tensor in tensors.items() if tensor.is_floating_point() and not all_finite(tensor)]

@@ -7,7 +7,6 @@ names of patients are nobody else's business.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from pams_mil import atomic, tables
 from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.digests import digest, text_digest
 from pams_mil.errors import PamsError, RunError
 
 FILE = "cohort.csv"
@@ -120,21 +120,8 @@ def slide_differences(before: TrainedSlides, now: TrainedSlides) -> list[Differe
     return found
 
 
-def file_digest(path: Path) -> str:
-    """32 hex digits of a file's bytes."""
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-
-
-def digest(content: Any) -> str:
-    """32 hex digits of plain values."""
-    text = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
 def digest_of_0_1_0(slides: TrainedSlides, hierarchy_digest: str, features: Mapping[str, Any]) -> str:
     """The digest that version 0.1.0 kept of slides, classes and features together."""
     encoder = {key: value for key, value in features.items() if key != "width"}
-    content = json.dumps(
-        [[list(row) for row in slides.rows], hierarchy_digest, features["width"], encoder], sort_keys=True
-    )
-    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    rows = [list(row) for row in slides.rows]
+    return text_digest(json.dumps([rows, hierarchy_digest, features["width"], encoder], sort_keys=True))

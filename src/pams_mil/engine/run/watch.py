@@ -6,11 +6,11 @@ import signal
 import threading
 from collections.abc import Mapping
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 
-class Watch(Protocol):
-    """Told what happens; must not change anything."""
+class Watch:
+    """Told what happens, and must not change anything. This one ignores it all: override what you want to hear."""
 
     def epoch_started(self, epoch: int, epochs: int, steps: int, done: int) -> None:
         """An epoch of `steps` bags begins, `done` of them trained before an interruption."""
@@ -26,25 +26,6 @@ class Watch(Protocol):
 
     def noted(self, text: str) -> None:
         """Something worth telling."""
-
-
-class SilentWatch:
-    """Nobody looks on."""
-
-    def epoch_started(self, epoch: int, epochs: int, steps: int, done: int) -> None:
-        """Nothing."""
-
-    def stepped(self, terms: Mapping[str, float], bags: int = 1) -> None:
-        """Nothing."""
-
-    def validated(self, fraction: float) -> None:
-        """Nothing."""
-
-    def epoch_finished(self, row: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def noted(self, text: str) -> None:
-        """Nothing."""
 
 
 class StopRequest:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import torch
 
 from pams_mil.engine.config.run_config import ComputeConfig
-from pams_mil.errors import ConfigError
+from pams_mil.errors import ConfigError, first_line
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -83,7 +83,7 @@ def start_processes(compute: ComputeConfig) -> Processes:
             f"{name}={getattr(compute, name)}" for name in ("accelerator", "devices", "strategy", "precision")
         )
         raise ConfigError(
-            f"This machine cannot train with compute settings {settings}: {_first_sentence(error)} "
+            f"This machine cannot train with compute settings {settings}: {first_line(error).rstrip('.!')}. "
             "Leave compute.accelerator at auto, or choose cpu."
         ) from error
 
@@ -102,8 +102,3 @@ def is_one_cpu(compute: ComputeConfig) -> bool:
 def _only_cpu() -> bool:
     """Whether `auto` means the CPU here."""
     return not (torch.cuda.is_available() or torch.backends.mps.is_available() or find_spec("torch_xla"))
-
-
-def _first_sentence(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".!") + "."

@@ -67,14 +67,7 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int
 
 def read_manifest(data: DataConfig) -> Manifest:
     """The manifest with the settings that say how to read it."""
-    return Manifest.read(
-        data.manifest,
-        patients_are_slides=data.patients_are_slides,
-        columns=data.columns or None,
-        fold=data.fold,
-        splits=data.splits,
-        clini=data.clini,
-    )
+    return Manifest.read(data.manifest, **data.reading())
 
 
 def features_path(data: DataConfig) -> Path:

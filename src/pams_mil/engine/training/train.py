@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pams_mil.devices import torch_threads
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.run.blueprint import Blueprint, complete
 from pams_mil.engine.run.folder import RunFolder
@@ -18,7 +19,7 @@ from pams_mil.engine.run.lock import locked
 from pams_mil.engine.run.progress import RunProgress
 from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.run.run_identity import stored_identity
-from pams_mil.engine.run.watch import SilentWatch, StopRequest, Watch
+from pams_mil.engine.run.watch import StopRequest, Watch
 from pams_mil.engine.training.initial_learner import initial_learner, refuse_missing_init
 from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.loop import LoopContext, fit
@@ -26,7 +27,7 @@ from pams_mil.engine.training.one_process import Processes, start_processes
 from pams_mil.engine.training.optimize import check_precision
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.engine.training.slide_vectors import refuse_remix_of_vectors
-from pams_mil.engine.training.training_bags import TrainingBags, one_thread
+from pams_mil.engine.training.training_bags import TrainingBags
 from pams_mil.errors import ConfigError, RunError, RunInterruptedError, counted
 from pams_mil.evaluate.cautions import FEW_PATIENTS
 from pams_mil.hierarchy import ClassHierarchy
@@ -55,10 +56,10 @@ def train(
     check_precision(config.training, config.compute.precision)
     refuse_missing_init(config)
     folder = RunFolder(Path(out))
-    with _threads(config.compute.threads):
+    with torch_threads(config.compute.threads):
         fabric = start_processes(config.compute)
         launch: Any = fabric.launch
-        launch(_train_in_process, config, folder, resume, watch or SilentWatch(), owner)
+        launch(_train_in_process, config, folder, resume, watch or Watch(), owner)
     return folder
 
 
@@ -131,7 +132,7 @@ def _evidence(cohort: Cohort, seed: int) -> list[torch.Tensor | None]:
     bags = cohort.train
     ranks = cohort.hierarchy.ranks()[list(bags.targets)].tolist()
     patients = [source.patient_id for source in bags.sources]
-    with one_thread():  # sums over several threads may round differently when a run is resumed elsewhere
+    with torch_threads(1):  # sums over several threads may round differently when a run is resumed elsewhere
         return score_evidence(lambda slide: bags[slide].features, ranks, patients, seed=seed)
 
 
@@ -246,14 +247,3 @@ def _together(fabric: Processes, action: Any) -> None:
         raise error
     if failure is not None:
         raise RunError(failure)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -7,7 +7,6 @@ over several threads may round differently.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pams_mil import seeding
 from pams_mil.data.bags.dataset import BagDataset, BagSample
+from pams_mil.devices import torch_threads
 from pams_mil.engine.training.instance_dropout import kept_rows
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.limits import instance_cap
@@ -146,7 +146,7 @@ class TrainingBags(Dataset[TrainingBag]):
         return [*keys, *keys[:short]][rank::world_size]
 
     def __getitem__(self, key: StepKey) -> TrainingBag:
-        with one_thread():
+        with torch_threads(1):
             return self._make(key)
 
     def _make(self, key: StepKey) -> TrainingBag:
@@ -244,17 +244,3 @@ class _Keys(Sampler[StepKey]):
 
 def _as_is(bag: Any) -> Any:
     return bag
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread inside, and as many as before afterwards."""
-    threads = torch.get_num_threads()
-    if threads == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -19,9 +19,8 @@ from pams_mil import __version__, atomic
 from pams_mil.data.bags.filenames import file_names
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import read_json
-from pams_mil.engine.run.identity import nested_differences
+from pams_mil.engine.run.identity import refuse_another
 from pams_mil.engine.tuning.choice import RecipeScore
-from pams_mil.errors import RunError
 
 TIMES = ("seconds", "runs", "busy", "parallel")
 
@@ -110,14 +109,10 @@ class TuningFolder:
             self.asked = plain
             self.save()
             return
-        changes = nested_differences(_settled(before.get("asked", {})), _settled(plain))
-        if changes:
-            key, was, now = changes[0]
-            name = {"slides_and_folds": "slides, labels or folds (digest)", "classes": "the class hierarchy (digest)"}
-            raise RunError(
-                f"{self.path} holds another tuning: {name.get(key, key)} was {was!r} and is now {now!r}. Repeat the "
-                "command that it was started with (the budget may change), or choose another folder with --out."
-            )
+        advice = (
+            "Repeat the command that it was started with (the budget may change), or choose another folder with --out."
+        )
+        refuse_another(self.path, "tuning", _settled(before.get("asked", {})), _settled(plain), advice)
         self.asked = plain
         self.rungs = [RungRecord.from_json(rung) for rung in before.get("rungs", [])]
         self.time |= before.get("time", {})

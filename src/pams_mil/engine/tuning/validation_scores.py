@@ -44,11 +44,11 @@ def read_validation(runs: Sequence[Path], hierarchy: ClassHierarchy, name: str) 
     )
 
 
-def score_validation(found: Mapping[str, Predictions], *, seed: int = 0) -> list[RecipeScore]:
+def score_validation(found: Mapping[str, Predictions]) -> list[RecipeScore]:
     """Scores of recipes that validated the same slides, the best first."""
     first = next(iter(found.values()))
     for other in found.values():
         if list(other.slide_ids) != list(first.slide_ids) or (other.target != first.target).any():
             raise RunError(f"{first.name} and {other.name} did not validate the same slides; tune in another folder.")
     probabilities = {name: one.probabilities for name, one in found.items() if one.probabilities is not None}
-    return score_recipes(first.target, probabilities, first.patient, first.hierarchy, seed=seed)
+    return score_recipes(first.target, probabilities, first.patient, first.hierarchy)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.evaluate.certify.calls import Dial, numbered, path_of, rank_index, rank_reach
+from pams_mil.evaluate.certify.calls import Dial, path_of, rank_index, rank_reach
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.miss_losses import Ints
+from pams_mil.evaluate.predictions import numbered
 from pams_mil.hierarchy import ClassHierarchy
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,11 +42,14 @@ class Dial:
         called: Ints = np.maximum((self.reach < kappa).sum(axis=1) - 1, 0)
         return called
 
-    @property
-    def weight(self) -> Array:
-        """What each row counts when patients count alike, [n]."""
-        found: Array = 1.0 / np.bincount(self.patient)[self.patient]
-        return found
+    def weight(self, unit: Unit) -> Array:
+        """What each row counts, [n]: slides count alike under `rate`, else patients do."""
+        return np.ones(len(self.rank)) if unit == "rate" else 1.0 / np.bincount(self.patient)[self.patient]
+
+    def share(self, rows: npt.NDArray[np.bool_], unit: Unit) -> float:
+        """How much of all some rows are."""
+        weight = self.weight(unit)
+        return float(weight[rows].sum() / weight.sum())
 
 
 def dial_of(predictions: Predictions) -> Dial:
@@ -110,9 +112,3 @@ def boundaries(hierarchy: ClassHierarchy) -> list[tuple[str, int]]:
     ranks, names = rank_index(hierarchy), hierarchy.names()
     tied = [[label for label, own in zip(names, ranks, strict=True) if own == rank] for rank in range(ranks.max() + 1)]
     return [(" or ".join(labels), rank) for rank, labels in enumerate(tied) if rank]
-
-
-def numbered(patient_ids: Sequence[str]) -> Ints:
-    """Patients as numbers from 0, in order of first appearance."""
-    numbers = {patient: number for number, patient in enumerate(dict.fromkeys(patient_ids))}
-    return np.fromiter((numbers[patient] for patient in patient_ids), np.int64, len(patient_ids))

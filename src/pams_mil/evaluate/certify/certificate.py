@@ -5,7 +5,6 @@ The file is JSON with a digest of its own content, so that a changed certificate
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil import __version__, atomic
+from pams_mil.digests import digest
 from pams_mil.errors import CertificateError, HierarchyError
 from pams_mil.evaluate.certify.miss_losses import Array, Unit
 from pams_mil.evaluate.certify.promise import Guarantee, Promise
@@ -254,8 +254,7 @@ def kappa_in_words(kappa: float, hierarchy: ClassHierarchy) -> str:
 
 def content_digest(content: Mapping[str, Any]) -> str:
     """32 hex digits over canonical JSON."""
-    canonical = json.dumps(json.loads(atomic.strict_json(content)), sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(canonical.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return digest(json.loads(atomic.strict_json(content)))
 
 
 def _number(value: float) -> float | str:

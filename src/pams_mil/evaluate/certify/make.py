@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pams_mil.digests import text_digest
 from pams_mil.errors import CertificateError, ParameterError
 from pams_mil.evaluate.certify.calls import Dial, boundaries, boundary_rank, dial_of
 from pams_mil.evaluate.certify.certificate import Certificate, Rates, Scarcity
@@ -17,6 +17,7 @@ from pams_mil.evaluate.certify.miss_losses import UNITS, LossCurve, Unit, miss_l
 from pams_mil.evaluate.certify.prevalence import check_prevalence, prevalence_weights
 from pams_mil.evaluate.certify.promise import Guarantee, Promise, Shortfall, check_alpha, make_promise
 from pams_mil.evaluate.predictions import Predictions
+from pams_mil.parameters import require_choice
 
 MOST_REMEMBERED = 2000
 """Calibration patients whose breakpoints a certificate keeps for later comparison."""
@@ -63,7 +64,8 @@ def certify(
     """
     hierarchy = predictions.hierarchy
     chosen = _promised(alpha, at or {})
-    _check_options(unit, guarantee, prevalence, alpha)
+    require_choice("unit", unit, UNITS)
+    _check_prevalence(unit, guarantee, prevalence, alpha)
     certainty, dial = Guarantee.of(guarantee), dial_of(predictions)
     ranks = {name: None if name is None else boundary_rank(hierarchy, name) for name in chosen}
     most = int(most_slides or np.bincount(dial.patient).max()) if unit == "rate" else None
@@ -106,12 +108,8 @@ def certify(
 def rates(dial: Dial, kappa: float, unit: Unit) -> Rates:
     """Missed urgency and false alarms of the calibration patients at κ."""
     counted = dial.as_unit(unit)
-    weight = np.ones(len(counted.rank)) if unit == "rate" else counted.weight
     called = counted.called(kappa)
-    return Rates(
-        float(weight[called < counted.rank].sum() / weight.sum()),
-        float(weight[called > counted.rank].sum() / weight.sum()),
-    )
+    return Rates(counted.share(called < counted.rank, unit), counted.share(called > counted.rank, unit))
 
 
 def calibration_digest(predictions: Predictions) -> str:
@@ -122,7 +120,7 @@ def calibration_digest(predictions: Predictions) -> str:
         [slide, patient, names[target]]
         for slide, patient, target in zip(predictions.slide_ids, patients, predictions.target.tolist(), strict=True)
     )
-    return hashlib.blake2b(json.dumps(rows).encode(), digest_size=16).hexdigest()
+    return text_digest(json.dumps(rows))
 
 
 def _promised(alpha: float | None, at: Mapping[str, float]) -> dict[str | None, float]:
@@ -133,11 +131,9 @@ def _promised(alpha: float | None, at: Mapping[str, float]) -> dict[str | None, 
     return chosen
 
 
-def _check_options(
+def _check_prevalence(
     unit: Unit, guarantee: str | float, prevalence: Mapping[str, float] | None, alpha: float | None
 ) -> None:
-    if unit not in UNITS:
-        raise ParameterError(f"unit must be one of {', '.join(UNITS)}, found {unit!r}.")
     if prevalence is not None and (alpha is None or guarantee != "mean" or unit != "case"):
         raise ParameterError(
             "A prevalence re-weights the promise for all patients (alpha), on average (guarantee mean), by case. "
@@ -164,9 +160,7 @@ def _refuse_shortfalls(made: Sequence[Promise | Shortfall], guarantee: Guarantee
 
 def _review(dial: Dial, low: float, kappa: float, unit: Unit) -> float:
     counted = dial.as_unit(unit)
-    weight = np.ones(len(counted.rank)) if unit == "rate" else counted.weight
-    differ = counted.called_before(low) < counted.called(kappa)
-    return float(weight[differ].sum() / weight.sum())
+    return counted.share(counted.called_before(low) < counted.called(kappa), unit)
 
 
 def _scarcity(

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.errors import ParameterError
+from pams_mil.parameters import require_choice
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -144,8 +145,7 @@ def miss_losses(
     >>> curve.kappa.tolist()  # patient 0 is found as soon as one of its slides is
     [0.5, 9.0]
     """
-    if unit not in UNITS:
-        raise ParameterError(f"unit must be one of {', '.join(UNITS)}, found {unit!r}.")
+    require_choice("unit", unit, UNITS)
     if unit == "case":
         reach, rank, patient = as_cases(reach, rank, patient)
     counted = rank >= (0 if boundary is None else boundary)

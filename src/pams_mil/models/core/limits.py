@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pams_mil import seeding
-from pams_mil.errors import ParameterError, RunError
+from pams_mil.errors import ParameterError, RunError, first_line
 
 
 def instance_cap(n: int, cap: int | None, *, seed: int, epoch: int, slide_id: str) -> Tensor | None:
@@ -32,13 +32,12 @@ def instance_cap(n: int, cap: int | None, *, seed: int, epoch: int, slide_id: st
 
 
 @contextmanager
-def explain_out_of_memory(slide_id: str, n: int, *, option: str = "max_instances") -> Iterator[None]:
+def explain_out_of_memory(slide_id: str, n: int) -> Iterator[None]:
     """Turn torch's out-of-memory errors into a RunError that names the slide, its size and the way out.
 
     Args:
         slide_id: slide (or slides) being processed.
         n: its number of instances.
-        option: the setting that limits the instances of a training step.
 
     Raises:
         RunError: from torch's error.
@@ -48,15 +47,15 @@ def explain_out_of_memory(slide_id: str, n: int, *, option: str = "max_instances
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise out_of_memory(error, slide_id, n, option=option) from error
+        raise out_of_memory(error, slide_id, n) from error
 
 
-def out_of_memory(error: BaseException, slide_id: str, n: int, *, option: str = "max_instances") -> RunError:
+def out_of_memory(error: BaseException, slide_id: str, n: int) -> RunError:
     """An out-of-memory error in words; arguments as for `explain_out_of_memory`."""
     return RunError(
-        f"Out of memory on slide {slide_id!r} with {n} instances. Set {option} to fewer than {n} for training, "
+        f"Out of memory on slide {slide_id!r} with {n} instances. Set max_instances to fewer than {n} for training, "
         "process one bag at a time, or use a model or machine with more room. "
-        f"The cause: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        f"The cause: {first_line(error)}"
     )
 
 

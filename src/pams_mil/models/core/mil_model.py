@@ -86,6 +86,12 @@ class MILModel(nn.Module, ABC):
     """Whether only the model itself can read its vectors; for coarser levels a shared tower sums its classes."""
     one_tower: ClassVar[bool] = False
     """Whether one tower serves all levels, also where a method would train one per level."""
+    packs: ClassVar[bool] = False
+    """Whether several bags may go through one pass with the outcome of a pass each.
+
+    Not where the model draws from torch's generator (dropout), which is seeded anew for every bag, and not where it
+    would gain nothing.
+    """
 
     def __init__(self, *, in_features: int, num_classes: int, embedding_features: int, head: str = "linear") -> None:
         super().__init__()
@@ -95,15 +101,6 @@ class MILModel(nn.Module, ABC):
         self.embedding_features = embedding_features
         self.head: Head = make_head(head, embedding_features, num_classes)
         self.tier1_head: Head | None = None
-
-    @property
-    def packs(self) -> bool:
-        """Whether several bags may go through one pass with the outcome of a pass each.
-
-        Not where the model draws from torch's generator (dropout), which is seeded anew for every bag, and not where
-        it would gain nothing.
-        """
-        return False
 
     @property
     def ranks_instances(self) -> bool:

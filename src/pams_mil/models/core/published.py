@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pams_mil.errors import CheckpointError, listing
 from pams_mil.models.core.mil_model import MILModel
+from pams_mil.weight_files import read_weights
 
 # Wrappers that training frameworks put around a state dict or in front of every key.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -39,7 +39,7 @@ def published_state(model: MILModel, source: str | Path | Mapping[str, Any]) -> 
     mapping = getattr(model, "published_keys", None)
     if mapping is None:
         raise CheckpointError(f"There is no published checkpoint layout for {type(model).__name__}.")
-    published = flatten_state(_read(source) if isinstance(source, str | Path) else source)
+    published = flatten_state(read_weights(Path(source)) if isinstance(source, str | Path) else source)
     translated = translate_keys(published, mapping, model=type(model).__name__)
     convert = getattr(model, "merge_published", None)
     return dict(convert(translated) if convert is not None else translated)
@@ -96,25 +96,6 @@ def translate_keys(published: Mapping[str, Tensor], mapping: Mapping[str, str], 
 
 def _on_one_gpu(key: str) -> str:
     return key.replace(".module.", ".", 1)
-
-
-def _read(path: str | Path) -> Mapping[str, Any]:
-    path = Path(path)
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file  # noqa: PLC0415  only for this kind of file
-
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch, zipfile and safetensors each have their own kinds
-        cause = next(iter(str(error).splitlines()), type(error).__name__)
-        raise CheckpointError(
-            f"Could not read the checkpoint {str(path)!r} safely: {cause}. Expected a file "
-            "with tensors only; a file that holds other objects could run code and is refused."
-        ) from error
-    if not isinstance(content, Mapping):
-        raise CheckpointError(f"Expected a state dict in {str(path)!r}, found {type(content).__name__}.")
-    return content
 
 
 def _check_shapes(state: Mapping[str, Tensor], model: MILModel) -> None:

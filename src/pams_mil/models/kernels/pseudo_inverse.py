@@ -65,26 +65,10 @@ def pseudo_inverse_apply(a: Tensor, c: Tensor, y: Tensor, *, steps: int = 6, tra
         transpose: apply Z^T = (1 / c) g(S) A instead.
     """
     root = a * c.rsqrt()
-    s: Tensor = _Gram.apply(root) if kernels_on() else root @ root.mT  # type: ignore[no-untyped-call]
+    s = root @ root.mT
     if transpose:
         return inverse_factor(s, root @ y, steps=steps) * c.rsqrt()
     return root.mT @ inverse_factor(s, y, steps=steps) * c.rsqrt()
-
-
-class _Gram(torch.autograd.Function):
-    """R R^T, whose gradient is (G + G^T) R: one product, where autograd takes two, G R + G^T R."""
-
-    @staticmethod
-    @without_autocast
-    def forward(ctx: Any, root: Tensor) -> Tensor:
-        ctx.save_for_backward(root)
-        return root @ root.mT
-
-    @staticmethod
-    @without_autocast
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (root,) = ctx.saved_tensors
-        return torch.bmm(grad + grad.mT, root)
 
 
 class _InverseFactor(torch.autograd.Function):

@@ -12,8 +12,8 @@ Differences of close eigenvalues would cancel, so they are never taken: divided 
 (a b)[i, j] = a_i b[i, j] + a[i, j] b_j, and start from l[i, j] = 1. An error e in a small eigenvalue changes g by up
 to g^2 e, so the decomposition has to be more exact than float32 (see `deflated_eigh`).
 
-With the recurrence of `pseudo_inverse` instead a step of TransMIL takes 28 and 26 % longer at n = 500 and 2,000, with
-the plain recurrence 77 and 62 % (one thread, processor time, interleaved).
+With the recurrence of `pseudo_inverse` instead a step of TransMIL takes 35, 25 and 9 % longer at n = 500, 2,000 and
+8,000, with the plain recurrence 83, 70 and 19 % (one thread, processor time, interleaved).
 """
 
 from __future__ import annotations

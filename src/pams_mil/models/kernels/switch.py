@@ -2,12 +2,12 @@
 
 Every kernel stands beside a plain twin of a few lines that a test holds it equal to. The twin is taken while the switch
 is off, while a graph is traced or a function transformed (neither can hold a pass written by hand), and when a
-gradient is itself differentiated (`twin_gradients`).
+gradient is itself differentiated (`twin_gradients`). The variable `PAMS_PLAIN_KERNELS` turns off the compiled
+clustering of `remix` as well, which can select other rows, so that a run records which of the two it used.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ON: ContextVar[bool] = ContextVar("kernels", default=os.environ.get("PAMS_PLAIN_KERNELS", "") in ("", "0"))
+from pams_mil.devices import plain_asked
+
+_ON: ContextVar[bool] = ContextVar("kernels", default=not plain_asked())
 
 
 @contextmanager

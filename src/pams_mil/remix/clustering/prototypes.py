@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from pams_mil.devices import plain_asked
 from pams_mil.parameters import require_choice, require_count
 from pams_mil.remix.clustering import lloyd
 from pams_mil.remix.clustering.cosine_bins import bin_labels
@@ -82,7 +83,9 @@ def backend(init: Init = "quantile") -> str:
 
 @cache
 def compiled_lloyd() -> Any:
-    """The compiled refinement, or None where Numba is not installed or does not work with the NumPy that is."""
+    """The compiled refinement; None where Numba is missing, does not work with this NumPy, or is not wanted."""
+    if plain_asked():
+        return None
     try:
         return importlib.import_module("pams_mil.remix.clustering.compiled_lloyd")
     except ImportError:

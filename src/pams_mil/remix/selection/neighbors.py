@@ -19,14 +19,14 @@ _BLOCK_VALUES = 2**20
 """Cosines held at a time: 4 MB in float32."""
 
 
-def neighbor_distance(a: Tensor, b: Tensor, *, neighbors: int = NEIGHBORS) -> Tensor:
+def neighbor_distance(a: Tensor, b: Tensor) -> Tensor:
     """[n_a] distance of every row of a to its nearest rows of b, in blocks of bounded memory.
 
     >>> a, b = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[3.0, 0.0]])
     >>> neighbor_distance(a, b).tolist()
     [0.0, 1.0]
     """
-    others, count = directions(widened(b)).T, min(neighbors, len(b))
+    others, count = directions(widened(b)).T, min(NEIGHBORS, len(b))
     blocks = torch.split(directions(widened(a)), max(1, _BLOCK_VALUES // len(b)))
     return torch.cat([1 - torch.mm(block, others).topk(count, dim=1).values.mean(1) for block in blocks])
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pams_mil.digests import file_digest
 from pams_mil.errors import MissingExtraError
+from pams_mil.weight_files import read_tensors
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.lite0_network import EfficientNetLite0
-from pams_mil.wsi.encoders.torch_encoder import TorchEncoder, file_digest, read_weights
+from pams_mil.wsi.encoders.torch_encoder import TorchEncoder
 
 DISCOVER = "create"
 NAME = "efficientnet-lite0"
@@ -21,7 +23,7 @@ def create(options: EncoderOptions) -> TorchEncoder:
     """The encoder with its published weights, or with those of `options.weights` in the same naming."""
     path = options.weights or _packaged_weights()
     network = EfficientNetLite0()
-    network.load_folded(read_weights(path))
+    network.load_folded(read_tensors(path))
     return TorchEncoder(
         network,
         name=NAME,

@@ -6,9 +6,10 @@ the released file with --weights where there is no network.
 
 from __future__ import annotations
 
+from pams_mil.digests import file_digest
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.timm_model import build, network_digest
-from pams_mil.wsi.encoders.torch_encoder import TorchEncoder, file_digest
+from pams_mil.wsi.encoders.torch_encoder import TorchEncoder
 
 DISCOVER = "create"
 NAME = "lunit-vits16"

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from pams_mil.digests import file_digest
 from pams_mil.errors import ConfigError, MissingExtraError
 from pams_mil.wsi.encoders.encoder import EncoderOptions
-from pams_mil.wsi.encoders.torch_encoder import file_digest
 
 
 def create(file: str, options: EncoderOptions) -> OnnxEncoder:

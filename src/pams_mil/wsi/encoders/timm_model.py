@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from pams_mil.digests import file_digest
 from pams_mil.errors import ConfigError, MissingExtraError
+from pams_mil.weight_files import read_tensors
 from pams_mil.wsi.encoders.encoder import EncoderOptions
-from pams_mil.wsi.encoders.torch_encoder import TorchEncoder, file_digest, read_weights
+from pams_mil.wsi.encoders.torch_encoder import TorchEncoder
 
 NOTICE = (
     "Weights from timm or the Hugging Face hub have licenses of their own, several of them non-commercial; "
@@ -51,7 +53,7 @@ def build(model: str, options: EncoderOptions, **arguments: Any) -> nn.Module:
             f"timm could not make {model!r}: {error}. Offline? Give a weight file with --weights."
         ) from error
     if options.weights is not None:
-        weights = read_weights(options.weights)
+        weights = read_tensors(options.weights)
         try:
             network.load_state_dict(weights)
         except RuntimeError as error:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +12,7 @@ from torch.nn import functional
 
 from pams_mil.core_team import CoreTeam
 from pams_mil.devices import choose_device
-from pams_mil.errors import CheckpointError, ConfigError, RunError
+from pams_mil.errors import ConfigError, RunError
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -85,29 +83,3 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
     if name not in _DTYPES:
         raise ConfigError(f"There is no precision {name!r}; choose auto, float32, bfloat16 or float16.")
     return _DTYPES[name]
-
-
-def file_digest(path: Path) -> str:
-    """32 hex digits of a weight file's bytes."""
-    with path.open("rb") as file:
-        digest = hashlib.blake2b(digest_size=16)
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Named tensors from a safetensors or torch file, without ever running code in it."""
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file  # noqa: PLC0415  only for this kind of file
-
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch, zipfile and safetensors each have their own kinds
-        raise CheckpointError(
-            f"{path} cannot be read as weights: {error}. Expected .safetensors, or a torch file of tensors alone."
-        ) from error
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise CheckpointError(f"{path} does not hold a plain mapping of names to tensors.")
-    return content

@@ -17,7 +17,7 @@ import numpy as np
 from pams_mil.data.bags.bag import Array, Bag, BagInfo
 from pams_mil.data.bags.layouts.hdf5 import FEATURE_KEYS, as_rows
 from pams_mil.data.bags.layouts.reading import Reading
-from pams_mil.errors import BagError, listing
+from pams_mil.errors import BagError, first_line, listing
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ def _plain_array(path: Path) -> Array:
             content = np.load(file)
     except Exception as error:  # a damaged header raises SyntaxError, UnicodeError, OverflowError, MemoryError and more
         raise BagError(
-            f"{path} is not a complete .npy array of numbers: {_first_line(error)}. Write or copy it again."
+            f"{path} is not a complete .npy array of numbers: {first_line(error)}. Write or copy it again."
         ) from error
     if not isinstance(content, np.ndarray):
         raise BagError(f"{path} is an archive of arrays; expected one .npy array of numbers.")
@@ -90,7 +90,7 @@ def _load_torch(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError, KeyError and more
         raise BagError(
-            f"{path} cannot be loaded as plain tensors: {_first_line(error)}. It is torn, or holds objects that "
+            f"{path} cannot be loaded as plain tensors: {first_line(error)}. It is torn, or holds objects that "
             "could run code when loaded, which is refused; save it again as a tensor."
         ) from error
 
@@ -151,8 +151,3 @@ def _feature_key(keys: list[str], path: Path) -> str:
         if key in keys:
             return key
     raise BagError(f"{path} holds no features: expected {listing(FEATURE_KEYS)}, found {listing(keys) or 'nothing'}.")
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

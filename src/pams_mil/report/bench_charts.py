@@ -1,0 +1,85 @@
+"""Charts of a benchmark: who misses how much urgency, and accuracy against mildness of mistakes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from pams_mil.report import svg
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A value from 0 to 1 with its interval."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method in the plane."""
+
+    label: str
+    x: float
+    y: float
+
+
+def missed_urgency(bars: Sequence[Bar]) -> Markup:
+    """Share of slides called less urgent than they are, one bar per method, with 95 % whiskers."""
+    row, left, width, top = 34, 170, 300, 8
+    most = max([1e-9, *(bar.high if math.isfinite(bar.high) else bar.value for bar in bars)])
+    parts = []
+    for position, bar in enumerate(bars):
+        y = top + position * row
+        end = left + bar.value / most * width
+        parts.append(svg.text(left - 12, y + 19, svg.short(bar.label, 24), "end"))
+        parts.append(svg.bar(left, y + 4, end - left, 22, "severe"))
+        after = end
+        if math.isfinite(bar.low) and math.isfinite(bar.high):
+            low, after = left + bar.low / most * width, left + bar.high / most * width
+            parts.append(svg.line((low, y + 15), (after, y + 15), "whisker"))
+            parts += [svg.line((x, y + 10), (x, y + 20), "whisker") for x in (low, after)]
+        parts.append(svg.text(after + 8, y + 19, f"{100 * bar.value:.1f} %"))
+    return svg.picture(left + width + 80, top + row * len(bars) + 4, "missed urgency by method", parts)
+
+
+def front(points: Sequence[Point]) -> list[int]:
+    """Which points no other point beats in both directions, from left to right; larger is better in both.
+
+    >>> front([Point("a", 1, 3), Point("b", 2, 2), Point("c", 1.5, 1)])
+    [0, 1]
+    """
+    best = [
+        number
+        for number, one in enumerate(points)
+        if not any(two.x >= one.x and two.y >= one.y and (two.x > one.x or two.y > one.y) for two in points)
+    ]
+    return sorted(best, key=lambda number: points[number].x)
+
+
+def pareto(points: Sequence[Point], x_name: str, y_name: str) -> Markup:
+    """Accuracy to the right, milder mistakes upward; the line joins methods that nobody beats in both."""
+    shown = [point for point in points if math.isfinite(point.x) and math.isfinite(point.y)]
+    plane = svg.Plane(520, 340, _range([point.x for point in shown]), _range([point.y for point in shown]))
+    xs, ys = (np.linspace(*ends, 5).tolist() for ends in (plane.x, plane.y))
+    parts = plane.axes(xs, ys, (f"{x_name}, %", f"{y_name}, %"), digits=1)
+    parts.append(svg.polyline([plane.at(shown[number].x, shown[number].y) for number in front(shown)], "chance"))
+    for number, point in enumerate(shown):
+        x, y = plane.at(point.x, point.y)
+        side, shift = ("end", -10) if x > 0.7 * plane.width else ("", 10)
+        parts.append(svg.dot((x, y), 6, f"s{number % 6}"))
+        parts.append(svg.text(x + shift, y - 8, svg.short(point.label, 28), side))
+    return svg.picture(plane.width, plane.height, f"{y_name} against {x_name}", parts)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    room = 0.12 * (high - low) or 0.05
+    return low - room, high + room
