@@ -120,14 +120,19 @@ class Payload:
         return Path.touch, (self.marker,)
 
 
+def put(group, name: str, values: np.ndarray, chunks: tuple[int, ...]) -> None:
+    """As every zarr 3 can; `create_array(data=...)` came later."""
+    group.create_array(name, shape=values.shape, dtype=values.dtype, chunks=chunks)[...] = values
+
+
 def test_a_store_of_zarr_2(store: Path, tmp_path: Path) -> None:
     old = zarr.open_group(tmp_path / "old.zarr", mode="w", zarr_format=2)
     old.attrs["tile_spec"] = {"tiles": {"width": 64, "mpp": 1.0, "base_downsample": 2.0}}
     table = old.create_group("tables/uni_tiles")
     table.attrs.update({"region": "tiles", "instance_key": "tile_id"})
     bag = read_bag(store)
-    table.create_array("X", data=bag.features, chunks=(5, 4))
-    table.create_array("obs/tile_id", data=np.array(ORDER))
+    put(table, "X", bag.features, (5, 4))
+    put(table, "obs/tile_id", np.array(ORDER), (len(ORDER),))
     shutil.copytree(store / "shapes", tmp_path / "old.zarr/shapes", dirs_exist_ok=True)
     again = read_bag(tmp_path / "old.zarr")
     assert np.array_equal(again.features, bag.features)
@@ -142,7 +147,7 @@ def test_a_store_of_zarr_2(store: Path, tmp_path: Path) -> None:
 def test_values_behind_other_codecs_are_not_decoded(tmp_path: Path, codec, message: str) -> None:
     old = zarr.open_group(tmp_path / "old.zarr", mode="w", zarr_format=2)
     table = old.create_group("tables/uni_tiles")
-    table.create_array("X", data=np.zeros((12, 4), np.float32), chunks=(12, 4))
+    put(table, "X", np.zeros((12, 4), np.float32), (12, 4))
     meta = tmp_path / "old.zarr/tables/uni_tiles/X/.zarray"
     about = json.loads(meta.read_text())
     meta.write_text(json.dumps(about | {"compressor": codec}))

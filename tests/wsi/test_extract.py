@@ -94,7 +94,7 @@ def test_features_are_those_of_the_tiles_at_their_coordinates(slides, tmp_path):
     bag = read_bag(bag_path(tmp_path / "out", "s1"))
     with Slide(slides / "s1.tiff") as slide:
         tiles = np.stack([read_scaled(slide, x, y, 2.0, 32, 32) for x, y in bag.coords_px0.tolist()])
-    np.testing.assert_array_equal(bag.features, ColorEncoder()(tiles))
+    np.testing.assert_allclose(bag.features, ColorEncoder()(tiles), rtol=1e-6)  # sums in float32 depend on the batch
 
 
 def test_two_extractions_are_bit_identical(slides, tmp_path):

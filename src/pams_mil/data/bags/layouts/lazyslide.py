@@ -122,7 +122,10 @@ def _refuse_unknown_codecs(array: Any, path: Path) -> None:
     """Only numbers behind plain compression: some codecs of Zarr 2 unpickle, which runs whatever the file says."""
     said = array.metadata.to_dict()
     chain = [*(said.get("codecs") or ()), *(said.get("filters") or ()), said.get("compressor")]
-    names = [str(codec.get("name", codec.get("id"))) for codec in chain if codec]
+    described = [
+        codec if isinstance(codec, dict) else codec.get_config() for codec in chain if codec
+    ]  # zarr 3.0: objects
+    names = [str(about.get("name", about.get("id"))) for about in described]
     odd = [name for name in names if name.removeprefix("numcodecs.") not in _CODECS]
     if odd or array.dtype.kind not in "fiu":
         raise BagError(
