@@ -27,7 +27,6 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import loss_weight
 from pams_mil.tables import read_table
 
-
 SCHEMAS = Path(__file__).parents[2] / "docs/reference/schemas"
 
 
