@@ -6,7 +6,6 @@ import os
 
 import hypothesis
 import pytest
-import torch
 
 hypothesis.settings.register_profile("ci", derandomize=True, max_examples=60, deadline=None)
 hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None)
@@ -27,6 +26,8 @@ def _few_swaps():
 @pytest.fixture
 def three_threads():
     """Torch may use three threads."""
+    import torch  # not by the process that only hands out tests
+
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
