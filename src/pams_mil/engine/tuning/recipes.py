@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,11 +95,6 @@ class Space:
     name: str
     training: Mapping[str, Any] = field(default_factory=dict)
     recipes: tuple[Recipe, ...] = ()
-
-    @cached_property
-    def by_name(self) -> dict[str, Recipe]:
-        """Recipes by name."""
-        return {one.name: one for one in self.recipes}
 
 
 def recipe(pooling: str, *, loss: str = "ce", remix: float = 0.0, drop: float = 0.0, lr: float | None = None) -> Recipe:
