@@ -7,7 +7,8 @@ PAMS and shows its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class PamsError(Exception):
@@ -97,6 +98,21 @@ class MissingExtraError(PamsError):
             f"{feature} needs the package '{package}', which is not installed. "
             f"Install it with: pip install 'pams-mil[{extra}]'"
         )
+
+
+@contextmanager
+def needs_extra(feature: str, *, package: str, extra: str) -> Iterator[None]:
+    """For imports of an optional dependency: where it is missing, a `MissingExtraError` says how to get it.
+
+    >>> with needs_extra("The spell checker", package="no_such_package", extra="spelling"):
+    ...     import no_such_package
+    Traceback (most recent call last):
+    pams_mil.errors.MissingExtraError: The spell checker needs the package 'no_such_package', which is not installed...
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(feature, package=package, extra=extra) from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

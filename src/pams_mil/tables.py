@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pams_mil.atomic import revive
-from pams_mil.errors import MissingExtraError, TableError, listing
+from pams_mil.errors import TableError, listing, needs_extra
 
 Columns = dict[str, list[str]]
 OnFraction = Callable[[float], None]
@@ -157,11 +157,9 @@ def _delimiter(header: str) -> str:
 
 
 def _parquet_rows(path: Path, progress: OnFraction) -> Iterator[list[str]]:
-    try:
+    with needs_extra("Reading parquet", package="pyarrow", extra="tables"):
         import pyarrow  # noqa: PLC0415
         import pyarrow.parquet  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("Reading parquet", package="pyarrow", extra="tables") from error
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             yield list(file.schema_arrow.names)
@@ -176,10 +174,8 @@ def _parquet_rows(path: Path, progress: OnFraction) -> Iterator[list[str]]:
 
 
 def _xlsx_rows(path: Path, progress: OnFraction) -> Iterator[list[str]]:
-    try:
+    with needs_extra("Reading xlsx", package="openpyxl", extra="tables"):
         import openpyxl  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("Reading xlsx", package="openpyxl", extra="tables") from error
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         with closing(book):

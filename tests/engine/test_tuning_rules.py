@@ -221,8 +221,9 @@ def test_spaces_of_ones_own(tmp_path):
         "recipes:\n  wide: {model: {name: abmil, embedding_features: 1024}}\n"
     )
     space = load_space(file)
-    assert list(space.by_name) == [REFERENCE, "abmil-ce-drop0.5", "mean_pool-ce", "mean_pool-ce-drop0.5", "wide"]
-    wide = space.by_name["wide"].config({**SHARED, "training": dict(space.training)}, ("lr=1e-2",))
+    by_name = {one.name: one for one in space.recipes}
+    assert list(by_name) == [REFERENCE, "abmil-ce-drop0.5", "mean_pool-ce", "mean_pool-ce-drop0.5", "wide"]
+    wide = by_name["wide"].config({**SHARED, "training": dict(space.training)}, ("lr=1e-2",))
     assert (wide.model.options, wide.training.epochs, wide.training.lr) == ({"embedding_features": 1024}, 3, 1e-2)
     for text, complaint in (
         ("try:\n  - {poling: abmil}\n", "Did you mean 'pooling'"),

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pams_mil import atomic
 from pams_mil.cohorts.synthetic_slides import Pixels, Scene, render
-from pams_mil.errors import MissingExtraError, ParameterError
+from pams_mil.errors import ParameterError, needs_extra
 
 _TILE_PX = 256
 _MICRONS_PER_CM = 10_000.0
@@ -36,10 +36,8 @@ def write_slide(
     """
     if compression not in ("jpeg", "deflate"):
         raise ParameterError(f"compression is {compression!r}; expected 'jpeg' or 'deflate'.")
-    try:
+    with needs_extra("Writing synthetic slides", package="tifffile", extra="wsi"):
         tifffile: Any = importlib.import_module("tifffile")
-    except ImportError as error:
-        raise MissingExtraError("Writing synthetic slides", package="tifffile", extra="wsi") from error
     width, height = round(scene.width_um / mpp), round(scene.height_um / mpp)
     kind = {"photometric": "ycbcr", "subsampling": (2, 2)} if compression == "jpeg" else {"photometric": "rgb"}
     with atomic.replacing(path) as part, tifffile.TiffWriter(part, bigtiff=True) as file:

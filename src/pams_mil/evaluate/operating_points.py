@@ -18,7 +18,6 @@ from pams_mil.metrics.operating import (
     CurveResampler,
     OperatingCurve,
     class_shares,
-    constant_calls,
     curve_auc,
     missed_at,
     missed_at_each,
@@ -67,8 +66,7 @@ class Band:
 class OperatingPoints:
     """What one model can do at one level, over all dials.
 
-    `decided` is (missed, false alarms) of the calls in the file; `constants` those of calling everything the same, for
-    each rank.
+    `decided` is (missed, false alarms) of the calls in the file.
     """
 
     level: str
@@ -76,7 +74,6 @@ class OperatingPoints:
     curve: OperatingCurve
     band: Band | None
     decided: tuple[float, float]
-    constants: tuple[Array, Array]
     severity_auc: Estimate
     partial_severity_auc: Estimate
     missed_at: dict[float, Estimate]
@@ -167,7 +164,6 @@ def operating_points(
         curve=curve,
         band=Band(grid, *np.percentile(np.concatenate(bands), [2.5, 97.5], axis=0)) if resamples else None,
         decided=(float(confusion[outranks].sum()), float(confusion[outranks.T].sum())),
-        constants=constant_calls(shares),
         severity_auc=estimates[0],
         partial_severity_auc=estimates[1],
         missed_at=dict(zip(FALSE_ALARMS, estimates[2 : 2 + len(FALSE_ALARMS)], strict=True)),

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.errors import MissingExtraError, SlideError
+from pams_mil.errors import SlideError, needs_extra
 from pams_mil.view.pyramid import Painter, Pyramid, TileBox, needs_overview, read_tile, tile_of_overview
 from pams_mil.wsi.dicom_series import SeriesFinder
 from pams_mil.wsi.overview import Overview, read_overview
@@ -196,10 +196,8 @@ class Shelf:
         """One cache of decoded tiles for all slides, so that memory does not grow with their number."""
         with self._guard:
             if self._cache is None:
-                try:
+                with needs_extra("Showing slides", package="openslide-python", extra="wsi"):
                     self._cache = importlib.import_module("openslide").OpenSlideCache(CACHE_BYTES)
-                except ImportError as error:
-                    raise MissingExtraError("Showing slides", package="openslide-python", extra="wsi") from error
             return self._cache
 
 

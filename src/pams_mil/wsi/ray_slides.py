@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pams_mil.errors import MissingExtraError
+from pams_mil.errors import needs_extra
 from pams_mil.wsi.encoders.encoder import Encoder, EncoderOptions, create_encoder
 from pams_mil.wsi.extract import Outcome, Watcher, extract, settle_failures
 from pams_mil.wsi.slide_sources import SlideSource
@@ -43,10 +43,8 @@ def extract_on_cluster(
     announce: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Extract every slide whose bag is missing, on the cluster that Ray is connected to (or starts here)."""
-    try:
+    with needs_extra("--engine ray", package="ray", extra="ray"):
         ray: Any = importlib.import_module("ray")
-    except ImportError as error:
-        raise MissingExtraError("--engine ray", package="ray", extra="ray") from error
     create_encoder(encoder, options, announce=announce)  # an unknown name or missing weights fail here, in words
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False)

@@ -74,11 +74,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class TilePlan:
-    """The cells to encode, row by row: `cells` [n, 2] as (column, row), `tissue_fraction` [n]."""
+    """The cells to encode, row by row: `cells` [n, 2] as (column, row)."""
 
     grid: Grid
     cells: Cells
-    tissue_fraction: Shares
 
     @property
     def coords_px0(self) -> Cells:
@@ -90,9 +89,8 @@ def plan_tiles(grid: Grid, tissue: Tissue, *, min_tissue: float) -> TilePlan:
     """The cells of which at least `min_tissue` is tissue; what lies past the slide's edge is background."""
     if not 0.0 < min_tissue <= 1.0:
         raise ParameterError(f"min_tissue is {min_tissue:g}; expected a share above 0 and up to 1.")
-    fraction = tissue_per_cell(grid, tissue)
-    rows, columns = np.nonzero(fraction >= min_tissue - 1e-9)
-    return TilePlan(grid, np.stack([columns, rows], 1).astype(np.int64), fraction[rows, columns])
+    rows, columns = np.nonzero(tissue_per_cell(grid, tissue) >= min_tissue - 1e-9)
+    return TilePlan(grid, np.stack([columns, rows], 1).astype(np.int64))
 
 
 def tissue_per_cell(grid: Grid, tissue: Tissue) -> Shares:

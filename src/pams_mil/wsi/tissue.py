@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
-from pams_mil.errors import MissingExtraError
+from pams_mil.errors import needs_extra
 from pams_mil.wsi.overview import Overview
 from pams_mil.wsi.readers.slide_reader import Pixels
 
@@ -43,11 +43,9 @@ class Tissue:
 
 def find_tissue(overview: Overview, mpp_of_slide: float) -> Tissue:
     """Tissue on an overview of a slide whose level 0 has `mpp_of_slide` microns per pixel."""
-    try:
+    with needs_extra("Finding tissue", package="scikit-image", extra="wsi"):
         filters: Any = importlib.import_module("skimage.filters")
         morphology: Any = importlib.import_module("skimage.morphology")
-    except ImportError as error:
-        raise MissingExtraError("Finding tissue", package="scikit-image", extra="wsi") from error
     saturation, value = saturation_and_value(overview.pixels)
     bright = value > _DARK
     found = float(filters.threshold_otsu(saturation[bright])) if bright.any() else 1.0

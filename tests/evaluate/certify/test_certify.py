@@ -204,7 +204,7 @@ def test_the_lower_end_is_the_largest_dial_with_few_false_alarms(seed, unit, alp
     dial = dial_of(model(25, hierarchy=FLAT, seed=seed))
     found = largest_kappa_below(dial, alpha, Guarantee(), unit)
     counted = dial.as_unit(unit)
-    weight = np.ones(len(counted.rank)) if unit == "rate" else counted.weight
+    weight = counted.weight(unit)
     worst = np.bincount(counted.patient).max() if unit == "rate" else 1.0
 
     def holds(kappa):

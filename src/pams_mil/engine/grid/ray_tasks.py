@@ -12,7 +12,7 @@ from typing import Any
 
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.benchmark_cell import CellResult, run_cell
-from pams_mil.errors import MissingExtraError, first_line
+from pams_mil.errors import first_line, needs_extra
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,6 @@ class RayEngine:
 
 
 def _import_ray() -> Any:
-    try:
+    with needs_extra("The Ray engine", package="ray", extra="ray"):
         import ray  # noqa: PLC0415  optional and heavy
-    except ImportError as error:
-        raise MissingExtraError("The Ray engine", package="ray", extra="ray") from error
     return ray

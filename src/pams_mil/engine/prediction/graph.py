@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pams_mil import atomic
 from pams_mil.engine.prediction.predict import LoadedRun
-from pams_mil.errors import MissingExtraError, OutputError, first_line
+from pams_mil.errors import OutputError, first_line, needs_extra
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.mil_model import level_output
 from pams_mil.models.layers.partition import fixed_groups
@@ -125,9 +125,7 @@ def _trace(run: LoadedRun, path: Path, example: dict[str, Tensor]) -> None:
 
 
 def _runtime() -> Any:
-    try:
+    with needs_extra("Writing an ONNX graph", package="onnxruntime", extra="onnx"):
         import onnx  # noqa: F401, PLC0415  the exporter needs it
         import onnxruntime  # noqa: PLC0415  optional
-    except ImportError as error:
-        raise MissingExtraError("Writing an ONNX graph", package="onnxruntime", extra="onnx") from error
     return onnxruntime

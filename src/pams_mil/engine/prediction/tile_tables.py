@@ -20,7 +20,7 @@ from pams_mil.data.bags.dataset import BagSample
 from pams_mil.data.bags.layouts.lazyslide import read_parquet
 from pams_mil.engine.prediction.tile_evidence import measure
 from pams_mil.engine.training.learner import Learner
-from pams_mil.errors import BagError, MissingExtraError
+from pams_mil.errors import BagError, needs_extra
 from pams_mil.tables import read_table
 
 Array = npt.NDArray[np.float64]
@@ -90,9 +90,7 @@ def csv_as_parquet(path: Path) -> Path:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
+    with needs_extra("Writing parquet tables", package="pyarrow", extra="tables"):
         import pyarrow  # noqa: PLC0415  optional
         import pyarrow.parquet as parquet  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("Writing parquet tables", package="pyarrow", extra="tables") from error
     return pyarrow, parquet

@@ -19,6 +19,7 @@ from pams_mil.errors import CheckpointError, ConfigError, HierarchyError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.hierarchy_json import hierarchy_from_json, hierarchy_to_json
 from pams_mil.methods.method import Method
+from pams_mil.methods.method_by_name import create_method
 from pams_mil.models.core.hierarchical import HierarchicalModel, sums_classes
 from pams_mil.parameters import refuse_unknown
 
@@ -175,10 +176,7 @@ def _refuse_unfit(config: RunConfig, method: Method, kind: Any) -> None:
 
 def make_method(choice: Choice) -> Method:
     """The method behind a name with its options."""
-    kind = discover.load("methods", choice.name)
-    refuse_unknown(f"The method {choice.name!r}", choice.options, list(option_defaults(kind)), error=ConfigError)
-    method: Method = kind(**choice.options)
-    return method
+    return create_method(choice.name, **choice.options)
 
 
 def option_defaults(kind: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -74,15 +74,6 @@ class RunFolder:
         """Predictions at the finest level."""
         return self.path / "predictions.csv"
 
-    @property
-    def calibration_file(self) -> Path:
-        """What `pams calibrate` fitted."""
-        return self.path / CALIBRATION
-
-    def level_predictions_file(self, level_name: str) -> Path:
-        """Predictions of the model of a coarser level."""
-        return self.path / f"predictions_{level_name}.csv"
-
     def exists(self) -> bool:
         """Whether a run was started here."""
         return self.config_file.exists()

@@ -12,6 +12,7 @@ from pams_mil.errors import CheckpointError
 def flatten(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors by `<parameter>.<name>`, and the rest of `optimizer.state_dict()` as plain values.
 
+    >>> import torch
     >>> tensors, rest = flatten({"state": {0: {"step": torch.tensor(1.0), "n": 2}}, "param_groups": [{"lr": 0.1}]})
     >>> tensors, rest
     ({'0.step': tensor(1.)}, {'values': {'0.n': 2}, 'param_groups': [{'lr': 0.1}]})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pams_mil.errors import ConfigError, MissingExtraError
+from pams_mil.errors import ConfigError, needs_extra
 
 Log = Callable[[Mapping[str, float], int], None]
 
@@ -43,10 +43,8 @@ class Loggers:
 
 
 def _tensorboard(folder: Path, epoch: int) -> tuple[Log, Callable[[], None]]:
-    try:
+    with needs_extra("The TensorBoard log", package="tensorboard", extra="tensorboard"):
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional and slow to import
-    except ImportError as error:
-        raise MissingExtraError("The TensorBoard log", package="tensorboard", extra="tensorboard") from error
     # Epochs after the one that a resumed run starts from are replaced, not shown twice.
     writer: Any = SummaryWriter(folder / "tensorboard", purge_step=epoch + 1)
 

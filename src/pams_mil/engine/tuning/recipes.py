@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,11 +103,6 @@ class Space:
     name: str
     training: Mapping[str, Any] = field(default_factory=dict)
     recipes: tuple[Recipe, ...] = ()
-
-    @cached_property
-    def by_name(self) -> dict[str, Recipe]:
-        """Recipes by name."""
-        return {one.name: one for one in self.recipes}
 
 
 def recipe(

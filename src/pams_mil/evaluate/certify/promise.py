@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +9,8 @@ import numpy.typing as npt
 
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify import confident, expected
-from pams_mil.evaluate.certify.miss_losses import Array, LossCurve
+from pams_mil.evaluate.certify.miss_losses import LossCurve
 from pams_mil.evaluate.certify.spread import Spread, beta_spread, worth
-
-Accept = Callable[[Array, LossCurve], npt.NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)

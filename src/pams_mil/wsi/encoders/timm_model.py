@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pams_mil.digests import file_digest
-from pams_mil.errors import ConfigError, MissingExtraError
+from pams_mil.errors import ConfigError, needs_extra
 from pams_mil.weight_files import read_tensors
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.torch_encoder import TorchEncoder
@@ -42,10 +42,8 @@ def create(model: str, options: EncoderOptions) -> TorchEncoder:
 
 def build(model: str, options: EncoderOptions, **arguments: Any) -> nn.Module:
     """A timm network without its head: weights from the file given, else from the hub."""
-    try:
+    with needs_extra(f"The encoder timm:{model}", package="timm", extra="encoders"):
         import timm  # noqa: PLC0415  an optional dependency
-    except ImportError as error:
-        raise MissingExtraError(f"The encoder timm:{model}", package="timm", extra="encoders") from error
     try:
         network: nn.Module = timm.create_model(model, pretrained=options.weights is None, num_classes=0, **arguments)
     except Exception as error:  # unknown names, no network, gated repositories: each library has its own kinds

@@ -17,7 +17,7 @@ import numpy as np
 
 from pams_mil.data.bags.bag import Array, Bag, BagInfo
 from pams_mil.data.bags.layouts.reading import Reading
-from pams_mil.errors import BagError, MissingExtraError, listing
+from pams_mil.errors import BagError, listing, needs_extra
 
 SUFFIX = ".zarr"
 _SMALL = 1 << 28
@@ -68,10 +68,8 @@ def read_store(path: Path, reading: Reading) -> Bag:
 
 def open_group(store: Path) -> Any:
     """The root group of a store, opened for reading."""
-    try:
+    with needs_extra("Reading LazySlide's stores", package="zarr", extra="lazyslide"):
         import zarr  # noqa: PLC0415  optional
-    except ImportError as error:
-        raise MissingExtraError("Reading LazySlide's stores", package="zarr", extra="lazyslide") from error
     try:
         return zarr.open_group(str(store), mode="r", use_consolidated=False)
     except Exception as error:  # damaged metadata raise what json and zarr raise
@@ -80,11 +78,9 @@ def open_group(store: Path) -> Any:
 
 def read_parquet(path: Path) -> Any:
     """A parquet table with all its metadata."""
-    try:
+    with needs_extra("Reading LazySlide's tiles", package="pyarrow", extra="lazyslide"):
         import pyarrow  # noqa: PLC0415  optional
         import pyarrow.parquet as parquet  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("Reading LazySlide's tiles", package="pyarrow", extra="lazyslide") from error
     try:
         return parquet.read_table(path)
     except (OSError, pyarrow.ArrowException) as error:
