@@ -74,7 +74,7 @@ def pareto(points: Sequence[Point], x_name: str, y_name: str) -> Markup:
     for number, point in enumerate(shown):
         x, y = plane.at(point.x, point.y)
         side, shift = ("end", -10) if x > 0.7 * plane.width else ("", 10)
-        parts.append(svg.dot((x, y), 6, f"s{number % 6}"))
+        parts.append(svg.dot((x, y), 6, svg.series(number)))
         parts.append(svg.text(x + shift, y - 8, svg.short(point.label, 28), side))
     return svg.picture(plane.width, plane.height, f"{y_name} against {x_name}", parts)
 

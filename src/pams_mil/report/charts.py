@@ -95,9 +95,9 @@ def radar(axes: Sequence[str], series: Sequence[Series], *, legend: bool = False
         parts.append(svg.text(x, y + 4, label, anchor))
     for number, (name, values) in enumerate(series):
         clipped = [min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0 for value in values]
-        parts.append(svg.polygon(corners(clipped), f"series s{number % 6}", name))
+        parts.append(svg.polygon(corners(clipped), f"series {svg.series(number)}", name))
         if legend:
-            parts.append(svg.dot((cx - 60, height + row / 2), 5, f"s{number % 6}"))
+            parts.append(svg.dot((cx - 60, height + row / 2), 5, svg.series(number)))
             parts.append(svg.text(cx - 48, height + row / 2 + 4, name))
             height += row
     return svg.picture(2 * cx, height, "radar of the metrics", parts)

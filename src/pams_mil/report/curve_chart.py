@@ -49,15 +49,15 @@ def curve_chart(series: Sequence[CurveSeries], shares: Sequence[float]) -> Marku
             band = one.points.band
             there = path(band.low, band.false_alarms)
             back = path(np.minimum(band.high, up)[::-1], band.false_alarms[::-1])
-            parts.append(svg.polygon([*there, *back], f"band s{number % 6}"))
+            parts.append(svg.polygon([*there, *back], f"band {svg.series(number)}"))
     for number, one in reversed(list(enumerate(series))):  # of equal curves the first is seen
         if one.points is not None:
             curve = one.points.curve
             kept = np.unique(np.linspace(0, len(curve.kappa) - 1, MOST_DRAWN).round().astype(np.int64))
             line = path(curve.missed[kept], curve.false_alarms[kept])
-            parts.append(svg.polyline(line, f"curve s{number % 6}", one.name))
+            parts.append(svg.polyline(line, f"curve {svg.series(number)}", one.name))
     for number, one in enumerate(series):
-        style = f"s{number % 6}"
+        style = svg.series(number)
         if one.points is not None:
             for kappa in MARKED_KAPPAS:
                 parts.append(svg.dot(place(*one.points.curve.at(kappa)), 2.5, style, f"{one.name}, κ = {kappa:g}"))

@@ -73,7 +73,7 @@ def _chart(title: str, lines: Sequence[tuple[int, str, Sequence[float]]]) -> Mar
         parts.append(svg.text(x, y + 17, str(epoch), "mid dim"))
     for number, method, line in reversed(lines):  # of equal lines the first is seen
         places = [plane.at(epoch, value) for epoch, value in enumerate(line, 1) if math.isfinite(value)]
-        parts.append(svg.polyline(places, f"curve s{number % 6}", method))
+        parts.append(svg.polyline(places, f"curve {svg.series(number)}", method))
     return svg.picture(WIDTH, HEIGHT, f"{title} by epoch", parts)
 
 

@@ -18,7 +18,7 @@ from pams_mil.evaluate.scores import LevelScores
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.operating import class_shares
 from pams_mil.metrics.table import FACTS
-from pams_mil.report import charts, curve_chart
+from pams_mil.report import charts, curve_chart, svg
 
 MOST_LISTED = 500
 """Slides with missed urgency shown on the page; the CSV has them all."""
@@ -37,7 +37,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.globals.update(version=__version__, facts=FACTS)
+    env.globals.update(version=__version__, facts=FACTS, series=svg.series)
     env.filters.update(
         value=format_value,
         interval=format_interval,

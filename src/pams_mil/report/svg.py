@@ -19,7 +19,8 @@ text { fill: var(--ink); } .dim { fill: var(--dim); } .mid { text-anchor: middle
 .grid { stroke: var(--line); } .grid-shape { fill: none; stroke: var(--line); }
 .s0 { fill: #1f6fb2; stroke: #1f6fb2; } .s1 { fill: #c4420a; stroke: #c4420a; } .s2 { fill: #1a8a6b; stroke: #1a8a6b; }
 .s3 { fill: #8c4fa3; stroke: #8c4fa3; } .s4 { fill: #a07a00; stroke: #a07a00; } .s5 { fill: #5b6770; stroke: #5b6770; }
-.series { fill-opacity: .12; stroke-width: 2; } .chance { fill: none; stroke: var(--dim); stroke-dasharray: 5 4; }
+.series { fill-opacity: .12; stroke-width: 2; } .again { stroke-dasharray: 7 4; }
+.chance { fill: none; stroke: var(--dim); stroke-dasharray: 5 4; }
 </style>"""
 
 
@@ -132,6 +133,15 @@ def polyline(places: Iterable[Place], css: str, title: str = "") -> str:
 def polygon(places: Iterable[Place], css: str, title: str = "") -> str:
     """Places joined by lines, and the area within."""
     return f'<polygon points="{_points(places)}" class="{css}">{_titled(title)}</polygon>'
+
+
+def series(number: int) -> str:
+    """The classes of a series' color: six colors, then the same ones dashed.
+
+    >>> series(1), series(7)
+    ('s1', 's1 again')
+    """
+    return f"s{number % 6}" + (" again" if number >= 6 else "")
 
 
 def short(content: str, most: int) -> str:
