@@ -170,7 +170,7 @@ def test_either_file_may_know_the_patients():
 def test_the_verdict_does_not_claim_what_the_slides_do_not_show():
     one, two = (replace(model, probabilities=None) for model in twins(rows=12, patients=12))
     sentence = verdict(compare(one, two, resamples=200))
-    assert "is the safer model" not in sentence
+    assert "is safer than" not in sentence
 
 
 def verdict_on(true, *predicted):
@@ -196,7 +196,7 @@ def test_the_verdict_calls_mistakes_milder_only_on_evidence():
     often, rarely = true.copy(), true.copy()
     often[:60], often[60], rarely[:6] = 1, 0, 1
     sentence = verdict_on(true, often, rarely)
-    assert sentence.startswith("B is the safer model")
+    assert sentence.startswith("B is safer than A")
     assert "its mistakes look milder" in sentence
 
 
@@ -228,7 +228,7 @@ def test_without_resamples_there_are_tests_but_no_intervals():
     missed = comparison.levels["class"]["under_call_rate"]
     assert np.isnan(missed.interval).all()
     assert missed.p_value is not None
-    assert verdict(comparison).startswith("perfect is the safer model")
+    assert verdict(comparison).startswith("perfect is safer than one")
     assert "interval" not in verdict(comparison)
 
 
@@ -255,7 +255,7 @@ def test_the_verdict_about_a_model_without_errors():
     one, _ = twins()
     perfect = replace(one, name="perfect", predicted=one.target, probabilities=None)
     sentence = verdict(compare(one, perfect, resamples=100))
-    assert sentence.startswith("perfect is the safer model: it misses urgency in 0.0 % of the slides")
+    assert sentence.startswith("perfect is safer than one: it misses urgency in 0.0 % of the slides")
     assert "AsMC" not in sentence  # how mild no mistakes are is not a number
     assert "inf" not in sentence
     assert "nan" not in sentence

@@ -43,17 +43,17 @@ def test_fewer_misses_at_equal_false_alarms_are_safer_whatever_the_dials():
     careless = replace(redecide(better, rule="kappa", kappa=0.3), name="better")  # misses more as decided
     for candidate in (better, careless):
         sentence = verdict(compare(one, candidate, resamples=60))
-        assert sentence.startswith("better is the safer model: at the")
+        assert sentence.startswith("better is safer than one: at the")
         assert "false alarms of one it misses urgency in" in sentence
     back = verdict(compare(better, one, resamples=60))
-    assert back.startswith("better is the safer model: at its own")
+    assert back.startswith("better is safer than one: at its own")
 
 
 def test_no_worse_in_both_is_enough_without_probabilities():
     one, _ = twins(rows=400, patients=200)
     better = replace(sharpened(one, "better", 0.8), probabilities=None)
     sentence = verdict(compare(one, better, resamples=60))
-    assert sentence.startswith("better is the safer model: it misses urgency in")
+    assert sentence.startswith("better is safer than one: it misses urgency in")
     assert "fewer false alarms" in sentence
 
 
@@ -62,14 +62,14 @@ def test_fewer_misses_with_more_false_alarms_need_probabilities():
     urgent = replace(redecide(one, rule="kappa", kappa=1.5), name="urgent", probabilities=None)
     sentence = verdict(compare(one, urgent, resamples=40))
     assert "Without the probabilities of both, they cannot be compared at equal false alarms" in sentence
-    assert "is the safer model" not in sentence
+    assert "is safer than" not in sentence
 
 
 def test_few_patients_are_said_first_and_settle_nothing():
     one, _ = twins(rows=200, patients=4)
     sentence = verdict(compare(one, sharpened(one, "better"), resamples=40))
     assert sentence.startswith("Only 4 patients: too few to call either model safer.")
-    assert "is the safer model" not in sentence
+    assert "is safer than" not in sentence
 
 
 def test_a_constant_call_is_not_compared():

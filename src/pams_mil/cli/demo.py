@@ -37,7 +37,7 @@ def demo(
         Path("demo-report"), "--out", callback=out_folder, help="Folder for the cohort, the runs and the report."
     ),
     seeds: int = typer.Option(3, "--seeds", min=1, help="Runs per method."),
-    epochs: int = typer.Option(12, "--epochs", min=1, help="Epochs of every run."),
+    epochs: int = typer.Option(20, "--epochs", min=1, help="Epochs of every run."),
     figure_1: bool = typer.Option(False, "--figure-1", help="Only audit the two models of the paper's Figure 1."),
 ) -> None:
     """Train cross-entropy, PAMS and SFR alone on bags of handwritten digits and compare their mistakes.

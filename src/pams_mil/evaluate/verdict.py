@@ -62,7 +62,7 @@ def _safer_at_equal_alarms(comparison: Comparison, differences: dict[str, Differ
     where = f"at the {alarms} of {other}" if candidate else f"at its own {alarms}"
     missed, raised = differences["under_call_rate"], differences["over_call_rate"]
     return (
-        f"{safer} is the safer model: {where} it misses urgency in {100 * mine:.1f} % of the slides against "
+        f"{safer} is safer than {other}: {where} it misses urgency in {100 * mine:.1f} % of the slides against "
         f"{100 * theirs:.1f} % (difference {100 * abs(gap.difference):.1f} points{_evidence(gap, candidate)}). "
         f"As decided it misses {_shares(missed, candidate)} and over-calls {_shares(raised, candidate)}"
         f"{_accuracy(differences['acc'], candidate, other)}."
@@ -107,7 +107,7 @@ def _no_worse_in_both(comparison: Comparison, differences: dict[str, Difference]
     contradicted = _significant(mild) and not milder
     settled = not _few(comparison) and _significant(missed) and not contradicted
     unsettled = f"{safer} looks safer than {other}, but these slides do not settle it"
-    opening = f"{safer} is the safer model" if settled else unsettled
+    opening = f"{safer} is safer than {other}" if settled else unsettled
     bounds = (0 - missed.interval[1], 0 - missed.interval[0]) if candidate else missed.interval  # never -0.0
     interval = "" if math.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
     tail = "as many false alarms" if alarms.difference == 0 else f"fewer false alarms ({_shares(alarms, candidate)})"
@@ -160,7 +160,7 @@ def _accuracy(right: Difference, candidate: bool, other: str) -> str:
 
 
 def _p_text(found: Difference | Gap) -> str:
-    word = "p" if found.corrected_p is None else "corrected p"
+    word = "p" if found.corrected_p in (None, found.p_value) else "corrected p"
     return "" if found.p is None else f", {word} = {found.p:.2g}"
 
 
