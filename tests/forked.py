@@ -82,7 +82,8 @@ def _end_without(parent: int) -> None:
 
 
 def _do(action: Callable[[], Any], log: Path | None, parent: int) -> int:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background may have it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background may have both ignored
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     threading.Thread(target=_end_without, args=(parent,), daemon=True).start()
     if log is not None:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
