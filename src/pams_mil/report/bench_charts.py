@@ -39,7 +39,7 @@ def missed_urgency(bars: Sequence[Bar]) -> Markup:
     for position, bar in enumerate(bars):
         y = top + position * row
         end = left + bar.value / most * width
-        parts.append(svg.text(left - 12, y + 19, svg.short(bar.label, 24), "end"))
+        parts.append(svg.text(left - 12, y + 19, svg.short(bar.label, 21), "end"))
         parts.append(svg.bar(left, y + 4, end - left, 22, "severe"))
         after = end
         if math.isfinite(bar.low) and math.isfinite(bar.high):
@@ -73,7 +73,7 @@ def pareto(points: Sequence[Point], x_name: str, y_name: str) -> Markup:
     parts.append(svg.polyline([plane.at(shown[number].x, shown[number].y) for number in front(shown)], "chance"))
     for number, point in enumerate(shown):
         x, y = plane.at(point.x, point.y)
-        side, shift = ("end", -10) if x > 0.7 * plane.width else ("", 10)
+        side, shift = ("end", -10) if x > 0.55 * plane.width else ("", 10)
         parts.append(svg.dot((x, y), 6, svg.series(number)))
         parts.append(svg.text(x + shift, y - 8, svg.short(point.label, 28), side))
     return svg.picture(plane.width, plane.height, f"{y_name} against {x_name}", parts)
