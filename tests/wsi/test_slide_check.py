@@ -39,6 +39,12 @@ def test_ome_zarr_is_named_with_its_version_and_a_way_out(tmp_path, files, versi
     assert [source.path for source in find_slides([image])] == [image]
 
 
+def test_the_table_may_leave_ome_out_of_the_name(tmp_path):
+    zarr(tmp_path / "case.ome.zarr", OLD)
+    for name in ("case", "case.ome", "case.ome.zarr"):
+        assert [problem.kind for problem in check_slides([name], tmp_path).problems] == ["unreadable slide"]
+
+
 def test_an_image_converted_beside_itself_is_one_slide(tmp_path):
     zarr(tmp_path / "case.ome.zarr", OLD)
     slide = write(tmp_path / "case.ome.tif")

@@ -57,7 +57,8 @@ def check_slides(
         sources = find_slides([folder])
     except SlideError as error:
         return SlideFindings((), (Problem("slides", str(error)),))
-    by_name = {name: source for source in sources for name in (source.path.name, source.slide_id)}
+    by_name = {source.slide_id.removesuffix(".ome"): source for source in sources}  # a.ome.zarr is often called a
+    by_name |= {name: source for source in sources for name in (source.path.name, source.slide_id)}
     wanted = {slide_id: by_name.get(slide_id) for slide_id in slide_ids}
     present = [(slide_id, source) for slide_id, source in wanted.items() if source is not None]
     facts, problems = [], list(_missing([slide_id for slide_id, source in wanted.items() if source is None], folder))
