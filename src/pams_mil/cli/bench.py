@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import errors, output
+from pams_mil.cli.console import errors, output, progress_bar
 from pams_mil.cli.out_option import out_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from pams_mil.engine.grid.grid import Engine, GridRun
-    from pams_mil.report.bench import Bench
+    from pams_mil.report.bench import Bench, Entry
 
 _SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate")
 
@@ -34,6 +34,11 @@ def bench(
     cpus: float = typer.Option(1.0, "--cpus", help="Cores that a Ray task claims."),
     gpus: float = typer.Option(0.0, "--gpus", help="GPUs that a Ray task claims; a fraction shares one."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
+    calibrated: bool = typer.Option(
+        False,
+        "--calibrated",
+        help="Also calibrate every run on its validation slides, and decide by the Bayes rule for AsCC.",
+    ),
     json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of tables."),
 ) -> None:
     """Run methods x models x seeds x folds and compare them; run it again to continue.
@@ -52,7 +57,7 @@ def bench(
     runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
     with grid_bar() as tell:
         done = run_grid(settings, folder, runner, progress=tell, each=tell.each)
-    result = summarize_grid(done, reference, resamples)
+    result = summarize_grid(done, reference, resamples, calibrated=calibrated)
     write_bench(result, folder)
     if json:
         print(strict_json(result.to_json()))
@@ -81,15 +86,27 @@ def make_engine(
     raise ConfigError(f"There is no engine {name!r}; expected local or ray.{nearest(name, ('local', 'ray'))}")
 
 
-def summarize_grid(done: GridRun, reference: str, resamples: int) -> Bench:
-    """Read the predictions of all finished runs and compare them."""
+def summarize_grid(done: GridRun, reference: str, resamples: int, *, calibrated: bool = False) -> Bench:
+    """Read the predictions of all finished runs, calibrate the runs if asked to, and compare them."""
     from pams_mil.experiments.entries import read_entries
     from pams_mil.experiments.untrained_arms import with_untrained
     from pams_mil.report.bench import summarize
 
+    entries = with_untrained(done, read_entries(done))
+    if calibrated:
+        entries = _calibrated(done, entries)
     with errors.status("Comparing"):
-        entries = with_untrained(done, read_entries(done))
         return summarize(entries, reference=reference, resamples=resamples, missing=done.failures)
+
+
+def _calibrated(done: GridRun, entries: list[Entry]) -> list[Entry]:
+    from pams_mil.experiments.calibrated_arms import with_calibrated
+
+    with progress_bar() as progress:
+        found, refused = with_calibrated(done, entries, lambda share: progress("Calibrating", share))
+    for run, reason in refused.items():
+        errors.print(f"{run} cannot be calibrated: {reason}", highlight=False, markup=False, soft_wrap=True)
+    return found
 
 
 def show(result: Bench) -> None:

@@ -6,6 +6,9 @@ lacks a class, and seeds, not folds, are what a standard deviation should speak 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
@@ -16,8 +19,16 @@ from pams_mil.report.epochs import mean_epochs
 from pams_mil.tables import Columns, read_table
 
 
-def read_entries(done: GridRun, *, tags: tuple[str, ...] = ()) -> list[Entry]:
-    """One entry per method and model; its runs are seeds where the folds of a seed are disjoint, else single runs."""
+def read_entries(
+    done: GridRun, *, tags: tuple[str, ...] = (), change: Callable[[Cell, Predictions], Predictions] | None = None
+) -> list[Entry]:
+    """One entry per method and model; its runs are seeds where the folds of a seed are disjoint, else single runs.
+
+    Args:
+        done: The finished grid.
+        tags: Further columns of the table to read.
+        change: What to make of every run's predictions before folds are put together.
+    """
     trees: dict[str, ClassHierarchy] = {}
     found: dict[tuple[str, str], dict[int, dict[str, Predictions]]] = {}
     logs: dict[tuple[str, str], list[Columns]] = {}
@@ -25,6 +36,8 @@ def read_entries(done: GridRun, *, tags: tuple[str, ...] = ()) -> list[Entry]:
         hierarchy = trees.setdefault(cell.config.classes, ClassHierarchy.load(cell.config.classes))
         path = done.out / cell.key / "predictions.csv"
         predictions = read_predictions(path, hierarchy, Source(tags=tags), name=cell.key)
+        if change is not None:
+            predictions = change(cell, predictions)
         found.setdefault((cell.model, cell.method), {}).setdefault(cell.seed, {})[cell.repetition] = predictions
         log = RunFolder(path.parent).metrics_file
         logs.setdefault((cell.model, cell.method), []).append(read_table(log) if log.exists() else {})

@@ -36,6 +36,8 @@ class Entry:
     runs: dict[str, Predictions]
     epochs: Epochs | None = None
     """How its runs moved while they trained; None for rows that were not trained here."""
+    calibrated: dict[str, Predictions] | None = None
+    """The same runs with calibrated probabilities, decided by the Bayes rule for AsCC; None where nobody asked."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class Row:
     """Run by run, at the finest level; None without probabilities."""
     epochs: Epochs | None = None
     """Validation scores by epoch."""
+    calibrated: LevelScores | None = None
+    """The finest level with calibrated probabilities and the Bayes rule for AsCC, of the runs put together."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,7 @@ class Bench:
                     "least_urgent_right": row.least_urgent_right.to_json(),
                     "severity_auc": None if row.severity_auc is None else row.severity_auc.to_json(),
                     "epochs": None if row.epochs is None else row.epochs.scores,
+                    "calibrated": None if row.calibrated is None else row.calibrated.to_json(),
                     "operating_points": None if row.points is None else row.points.to_json(),
                     "against_reference": None if row.comparison is None else row.comparison.to_json(),
                 }
@@ -195,6 +200,7 @@ def _model_rows(entries: Sequence[Entry], hierarchy: ClassHierarchy, reference: 
             severity_auc=_severity_aucs(entry),
             epochs=entry.epochs,
             points=operating_points(pooled[entry.method], resamples=resamples),
+            calibrated=_calibrated(entry, resamples),
         )
         for entry in entries
     ]
@@ -218,6 +224,12 @@ def _spreads(entry: Entry, hierarchy: ClassHierarchy) -> dict[tuple[int, str], S
         for level in range(hierarchy.num_levels)
         for metric in (*TABLE, *EXTRA)
     }
+
+
+def _calibrated(entry: Entry, resamples: int) -> LevelScores | None:
+    if entry.calibrated is None:
+        return None
+    return score(pool(entry.method, entry.calibrated), resamples=resamples)[-1]
 
 
 def _severity_aucs(entry: Entry) -> SeedSpread | None:

@@ -11,6 +11,8 @@ from pams_mil.evaluate.matched import Gap
 from pams_mil.report.bench import Bench, Row
 from pams_mil.report.text_tables import markdown_row, markdown_text, matched_head, matched_reference, spread_text
 
+CALIBRATED = "Calibrated, Bayes rule for AsCC: missed / false alarms; AsCC"
+
 
 def heads(bench: Bench) -> list[str]:
     """The columns after the method's name."""
@@ -22,13 +24,15 @@ def heads(bench: Bench) -> list[str]:
         "at 10 / 20 / 30 % ↓",
         "As decided: missed / false alarms",
         f"{least} right ↑",
+        *((CALIBRATED,) if _any_calibrated(bench) else ()),
     ]
 
 
 def cells(bench: Bench, row: Row) -> list[str]:
     """One method's numbers in percent; a dash where a file has no probabilities."""
+    last = [_calibrated(row)] if _any_calibrated(bench) else []
     if row.points is None or row.severity_auc is None:
-        return ["–"] * 4 + [_pair(*_decided(row)), spread_text(row.least_urgent_right, "acc", digits=1)]
+        return ["–"] * 4 + [_pair(*_decided(row)), spread_text(row.least_urgent_right, "acc", digits=1), *last]
     finest = bench.hierarchy.level_names[-1]
     gap = None if row.comparison is None else row.comparison.matched.get(finest)
     reference = matched_reference(bench, row.model, finest) if row.method == bench.reference else None
@@ -40,6 +44,7 @@ def cells(bench: Bench, row: Row) -> list[str]:
         " / ".join(f"{100 * found.value:.1f}" for found in row.points.missed_at.values()),
         _pair(*row.points.decided),
         spread_text(row.least_urgent_right, "acc", digits=1),
+        *last,
     ]
 
 
@@ -60,6 +65,17 @@ def operating_markdown(bench: Bench) -> str:
             "",
         ]
     return "\n".join([*parts, ""])
+
+
+def _any_calibrated(bench: Bench) -> bool:
+    return any(row.calibrated is not None for row in bench.rows)
+
+
+def _calibrated(row: Row) -> str:
+    if row.calibrated is None:
+        return "–"
+    values = row.calibrated.values
+    return f"{_pair(values['under_call_rate'], values['over_call_rate'])}; {100 * values['ascc']:.1f}"
 
 
 def _decided(row: Row) -> tuple[float, float]:
