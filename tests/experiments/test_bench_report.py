@@ -78,6 +78,12 @@ def test_the_difference_is_the_comparisons_own(bench):
     assert reference["difference (95 %), p"] == ""
 
 
+def test_without_resamples_there_is_no_interval(bench):
+    summary = summarize(bench[0], reference="CE", resamples=0)
+    shown = dict(zip(heads(summary), cells(summary, summary.rows[1]), strict=True))["difference (95 %), p"]
+    assert re.fullmatch(r"[+-]\d+\.\d(, p [\d.e-]+)?", shown), shown
+
+
 def test_without_probabilities_only_what_was_decided_is_shown(bench):
     entries, _ = bench
     bare = [

@@ -7,6 +7,8 @@ Everything else is of all runs put together under one dial.
 
 from __future__ import annotations
 
+import math
+
 from pams_mil.evaluate.matched import Gap
 from pams_mil.report.bench import Bench, Row
 from pams_mil.report.text_tables import markdown_row, markdown_text, matched_head, matched_reference, spread_text
@@ -89,5 +91,5 @@ def _pair(missed: float, false_alarms: float) -> str:
 
 def _difference(gap: Gap) -> str:
     low, high = gap.interval
-    tested = "" if gap.p is None else f", p {gap.p:.2g}"
-    return f"{100 * gap.difference:+.1f} ({100 * low:.1f} to {100 * high:.1f}){tested}"
+    between = "" if math.isnan(low) else f" ({100 * low:.1f} to {100 * high:.1f})"
+    return f"{100 * gap.difference:+.1f}{between}" + ("" if gap.p is None else f", p {gap.p:.2g}")
