@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.models.test_published import clam_checkpoint, dtfd_checkpoint, linear, named
+from tests.models.test_published import clam_checkpoint, clam_mb_checkpoint, dtfd_checkpoint, linear, named
 
 from pams_mil.errors import CheckpointError
 from pams_mil.models import HierarchicalModel
@@ -97,7 +97,34 @@ def test_a_shared_tower_and_the_two_tiers_of_dtfd():
 
 def test_split_heads_are_always_fresh():
     model = hierarchical("clam_sb", [2, 3], towers="shared", heads="split")
-    assert "fresh" in start_from(model, clam_checkpoint(3))
+    assert start_from(model, clam_checkpoint(3)) == (
+        "All but the head starts from published weights; split heads are not those of any file, so they start fresh."
+    )
+
+
+def test_of_several_heads_all_are_taken_or_none():
+    content = {key: value for key, value in clam_checkpoint(3).items() if not key.startswith("instance")}
+    model = hierarchical("clam_sb", [3])
+    fresh = model.towers[0].head.weight.clone()
+    assert "the file does not hold all heads of this model, so they start fresh" in start_from(model, content)
+    assert torch.equal(model.towers[0].head.weight, fresh)
+
+
+@pytest.mark.parametrize("classes", [3, 7])
+def test_an_attention_per_class_is_a_matter_of_the_classes(classes):
+    content = clam_mb_checkpoint()
+    model = hierarchical("clam_mb", [2, classes], towers="per_level")
+    coarse, finest = model.towers
+    fresh = [tower.scores.outer.weight.clone() for tower in model.towers]
+    said = start_from(model, content)
+    assert ("3 classes are taken in the order" if classes == 3 else "for 3 classes and not these 7") in said
+    for tower in model.towers:
+        assert torch.equal(tower.projection.weight, content["attention_net.0.weight"])
+        assert torch.equal(tower.scores.inner.weight[:4], content["attention_net.3.attention_a.0.weight"])
+    assert torch.equal(coarse.scores.outer.weight, fresh[0])
+    assert torch.equal(
+        finest.scores.outer.weight, content["attention_net.3.attention_c.weight"] if classes == 3 else fresh[1]
+    )
 
 
 def without_the_attention(state):

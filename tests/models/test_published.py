@@ -50,6 +50,12 @@ def clam_checkpoint(position):
     )
 
 
+def clam_mb_checkpoint():
+    content = {key: value for key, value in clam_checkpoint(3).items() if not key.startswith("classifiers")}
+    content |= named("attention_net.3.attention_c", linear(3, 4))
+    return content | {key: value for k in range(3) for key, value in named(f"classifiers.{k}", linear(1, 8)).items()}
+
+
 def small(name):
     return create_model(name, in_features=5, num_classes=3, embedding_features=8, attention_features=4).eval()
 
@@ -73,9 +79,7 @@ def test_clam_with_and_without_dropout_in_the_numbering(position):
 
 
 def test_clam_with_a_classifier_per_class():
-    content = {key: value for key, value in clam_checkpoint(3).items() if not key.startswith("classifiers")}
-    content |= named("attention_net.3.attention_c", linear(3, 4))
-    content |= {key: value for k in range(3) for key, value in named(f"classifiers.{k}", linear(1, 8)).items()}
+    content = clam_mb_checkpoint()
     model = load_published(small("clam_mb"), content)
     assert torch.equal(model.head.weight[2], content["classifiers.2.weight"][0])
     assert torch.equal(model.head.bias[1], content["classifiers.1.bias"][0])

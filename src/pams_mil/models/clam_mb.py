@@ -34,8 +34,9 @@ class ClamMB(ClamSB):
     """
 
     own_head: ClassVar[bool] = True
+    of_classes: ClassVar[tuple[str, ...]] = (*ClamSB.of_classes, "scores.outer.")
     published_keys: ClassVar[dict[str, str]] = {
-        **{ours: theirs for ours, theirs in ClamSB.published_keys.items() if not ours.startswith("classifiers")},
+        **{theirs: ours for theirs, ours in ClamSB.published_keys.items() if not theirs.startswith("classifiers")},
         r"classifiers\.(\d+)\.(weight|bias)": r"head.\1.\2",
     }
 

@@ -1,7 +1,8 @@
 """Start from a published aggregator: its weights in every tower, its head where the classes are as many.
 
-What depends on the classes (the heads, CLAM's instance heads) is taken at the finest level only, and only when the
-checkpoint has as many classes; otherwise it stays as it was drawn from the seed. Everything else must fit exactly.
+What depends on the classes (the heads, CLAM's instance heads, CLAM-MB's attention per class) is taken at the finest
+level only, and only when the checkpoint has as many classes; otherwise it stays as it was drawn from the seed.
+Everything else must fit exactly.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pams_mil.errors import CheckpointError, listing
+from pams_mil.models.core.heads import LevelHeads, SplitHeads, heads_of
 from pams_mil.models.core.hierarchical import HierarchicalModel
 from pams_mil.models.core.mil_model import MILModel
 from pams_mil.models.core.published import published_state
-
-_OF_CLASSES = ("head.", "tier1_head.", "instance_heads.")
 
 
 def start_from(model: HierarchicalModel, source: str | Path | Mapping[str, Any]) -> str:
@@ -42,53 +42,39 @@ def start_from(model: HierarchicalModel, source: str | Path | Mapping[str, Any])
     towers = [cast(MILModel, tower) for tower in model.towers]
     state = published_state(towers[-1], source)
     _refuse_not_finite(state)
-    body = {key: value for key, value in state.items() if not key.startswith(_OF_CLASSES)}
-    of_classes = {key: value for key, value in state.items() if key.startswith(_OF_CLASSES)}
+    of_classes = {key: state.pop(key) for key in list(state) if key.startswith(towers[-1].of_classes)}
     for tower in towers:
-        _check_body(body, tower)
-        tower.load_state_dict(body, strict=False)
+        _check_body(state, tower)
+        tower.load_state_dict(state, strict=False)
     return _take_head(model, of_classes)
 
 
 def _take_head(model: HierarchicalModel, of_classes: Mapping[str, Tensor]) -> str:
     finest = cast(MILModel, model.towers[-1])
-    homes: dict[str, nn.Module | None] = {
-        "head.": finest.head if model.heads is None else _finest(model.heads),
-        "tier1_head.": _part(finest, "tier1_head") if model.heads is None else _finest(model.tier1_heads),
-        "instance_heads.": _part(finest, "instance_heads"),
-    }
     begun = "All but the head starts from published weights; "
     if not of_classes:
         return begun + "the file has no head, so it starts fresh."
-    found = len(of_classes["head.bias"]) if "head.bias" in of_classes else "other"
-    for prefix, home in homes.items():
-        given = {key.removeprefix(prefix): value for key, value in of_classes.items() if key.startswith(prefix)}
-        own = {} if home is None else home.state_dict()
-        if {key: value.shape for key, value in given.items()} != {key: value.shape for key, value in own.items()}:
-            return begun + f"its head is for {found} classes and not these {finest.num_classes}, so it starts fresh."
-    for prefix, home in homes.items():
-        if home is not None:
-            home.load_state_dict({k.removeprefix(prefix): v for k, v in of_classes.items() if k.startswith(prefix)})
+    if isinstance(model.heads, SplitHeads):
+        return begun + "split heads are not those of any file, so they start fresh."
+    own = {key: value for key, value in finest.state_dict().items() if key.startswith(finest.of_classes)}
+    for name, heads in (("head", model.heads), ("tier1_head", model.tier1_heads)):
+        if isinstance(heads, LevelHeads):
+            own |= {f"{name}.{key}": value for key, value in heads_of(heads)[-1].state_dict().items()}
+    bias = of_classes.get("head.bias")
+    if bias is not None and len(bias) != finest.num_classes:
+        return begun + f"its head is for {len(bias)} classes and not these {finest.num_classes}, so it starts fresh."
+    if {key: value.shape for key, value in of_classes.items()} != {key: value.shape for key, value in own.items()}:
+        return begun + "the file does not hold all heads of this model, so they start fresh."
+    for key, value in of_classes.items():
+        own[key].copy_(value)
     return (
-        f"All starts from published weights; the file's {found} classes are taken in the order of this hierarchy "
-        "for the finest level's head."
+        f"All starts from published weights; the file's {finest.num_classes} classes are taken in the order of this "
+        "hierarchy for the finest level's head."
     )
 
 
-def _part(module: nn.Module, name: str) -> nn.Module | None:
-    part = getattr(module, name, None)
-    return part if isinstance(part, nn.Module) else None
-
-
-def _finest(heads: nn.Module | None) -> nn.Module | None:
-    """The head of the finest level; None for split heads, whose input is no tower's vector."""
-    if heads is None or hasattr(heads, "mix"):
-        return None
-    return cast(nn.ModuleList, heads.levels)[-1]
-
-
 def _check_body(body: Mapping[str, Tensor], tower: MILModel) -> None:
-    own = {key: value for key, value in tower.state_dict().items() if not key.startswith(_OF_CLASSES)}
+    own = {key: value for key, value in tower.state_dict().items() if not key.startswith(tower.of_classes)}
     missing, extra = [key for key in own if key not in body], [key for key in body if key not in own]
     if missing or extra:
         raise CheckpointError(

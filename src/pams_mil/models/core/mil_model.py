@@ -86,6 +86,8 @@ class MILModel(nn.Module, ABC):
     """Whether only the model itself can read its vectors; for coarser levels a shared tower sums its classes."""
     one_tower: ClassVar[bool] = False
     """Whether one tower serves all levels, also where a method would train one per level."""
+    of_classes: ClassVar[tuple[str, ...]] = ("head.", "tier1_head.", "instance_heads.")
+    """How the names of weights begin that another number of classes would give another shape."""
     packs: ClassVar[bool] = False
     """Whether several bags may go through one pass with the outcome of a pass each.
 
