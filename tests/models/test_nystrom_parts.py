@@ -14,7 +14,7 @@ import pams_mil.models.kernels.pseudo_inverse as pinv_module
 from pams_mil.models.kernels.class_row import class_row
 from pams_mil.models.kernels.pseudo_inverse import inverse_factor, pseudo_inverse_apply
 from pams_mil.models.kernels.pseudo_inverse_eigen import divided_differences
-from pams_mil.models.kernels.value_conv import value_conv
+from pams_mil.models.kernels.value_conv import plain_value_conv, value_conv
 from pams_mil.models.layers.landmarks import LandmarkPlan
 
 
@@ -127,6 +127,15 @@ def test_value_conv_equals_conv2d(n, heads, taps):
         values.permute(1, 0, 2)[None], weight[:, None, :, None], padding=(taps // 2, 0), groups=heads
     )[0].permute(1, 0, 2)
     assert torch.allclose(value_conv(values, weight), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+def test_value_conv_does_not_care_how_values_lie_in_memory(taps):
+    values = torch.randn(2, 32, 3).transpose(0, 1).requires_grad_()
+    weight, grad = torch.randn(2, taps), torch.randn(2, 32, 3).transpose(0, 1)
+    results = [conv(values, weight) for conv in (value_conv, plain_value_conv)]
+    assert torch.allclose(*results, atol=1e-5)
+    assert torch.allclose(*(torch.autograd.grad(result, values, grad)[0] for result in results), atol=1e-5)
 
 
 @pytest.mark.parametrize("n", [1, 5, 32, 40])

@@ -47,7 +47,8 @@ def plain_value_conv(values: Tensor, weight: Tensor) -> Tensor:
 
 def _padded(values: Tensor, taps: int) -> Tensor:
     """Values with K // 2 rows of zeros around them, and more behind until blocks of T are full."""
-    return functional.pad(values, (0, 0, 0, 0, taps // 2, taps // 2 + -len(values) % BLOCK_TOKENS))
+    padded = functional.pad(values, (0, 0, 0, 0, taps // 2, taps // 2 + -len(values) % BLOCK_TOKENS))
+    return padded.contiguous()  # where nothing is to be added, `pad` keeps the strides of the values
 
 
 def _windows(padded: Tensor, taps: int) -> Tensor:
