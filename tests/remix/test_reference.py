@@ -132,6 +132,15 @@ def test_evidence_is_its_equation(seed, rounds, keep):
         assert own.numpy() == pytest.approx(expected, abs=0.02)
 
 
+@pytest.mark.parametrize(("keep", "rows", "expected"), [(0.09, 300, 27), (0.07, 100, 7), (0.5, 7, 4), (0.0, 5, 1)])
+def test_evidence_keeps_the_share_that_was_asked_for(keep, rows, expected):
+    slide = torch.zeros(rows, dtype=torch.int64)
+    sample = evidence_module._Sample(torch.zeros(rows, 1), slide, slide, slide)
+    score = torch.arange(rows).float()
+    chosen = evidence_module._strongest(sample, torch.ones(rows, dtype=torch.bool), score, keep)
+    assert chosen.nonzero().flatten().tolist() == list(range(rows - expected, rows))
+
+
 def test_evidence_finds_planted_instances_and_chooses_them():
     random = torch.Generator().manual_seed(0)
     bags = [torch.randn(80, 6, generator=random) for _ in range(16)]
