@@ -181,3 +181,18 @@ def test_pooling_is_lean_only_where_it_is_the_same_function():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not pools_leanly(projection, scores, 512)
     assert not pools_leanly(projection, AttentionScores(4, 2).bfloat16(), 512)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("mean_pool", {}), ("priority", {"pooling": "mean"}), ("priority", {}), ("abmil", {}), ("clam_mb", {})],
+)
+def test_sums_over_long_bags_stay_finite_in_half_precision(name, options):
+    bag = torch.rand(5000, 16) + 10
+    model = create_model(name, in_features=16, num_classes=3, embedding_features=8, **options).eval()
+    model.projection.weight.data.fill_(0.4)  # rows of about 67, whose sums float16 cannot hold
+    if hasattr(model, "scores"):
+        model.scores.inner.weight.data.zero_()
+    with torch.autocast("cpu", dtype=torch.float16), torch.no_grad():
+        streamed = model(bag).logits.float()
+    assert torch.allclose(streamed, model(bag).logits, atol=0.1, rtol=0.01)

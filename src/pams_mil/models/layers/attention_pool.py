@@ -126,9 +126,12 @@ def stream_pool(
         # A group without a member so far has maximum -inf; its exponentials are zero, not -inf - -inf.
         safe_top = new_top.clamp(min=torch.finfo(spread.dtype).min)
         weights = (spread - safe_top).exp()
-        piece_total, piece_pooled = weights.sum(-1, keepdim=True), weights.to(piece.dtype) @ piece
+        piece_total = weights.sum(-1, keepdim=True)
+        # A mean in the precision of the rows, a sum in float32: float16 ends at 65504, 2048 rows of 32 are more.
+        share = weights / piece_total.clamp(min=torch.finfo(weights.dtype).tiny)
+        piece_pooled = at_least_float32(share.to(piece.dtype) @ piece) * piece_total
         if start == 0:
-            total, pooled = piece_total, at_least_float32(piece_pooled)
+            total, pooled = piece_total, piece_pooled
         else:
             shrink = (top - safe_top).exp()
             total, pooled = total * shrink + piece_total, pooled * shrink + piece_pooled

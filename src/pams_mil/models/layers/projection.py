@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pams_mil.ops import at_least_float32
+
 # Rows per piece: large enough for a fast matrix product, small enough for a piece to stay in cache.
 CHUNK_ROWS = 2048
 
@@ -39,8 +41,9 @@ class Projection(nn.Linear):
         if torch.is_grad_enabled():
             rows: Tensor = self(features)
             return rows.mean(0)
-        sums = [self(piece).sum(0) for piece in torch.split(features, CHUNK_ROWS)]
-        return torch.stack(sums).sum(0) / len(features)
+        # In float32: sums of float16 would overflow where their mean does not.
+        sums = [at_least_float32(self(piece)).sum(0) for piece in torch.split(features, CHUNK_ROWS)]
+        return (torch.stack(sums).sum(0) / len(features)).to(self.weight.dtype)
 
     def project(self, features: Tensor) -> Tensor:
         """Projected instances in one piece; ReLU in place, since its derivative needs only its result."""
