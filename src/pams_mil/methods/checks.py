@@ -8,9 +8,6 @@ from torch import Tensor
 from pams_mil import ops
 from pams_mil.errors import ParameterError
 
-_FEW = 64
-"""Targets that are compared one by one sooner than by an operation of torch."""
-
 
 def checked(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Logits [b, c] in float32 or better and class indices [b], or an error that says what is wrong.
@@ -21,25 +18,18 @@ def checked(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """
     if logits.ndim != 2 or not logits.is_floating_point():
         raise ParameterError(
-            f"logits must be floating-point numbers [batch, classes], found {_shape(logits)} of {logits.dtype}."
+            f"logits must be floating-point numbers [batch, classes], found {list(logits.shape)} of {logits.dtype}."
         )
     if target.shape != logits.shape[:1] or target.dtype != torch.int64:
         raise ParameterError(
             f"target must be one int64 class index per row of logits, [{logits.shape[0]}], "
-            f"found {_shape(target)} of {target.dtype}."
+            f"found {list(target.shape)} of {target.dtype}."
         )
     if target.numel() and not torch.compiler.is_compiling():
-        low, high = torch.stack(target.aminmax()).tolist() if len(target) > _FEW else _range(target.tolist())
+        indices = target.tolist()
+        low, high = min(indices), max(indices)
         if low < 0 or high >= logits.shape[1]:
             raise ParameterError(
                 f"target must hold class indices from 0 to {logits.shape[1] - 1}, found {low} to {high}."
             )
     return ops.at_least_float32(logits), target
-
-
-def _range(values: list[int]) -> tuple[int, int]:
-    return min(values), max(values)
-
-
-def _shape(tensor: Tensor) -> str:
-    return str(list(tensor.shape))

@@ -32,13 +32,9 @@ DISCOVER = "Hxe"
 def hxe_loss(logits: Tensor, target: Tensor, related: Tensor, node_weight: Tensor) -> Tensor:
     """−Σ_h v_h log p(n_h) with v_h = λ_h − λ_{h+1}: the sum over steps, collected by node.
 
-    Shapes: logits [b, c], target [b], related [H, c, c], node_weight [H] -> [b]
+    `related[h, t, r]` says if leaves t and r have the same ancestor at level h; `node_weight` is v, coarsest first.
 
-    Args:
-        logits: Scores of the leaves.
-        target: True leaves.
-        related: `[h, t, r]` is true when leaves t and r have the same ancestor at level h.
-        node_weight: v, coarsest level first.
+    Shapes: logits [b, c], target [b], related [H, c, c], node_weight [H] -> [b]
 
     >>> hierarchy = ClassHierarchy.load("bracs")
     >>> related, node_weight = hxe_matrices(hierarchy, alpha=0.5)

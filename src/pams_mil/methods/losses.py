@@ -7,7 +7,7 @@ function in the method's own file.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -31,10 +31,6 @@ _REDUCTIONS = ("mean", "sum", "none")
 _NOT_FOR_LOSSES = {field.name for field in fields(Method)}
 
 
-class _Recipe(Protocol):
-    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss: ...
-
-
 class HierarchyLoss(nn.Module):
     """A loss on logits at one level of a hierarchy.
 
@@ -53,9 +49,8 @@ class HierarchyLoss(nn.Module):
         known = [field.name for field in fields(self.recipe) if field.name not in _NOT_FOR_LOSSES]
         own = ["level", "reduction", *known]
         refuse_unknown(type(self).__name__, parameters, own, kind="parameter", error=ParameterError)
-        recipe: _Recipe = self.recipe(**parameters)
         self.reduction = reduction
-        self.loss = recipe.level_loss(hierarchy, hierarchy.level(level))
+        self.loss: LevelLoss = self.recipe(**parameters).level_loss(hierarchy, hierarchy.level(level))
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Logits [b, c] and class indices [b] to a scalar, or [b] without reduction."""

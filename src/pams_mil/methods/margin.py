@@ -60,7 +60,7 @@ class LevelMargin(nn.Module):
         row_log_p, row_target = torch.cat([log_p, remembered_log_p]), torch.cat([target, remembered_target])
         batch, memory = len(target), len(remembered_target)
         step = torch.arange(1, max(1, memory // batch) + 1, device=target.device)
-        partner = (torch.arange(batch, device=target.device)[:, None] + step) % len(row_target)
+        partner = torch.arange(batch, device=target.device)[:, None] + step
         if self.training:
             known = torch.ones_like(target, dtype=torch.bool) if weights is None else weights > 0.5
             kept = torch.cat([log_p.detach()[known], remembered_log_p])[:memory]

@@ -25,13 +25,10 @@ CostMatrix = Sequence[Sequence[float]]
 def msce_loss(logits: Tensor, target: Tensor, severity: Tensor, *, detach_weight: bool = False) -> Tensor:
     """−w log p_t with the expected severity w = Σ_r p_r M[t, r].
 
-    Shapes: logits [b, c], target [b], severity [c, c] -> [b]
+    `severity` is M, `[true, predicted]`, see `pams_mil.severity.loss_weight`. With `detach_weight` w is taken as a
+    constant, and the gradient has the direction of cross-entropy's.
 
-    Args:
-        logits: Scores of the classes.
-        target: True classes.
-        severity: M, `[true, predicted]`, see `pams_mil.severity.loss_weight`.
-        detach_weight: Take w as a constant; the gradient then has the direction of cross-entropy's.
+    Shapes: logits [b, c], target [b], severity [c, c] -> [b]
 
     >>> import torch
     >>> M = torch.tensor(loss_weight(ClassHierarchy.flat(["benign", "atypical", "malignant"])))
@@ -86,5 +83,5 @@ class Msce:
     def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level with its severity matrix."""
         severity = self.severity(hierarchy, level)
-        matrices, options = {"severity": severity}, {"detach_weight": self.detach_weight}
-        return LevelLoss(msce_loss, num_classes=len(severity), matrices=matrices, **options)
+        matrices = {"severity": severity}
+        return LevelLoss(msce_loss, num_classes=len(severity), matrices=matrices, detach_weight=self.detach_weight)

@@ -30,14 +30,9 @@ DISCOVER = "SoftLabels"
 
 
 def soft_labels_loss(logits: Tensor, target: Tensor, soft_target: Tensor) -> Tensor:
-    """−Σ_r s[t, r] log p[r].
+    """−Σ_r s[t, r] log p[r]; `soft_target` is s, `[true, class]`, rows sum to 1.
 
     Shapes: logits [b, c], target [b], soft_target [c, c] -> [b]
-
-    Args:
-        logits: Scores of the classes.
-        target: True classes.
-        soft_target: s, `[true, class]`, rows sum to 1.
 
     >>> import torch
     >>> soft = torch.tensor([[0.9, 0.1], [0.2, 0.8]])

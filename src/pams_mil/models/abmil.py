@@ -38,8 +38,8 @@ class ABMIL(MILModel):
         head: "linear" or "normalized".
     """
 
-    # Of MIL-Lab, whose pretrained AB-MIL is FEATHER; there without a classifier.
     packs = True  # bags are groups of one softmax
+    # Of MIL-Lab, whose pretrained AB-MIL is FEATHER; there without a classifier.
     published_keys: ClassVar[dict[str, str]] = {
         r"patch_embed\.0\.(weight|bias)": r"projection.\1",
         r"global_attn\.attention_a\.0\.(weight|bias)": r"scores.V.\1",

@@ -27,13 +27,11 @@ from pams_mil.models.layers.distillation import ranked_rows
 from pams_mil.models.layers.partition import batch_groups
 from pams_mil.models.layers.projection import Projection
 from pams_mil.ops import at_least_float32
-from pams_mil.parameters import require_counts
+from pams_mil.parameters import require_choice, require_counts
 
 DISCOVER = "DTFD"
 
-_DISTILLATIONS = ("afs", "max", "maxmin")
 _LOWEST = torch.finfo(torch.float32).min
-_GRADIENTS = ("detach", "joint")
 
 
 class ResidualBlock(nn.Module):
@@ -104,7 +102,13 @@ class DTFD(MILModel):
         )
         require_counts(attention_features=attention_features, pseudo_bags=pseudo_bags, splits=splits)
         require_counts(instances_per_pseudo_bag=instances_per_pseudo_bag)
-        _check_choices(distillation, tier2_gradient, cam_class, num_classes)
+        require_choice("distillation", distillation, ("afs", "max", "maxmin"))
+        require_choice("tier2_gradient", tier2_gradient, ("detach", "joint"))
+        named = cam_class in ("last", "predicted")
+        if not named and not (isinstance(cam_class, int) and 0 <= cam_class < num_classes):
+            raise ParameterError(
+                f"cam_class must be 'last', 'predicted' or a class index below {num_classes}, found {cam_class!r}."
+            )
         self.pseudo_bags, self.splits, self.distillation = pseudo_bags, splits, distillation
         self.per_group, self.cam_class, self.tier2_gradient = instances_per_pseudo_bag, cam_class, tier2_gradient
         self.projection = Projection(in_features, embedding_features, bias=False)
@@ -138,11 +142,9 @@ class DTFD(MILModel):
     @property
     def graph_refusal(self) -> str:
         """Ranking inside pseudo-bags chooses rows one pseudo-bag at a time, which a graph of any n cannot hold."""
-        return (
-            f"DTFD's distillation {self.distillation!r} ranks instances; only 'afs' does not"
-            if self.ranks_instances
-            else ""
-        )
+        if not self.ranks_instances:
+            return ""
+        return f"DTFD's distillation {self.distillation!r} ranks instances; only 'afs' does not"
 
     @property
     def graph_partitions(self) -> int:
@@ -180,16 +182,17 @@ class DTFD(MILModel):
         if self.distillation == "afs" and (pooled := self._pool(features, partitions, sum(counts))):
             groups, scores = pooled
             return self._tier2(groups, groups, None, scores, partitions, owners)
-        instances = self.residual(self.projection(features))
+        instances = self._project(features)
         scores = at_least_float32(self.tier1_scores(instances))
         log_alpha = spread_scores(scores, partitions, sum(counts)).log_softmax(-1)
         groups = log_alpha.exp().to(instances.dtype) @ instances
         if self.distillation == "afs":
             return self._tier2(groups, groups, None, scores, partitions, owners)
+        if tier1_head is None:
+            raise ParameterError(f"The distillation {self.distillation!r} needs a tier-1 head to rank instances.")
         lowest = self.distillation == "maxmin"
-        head = self._ranking(tier1_head)
         rows, of_group = ranked_rows(
-            instances, log_alpha, groups, head, cam_class=self.cam_class, q=self.per_group, lowest=lowest
+            instances, log_alpha, groups, tier1_head, cam_class=self.cam_class, q=self.per_group, lowest=lowest
         )
         return self._tier2(groups, instances[rows], of_group, scores, partitions, owners)
 
@@ -223,11 +226,6 @@ class DTFD(MILModel):
             mass = mass.new_zeros(len(groups)).index_add(0, of_group, mass)
         return _Tiers(vectors, groups, scores, partitions, mass, owners)
 
-    def _ranking(self, tier1_head: Head | None) -> Head:
-        if tier1_head is None:
-            raise ParameterError(f"The distillation {self.distillation!r} needs a tier-1 head to rank instances.")
-        return tier1_head
-
 
 class _Tiers(NamedTuple):
     """Bags of one pass: vectors [r * b, e], pseudo-bags [r * g, e], scores [n], partitions [r, n], tier-2 mass [r * g].
@@ -247,15 +245,3 @@ class _Tiers(NamedTuple):
         count = len(self.groups) // len(self.partitions)
         alpha = spread_scores(self.scores, self.partitions, count).softmax(-1)
         return self.mass @ alpha / len(self.partitions)
-
-
-def _check_choices(distillation: str, gradient: str, cam_class: str | int, num_classes: int) -> None:
-    if distillation not in _DISTILLATIONS:
-        raise ParameterError(f"distillation must be one of {', '.join(_DISTILLATIONS)}, found {distillation!r}.")
-    if gradient not in _GRADIENTS:
-        raise ParameterError(f"tier2_gradient must be one of {', '.join(_GRADIENTS)}, found {gradient!r}.")
-    named = cam_class in ("last", "predicted")
-    if not named and not (isinstance(cam_class, int) and 0 <= cam_class < num_classes):
-        raise ParameterError(
-            f"cam_class must be 'last', 'predicted' or a class index below {num_classes}, found {cam_class!r}."
-        )

@@ -40,7 +40,7 @@ class MaxPool(MILModel):
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Maximum vectors [b, e]."""
         if torch.is_grad_enabled() or len(batch.features) <= CHUNK_ROWS:
-            maxima = [self._maximum(rows) for rows in batch.split(self.projection(batch.features))]
+            maxima: list[tuple[Tensor, Tensor]] = [rows.max(0) for rows in batch.split(self.projection(batch.features))]
         else:
             maxima = [self._streamed(bag) for bag in batch.bags()]
         weights = None
@@ -48,11 +48,6 @@ class MaxPool(MILModel):
             counts = zip(maxima, batch.sizes, strict=True)
             weights = torch.cat([torch.bincount(rows, minlength=n) / len(rows) for (_, rows), n in counts])
         return Embedded(torch.stack([top for top, _ in maxima]), weights)
-
-    @staticmethod
-    def _maximum(instances: Tensor) -> tuple[Tensor, Tensor]:
-        top, rows = instances.max(0)
-        return top, rows
 
     def _streamed(self, bag: Tensor) -> tuple[Tensor, Tensor]:
         pieces = [self.projection(piece).max(0) for piece in torch.split(bag, CHUNK_ROWS)]

@@ -24,13 +24,7 @@ from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.layers.nystrom import NystromAttention
 from pams_mil.models.layers.ppeg import PPEG
 from pams_mil.models.layers.projection import Projection
-from pams_mil.models.layers.transmil_graph import (
-    attend_plainly,
-    count_rows,
-    encode_position,
-    fill_square,
-    square_side,
-)
+from pams_mil.models.layers.transmil_graph import attend_plainly, count_rows, encode_position, fill_square, square_side
 from pams_mil.parameters import require_counts
 
 DISCOVER = "TransMIL"
@@ -124,19 +118,19 @@ class TransMIL(MILModel):
     @staticmethod
     def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Published shapes, 1 x 1 x e class token and h x 1 x 33 x 1 kernels, without their ones."""
-        merged = dict(state)
-        for key, value in state.items():
-            if key == "class_token":
-                merged[key] = value.reshape(1, -1)
-            elif key.endswith(".taps"):
-                merged[key] = value.reshape(len(value), -1)
-        return merged
+        return {
+            key: value.reshape(len(value), -1) if key == "class_token" or key.endswith(".taps") else value
+            for key, value in state.items()
+        }
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Class tokens [b, e]."""
         results = [self._embed_bag(bag) for bag in batch.bags()]
-        maps = [_instance_attention(row, n) for (_, row), n in zip(results, batch.sizes, strict=True)]
-        return Embedded(joined([vector for vector, _ in results]), joined(maps) if attention else None)
+        weights = None
+        if attention:
+            rows = zip(results, batch.sizes, strict=True)
+            weights = joined([_instance_attention(row, n) for (_, row), n in rows])
+        return Embedded(joined([vector for vector, _ in results]), weights)
 
     def trace(self, features: Tensor, groups: Tensor | None = None) -> Embedded:
         """The class token [1, e] by the published equations, every token of both layers computed."""

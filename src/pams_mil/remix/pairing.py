@@ -47,7 +47,7 @@ class Step:
 
     @property
     def labeled_by(self) -> int:
-        """The slide whose label the step trains on (the larger part of it, with soft labels)."""
+        """The slide whose label the step trains on; with soft labels its `a`, whatever its weight."""
         return self.slide if self.pair is None else self.pair.a
 
 
@@ -127,7 +127,7 @@ class Pairing:
 
     def partners(self, slide: int) -> list[int]:
         """Slides that may meet `slide`; under "same_class" the slide itself is among them."""
-        return [self._partner(slide, number) for number in range(self._count(slide))]
+        return [int(partner) for first, last in self._runs(slide) for partner in self._order[first:last]]
 
     def _runs(self, slide: int) -> list[tuple[int, int]]:
         """Where the partners of a slide lie in the order: from one place up to another, once or more."""
@@ -148,25 +148,21 @@ class Pairing:
     def _place(self, key: int) -> int:
         return int(np.searchsorted(self._keys, key))
 
-    def _count(self, slide: int) -> int:
-        return sum(last - first for first, last in self._runs(slide))
-
-    def _partner(self, slide: int, number: int) -> int:
-        for first, last in self._runs(slide):
-            if number < last - first:
-                return int(self._order[first + number])
-            number -= last - first
-        raise ParameterError(f"Slide {self.slide_ids[slide]!r} has no partner of that number.")
-
     def draw(self, slide: int, epoch: int) -> Pair | None:
         """The pair that `slide` is remixed into in `epoch`, or None when it stays as it is."""
         random = seeding.numpy_generator(self.seed, "pairing", epoch, self.slide_ids[slide])
         if random.random() >= self.probability:
             return None
-        count = self._count(slide)
+        runs = self._runs(slide)
+        count = sum(last - first for first, last in runs)
         if count == 0:
             return None
-        partner = self._partner(slide, int(random.integers(count)))
+        number = int(random.integers(count))
+        for first, last in runs:
+            if number < last - first:
+                break
+            number -= last - first
+        partner = int(self._order[first + number])
         if self.rule == "outranked" and self._ranks[partner] > self._ranks[slide]:
             return Pair(a=partner, b=slide)
         return Pair(a=slide, b=partner)

@@ -24,14 +24,7 @@ from torch import Tensor
 
 from pams_mil.parameters import require_choice, require_count, require_number
 from pams_mil.remix.clustering.kmeans import euclidean_clusters, means
-from pams_mil.remix.strategy import (
-    FROM_A,
-    SYNTHETIC,
-    Mixed,
-    PartnerRule,
-    check_pair,
-    widened,
-)
+from pams_mil.remix.strategy import FROM_A, SYNTHETIC, Mixed, PartnerRule, check_pair, widened
 
 DISCOVER = "ReMix"
 Mode = Literal["append", "replace", "interpolate", "cov", "joint"]
@@ -107,7 +100,11 @@ class ReMix:
             replaced = (source != own.prototypes).any(1)
             features = torch.cat([own.rows.to(source.dtype), source[replaced], *added])
             kept = len(a)
-        return _mixed(features.to(a.dtype), kept, len(own.prototypes))
+        origin_bag = torch.full((len(features),), SYNTHETIC, dtype=torch.int8, device=features.device)
+        origin_bag[:kept] = FROM_A
+        origin_row = torch.full((len(features),), -1, dtype=torch.int64, device=features.device)
+        origin_row[:kept] = torch.arange(kept, device=features.device)
+        return Mixed(features.to(a.dtype), origin_bag, origin_row, live_clusters=len(own.prototypes))
 
 
 def _mix(
@@ -134,11 +131,3 @@ def _mix(
 
 def _random(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
-
-
-def _mixed(features: Tensor, kept: int, prototypes: int) -> Mixed:
-    origin = torch.full((len(features),), SYNTHETIC, dtype=torch.int8, device=features.device)
-    origin[:kept] = FROM_A
-    row = torch.full((len(features),), -1, dtype=torch.int64, device=features.device)
-    row[:kept] = torch.arange(kept, device=features.device)
-    return Mixed(features, origin, row, live_clusters=prototypes)

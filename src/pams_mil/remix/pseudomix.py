@@ -20,13 +20,7 @@ from torch import Tensor
 
 from pams_mil.parameters import require_choice, require_count, require_number
 from pams_mil.remix.clustering.prototypes import Init, backend, check_clustering, cluster
-from pams_mil.remix.strategy import (
-    FROM_A,
-    FROM_B,
-    Mixed,
-    PartnerRule,
-    check_pair,
-)
+from pams_mil.remix.strategy import FROM_A, FROM_B, Mixed, PartnerRule, check_pair
 
 DISCOVER = "PseudoMix"
 
@@ -81,8 +75,11 @@ class PseudoMix:
         _, rows_b = self._rows(b, self.pseudo_bags - count, generator)
         if len(rows_a) and len(rows_b) and not joined:
             rows_b = rows_b[:0]
+        features = torch.cat([a.detach().index_select(0, rows_a), b.detach().index_select(0, rows_b)])
+        origin = torch.full((len(features),), FROM_A, dtype=torch.int8, device=a.device)
+        origin[len(rows_a) :] = FROM_B
         weight = self._weight(count, len(rows_a), len(rows_b))
-        return _gather(a.detach(), b.detach(), rows_a, rows_b, weight, live_a)
+        return Mixed(features, origin, torch.cat([rows_a, rows_b]), weight_a=weight, live_clusters=live_a)
 
     def _draw_count(self, generator: torch.Generator) -> int:
         share = _beta(self.alpha, generator)
@@ -134,10 +131,3 @@ def _beta(alpha: float, generator: torch.Generator) -> float:
     shape = torch.full((2,), alpha, dtype=torch.float64, device=generator.device)
     first, second = torch._standard_gamma(shape, generator=generator).tolist()
     return float(first / (first + second)) if first + second > 0 else 0.5
-
-
-def _gather(a: Tensor, b: Tensor, rows_a: Tensor, rows_b: Tensor, weight: float, live: int) -> Mixed:
-    features = torch.cat([a.index_select(0, rows_a), b.index_select(0, rows_b)])
-    origin = torch.full((len(features),), FROM_A, dtype=torch.int8, device=a.device)
-    origin[len(rows_a) :] = FROM_B
-    return Mixed(features, origin, torch.cat([rows_a, rows_b]), weight_a=weight, live_clusters=live)

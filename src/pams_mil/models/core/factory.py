@@ -33,4 +33,4 @@ def model_options(kind: Any) -> tuple[str, ...] | None:
     parameters = inspect.signature(kind).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
-    return tuple(name for name in parameters if name not in ("self", "in_features", "num_classes"))
+    return tuple(name for name in parameters if name not in ("in_features", "num_classes"))

@@ -20,9 +20,7 @@ from pams_mil.models.core.heads import Scored, heads_of, make_level_heads
 from pams_mil.models.core.inputs import as_batch
 from pams_mil.models.core.mil_model import Embedded, LevelOutput, MILModel, level_output
 from pams_mil.ops import at_least_float32, group_log_softmax
-from pams_mil.parameters import require_counts
-
-_TOWERS = ("finest", "shared", "per_level")
+from pams_mil.parameters import require_choice, require_count
 
 
 class HierarchicalModel(nn.Module):
@@ -170,9 +168,8 @@ def _check_arguments(num_classes: Sequence[int], towers: str, heads: str) -> Non
     if not num_classes:
         raise ParameterError("num_classes must hold the number of classes of every level, coarse first; found none.")
     for level, count in enumerate(num_classes):
-        require_counts(**{f"num_classes[{level}]": count})
-    if towers not in _TOWERS:
-        raise ParameterError(f"towers must be one of {', '.join(_TOWERS)}, found {towers!r}.")
+        require_count(f"num_classes[{level}]", count, at_least=1)
+    require_choice("towers", towers, ("finest", "shared", "per_level"))
     if heads == "split" and towers != "shared":
         raise ParameterError(
             f"Split heads cut one vector between the levels: they need towers='shared', found {towers!r}."

@@ -41,7 +41,9 @@ def start_from(model: HierarchicalModel, source: str | Path | Mapping[str, Any])
     """
     towers = [cast(MILModel, tower) for tower in model.towers]
     state = published_state(towers[-1], source)
-    _refuse_not_finite(state)
+    bad = [key for key, value in state.items() if not torch.isfinite(value).all()]
+    if bad:
+        raise CheckpointError(f"The checkpoint holds numbers that are not finite, in {listing(bad, most=3)}.")
     of_classes = {key: state.pop(key) for key in list(state) if key.startswith(towers[-1].of_classes)}
     for tower in towers:
         _check_body(state, tower)
@@ -106,9 +108,3 @@ def _advice(body: Mapping[str, Tensor], tower: MILModel) -> str:
             settings["attention_features"] = (body[key].shape[-1], tower.state_dict()[key].shape[-1])
     wanted = [f"model.{name}={found}" for name, (found, now) in settings.items() if found != now]
     return f"Set {' and '.join(wanted)}." if wanted else "Use the options that the checkpoint was trained with."
-
-
-def _refuse_not_finite(state: Mapping[str, Tensor]) -> None:
-    bad = [key for key, value in state.items() if not torch.isfinite(value).all()]
-    if bad:
-        raise CheckpointError(f"The checkpoint holds numbers that are not finite, in {listing(bad, most=3)}.")

@@ -33,15 +33,7 @@ def instance_cap(n: int, cap: int | None, *, seed: int, epoch: int, slide_id: st
 
 @contextmanager
 def explain_out_of_memory(slide_id: str, n: int) -> Iterator[None]:
-    """Turn torch's out-of-memory errors into a RunError that names the slide, its size and the way out.
-
-    Args:
-        slide_id: slide (or slides) being processed.
-        n: its number of instances.
-
-    Raises:
-        RunError: from torch's error.
-    """
+    """Turn torch's out-of-memory errors into a RunError that names the slide(s), their size n and the way out."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

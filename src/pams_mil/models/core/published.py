@@ -80,24 +80,20 @@ def translate_keys(published: Mapping[str, Tensor], mapping: Mapping[str, str], 
     translated: dict[str, Tensor] = {}
     unknown: list[str] = []
     for key, value in published.items():
-        found = next(
-            ((pattern, name) for name in (key, _on_one_gpu(key)) for pattern in mapping if re.fullmatch(pattern, name)),
-            None,
-        )
-        if found is None:
+        names = (key, key.replace(".module.", ".", 1))
+        found = [(pattern, name) for name in names for pattern in mapping if re.fullmatch(pattern, name)]
+        if not found:
             unknown.append(key)
-        elif mapping[found[0]]:
-            translated[re.sub(found[0], mapping[found[0]], found[1])] = value
+            continue
+        pattern, name = found[0]
+        if mapping[pattern]:
+            translated[re.sub(pattern, mapping[pattern], name)] = value
     if unknown:
         raise CheckpointError(
             f"The checkpoint holds keys that the published {model} does not have: {listing(unknown)}. "
             "Is it a checkpoint of another model?"
         )
     return translated
-
-
-def _on_one_gpu(key: str) -> str:
-    return key.replace(".module.", ".", 1)
 
 
 def _check_shapes(state: Mapping[str, Tensor], model: MILModel) -> None:

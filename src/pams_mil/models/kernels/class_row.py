@@ -18,7 +18,6 @@ again would cost 4 and 7 % of a step at n = 500 and 2,000.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -59,9 +58,8 @@ def plain_class_row(u: Tensor, queries: Tensor, keys: Tensor, zeros: int) -> Ten
         return torch.bmm(u[:, None], logits.softmax(-1)[..., : len(keys)]).squeeze(1)
 
 
-def _blocks(count: int) -> Iterator[slice]:
-    for start in range(0, count, BLOCK_TOKENS):
-        yield slice(start, min(start + BLOCK_TOKENS, count))
+def _blocks(count: int) -> list[slice]:
+    return [slice(start, start + BLOCK_TOKENS) for start in range(0, count, BLOCK_TOKENS)]
 
 
 def _logits(queries: Tensor, keys: Tensor, block: slice) -> Tensor:
@@ -109,14 +107,14 @@ class _ClassRow(torch.autograd.Function):
         u, queries, keys, tops, shares = ctx.saved_tensors
         if torch.is_grad_enabled():
             return twin_gradients(plain_class_row, (u, queries, keys, ctx.zeros), (grad,))
-        blocks = list(enumerate(_blocks(len(keys))))
+        blocks = _blocks(len(keys))
         grad_u = torch.zeros_like(u)[..., None]
-        for index, block in blocks:
+        for index, block in enumerate(blocks):
             weights = _weights(queries, keys, block, tops[index])
             grad_u.addcmul_(shares[index], torch.bmm(weights, grad[:, block, None]))
         scaled = u[..., None] * queries
         grad_q, grad_k = torch.zeros_like(queries), torch.empty_like(keys)
-        for index, block in blocks:
+        for index, block in enumerate(blocks):
             slope = (grad[:, None, block] - grad_u).mul_(_weights(queries, keys, block, tops[index]))
             grad_q.addcmul_(shares[index], torch.bmm(slope, keys[block].transpose(0, 1)))
             grad_k[block] = torch.bmm(slope.mT, scaled * shares[index]).transpose(0, 1)

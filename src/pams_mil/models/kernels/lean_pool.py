@@ -96,7 +96,7 @@ class _LeanPool(torch.autograd.Function):
         alpha = spread_scores(scores, groups, count).softmax(-1)
         pooled = alpha @ h
         ctx.save_for_backward(x, w, inner, outer, h, gates, alpha, pooled, b, inner_bias, outer_bias, groups)
-        ctx.has_bias, ctx.count = b is not None, count
+        ctx.count = count
         return pooled, scores
 
     @staticmethod
@@ -108,7 +108,8 @@ class _LeanPool(torch.autograd.Function):
             return twin_gradients(plain_pool, inputs, (grad_pooled, grad_scores))
         grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         grad_w, grad_inner, grad_outer = torch.zeros_like(w), torch.zeros_like(inner), torch.zeros_like(outer)
-        grad_b, grad_inner_bias, grad_outer_bias = w.new_zeros(len(w)), inner.new_zeros(len(inner)), outer.new_zeros(1)
+        grad_b = None if b is None else torch.zeros_like(b)
+        grad_inner_bias, grad_outer_bias = torch.zeros_like(inner_bias), torch.zeros_like(outer_bias)
         already = (grad_pooled * pooled).sum(-1)
         all_grad_h, all_grad_gates = torch.empty_like(h[:_ROWS]), torch.empty_like(gates[:_ROWS])
         for start in range(0, len(x), _ROWS):
@@ -127,11 +128,10 @@ class _LeanPool(torch.autograd.Function):
             if grad_x is not None:
                 torch.mm(grad_h, w, out=grad_x[block])
             grad_w.addmm_(grad_h.T, x_)
-            if ctx.has_bias:
+            if grad_b is not None:
                 grad_b += grad_h.sum(0)
             grad_inner.addmm_(grad_gates.T, h_)
             grad_inner_bias += grad_gates.sum(0)
             grad_outer.addmm_(grad_a[None], both)
             grad_outer_bias += grad_a.sum()
-        bias = grad_b if ctx.has_bias else None
-        return grad_x, grad_w, bias, grad_inner, grad_inner_bias, grad_outer, grad_outer_bias, None, None
+        return grad_x, grad_w, grad_b, grad_inner, grad_inner_bias, grad_outer, grad_outer_bias, None, None

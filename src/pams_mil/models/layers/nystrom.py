@@ -55,6 +55,7 @@ class NystromAttention(nn.Module):
         if features % heads:
             raise ParameterError(f"The width {features} must be a multiple of the number of heads, found {heads}.")
         self.heads, self.landmarks, self.pinv_steps, self.masked = heads, landmarks, pinv_steps, masked
+        self.scale = (features // heads) ** -0.5
         self.qkv = nn.Linear(features, 3 * features, bias=False)
         self.out = nn.Linear(features, features)
         self.taps = nn.Parameter(torch.empty(heads, kernel))
@@ -69,7 +70,7 @@ class NystromAttention(nn.Module):
         distilled = _attend(core.queries.to(q.dtype), k, v, plan.token_log_multiplicity(q), scale=1.0)
         weighted = self._inverse(core, distilled, transpose=False)
         bias = core.log_multiplicity if plan.copies != plan.zero_landmarks else None
-        mixed = _attend(q, core.keys.to(q.dtype), weighted.to(q.dtype), bias, scale=self._scale(q))
+        mixed = _attend(q, core.keys.to(q.dtype), weighted.to(q.dtype), bias, scale=self.scale)
         mixed = mixed.transpose(0, 1) + value_conv(v.transpose(0, 1), self.taps)
         attended: Tensor = self.out(mixed.reshape(len(padded), -1))
         return attended[int(plan.has_zero_token) :]
@@ -85,7 +86,7 @@ class NystromAttention(nn.Module):
         heads, width = self.heads, tokens.shape[1] // self.heads
         first = tokens[: self.taps.shape[1] // 2 + 1]
         query = functional.linear(first[:1], query_weight).reshape(1, heads, width).transpose(0, 1)
-        logits = at_least_float32(query) * self._scale(query) @ core.keys.mT + core.log_multiplicity
+        logits = at_least_float32(query) * self.scale @ core.keys.mT + core.log_multiplicity
         u = self._inverse(core, logits.softmax(-1).mT, transpose=True).squeeze(-1)
         keys = at_least_float32(functional.linear(tokens, key_weight)).reshape(-1, heads, width)
         row = class_row(u, core.queries, keys, zeros=0 if self.masked else plan.pad)
@@ -105,7 +106,7 @@ class NystromAttention(nn.Module):
             means = plan.means(at_least_float32(tokens))
             weight = at_least_float32(self.qkv.weight)[: 2 * tokens.shape[1]]
             queries, keys = (self._by_head(part) for part in functional.linear(means, weight).chunk(2, dim=-1))
-            queries = queries * self._scale(queries)
+            queries = queries * self.scale
             mu = plan.landmark_multiplicity(means)
             # Rows of A2 summed over the landmarks that each column stands for, then seen in the orthonormal
             # basis in which z equal landmarks are one vector of length sqrt(z).
@@ -124,9 +125,6 @@ class NystromAttention(nn.Module):
 
     def _by_head(self, rows: Tensor) -> Tensor:
         return rows.reshape(len(rows), self.heads, -1).transpose(0, 1)
-
-    def _scale(self, queries: Tensor) -> float:
-        return float(queries.shape[-1] ** -0.5)
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, *, scale: float) -> Tensor:

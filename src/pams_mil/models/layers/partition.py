@@ -39,11 +39,9 @@ def batch_groups(batch: BagBatch, index: int, count: int, *, splits: int, traini
     evaluation it follows the slide id alone, so a prediction does not depend on when and with whom it is made.
     """
     n = batch.sizes[index]
-    count = min(count, n)
-    if not training:
-        groups = fixed_groups(n, count, batch.key(index), splits=splits)
-    elif batch.seeds:
-        groups = random_groups(n, count, seeding.generator(batch.seeds[index], "pseudo_bags"))[None]
+    if training:
+        generator = seeding.generator(batch.seeds[index], "pseudo_bags") if batch.seeds else None
+        groups = random_groups(n, min(count, n), generator)[None]
     else:
-        groups = random_groups(n, count, None)[None]
+        groups = fixed_groups(n, count, batch.key(index), splits=splits)
     return groups.to(batch.features.device)

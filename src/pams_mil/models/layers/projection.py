@@ -28,12 +28,11 @@ class Projection(nn.Linear):
         """Projected instances; without gradients they are computed in pieces."""
         if torch.is_grad_enabled() or len(features) <= CHUNK_ROWS:
             return self.project(features)
-        pieces = torch.split(features, CHUNK_ROWS)
-        first = self.project(pieces[0])
+        first = self.project(features[:CHUNK_ROWS])
         projected = first.new_empty(len(features), self.out_features)
-        projected[: len(first)] = first
-        for index, piece in enumerate(pieces[1:], start=1):
-            projected[index * CHUNK_ROWS : index * CHUNK_ROWS + len(piece)] = self.project(piece)
+        projected[:CHUNK_ROWS] = first
+        for start in range(CHUNK_ROWS, len(features), CHUNK_ROWS):
+            projected[start : start + CHUNK_ROWS] = self.project(features[start : start + CHUNK_ROWS])
         return projected
 
     def mean(self, features: Tensor) -> Tensor:

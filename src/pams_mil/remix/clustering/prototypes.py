@@ -1,6 +1,6 @@
 """Cosine prototype clustering, shared by SFR and PseudoMix.
 
-    s_i = cos(p, z_i), p the mean of all rows;   first clusters = L bins of s   (see `bins`)
+    s_i = cos(p, z_i), p the mean of all rows;   first clusters = L bins of s   (see `cosine_bins`)
     T times: p_l = mean of cluster l; z_i goes to the cluster of argmax_l cos(p_l, z_i)   (see `lloyd`)
 
 The printed algorithm says argmin, which sends an instance to the least similar prototype and is no clustering;
@@ -67,8 +67,8 @@ def cluster(
         if init == "kmeans":
             labels = _kmeans(values, clusters, iterations, generator)
         else:
-            norms = torch.linalg.vector_norm(values, dim=1)
-            cosine = torch.mv(values, lloyd.directions(values.sum(0)[None])[0]) / norms.clamp_min(_tiny(values))
+            norms = torch.linalg.vector_norm(values, dim=1).clamp_min(torch.finfo(values.dtype).tiny)
+            cosine = torch.mv(values, lloyd.directions(values.sum(0)[None])[0]) / norms
             labels = _refine(values, bin_labels(cosine, init, clusters), clusters, iterations)
     labels = labels.clone()  # an ordinary tensor again
     return Clusters(labels, live=int(torch.bincount(labels, minlength=clusters).count_nonzero()))
@@ -113,7 +113,8 @@ def _kmeans(values: Tensor, clusters: int, iterations: int, generator: torch.Gen
     order = torch.randperm(len(values), generator=generator, device=device).to(values.device)
     start = lloyd.directions(values[order[:clusters]])
     # FAISS wants more instances than clusters, works in float32 and is asked to use the processor only.
-    if faiss_installed() and values.dtype == torch.float32 and values.device.type == "cpu" and len(values) > clusters:
+    fits = values.dtype == torch.float32 and values.device.type == "cpu" and len(values) > clusters
+    if iterations and fits and faiss_installed():
         return _kmeans_faiss(values, start, iterations)
     return _refine(values, torch.mm(values, start.T).argmax(1), clusters, iterations)
 
@@ -124,11 +125,5 @@ def _kmeans_faiss(values: Tensor, start: Tensor, iterations: int) -> Tensor:
     # Without these limits FAISS draws a subsample of 256 instances per cluster and warns about small bags.
     limits = {"max_points_per_centroid": len(values), "min_points_per_centroid": 1}
     model = faiss.Kmeans(width, clusters, niter=iterations, spherical=True, **limits)
-    if iterations == 0:
-        return torch.mm(values, start.T).argmax(1)
     model.train(values.numpy(), init_centroids=start.contiguous().numpy())
     return torch.from_numpy(model.index.search(values.numpy(), 1)[1][:, 0]).clone()
-
-
-def _tiny(values: Tensor) -> float:
-    return torch.finfo(values.dtype).tiny

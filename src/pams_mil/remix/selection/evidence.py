@@ -137,21 +137,17 @@ def _draw_sample(
     counts = torch.tensor([len(rows) for rows in drawn])
     joined = torch.cat(drawn)
     center = joined.mean(0)
-    basis = _principal(joined - center, settings.components)
+    rows = joined - center
+    # Eigenvalues rise: the last columns are the directions of largest variance, [d, q].
+    basis = torch.linalg.eigh(rows.T @ rows)[1][:, -settings.components :]
     slide_of = torch.repeat_interleave(torch.arange(len(ranks)), counts)
     sample = _Sample(
-        rows=(joined - center) @ basis,
+        rows=rows @ basis,
         slide=slide_of,
         rank=torch.tensor(list(ranks))[slide_of],
         fold=torch.tensor(list(folds))[slide_of],
     )
     return sample, center, basis
-
-
-def _principal(rows: Tensor, components: int) -> Tensor:
-    """[d, q] the directions of largest variance."""
-    vectors: Tensor = torch.linalg.eigh(rows.T @ rows)[1]
-    return vectors[:, -components:]
 
 
 def _fit(sample: _Sample, rank: int, fold: int, settings: EvidenceSettings) -> tuple[Tensor, Tensor, Tensor] | None:
