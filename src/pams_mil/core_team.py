@@ -49,8 +49,10 @@ class CoreTeam:
 
 def _single_core_threads(count: int) -> ThreadPoolExecutor:
     pool = ThreadPoolExecutor(count, thread_name_prefix="core", initializer=_settle_on_one_core)
+    # A pool starts a thread only when all others are busy: each waits here until every one has started and settled.
     started = threading.Barrier(count)
     list(pool.map(lambda _: started.wait(), range(count)))
+    # The threads set it to 1 for the whole process; they keep their own copy, everyone else gets it back.
     torch.set_num_threads(count)
     return pool
 

@@ -40,6 +40,7 @@ def log_complement(log_p: Tensor) -> Tensor:
     -1000.0
     """
     top = log_p.argmax(-1, keepdim=True)
+    # All others are at most 1/2, where log1p(-p) loses no digits.
     others = log_p.scatter(-1, top, -torch.inf)
     return torch.log1p(-others.exp()).scatter(-1, top, others.logsumexp(-1, keepdim=True))
 

@@ -30,6 +30,7 @@ def derive(seed: int, *keys: Key) -> int:
     for key in (seed, *keys):
         kind = b"s" if isinstance(key, str) else b"i"
         text = (key if isinstance(key, str) else str(operator.index(key))).encode("utf-8", "surrogatepass")
+        # With its length in front of each key, ("ab", "c") and ("a", "bc") are different bytes.
         digest.update(kind + len(text).to_bytes(8, "little") + text)
     return int.from_bytes(digest.digest(), "little") >> 1
 

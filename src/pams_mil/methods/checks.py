@@ -25,6 +25,7 @@ def checked(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
             f"target must be one int64 class index per row of logits, [{logits.shape[0]}], "
             f"found {list(target.shape)} of {target.dtype}."
         )
+    # Reading numbers breaks a compiled graph in two.
     if target.numel() and not torch.compiler.is_compiling():
         indices = target.tolist()
         low, high = min(indices), max(indices)

@@ -46,6 +46,7 @@ def hxe_loss(logits: Tensor, target: Tensor, related: Tensor, node_weight: Tenso
     log_p = logits.log_softmax(-1)
     loss = -node_weight[-1].to(logits) * log_p.gather(-1, target[:, None])[:, 0]
     for kin, weight in zip(related[:-1], node_weight[:-1], strict=True):
+        # The true leaf is always among its kin, so the sum is never empty and never log 0.
         log_node = log_p.masked_fill(~kin[target], -torch.inf).logsumexp(-1)
         loss = loss - weight.to(logits) * log_node
     return loss
@@ -60,6 +61,7 @@ def hxe_matrices(
     step = np.exp(-alpha * (np.arange(len(levels)) + 1.0))
     if normalize:
         step /= 1.0 + sum(hierarchy.num_classes(number) * np.exp(-alpha * (number + 1)) for number in levels)
+    # log p(n_h) has the factor lambda_h as the end of a step and -lambda_{h+1} as the beginning of the next.
     return ancestor[:, :, None] == ancestor[:, None, :], step - np.append(step[1:], 0.0)
 
 

@@ -56,13 +56,17 @@ class LevelMargin(nn.Module):
         """[b], one value per bag; only bags whose label weighs more than half are remembered."""
         logits, target = checked(logits, target)
         log_p = logits.log_softmax(-1)
+        # Read before this batch is written to it, so no bag meets its own memory.
         remembered_log_p, remembered_target = self.memory_log_p.to(log_p.dtype), self.memory_target
         row_log_p, row_target = torch.cat([log_p, remembered_log_p]), torch.cat([target, remembered_target])
         batch, memory = len(target), len(remembered_target)
+        # The next ones in the row; the last bag's reach at most to the end, b - 1 + memory // b < b + memory.
         step = torch.arange(1, max(1, memory // batch) + 1, device=target.device)
         partner = torch.arange(batch, device=target.device)[:, None] + step
         if self.training:
+            # A bag with two labels comes in two calls; at most one of its labels weighs more than half.
             known = torch.ones_like(target, dtype=torch.bool) if weights is None else weights > 0.5
+            # New in front, so that the oldest fall off.
             kept = torch.cat([log_p.detach()[known], remembered_log_p])[:memory]
             self.memory_log_p = kept.to(self.memory_log_p.dtype)
             self.memory_target = torch.cat([target[known], remembered_target])[:memory]

@@ -154,6 +154,7 @@ class ClamSB(MILModel):
         count = min(samples, len(rows))
         ordered = self._ordered(rows, weights, target)
         label = torch.ones(count, dtype=torch.long, device=rows.device)
+        # With fewer than 2 B instances some are taken both for and against.
         logits = self.instance_heads[target](torch.cat([ordered[:count], ordered[-count:]]))
         loss = functional.cross_entropy(logits, torch.cat([label, label * 0]))
         if not subtyping:

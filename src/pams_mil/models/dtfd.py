@@ -127,6 +127,7 @@ class DTFD(MILModel):
         results = [self._embed_pack(piece, tier1_head) for piece in batch.pieces()]
         repeats, bags, owners = len(results[0].partitions), 0, []
         for result in results:
+            # Pseudo-bags stand partition by partition, so their owners repeat; bags are numbered on from pass to pass.
             owners.append(result.owners.repeat(repeats) + bags)
             bags += len(result.vectors) // repeats
         # Partition by partition, and within one bag by bag.
@@ -157,6 +158,7 @@ class DTFD(MILModel):
             raise ParameterError("A graph of DTFD takes the partition into pseudo-bags as its second input.")
         instances = self._project(features)
         member = groups[:, None, :] == torch.arange(self.pseudo_bags, device=groups.device)[:, None]
+        # A finite lowest value: an empty pseudo-bag then has an even softmax instead of NaN, and beta leaves it out.
         alpha = torch.where(member, self.tier1_scores(instances), _LOWEST).softmax(-1)
         pooled = alpha @ instances
         scores = self.tier2_scores(pooled.flatten(0, 1)).reshape(-1, self.pseudo_bags)
@@ -212,15 +214,18 @@ class DTFD(MILModel):
 
         All partitions cut a bag into chunks of the same sizes, so they have equally many distilled rows of every bag.
         """
+        # In the published training tier 2's gradient comes after tier 1's step and is zeroed before the next one.
         seen = distilled.detach() if self.tier2_gradient == "detach" else distilled
         repeats, bags = len(partitions), int(owners[-1]) + 1
         rows = seen.reshape(repeats, -1, seen.shape[-1])
         found = at_least_float32(self.tier2_scores(seen)).reshape(repeats, 1, -1)
         if bags > 1:
+            # The rows of the first partition speak for all: row by row they belong to the same bags.
             of_row = owners if of_group is None else owners[of_group[: rows.shape[1]]]
             found = torch.where(of_row == torch.arange(bags, device=owners.device)[:, None], found, float("-inf"))
         beta = found.softmax(-1)
         vectors = (beta.to(rows.dtype) @ rows).flatten(0, 1)
+        # Every row has weight in its own bag alone, so the sum over bags is that weight.
         mass = beta.sum(1).flatten()
         if of_group is not None:
             mass = mass.new_zeros(len(groups)).index_add(0, of_group, mass)

@@ -52,5 +52,6 @@ class MaxPool(MILModel):
     def _streamed(self, bag: Tensor) -> tuple[Tensor, Tensor]:
         pieces = [self.projection(piece).max(0) for piece in torch.split(bag, CHUNK_ROWS)]
         top, piece = torch.stack([values for values, _ in pieces]).max(0)
+        # Of every coordinate, the row within the piece that holds the maximum.
         rows = torch.stack([within for _, within in pieces]).gather(0, piece[None])[0]
         return top, rows + piece * CHUNK_ROWS

@@ -80,6 +80,7 @@ class Priority(MILModel):
         self.projection = Projection(in_features, embedding_features)
         self.head = make_head(head, embedding_features, self.chain.scores)
         with torch.no_grad():
+            # sigmoid(log(R - k)) = (R - k) / (R - k + 1): of the ranks that are left one stays behind here.
             steps = torch.arange(self.chain.boundaries, 0, -1, dtype=self.head.bias.dtype, device=self.head.bias.device)
             self.head.bias[: self.chain.boundaries] = steps.log()
         if pooling == "attention":

@@ -144,6 +144,7 @@ class TransMIL(MILModel):
 
     def _embed_bag(self, bag: Tensor) -> tuple[Tensor, Tensor]:
         n = len(bag)
+        # ceil(sqrt(n)) in whole numbers.
         side = math.isqrt(n - 1) + 1
         # Projected twice rather than sliced, and split rather than sliced: the gradient of a slice is as large as
         # what it was taken from.
@@ -162,6 +163,7 @@ def _instance_attention(row: Tensor, n: int) -> Tensor:
     """
     mean = row.mean(0).float()[1:].clamp(min=0)
     attention = mean[:n].clone()
+    # The last tokens of the square are the first instances again.
     attention[: len(mean) - n] += mean[n:]
     total = attention.sum()
     return torch.where(total > 0, attention / total.clamp(min=torch.finfo(total.dtype).tiny), 1 / n)

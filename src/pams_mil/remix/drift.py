@@ -69,6 +69,7 @@ def prior_drift(
         )
     if rule == "keep_label" and mode == "add":
         less_urgent = np.array([slides[rank < own].sum() for own in rank])
+        # Each slide is trained on once, and once more with probability q where it has a partner.
         steps = 1 + probability * ((less_urgent > 0) | (own_class & (slides > 1)))
         added: Array = steps * slides.sum() / (steps * slides).sum()
         return added
@@ -109,8 +110,10 @@ def _meetings(slides: Array, rank: npt.NDArray[np.int64]) -> Array | None:
     of_rank = np.array([slides[rank == kind].sum() for kind in kinds])
     if (of_rank == total).any():
         return None
+    # Partners of a slide of each rank, uniformly one of all slides of other ranks.
     others = total - of_rank
     below = np.concatenate([[0.0], np.cumsum(of_rank)[:-1]])
+    # A slide of rank rho meets a given slide of y once in N - N_rho; there are N_rho of them.
     won = np.concatenate([[0.0], np.cumsum(of_rank / others)[:-1]])
     per_rank = won + below / others
     share: Array = per_rank[np.searchsorted(kinds, rank)]

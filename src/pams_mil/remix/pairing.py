@@ -109,6 +109,7 @@ class Pairing:
                 f"{len(ids if self.patients is None else self.patients)} patients for {len(ids)} slides."
             )
         targets = np.asarray(self.targets, dtype=np.int64)
+        # Sorted once: a draw then takes a few binary searches instead of a look at every slide.
         object.__setattr__(self, "_ranks", self.hierarchy.ranks()[targets])
         object.__setattr__(self, "_own", self._own_keys(targets))
         object.__setattr__(self, "_order", np.argsort(self._own, kind="stable"))
@@ -131,17 +132,21 @@ class Pairing:
 
     def _runs(self, slide: int) -> list[tuple[int, int]]:
         """Where the partners of a slide lie in the order: from one place up to another, once or more."""
+        # Slides with the same key as this one lie from `first` up to `last`.
         key = int(self._own[slide])
         first, last = self._place(key), self._place(key + 1)
         if self.rule == "same_class":
             return [(first, last)]
         if self.rule != "keep_label":
+            # All but those of its own rank ("outranked"), or all but itself ("any").
             return [(0, first), (last, len(self._keys))]
+        # The keys are (rank C + class) n + patient, so a class spans n numbers and a rank C n.
         of_class = len(self._keys)
         of_rank = of_class * self.hierarchy.num_classes()
         less_urgent = [(0, self._place(int(self._ranks[slide]) * of_rank))]
         if not self.own_class:
             return less_urgent
+        # The class without its own patient's part, which lies in the middle of it.
         begin = key - key % of_class
         return [*less_urgent, (self._place(begin), first), (last, self._place(begin + of_class))]
 
@@ -157,6 +162,7 @@ class Pairing:
         count = sum(last - first for first, last in runs)
         if count == 0:
             return None
+        # Counted through the runs as if they were one.
         number = int(random.integers(count))
         for first, last in runs:
             if number < last - first:

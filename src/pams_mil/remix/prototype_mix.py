@@ -84,6 +84,7 @@ class ReMix:
             centered = values[labels == number] - center
             normal = torch.randn(self.bank, len(centered), generator=generator, device=generator.device)
             normal = normal.to(centered.device, centered.dtype)
+            # g X / sqrt(n - 1) has the covariance X^T X / (n - 1), without a d x d matrix or its root.
             shifts.append(normal @ centered / math.sqrt(max(1, len(centered) - 1)))
         return ReducedBag(bag.detach(), prototypes, torch.stack(shifts))
 
@@ -111,6 +112,7 @@ def _mix(
     a: ReducedBag, b: ReducedBag, mode: Mode, rate: float, generator: torch.Generator
 ) -> tuple[Tensor, list[Tensor]]:
     """Prototypes of a after replacement, and the rows to add."""
+    # What "replace" changes here is what later steps of "joint" see.
     source, added = a.prototypes.clone(), []
     nearest = torch.cdist(a.prototypes, b.prototypes).argmin(1)
     target = b.prototypes[nearest]

@@ -82,6 +82,7 @@ class PseudoMix:
         return Mixed(features, origin, torch.cat([rows_a, rows_b]), weight_a=weight, live_clusters=live_a)
 
     def _draw_count(self, generator: torch.Generator) -> int:
+        # A share of exactly 1 would give n + 1.
         share = _beta(self.alpha, generator)
         count = min(self.pseudo_bags, int(share * (self.pseudo_bags + 1)))
         return max(1, count) if self.labels == "urgent" else count
@@ -116,6 +117,8 @@ def deal(labels: Tensor, hands: int, generator: torch.Generator) -> Tensor:
         rows = (labels == label).nonzero().squeeze(1)
         order = torch.randperm(len(rows), generator=generator, device=generator.device).to(labels.device)
         names = torch.randperm(hands, generator=generator, device=generator.device).to(labels.device)
+        # The place in a random order, modulo n, is even to within one row. With the pseudo-bags in a random order too,
+        # it is not always the same ones that get one more.
         dealt[rows] = names[order % hands]
     return dealt
 

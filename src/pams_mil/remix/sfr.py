@@ -110,6 +110,7 @@ def ranked_clusters(found: Clusters, rows_a: int) -> list[int]:
     [1, 0, 2]
     """
     share = shares(found, rows_a)
+    # Equal shares are equal numbers: a division of whole numbers rounds 1/3 and 2/6 alike.
     return sorted(share, key=lambda label: (-share[label][0], -share[label][1], label))
 
 

@@ -75,6 +75,7 @@ def widened(bag: Tensor) -> Tensor:
     check_bag(bag, "the bag")
     rows = bag.detach()
     values = (rows if rows.dtype in (torch.float32, torch.float64) else rows.float()).contiguous()
+    # One pass over the rows where all is well, as nearly always; the row is looked for only after that.
     if not torch.isfinite(values.sum()):
         row = int((~torch.isfinite(values).all(1)).nonzero()[:1].sum())
         raise ParameterError(

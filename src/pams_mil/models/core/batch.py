@@ -32,6 +32,7 @@ def in_packs(items: Iterable[_Item], rows: Callable[[_Item], int], *, most: int)
     pack: list[_Item] = []
     total = 0
     for item in items:
+        # Bags times rows if this one came along.
         if pack and (len(pack) == most or (len(pack) + 1) * (total + rows(item)) > PACKED_CELLS):
             yield pack
             pack, total = [], 0

@@ -118,6 +118,7 @@ class HierarchicalModel(nn.Module):
     def _forward_shared(self, batch: BagBatch, attention: bool) -> tuple[LevelOutput, ...]:
         tower = cast(MILModel, self.towers[0])
         tier1_heads = cast(Any, self.tier1_heads)
+        # Instances are ranked once for all levels, by the finest.
         ranking = heads_of(tier1_heads)[-1] if tower.ranks_instances and tier1_heads is not None else None
         embedded = tower.embed(batch, attention=attention, tier1_head=ranking)
         scored = self.scores(tower, embedded)

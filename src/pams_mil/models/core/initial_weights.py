@@ -68,6 +68,7 @@ def _take_head(model: HierarchicalModel, of_classes: Mapping[str, Tensor]) -> st
     if {key: value.shape for key, value in of_classes.items()} != {key: value.shape for key, value in own.items()}:
         return begun + "the file does not hold all heads of this model, so they start fresh."
     for key, value in of_classes.items():
+        # A state dict holds the weights themselves, not copies of them.
         own[key].copy_(value)
     return (
         f"All starts from published weights; the file's {finest.num_classes} classes are taken in the order of this "

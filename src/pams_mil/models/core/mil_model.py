@@ -162,6 +162,7 @@ def level_output(embedded: Embedded, scored: Scored, tier1_logits: Tensor | None
     """A level's output; repeated looks at a bag are averaged as probabilities, in log space."""
     logits, vectors, rows = scored
     if embedded.repeats > 1:
+        # Right for a softmax alone. Runs of a method that reads logits in another way (CORN) refuse several splits.
         log_p = logits.reshape(embedded.repeats, -1, logits.shape[-1]).log_softmax(-1)
         logits = log_p.logsumexp(0) - math.log(embedded.repeats)
         vectors = vectors.reshape(embedded.repeats, -1, vectors.shape[-1]).mean(0)

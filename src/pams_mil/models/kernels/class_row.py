@@ -54,6 +54,7 @@ def plain_class_row(u: Tensor, queries: Tensor, keys: Tensor, zeros: int) -> Ten
     with torch.autocast(u.device.type, enabled=False):
         logits = torch.bmm(queries, keys.permute(1, 2, 0))
         if zeros:
+            # exp(log(zeros)) is the sum of as many exp(0).
             logits = torch.cat([logits, torch.full_like(logits[..., :1], math.log(zeros))], -1)
         return torch.bmm(u[:, None], logits.softmax(-1)[..., : len(keys)]).squeeze(1)
 
@@ -76,6 +77,7 @@ def _shares(tops: Tensor, totals: Tensor) -> Tensor:
 
     All are [blocks, h, m, 1].
     """
+    # Relative to the largest of all blocks: no exponential overflows, and those that vanish add nothing anyway.
     shrunk = (tops - tops.amax(0)).exp_()
     return shrunk / (shrunk * totals).sum(0)
 
@@ -84,20 +86,24 @@ class _ClassRow(torch.autograd.Function):
     @staticmethod
     @without_autocast
     def forward(ctx: Any, u: Tensor, queries: Tensor, keys: Tensor, zeros: int) -> Tensor:
+        # First pass: every weight is divided by a sum over all blocks, so the sums come before any row of weights.
         tops, totals = [], []
         for block in _blocks(len(keys)):
             logits = _logits(queries, keys, block)
             tops.append(logits.amax(-1, keepdim=True))
             totals.append(logits.sub_(tops[-1]).exp_().sum(-1, keepdim=True))
         if zeros:
+            # One more block for the zero keys, of logit 0: it counts in the shares and has no row in the result.
             tops.append(torch.zeros_like(tops[0]))
             totals.append(torch.full_like(tops[0], zeros))
         shares = _shares(torch.stack(tops), torch.stack(totals))
+        # Second pass: the exponentials again, [h, 1, m] times [h, m, block], written where they belong.
         row = u.new_empty(len(u), len(keys))
         for index, block in enumerate(_blocks(len(keys))):
             weights = _weights(queries, keys, block, tops[index])
             torch.bmm((u[..., None] * shares[index]).mT, weights, out=row[:, None, block])
         ctx.zeros = zeros
+        # Largest logits and shares are two numbers per landmark and block; the weights would be one per token.
         ctx.save_for_backward(u, queries, keys, torch.stack(tops), shares)
         return row
 
@@ -105,9 +111,11 @@ class _ClassRow(torch.autograd.Function):
     @without_autocast
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         u, queries, keys, tops, shares = ctx.saved_tensors
+        # Only with create_graph: the gradient will be differentiated, and what follows leaves no graph.
         if torch.is_grad_enabled():
             return twin_gradients(plain_class_row, (u, queries, keys, ctx.zeros), (grad,))
         blocks = _blocks(len(keys))
+        # dS of any block needs the whole du, so du has a pass of its own.
         grad_u = torch.zeros_like(u)[..., None]
         for index, block in enumerate(blocks):
             weights = _weights(queries, keys, block, tops[index])
@@ -115,6 +123,7 @@ class _ClassRow(torch.autograd.Function):
         scaled = u[..., None] * queries
         grad_q, grad_k = torch.zeros_like(queries), torch.empty_like(keys)
         for index, block in enumerate(blocks):
+            # dS without the factors u and share, which go with the narrow matrices: [h, m, d] instead of [h, m, block].
             slope = (grad[:, None, block] - grad_u).mul_(_weights(queries, keys, block, tops[index]))
             grad_q.addcmul_(shares[index], torch.bmm(slope, keys[block].transpose(0, 1)))
             grad_k[block] = torch.bmm(slope.mT, scaled * shares[index]).transpose(0, 1)

@@ -40,13 +40,16 @@ def deflated_eigh(s: Tensor) -> tuple[Tensor, Tensor]:
     whole = s.double()
     if s.dtype == torch.float32:
         largest, vector = _largest(whole)
+        # In double precision: l v v^T is nearly all of S, and float32 would leave rounding where small eigenvalues are.
         rest = torch.addr(whole, vector, vector, alpha=-largest)
         shift = 2 * float(rest.norm())
+        # The power method of a zero matrix divides by 0; NaN fails both comparisons and goes on to double precision.
         if _LEAST * largest < shift < largest / _DOMINATES:
             values, columns = torch.linalg.eigh(rest.addr_(vector, vector, alpha=shift).float())
             rows, top = columns.mT.contiguous(), vector.float()
             # g is about a thousand times larger for the others than for v: a trace of v in them would show
             rows.addr_(rows @ top, top, alpha=-1)
+            # s is the largest eigenvalue of S'', so its vector is the last; the exact pair of S takes that place.
             values[-1], rows[-1] = largest, top
             return values, rows
     values, columns = torch.linalg.eigh(whole)
@@ -55,6 +58,7 @@ def deflated_eigh(s: Tensor) -> tuple[Tensor, Tensor]:
 
 def _largest(s: Tensor) -> tuple[float, Tensor]:
     """The largest eigenvalue and its vector by the power method, exact to 16^-12 where it is 16 times any other."""
+    # No entry of S is negative, so none of v is either (Perron-Frobenius), and ones are never orthogonal to v.
     vector, value = torch.ones_like(s[0]), 0.0
     for _ in range(_MOST_STEPS):
         before = vector

@@ -90,6 +90,7 @@ class _LeanPool(torch.autograd.Function):
         outer_bias: Tensor, groups: Tensor | None, count: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         h = (torch.mm(x, w.T) if b is None else torch.addmm(b, x, w.T)).relu_()
+        # [n, 2 w], both gates side by side; from the next line on it holds t and u, which is all that backward needs.
         gates = torch.addmm(inner_bias, h, inner.T)
         t, u = gate_in_place(gates)
         scores = torch.mv(t * u, outer[0]) + outer_bias
@@ -110,7 +111,9 @@ class _LeanPool(torch.autograd.Function):
         grad_w, grad_inner, grad_outer = torch.zeros_like(w), torch.zeros_like(inner), torch.zeros_like(outer)
         grad_b = None if b is None else torch.zeros_like(b)
         grad_inner_bias, grad_outer_bias = torch.zeros_like(inner_bias), torch.zeros_like(outer_bias)
+        # <F_g, f_g>, [r * g]: the part of the softmax's derivative that all rows of a group share.
         already = (grad_pooled * pooled).sum(-1)
+        # The memory that every block uses again; the last block may be shorter and takes its first rows.
         all_grad_h, all_grad_gates = torch.empty_like(h[:_ROWS]), torch.empty_like(gates[:_ROWS])
         for start in range(0, len(x), _ROWS):
             block = slice(start, start + _ROWS)
@@ -118,12 +121,15 @@ class _LeanPool(torch.autograd.Function):
             grad_h, grad_gates = all_grad_h[: len(x_)], all_grad_gates[: len(x_)]
             t, u = gates[block].chunk(2, dim=1)
             grad_t, grad_u = grad_gates.chunk(2, dim=1)
+            # The sum over groups is over one term: alpha is 0 in all groups (of a partition) that a row is not in.
             grad_a = grad_scores[block] + ((h_ @ grad_pooled.T - already) * alpha_.T).sum(1)
             both, grad_both = t * u, grad_a[:, None] * outer
+            # grad_u holds da w t u at first: dt = da w u - (da w t u) t, and du = (da w t u) - (da w t u) u.
             torch.mul(grad_both, both, out=grad_u)
             torch.mul(grad_both, u, out=grad_t).addcmul_(grad_u, t, value=-1)
             grad_u.addcmul_(grad_u, u, value=-1)
             torch.mm(grad_gates, inner, out=grad_h).addmm_(alpha_.T, grad_pooled)
+            # The ReLU, in place: 0 wherever its result h is 0.
             torch.ops.aten.threshold_backward.grad_input(grad_h, h_, 0, grad_input=grad_h)
             if grad_x is not None:
                 torch.mm(grad_h, w, out=grad_x[block])

@@ -49,6 +49,7 @@ def inverse_factor(s: Tensor, y: Tensor, *, steps: int = 6) -> Tensor:
 
 def _decomposes(s: Tensor) -> bool:
     """Whether a gradient will be asked for, on a device and of a matrix for which eigenvalues are quick to find."""
+    # A decomposition pays in the backward pass. Of NaN the recurrence makes NaN, where an eigensolver raises an error.
     trains = torch.is_grad_enabled() and s.requires_grad
     # entries are at least 0 and at most about 1: their sum is finite when they are
     return trains and s.device.type == "cpu" and math.isfinite(s.detach().sum().item())
@@ -64,6 +65,7 @@ def pseudo_inverse_apply(a: Tensor, c: Tensor, y: Tensor, *, steps: int = 6, tra
         steps: number of steps.
         transpose: apply Z^T = (1 / c) g(S) A instead.
     """
+    # Z = (A^T / c) g(S): one root of 1 / c goes with A, which makes S = root root^T, the other comes last.
     root = a * c.rsqrt()
     s = root @ root.mT
     if transpose:
@@ -103,10 +105,13 @@ class _InverseFactor(torch.autograd.Function):
         *saved, r, y, p, rp, s, given = ctx.saved_tensors
         if torch.is_grad_enabled():
             return twin_gradients(plain_inverse_factor, (s, given, ctx.steps), (grad,))
+        # The last step of the forward pass is the first one here; y, p = R y and rp = R p are narrow.
         # 4 Y' = 13 Y - 15 RY + 7 R(RY) - R(R(RY))
         grad = grad / 4
         grad_rp = 7 * grad - r @ grad
         grad_p = r @ grad_rp - 15 * grad
+        # R occurs three times, as the factor of y, of p and of rp: three outer products, taken as one. Only the
+        # symmetric part of `half` is the gradient of R, so it is made symmetric where it is used and not in between.
         half = torch.cat([grad_p, grad_rp, -grad], -1) @ torch.cat([y, p, rp], -1).mT
         grad_y = torch.baddbmm(grad, r, grad_p, beta=13)
         for start in range(len(saved) - 4, -1, -4):

@@ -50,12 +50,14 @@ class EigenFactor(torch.autograd.Function):
     def forward(ctx: Any, s: Tensor, y: Tensor, steps: int) -> Tensor:
         """V diag(g) V^T Y."""
         # one matrix per core: all cores on one matrix of this size mostly wait for each other
+        # detached: whether gradients are recorded is a setting of each thread, and the team's threads record
         pairs = _CORES.map(deflated_eigh, s.detach().unbind())
         values, rows = (torch.stack(parts) for parts in zip(*pairs, strict=True))
         r, g = values, torch.ones_like(values)
         for _ in range(steps):
             q = _factor(r)
             r, g = r * q, g * q
+        # `rows` is V^T, so this is V^T Y.
         rotated = rows @ y
         ctx.steps = steps
         ctx.save_for_backward(values, rows, rotated, g, s, y)
@@ -70,6 +72,7 @@ class EigenFactor(torch.autograd.Function):
             return twin_gradients(plain_inverse_factor, (s, y, ctx.steps), (grad,))
         turned = rows @ grad
         inner = torch.bmm(turned, rotated.mT).mul_(divided_differences(values, ctx.steps))
+        # Every change of S is symmetric, so only the symmetric part of its gradient counts.
         half = rows.mT @ inner @ rows
         return (half + half.mT) / 2, rows.mT @ (g[..., None] * turned), None
 
@@ -91,6 +94,8 @@ def divided_differences(values: Tensor, steps: int) -> Tensor:
         own = r * (7 - r)
         dq = torch.addcmul(own[..., :, None] + (own - 15)[..., None, :], r[..., :, None], r[..., None, :], value=-1)
         dq.mul_(dr).mul_(1 / 4)
+        # The product rule, (g q)[i, j] = g_i q[i, j] + g[i, j] q_j, and the same for r q. It needs r and g as they were
+        # before this step, so they move on last.
         dg.mul_(q[..., None, :]).addcmul_(dq, g[..., :, None])
         dr.mul_(q[..., None, :]).addcmul_(dq, r[..., :, None])
         r, g = r * q, g * q

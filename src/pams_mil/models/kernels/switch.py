@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pams_mil.devices import plain_asked
 
+# Of a context, not of the process: another thread may train with kernels meanwhile.
 _ON: ContextVar[bool] = ContextVar("kernels", default=not plain_asked())
 
 

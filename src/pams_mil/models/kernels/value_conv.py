@@ -56,6 +56,7 @@ def _windows(padded: Tensor, taps: int) -> Tensor:
     length, heads, width = padded.shape
     row = heads * width
     shape = ((length - taps + 1) // BLOCK_TOKENS, BLOCK_TOKENS + taps - 1, heads, width)
+    # A window begins T rows after the one before and overlaps it by K - 1 rows: a view, nothing is copied.
     return padded.as_strided(shape, (BLOCK_TOKENS * row, row, width, 1))
 
 
@@ -64,6 +65,7 @@ def _bands(weight: Tensor) -> Tensor:
     heads, taps = weight.shape
     bands = weight.new_zeros(heads, BLOCK_TOKENS, BLOCK_TOKENS + taps - 1)
     size = BLOCK_TOKENS * (BLOCK_TOKENS + taps - 1)
+    # One row down and one column to the right are T + K numbers further, since a row has T + K - 1.
     diagonal = bands.as_strided((heads, BLOCK_TOKENS, taps), (size, BLOCK_TOKENS + taps, 1))
     diagonal.copy_(weight[:, None])
     return bands
@@ -92,10 +94,13 @@ class _ValueConv(torch.autograd.Function):
             return twin_gradients(plain_value_conv, (values, weight), (grad,))
         heads, taps = weight.shape
         windows, padded = _windows(_padded(values, taps), taps), _padded(grad, taps)
+        # The gradient without its margins, but with the zeros that fill its last block.
         blocks = padded[taps // 2 : len(padded) - taps // 2].reshape(-1, BLOCK_TOKENS, *padded.shape[1:])
         grad_weight = torch.empty_like(weight)
         for head in range(heads):
+            # [T, T + K - 1]: entry [i, i + t] pairs output i with the value under tap t; dw_t is their sum.
             products = torch.bmm(blocks[:, :, head], windows[:, :, head].mT).sum(0)
             diagonals = products.as_strided((BLOCK_TOKENS, taps), (BLOCK_TOKENS + taps, 1))
             grad_weight[head] = diagonals.sum(0)
+        # A value reaches outputs on either side by the mirrored taps.
         return _convolve(padded, weight.flip(1), len(grad)), grad_weight

@@ -41,6 +41,7 @@ class AttentionScores(nn.Module):
         """Scores [n] or [n, q] of instances [n, e]."""
         inner = self.inner(instances)
         if self.gated:
+            # In place only without gradients: autograd would need what is written over.
             if torch.is_grad_enabled() or not by_hand(self.inner.weight):
                 signal, gate = inner.chunk(2, dim=-1)
                 signal, gate = signal.tanh(), gate.sigmoid()
@@ -78,6 +79,7 @@ def merge_gates(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     merged = {key: value for key, value in state.items() if ".V." not in key and ".U." not in key}
     for key, value in state.items():
         if ".V." in key:
+            # Attention without a gate has a V and no U.
             other = state.get(key.replace(".V.", ".U."))
             merged[key.replace(".V.", ".inner.")] = value if other is None else torch.cat([value, other])
     return merged
@@ -133,6 +135,7 @@ def stream_pool(
         if start == 0:
             total, pooled = piece_total, piece_pooled
         else:
+            # At most 1, and 0 for a group that begins in this piece (its maximum so far is -inf).
             shrink = (top - safe_top).exp()
             total, pooled = total * shrink + piece_total, pooled * shrink + piece_pooled
         top = new_top

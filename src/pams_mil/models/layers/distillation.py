@@ -32,14 +32,17 @@ def ranked_rows(
         lowest: also take the q lowest.
     """
     chosen, owners = [], []
+    # C1 (alpha_i h_i) = alpha_i (C1 h_i), so that one product serves all pseudo-bags.
     rows_per_class = at_least_float32(functional.linear(instances, head.rows()))
     for group, log_alpha in enumerate(weights):
+        # -inf marks the rows of other pseudo-bags; a member's logarithm is finite even where alpha itself is 0.
         members = torch.isfinite(log_alpha).nonzero().squeeze(-1)
         activation = (log_alpha[members, None].exp() * rows_per_class[members]).softmax(-1)
         if cam_class == "predicted":
             score = activation[:, head(groups[group]).argmax()]
         else:
             score = activation[:, -1 if cam_class == "last" else int(cam_class)]
+        # Stable: instances that score the same (where alpha is 0, all do) keep their order on every machine.
         order = members[score.argsort(descending=True, stable=True)]
         picked = torch.cat([order[:q], order[-q:]]) if lowest else order[:q]
         chosen.append(picked)

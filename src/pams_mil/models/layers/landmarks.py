@@ -66,6 +66,7 @@ class LandmarkPlan:
         """Zero landmarks that the landmarks start with, standing for all `zero_landmarks`."""
         if self.masked:
             return 0
+        # As many as are missing to a multiple of 8. Where none is missing 8, since at least one has to stand for all.
         real = self.landmarks - self.zero_landmarks
         return min(self.zero_landmarks, -real % 8 or 8)
 
@@ -81,6 +82,8 @@ class LandmarkPlan:
     def means(self, tokens: Tensor) -> Tensor:
         """Landmark means of tokens without the zero token: [n, e] -> [count, e]."""
         head, rest = torch.split(tokens, [self.first, len(tokens) - self.first])
+        # Padding is on the left, so only the first landmark can be partly padding. Its zeros add nothing to the sum but
+        # count in the mean, as published.
         first = head.sum(0, keepdim=True) / (self.first if self.masked else self.length)
         others = rest.reshape(-1, self.length, tokens.shape[1]).mean(1)
         return torch.cat([tokens.new_zeros(self.copies, tokens.shape[1]), first, others])
@@ -89,6 +92,7 @@ class LandmarkPlan:
         """How many of the m landmarks each one stands for, [count]."""
         multiplicity = torch.ones(self.count, dtype=like.dtype, device=like.device)
         if self.copies:
+            # Need not be whole: only its logarithm and its root are ever used.
             multiplicity[: self.copies] = self.zero_landmarks / self.copies
         return multiplicity
 

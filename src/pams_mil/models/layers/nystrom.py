@@ -67,8 +67,11 @@ class NystromAttention(nn.Module):
         core = self._core(plan, tokens)
         padded = plan.with_zero_token(tokens)
         q, k, v = (self._by_head(part) for part in self.qkv(padded).chunk(3, dim=-1))
+        # A3 v. Landmark queries are scaled already, and the logarithm of how often a key occurs, added to its logits,
+        # counts it as often.
         distilled = _attend(core.queries.to(q.dtype), k, v, plan.token_log_multiplicity(q), scale=1.0)
         weighted = self._inverse(core, distilled, transpose=False)
+        # With a copy for every zero landmark each stands for itself.
         bias = core.log_multiplicity if plan.copies != plan.zero_landmarks else None
         mixed = _attend(q, core.keys.to(q.dtype), weighted.to(q.dtype), bias, scale=self.scale)
         mixed = mixed.transpose(0, 1) + value_conv(v.transpose(0, 1), self.taps)
@@ -84,9 +87,11 @@ class NystromAttention(nn.Module):
         core = self._core(plan, tokens)
         query_weight, key_weight, value_weight = self.qkv.weight.chunk(3)
         heads, width = self.heads, tokens.shape[1] // self.heads
+        # The convolution at the first token sees no more than these.
         first = tokens[: self.taps.shape[1] // 2 + 1]
         query = functional.linear(first[:1], query_weight).reshape(1, heads, width).transpose(0, 1)
         logits = at_least_float32(query) * self.scale @ core.keys.mT + core.log_multiplicity
+        # The row a Z of A1 pinv(A2) as the column Z^T a^T, [h, m]: summed over landmarks that are equal.
         u = self._inverse(core, logits.softmax(-1).mT, transpose=True).squeeze(-1)
         keys = at_least_float32(functional.linear(tokens, key_weight)).reshape(-1, heads, width)
         row = class_row(u, core.queries, keys, zeros=0 if self.masked else plan.pad)
@@ -103,6 +108,7 @@ class NystromAttention(nn.Module):
 
     def _core(self, plan: LandmarkPlan, tokens: Tensor) -> _Core:
         with torch.autocast(tokens.device.type, enabled=False):
+            # The projection has no bias, so the mean of projected tokens is the projected mean: m rows instead of n.
             means = plan.means(at_least_float32(tokens))
             weight = at_least_float32(self.qkv.weight)[: 2 * tokens.shape[1]]
             queries, keys = (self._by_head(part) for part in functional.linear(means, weight).chunk(2, dim=-1))
@@ -111,7 +117,10 @@ class NystromAttention(nn.Module):
             # Rows of A2 summed over the landmarks that each column stands for, then seen in the orthonormal
             # basis in which z equal landmarks are one vector of length sqrt(z).
             merged = (queries @ keys.mT + mu.log()).softmax(-1)
+            # c, the largest row sum times the largest column sum, over all heads as published. Rows of A2 sum to 1. A
+            # column of all m landmarks: its entry is merged / mu, and row i is there mu_i times.
             scale = (mu[:, None] * merged / mu).sum(-2).max()
+            # The iteration starts from A2's transpose; only in an orthonormal basis is that its matrix transposed.
             root = mu.sqrt()[:, None]
             return _Core(queries, keys, root * merged / root.mT, scale, root, mu.log())
 
@@ -119,6 +128,8 @@ class NystromAttention(nn.Module):
         """pinv(A2) Y, or pinv(A2)^T Y, with landmarks of multiplicity mu counted mu times."""
         with torch.autocast(y.device.type, enabled=False):
             y = at_least_float32(y)
+            # Y has the value of one of mu equal landmarks, which is 1 / root of their coordinate; transposed it has
+            # weights that are summed over them, which is root times the coordinate.
             before, after = (1 / core.root, core.root) if transpose else (core.root, 1 / core.root)
             applied = pseudo_inverse_apply(core.a2, core.scale, before * y, steps=self.pinv_steps, transpose=transpose)
             return after * applied

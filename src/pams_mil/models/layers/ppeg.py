@@ -31,6 +31,7 @@ class PPEG(nn.Module):
         """The one kernel [e, 1, 7, 7] and bias [e] that stand for the four summands."""
         kernel = self.conv7.weight + functional.pad(self.conv5.weight, (1, 1, 1, 1))
         kernel = kernel + functional.pad(self.conv3.weight, (2, 2, 2, 2))
+        # The summand x, the same for all channels.
         identity = torch.zeros(1, 1, 7, 7, dtype=kernel.dtype, device=kernel.device)
         identity[..., 3, 3] = 1
         biases = [conv.bias for conv in (self.conv7, self.conv5, self.conv3) if conv.bias is not None]

@@ -28,6 +28,8 @@ class Projection(nn.Linear):
         """Projected instances; without gradients they are computed in pieces."""
         if torch.is_grad_enabled() or len(features) <= CHUNK_ROWS:
             return self.project(features)
+        # The first piece tells the precision, which under autocast is not that of the weights. The others are written
+        # into place: all pieces and their concatenation would need twice the memory.
         first = self.project(features[:CHUNK_ROWS])
         projected = first.new_empty(len(features), self.out_features)
         projected[:CHUNK_ROWS] = first

@@ -33,6 +33,7 @@ class SmoothMax(nn.Module):
         """[n, k] -> [k]; the largest exponent is taken off first, so no score is too large."""
         sharpness = self.log_sharpness.exp()
         scaled = at_least_float32(scores) * sharpness
+        # Added and taken off again, so it has no gradient.
         top = scaled.detach().amax(0)
         smooth: Tensor = (top + (scaled - top).exp().mean(0).log()) / sharpness
         return smooth

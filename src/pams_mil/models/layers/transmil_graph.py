@@ -67,11 +67,13 @@ def attend_plainly(attention: NystromAttention, tokens: Tensor) -> Tensor:
     n, heads, landmarks = count_rows(tokens), attention.heads, attention.landmarks
     length = (n + landmarks - 1) // landmarks
     pad = landmarks * length - n
+    # Into [0, t_1, ..., t_n]: every pad token is row 0, token i is row i.
     index = torch.clamp(count_up(landmarks * length).to(tokens.device) - pad + 1, min=0)
     padded = torch.cat([torch.zeros_like(tokens[:1]), tokens])[index]
     width = tokens.shape[1] // heads
     qkv = functional.linear(padded, attention.qkv.weight).reshape(-1, 3, heads, width).permute(1, 2, 0, 3)
     q, k, v = qkv[0] * width**-0.5, qkv[1], qkv[2]
+    # Of the m l tokens, those that are not padding.
     real = index > 0
     q_mean, k_mean = (_landmark_means(part, real, landmarks, pad // length, attention.masked) for part in (q, k))
     unseen = torch.where(real, 0.0, _LOWEST).to(q.dtype) if attention.masked else torch.zeros_like(q[0, :, 0])
@@ -104,9 +106,11 @@ def apply_inverse(a: Tensor, y: Tensor, *, steps: int) -> Tensor:
     >>> apply_inverse(a, torch.tensor([[[3.0], [5.0]]]), steps=6).flatten().tolist()
     [5.0, 3.0]
     """
+    # Rows of A sum to 1, so c is the largest column sum of any head; each factor of S takes one root of it.
     shrink = a.sum(-2).amax().rsqrt()
     root = a * shrink
     r = root @ root.transpose(-1, -2)
+    # The steps of `_InverseFactor`, where their coefficients are derived, in operations that a graph can hold.
     for _ in range(steps - 1):
         u, p = r @ r - 7 / 2 * r, r @ y
         y = 13 / 4 * (y - 11 / 52 * p) - 1 / 4 * (u @ (p - 7 / 2 * y))

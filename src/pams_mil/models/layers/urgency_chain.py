@@ -81,12 +81,14 @@ class UrgencyChain:
     @cached_property
     def tied_classes(self) -> list[int]:
         """The classes that a softmax tells apart."""
+        # How many classes share the rank of each class.
         ranks = [size for size in self.sizes for _ in range(size)]
         return [index for index, size in enumerate(ranks) if size > 1 or not self.boundaries]
 
     def log_probabilities(self, scores: Tensor) -> Tensor:
         """Log-probabilities of the classes, [b, scores] -> [b, c]."""
         ranks = chain_log_probabilities(scores[:, : self.boundaries])
+        # Behind the boundaries, one run of scores per group of tied classes, in the order of ranks.
         tied = iter(torch.split(scores[:, self.boundaries :], list(self.ties), dim=1))
         parts = [
             rank + next(tied).log_softmax(-1) if size > 1 or not self.boundaries else rank
@@ -103,6 +105,7 @@ class UrgencyChain:
         tensor([[0.6667, 0.3333]])
         """
         ranks = chain_log_probabilities(scores[:, : self.boundaries]).exp()
+        # P(at least 0), ..., P(at least R - 2): boundary k is asked of what is at least k - 1.
         reached = ranks.flip(1).cumsum(1).flip(1)[:, : self.boundaries]
         weights = torch.cat([reached, self.log_probabilities(scores).exp()[:, self.tied_classes]], dim=1)
         return weights / weights.sum(1, keepdim=True)

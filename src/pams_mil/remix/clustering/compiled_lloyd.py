@@ -50,10 +50,12 @@ def _compiled(function: Function) -> Function:
 @_compiled
 def _refine(values: Floats, labels: Integers, clusters: int, iterations: int) -> None:
     n, width = values.shape
+    # Sums, not means: only their direction is used. In float64, because rows are added and taken off again and again.
     sums, counts = np.zeros((clusters, width), np.float64), np.zeros(clusters, np.int64)
     for i in range(n):
         counts[labels[i]] += 1
         _add(values[i], sums[labels[i]], 1)
+    # Rounded up to whole groups of four; what is not used of these is never read.
     most = -(-clusters // _PROTOTYPES) * _PROTOTYPES
     prototypes, names = np.empty((most, width), values.dtype), np.empty(most, np.int64)
     for _ in range(iterations):
@@ -75,6 +77,7 @@ def _point(sums: Floats, counts: Integers, prototypes: Floats, names: Integers) 
     for row in range(used):
         total = sums[names[row]]
         length = np.sqrt((total * total).sum())
+        # A cluster whose rows cancel has no direction, and similarity 0 to every row, as in `lloyd`.
         scale = 1 / length if length > 0 else 0.0
         for j in range(len(total)):
             prototypes[row, j] = total[j] * scale
@@ -87,11 +90,13 @@ def _reassign(
 ) -> int:
     """Give every row the name of its most similar prototype and correct the sums; how many rows moved."""
     n, width = rows.shape
+    # Of the rows' own type: from a plain 0.0 Numba would make twelve sums in float64.
     zero = rows.dtype.type(0)
     similarity = np.empty((_ROWS, prototypes.shape[0]), rows.dtype)
     moved = 0
     for begin in range(0, n, _ROWS):
         first = max(0, min(begin, n - _ROWS))  # the last three rows may include some that are done
+        # A bag of one or two rows takes its last one again.
         row_a, row_b, row_c = rows[first], rows[min(first + 1, n - 1)], rows[min(first + 2, n - 1)]
         for k in range(0, prototypes.shape[0], _PROTOTYPES):
             p0, p1, p2, p3 = prototypes[k], prototypes[k + 1], prototypes[k + 2], prototypes[k + 3]
@@ -117,6 +122,8 @@ def _reassign(
             similarity[0, k], similarity[0, k + 1], similarity[0, k + 2], similarity[0, k + 3] = a0, a1, a2, a3
             similarity[1, k], similarity[1, k + 1], similarity[1, k + 2], similarity[1, k + 3] = b0, b1, b2, b3
             similarity[2, k], similarity[2, k + 1], similarity[2, k + 2], similarity[2, k + 3] = c0, c1, c2, c3
+        # `begin`, not `first`: rows that were done before keep their label and are not counted twice. Prototypes stay
+        # as they are until the next repetition, so a row may move at once.
         for i in range(begin, min(begin + _ROWS, n)):
             label, old = names[_largest(similarity[i - first])], labels[i]
             if label != old:

@@ -27,6 +27,7 @@ def bin_edges(similarity: Tensor, bins: Bins, count: int) -> Tensor:
     """
     if bins == "quantile":
         n = len(similarity)
+        # The value at place i n / L begins bin i. Equal values stay together, so repeated rows leave bins empty.
         return similarity.sort().values[[inner * n // count for inner in range(1, count)]]
     low, high = (-1.0, 1.0) if bins == "uniform" else (float(similarity.min()), float(similarity.max()))
     return (low + (high - low) * torch.arange(1, count, dtype=torch.float64) / count).to(similarity)
@@ -40,4 +41,5 @@ def bin_labels(similarity: Tensor, bins: Bins, count: int) -> Tensor:
     >>> bin_labels(torch.tensor([0.1, 0.2, 0.3, 0.6]), "range", 5).tolist()
     [0, 1, 2, 4]
     """
+    # With inner edges alone nothing falls outside, not even a cosine that rounding made larger than 1.
     return torch.bucketize(similarity, bin_edges(similarity, bins, count), right=True)

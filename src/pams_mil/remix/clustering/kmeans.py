@@ -22,8 +22,11 @@ def euclidean_clusters(values: Tensor, *, clusters: int, iterations: int, genera
     order = torch.randperm(len(values), generator=generator, device=generator.device).to(values.device)
     centers = values[order[:clusters]]
     labels = torch.full((len(values),), -1, dtype=torch.int64, device=values.device)
+    # One assignment more than refinements: the first one is to the random instances.
     for _ in range(iterations + 1):
+        # |z|^2 is the same for all centers, so it is left out and no difference z - c is ever formed.
         score = torch.mm(values, centers.T) - centers.square().sum(1) / 2
+        # Numbered anew without those that nobody chose: that drops empty clusters, and `means` divides by no 0.
         nearest = torch.unique(score.max(1).indices, return_inverse=True)[1]
         if torch.equal(nearest, labels):
             break

@@ -22,6 +22,7 @@ def refine(values: Tensor, labels: Tensor, *, clusters: int, iterations: int) ->
     """
     for _ in range(iterations):
         sums = values.new_zeros(clusters, values.shape[1]).index_add_(0, labels, values)
+        # Only occupied ones: the zero vector of an empty cluster would win where all similarities are negative.
         live = torch.bincount(labels, minlength=clusters).nonzero().squeeze(1)
         nearest = live[torch.mm(values, directions(sums[live]).T).max(1).indices]
         if torch.equal(nearest, labels):

@@ -99,6 +99,7 @@ def faiss_installed() -> bool:
 
 
 def _refine(values: Tensor, labels: Tensor, clusters: int, iterations: int) -> Tensor:
+    # Compiled code reads main memory.
     compiled = compiled_lloyd() if values.device.type == "cpu" else None
     refined: Tensor = (compiled or lloyd).refine(values, labels, clusters=clusters, iterations=iterations)
     return refined
@@ -110,6 +111,7 @@ def _kmeans(values: Tensor, clusters: int, iterations: int, generator: torch.Gen
     FAISS then splits a large cluster in two, the torch version drops the empty one.
     """
     device = generator.device if generator is not None else values.device
+    # Drawn where the generator lives, so that a seed means the same rows whatever device the bag is on.
     order = torch.randperm(len(values), generator=generator, device=device).to(values.device)
     start = lloyd.directions(values[order[:clusters]])
     # FAISS wants more instances than clusters, works in float32 and is asked to use the processor only.
@@ -126,4 +128,5 @@ def _kmeans_faiss(values: Tensor, start: Tensor, iterations: int) -> Tensor:
     limits = {"max_points_per_centroid": len(values), "min_points_per_centroid": 1}
     model = faiss.Kmeans(width, clusters, niter=iterations, spherical=True, **limits)
     model.train(values.numpy(), init_centroids=start.contiguous().numpy())
+    # FAISS ends with new centroids, the torch version with a new assignment to them.
     return torch.from_numpy(model.index.search(values.numpy(), 1)[1][:, 0]).clone()

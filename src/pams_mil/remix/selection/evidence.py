@@ -65,6 +65,7 @@ class _Sample:
     def weights(self, chosen: Tensor) -> Tensor:
         """Weights of the chosen rows, summing to 1, by which every slide among them counts the same."""
         slide = self.slide[chosen]
+        # 1 / rows of the slide: large slides would outvote small ones otherwise.
         share = torch.bincount(slide)[slide].double().reciprocal()
         return share / share.sum()
 
@@ -107,6 +108,7 @@ def score_evidence(
             lines[rank, fold] = _fit(sample, rank, fold, settings)
         line = lines[rank, fold]
         scores.append(
+            # [d, q] times [q] first: one product per row instead of q.
             None if line is None else _evidence((read(slide).float() - center) @ (basis @ line[0]), *line[1:])
         )
     return scores
@@ -121,6 +123,7 @@ def patient_folds(patients: Sequence[str], folds: int, seed: int) -> list[int]:
     """
     names = sorted(set(patients))
     order = seeding.numpy_generator(seed, "evidence folds").permutation(len(names))
+    # Dealt in a random order, so folds differ by one patient at most.
     fold = {names[position]: number % folds for number, position in enumerate(order)}
     return [fold[patient] for patient in patients]
 
@@ -132,6 +135,7 @@ def _draw_sample(
     drawn = []
     for slide in range(len(ranks)):
         rows = read(slide)
+        # A stream per slide: how many rows one slide has does not move the draws of the others.
         order = torch.randperm(len(rows), generator=seeding.generator(seed, "evidence rows", slide))[:most]
         drawn.append(rows[order.to(rows.device)].float())
     counts = torch.tensor([len(rows) for rows in drawn])
@@ -164,6 +168,7 @@ def _fit(sample: _Sample, rank: int, fold: int, settings: EvidenceSettings) -> t
     for _ in range(settings.rounds):
         positive = _strongest(sample, candidate, sample.rows @ line, settings.keep)
         line = _discriminant(sample, negative, positive, settings.ridge)
+    # With scores ascending, a running sum of weights is the share of negatives below any score.
     scores, order = (sample.rows[negative] @ line).sort()
     return line, scores, sample.weights(negative)[order].cumsum(0).to(scores.dtype)
 
@@ -173,6 +178,7 @@ def _discriminant(sample: _Sample, negative: Tensor, positive: Tensor, ridge: fl
     for chosen in (positive, negative):
         rows, weight = sample.rows[chosen].double(), sample.weights(chosen)
         means.append(weight @ rows)
+        # The root on both sides of the product is the weight of each row.
         centered = (rows - means[-1]) * weight.sqrt()[:, None]
         covariance = covariance + centered.T @ centered / 2
     # Without any variance every direction is as good as another; the smallest number keeps the system solvable.
@@ -185,11 +191,13 @@ def _discriminant(sample: _Sample, negative: Tensor, positive: Tensor, ridge: fl
 def _strongest(sample: _Sample, candidate: Tensor, score: Tensor, keep: float) -> Tensor:
     """The highest-scoring share of every candidate slide's rows, at least one each."""
     rows = candidate.nonzero().squeeze(1)
+    # By slide, and within a slide by falling score: the last key of lexsort counts first.
     order = rows[np.lexsort((-score[rows].numpy(), sample.slide[rows].numpy()))]
     _, counts = torch.unique_consecutive(sample.slide[order], return_counts=True)
+    # Where the slide of each row begins, so that `place` counts from 0 in every slide.
     starts = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
     place = torch.arange(len(order)) - starts
-    # Rounded first, as in RandomMix: 9 % of 300 rows is a little more than 27 in binary.
+    # Rounded first, as in RandomMix: 7 % of 100 rows is a little more than 7 in binary.
     limit = torch.repeat_interleave((counts.double() * keep).round(decimals=9).ceil().clamp_min(1), counts)
     chosen = torch.zeros_like(candidate)
     chosen[order[place < limit]] = True
@@ -198,6 +206,7 @@ def _strongest(sample: _Sample, candidate: Tensor, score: Tensor, keep: float) -
 
 def _evidence(score: Tensor, negatives: Tensor, weights: Tensor) -> Tensor:
     """Share of the negatives, by weight, that score lower."""
+    # How many are strictly lower; the leading 0 is the share of none.
     below = torch.searchsorted(negatives, score)
     return torch.cat([weights.new_zeros(1), weights])[below]
 

@@ -38,6 +38,7 @@ def distant_rows(a: Tensor, b: Tensor, share: float) -> Tensor:
     >>> distant_rows(a, b, 0.5).tolist()
     [1]
     """
+    # Rounded first: 7 % of 100 rows is a little more than 7 in binary.
     count = max(1, math.ceil(round(share * len(a), 9)))
     order = neighbor_distance(a, b).argsort(descending=True, stable=True)
     return order[:count].sort().values
