@@ -133,7 +133,7 @@ class DTFD(MILModel):
         # Partition by partition, and within one bag by bag.
         vectors = [result.vectors.reshape(repeats, -1, self.embedding_features) for result in results]
         return Embedded(
-            vectors=vectors[0].flatten(0, 1) if len(vectors) == 1 else torch.cat(vectors, dim=1).flatten(0, 1),
+            vectors=torch.cat(vectors, dim=1).flatten(0, 1),
             attention=joined([result.attention() for result in results]) if attention else None,
             tier1_vectors=joined([result.groups for result in results]),
             tier1_bag=joined(owners),
@@ -171,16 +171,13 @@ class DTFD(MILModel):
 
     def _embed_pack(self, batch: BagBatch, tier1_head: Head | None) -> _Tiers:
         """Bags in one pass: the pseudo-bags of all of them are groups of the packed rows, numbered one bag on."""
+        features, counts = batch.features, [min(self.pseudo_bags, size) for size in batch.sizes]
+        owners = torch.repeat_interleave(torch.tensor(counts, device=features.device))
         parts = [
-            batch_groups(batch, index, self.pseudo_bags, splits=self.splits, training=self.training)
-            for index in range(len(batch))
+            batch_groups(batch, index, self.pseudo_bags, splits=self.splits, training=self.training) + first
+            for index, first in enumerate(itertools.accumulate(counts[:-1], initial=0))
         ]
-        counts = [min(self.pseudo_bags, size) for size in batch.sizes]
-        owners = torch.repeat_interleave(torch.tensor(counts, device=batch.features.device))
-        if len(parts) > 1:
-            first = itertools.accumulate(counts[:-1], initial=0)
-            parts = [part + start for part, start in zip(parts, first, strict=True)]
-        partitions, features = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1), batch.features
+        partitions = torch.cat(parts, dim=1)
         if self.distillation == "afs" and (pooled := self._pool(features, partitions, sum(counts))):
             groups, scores = pooled
             return self._tier2(groups, groups, None, scores, partitions, owners)

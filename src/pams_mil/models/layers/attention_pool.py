@@ -47,7 +47,7 @@ class AttentionScores(nn.Module):
                 signal, gate = signal.tanh(), gate.sigmoid()
             else:
                 signal, gate = gate_in_place(inner)
-            hidden = self.dropout(signal) * self.dropout(gate) if self.dropout.p else signal * gate
+            hidden = self.dropout(signal) * self.dropout(gate)
         else:
             hidden = self.dropout(inner.tanh())
         scores: Tensor = self.outer(hidden)
