@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pams_mil.parameters import require_choice, require_count, require_number
 from pams_mil.remix.clustering.kmeans import euclidean_clusters, means
-from pams_mil.remix.strategy import FROM_A, SYNTHETIC, Mixed, PartnerRule, check_pair, widened
+from pams_mil.remix.strategy import FROM_A, SYNTHETIC, Mixed, PartnerRule, check_pair, uniform, widened
 
 DISCOVER = "ReMix"
 Mode = Literal["append", "replace", "interpolate", "cov", "joint"]
@@ -116,20 +116,16 @@ def _mix(
     source, added = a.prototypes.clone(), []
     nearest = torch.cdist(a.prototypes, b.prototypes).argmin(1)
     target = b.prototypes[nearest]
-    strength = _random((), generator)
+    strength = float(uniform(generator))
     for step in ("replace", "append", "interpolate", "cov") if mode == "joint" else (mode,):
-        coin = (_random((len(source),), generator) < rate).to(source.device)
+        coin = (uniform(generator, len(source)) < rate).to(source.device)
         if step == "replace":
             source[coin] = target[coin]
         elif step == "append":
             added.append(target[coin])
         elif step == "interpolate":
-            added.append(torch.lerp(source[coin], target[coin], float(strength)))
+            added.append(torch.lerp(source[coin], target[coin], strength))
         else:
-            pick = (_random((len(source),), generator) * b.shifts.shape[1]).long().to(source.device)
-            added.append(source[coin] + float(strength) * b.shifts[nearest, pick][coin])
+            pick = (uniform(generator, len(source)) * b.shifts.shape[1]).long().to(source.device)
+            added.append(source[coin] + strength * b.shifts[nearest, pick][coin])
     return source, added
-
-
-def _random(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pams_mil.parameters import require_choice, require_count, require_number
 from pams_mil.remix.clustering.prototypes import Init, backend, check_clustering, cluster
-from pams_mil.remix.strategy import FROM_A, FROM_B, Mixed, PartnerRule, check_pair
+from pams_mil.remix.strategy import FROM_A, FROM_B, Mixed, PartnerRule, check_pair, shuffled, uniform
 
 DISCOVER = "PseudoMix"
 
@@ -70,7 +70,7 @@ class PseudoMix:
         """The chosen rows of a, then those of b, each in their original order."""
         check_pair(a, b)
         count = self._draw_count(generator)
-        joined = _uniform(generator) < self.mix_probability
+        joined = bool(uniform(generator) < self.mix_probability)
         live_a, rows_a = self._rows(a, count, generator)
         _, rows_b = self._rows(b, self.pseudo_bags - count, generator)
         if len(rows_a) and len(rows_b) and not joined:
@@ -95,7 +95,7 @@ class PseudoMix:
         dealt = deal(found.labels, self.pseudo_bags, generator)
         # Small bags leave some pseudo-bags empty; drawing among the others keeps the part from being empty.
         occupied = torch.bincount(dealt, minlength=self.pseudo_bags).nonzero().squeeze(1)
-        order = torch.randperm(len(occupied), generator=generator, device=generator.device).to(occupied.device)
+        order = shuffled(len(occupied), generator, occupied)
         taken = occupied[order[: max(1, round(count * len(occupied) / self.pseudo_bags))]]
         return found.live, torch.isin(dealt, taken).nonzero().squeeze(1)
 
@@ -115,22 +115,17 @@ def deal(labels: Tensor, hands: int, generator: torch.Generator) -> Tensor:
     dealt = torch.empty_like(labels)
     for label in torch.unique(labels).tolist():
         rows = (labels == label).nonzero().squeeze(1)
-        order = torch.randperm(len(rows), generator=generator, device=generator.device).to(labels.device)
-        names = torch.randperm(hands, generator=generator, device=generator.device).to(labels.device)
+        order, names = shuffled(len(rows), generator, labels), shuffled(hands, generator, labels)
         # The place in a random order, modulo n, is even to within one row. With the pseudo-bags in a random order too,
         # it is not always the same ones that get one more.
         dealt[rows] = names[order % hands]
     return dealt
 
 
-def _uniform(generator: torch.Generator) -> float:
-    return float(torch.rand((), generator=generator, device=generator.device, dtype=torch.float64))
-
-
 def _beta(alpha: float, generator: torch.Generator) -> float:
     """One draw from Beta(α, α) by two gamma draws, which torch can take from a given generator."""
     if alpha == 1.0:
-        return _uniform(generator)
+        return float(uniform(generator))
     shape = torch.full((2,), alpha, dtype=torch.float64, device=generator.device)
     first, second = torch._standard_gamma(shape, generator=generator).tolist()
     return float(first / (first + second)) if first + second > 0 else 0.5

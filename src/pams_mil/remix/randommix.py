@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pams_mil.parameters import require_number
-from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, take
+from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, shuffled, take
 
 DISCOVER = "RandomMix"
 
@@ -52,5 +52,4 @@ class RandomMix:
     def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
         """Z_b and the drawn rows of Z_a in their original order."""
         check_pair(a, b)
-        chosen = torch.randperm(len(a), generator=generator, device=generator.device)[: self.count(len(a))]
-        return take(a, b, chosen.sort().values.to(a.device))
+        return take(a, b, shuffled(len(a), generator, a)[: self.count(len(a))].sort().values)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pams_mil import discover
 from pams_mil.errors import ConfigError, ParameterError
+from pams_mil.ops import at_least_float32
 from pams_mil.parameters import refuse_unknown
 
 PartnerRule = Literal["outranked", "keep_label", "same_class", "any"]
@@ -73,13 +74,12 @@ def widened(bag: Tensor) -> Tensor:
     torch.float32
     """
     check_bag(bag, "the bag")
-    rows = bag.detach()
-    values = (rows if rows.dtype in (torch.float32, torch.float64) else rows.float()).contiguous()
+    values = at_least_float32(bag.detach()).contiguous()
     # One pass over the rows where all is well, as nearly always; the row is looked for only after that.
     if not torch.isfinite(values.sum()):
         row = int((~torch.isfinite(values).all(1)).nonzero()[:1].sum())
         raise ParameterError(
-            f"The bag has a value that is not finite in row {row} of {len(rows)} (or its rows overflow when summed). "
+            f"The bag has a value that is not finite in row {row} of {len(bag)} (or its rows overflow when summed). "
             "Expected finite features; check the feature file with 'pams check'."
         )
     return values
@@ -103,6 +103,16 @@ def check_pair(a: Tensor, b: Tensor) -> None:
             f"The two bags have features of different width: {a.shape[1]} and {b.shape[1]}. "
             "A remix joins rows of both, so they must come from the same encoder."
         )
+
+
+def shuffled(count: int, generator: torch.Generator, like: Tensor) -> Tensor:
+    """0 to count - 1 in random order, on the device of `like`, drawn where the generator lives."""
+    return torch.randperm(count, generator=generator, device=generator.device).to(like.device)
+
+
+def uniform(generator: torch.Generator, *shape: int) -> Tensor:
+    """Numbers from [0, 1) in double precision, where the generator lives."""
+    return torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
 
 
 def take(a: Tensor, b: Tensor, chosen: Tensor, *, live_clusters: int | None = None) -> Mixed:

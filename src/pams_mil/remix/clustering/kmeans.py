@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pams_mil.remix.strategy import shuffled
+
 
 def euclidean_clusters(values: Tensor, *, clusters: int, iterations: int, generator: torch.Generator) -> Tensor:
     """Cluster of every row, numbered 0, 1, ... without gaps.
@@ -19,8 +21,7 @@ def euclidean_clusters(values: Tensor, *, clusters: int, iterations: int, genera
     >>> bool(labels[0] == labels[1] != labels[2] == labels[3])
     True
     """
-    order = torch.randperm(len(values), generator=generator, device=generator.device).to(values.device)
-    centers = values[order[:clusters]]
+    centers = values[shuffled(len(values), generator, values)[:clusters]]
     labels = torch.full((len(values),), -1, dtype=torch.int64, device=values.device)
     # One assignment more than refinements: the first one is to the random instances.
     for _ in range(iterations + 1):
