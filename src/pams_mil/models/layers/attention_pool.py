@@ -129,9 +129,11 @@ def stream_pool(
         safe_top = new_top.clamp(min=torch.finfo(spread.dtype).min)
         weights = (spread - safe_top).exp()
         piece_total = weights.sum(-1, keepdim=True)
-        # A mean in the precision of the rows, a sum in float32: float16 ends at 65504, 2048 rows of 32 are more.
-        share = weights / piece_total.clamp(min=torch.finfo(weights.dtype).tiny)
-        piece_pooled = at_least_float32(share.to(piece.dtype) @ piece) * piece_total
+        # float16 ends at 65504, less than 2048 rows of 32: there it is a mean that is made a sum in float32. Not
+        # elsewhere, where dividing and multiplying again would only round.
+        half = piece.dtype == torch.float16
+        size = piece_total.clamp(min=torch.finfo(weights.dtype).tiny) if half else torch.ones_like(piece_total)
+        piece_pooled = at_least_float32((weights / size).to(piece.dtype) @ piece) * size
         if start == 0:
             total, pooled = piece_total, piece_pooled
         else:
