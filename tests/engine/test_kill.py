@@ -25,9 +25,10 @@ MOMENTS = {
     "before the best checkpoint": (RunCheckpoints, "save_best", 1, False),
     "between best and last": (RunCheckpoints, "save_last", 1, False),
     "checkpoint part written": (checkpoint, "_verify", 2, False),
-    "before the rename": (os, "replace", 6, False),
-    "after the rename": (os, "replace", 6, True),
+    "before the rename": (os, "replace", 7, False),
+    "after the rename": (os, "replace", 7, True),
     "after the checkpoint": (RunCheckpoints, "save_last", 2, True),
+    "after the last checkpoint": (RunCheckpoints, "save_last", 3, True),
 }
 
 

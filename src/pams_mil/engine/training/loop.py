@@ -69,9 +69,10 @@ def fit(fabric: Processes, learner: Learner, train: TrainingBags, val: BagDatase
             if progress.close_epoch(row, score, training.select) and fabric.is_global_zero:
                 checkpoints.save_best(learner, progress, training.select)
         if fabric.is_global_zero:
-            # After the best one: a kill in between repeats this epoch, bit for bit, and writes the same best again.
-            checkpoints.save_last(learner, optimizer, progress, average)
+            # After best weights and log: a kill in between repeats this epoch, bit for bit, and writes the same again.
+            # The other way round, a kill after the last epoch's would leave a log that nobody completes.
             checkpoints.write_log(progress)
+            checkpoints.save_last(learner, optimizer, progress, average)
             context.loggers.log(progress.history[-1])
         watch.epoch_finished(progress.history[-1])
         for note in first_epoch_notes(row) if epoch == 0 and fabric.is_global_zero else ():
