@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -18,7 +19,9 @@ from tests.forked import PATIENCE_S, Forked, in_child
 
 from pams_mil.data import Bag, BagInfo, read_bag, write_bag
 from pams_mil.engine import open_run
+from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.lock import LOCK, read_lock
+from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.training import loop as fit
 from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import BagError, CheckpointError, ManifestError, RunError
@@ -358,3 +361,29 @@ def test_a_collapsed_checkpoint_is_said_before_its_score(cohort, tmp_path, monke
     monkeypatch.undo()
     sound = run(settings(cohort, epochs=8, lr=3e-2, method="ce", select="last"), tmp_path / "sound")
     assert not open_run(sound).status().get("cautions")  # patients that choose nothing cannot choose badly
+
+
+def test_an_epoch_without_mistakes_is_the_best_by_a_metric_of_mistakes(cohort, tmp_path, monkeypatch):
+    """AsMC is infinite without mistakes; it must survive a checkpoint, which holds no infinities."""
+    original, calls = fit.validate, []
+
+    def scored(*args):
+        calls.append(None)
+        return {**original(*args), "asmc": [0.5, math.inf, 0.9, 0.8][len(calls) - 1]}
+
+    monkeypatch.setattr(fit, "validate", scored)
+    config = settings(cohort, epochs=4, select="asmc")
+    stopping = RunCheckpoints.save_last
+
+    def stop_after_two(self, learner, optimizer, progress, average=None):
+        stopping(self, learner, optimizer, progress, average)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(RunCheckpoints, "save_last", stop_after_two)
+        run(config, tmp_path / "run")
+    out = run(config, tmp_path / "run", resume=True)
+    status = open_run(out).status()
+    assert (status["epochs"], status["best_epoch"], status["best"]) == (4, 2, None)
+    assert checkpoint.load(out / "best.safetensors").state["epoch"] == 2

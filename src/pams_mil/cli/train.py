@@ -67,11 +67,11 @@ def train(
     if json:
         print(strict_json({"run": str(folder), **status}))
         return
+    best = "no errors" if status["best"] is None else f"{status['best']:.4f}"
     chosen = (
         f"The weights of the last epoch, {status['epochs']}, are kept."
         if status["metric"] == "last"
-        else f"Best {status['metric']} on validation: {status['best']:.4f} in epoch {status['best_epoch']} of "
-        f"{status['epochs']}."
+        else f"Best {status['metric']} on validation: {best} in epoch {status['best_epoch']} of {status['epochs']}."
     )
     words = f"{chosen} Run folder: {folder}\nTest it with: pams evaluate {folder}"
     output.print(words, highlight=False, markup=False, soft_wrap=True)

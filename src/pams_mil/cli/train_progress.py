@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,8 +55,12 @@ class TrainBar(Watch):
 
     def epoch_finished(self, row: Mapping[str, Any]) -> None:
         """One line per epoch."""
+        from pams_mil.engine.run.progress import WITHOUT_MISTAKES
+
         scores = "  ".join(f"{label} {_shown(row.get(f'val_{key}'))}" for key, label in _SHOWN)
         score = row.get(f"val_{self._select}")
+        if score is None and self._select in WITHOUT_MISTAKES:
+            score = math.inf
         better = score is not None and (self._best is None or self._improves(score))
         self._best = score if better else self._best
         mark = " [bold green]best[/]" if better else ""

@@ -11,6 +11,9 @@ from typing import Any
 from pams_mil.errors import CheckpointError
 from pams_mil.metrics.table import FACTS
 
+WITHOUT_MISTAKES = ("asmc", "emc")
+"""Metrics of mistakes, which are infinite where there are none: no epoch can be better."""
+
 
 @dataclass
 class RunProgress:
@@ -21,7 +24,7 @@ class RunProgress:
         step: Bags of the next epoch that were trained on already.
         sums: Sum of every loss term over these bags.
         counts: What was done to these bags: remixed, dropped, capped, ...
-        best: The best validation score so far.
+        best: The best validation score so far; infinite, and null in JSON, for `WITHOUT_MISTAKES`.
         best_epoch: When it was reached, counted from 1; 0: never.
         waited: Epochs since then.
         history: One row per complete epoch.
@@ -45,11 +48,13 @@ class RunProgress:
             raise CheckpointError(f"The checkpoint does not say how far the run was: {error}.") from error
         for name in [name for name in progress.sums if name.startswith("#")]:  # so until version 0.1.0
             progress.counts[name[1:]] = progress.sums.pop(name)
+        if progress.best is None and progress.best_epoch:
+            progress.best = math.inf
         return progress
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "best": finite(self.best)}
 
     def is_over(self, epochs: int, patience: int | None) -> bool:
         """Whether all epochs are done, or patience has run out."""
@@ -71,18 +76,24 @@ class RunProgress:
                 self.counts[name] = self.counts.get(name, 0.0) + count
 
     def close_epoch(self, row: dict[str, Any], score: float, metric: str) -> bool:
-        """Complete the epoch; whether its score is the best so far. A score that is not finite never is.
+        """Complete the epoch; whether its score is the best so far.
+
+        A score that is not finite never is, but for one that says that there are no mistakes.
 
         >>> progress = RunProgress()
         >>> [progress.close_epoch({}, score, "ascc") for score in (0.5, float("nan"), 0.4, 0.6)]
         [True, False, False, True]
         >>> progress.best_epoch, progress.waited
         (4, 0)
+        >>> progress = RunProgress()
+        >>> [progress.close_epoch({}, score, "asmc") for score in (0.5, float("inf"), 0.9, float("inf"))]
+        [True, True, False, False]
         """
         self.epoch += 1
         self.step, self.sums, self.counts = 0, {}, {}
-        self.history.append({key: _finite(value) for key, value in row.items()})
-        better = math.isfinite(score) and (self.best is None or beats(score, self.best, metric))
+        self.history.append({key: finite(value) for key, value in row.items()})
+        counts = math.isfinite(score) or (score == math.inf and metric in WITHOUT_MISTAKES)
+        better = counts and (self.best is None or beats(score, self.best, metric))
         if better:
             self.best, self.best_epoch, self.waited = score, self.epoch, 0
         else:
@@ -100,5 +111,6 @@ def beats(score: float, best: float, metric: str) -> bool:
     return score > best if higher else score < best
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value, and None for a number that JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

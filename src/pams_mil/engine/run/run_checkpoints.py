@@ -16,7 +16,7 @@ from pams_mil.engine.run.blueprint import Blueprint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.identity import Identity, refuse_other
-from pams_mil.engine.run.progress import RunProgress
+from pams_mil.engine.run.progress import RunProgress, finite
 from pams_mil.engine.training.averaging import AveragedWeights
 from pams_mil.engine.training.finite import all_finite
 from pams_mil.engine.training.learner import Learner
@@ -57,7 +57,12 @@ class RunCheckpoints:
 
     def save_best(self, learner: Learner, progress: RunProgress, metric: str) -> None:
         """The weights to predict with."""
-        facts = {"metric": metric, "score": progress.best, "epoch": progress.best_epoch, "row": progress.history[-1]}
+        facts = {
+            "metric": metric,
+            "score": finite(progress.best),
+            "epoch": progress.best_epoch,
+            "row": progress.history[-1],
+        }
         checkpoint.save(self.folder.best, Checkpoint(_finite_weights(learner), {**self._what(), **facts}))
 
     def restore(
