@@ -158,6 +158,14 @@ def test_grid_labels_must_differ_and_reference_must_exist():
         build(GridConfig, {**GOOD, "methods": ["cee"]})
 
 
+def test_a_model_of_a_grid_has_no_training_of_its_own():
+    """What a method may bring must not be dropped in silence where a model brings it."""
+    for part in ("training", "pairing"):
+        grid = build(GridConfig, {**GOOD, "methods": ["ce"], "models": [{"name": "abmil", "label": "x", part: {}}]})
+        with pytest.raises(ConfigError, match=f"The model 'abmil' has no option '{part}'"):
+            complete(cells(grid)[0].config)
+
+
 def test_settings_import_no_torch():
     modules = "pams_mil.engine.config.run_config, pams_mil.engine.config.grid_config"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"

@@ -120,7 +120,7 @@ def cells(grid: GridConfig) -> list[Cell]:
         name = f"{label(model)}--{label(method)}--seed{seed}" + ("" if fold is None else f"--fold{fold}")
         data = grid.data if fold is None else grid.data.model_copy(update={"fold": fold})
         config = RunConfig(
-            data=data, classes=grid.classes, method=_plain(method), model=_plain(model),
+            data=data, classes=grid.classes, method=_plain(method, _ARM_KEYS), model=_plain(model, ("label",)),
             pairing={**grid.pairing, **_own(method, "pairing")}, training=_training(grid, method),
             compute=grid.compute, seed=seed,
         )  # fmt: skip
@@ -132,8 +132,8 @@ _ARM_KEYS = ("label", "training", "pairing")
 """What stands beside a method's options in a grid, and belongs to its row of the table instead."""
 
 
-def _plain(choice: AnyChoice) -> AnyChoice:
-    return type(choice)(**{key: value for key, value in choice.model_dump().items() if key not in _ARM_KEYS})
+def _plain(choice: AnyChoice, without: Sequence[str]) -> AnyChoice:
+    return type(choice)(**{key: value for key, value in choice.model_dump().items() if key not in without})
 
 
 def _own(method: Choice, part: str) -> dict[str, Any]:
