@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -109,3 +111,22 @@ def test_what_cannot_be_is_refused_in_words(change, message):
     bags, labels, _ = cohort()
     with pytest.raises(PamsError, match=message):
         PamsClassifier(ClassHierarchy.flat(["low", "mid", "high"]), model=TINY, epochs=1).fit(*change(bags, labels))
+
+
+@pytest.mark.parametrize("also_by_name", [False, True])
+def test_a_class_that_y_calls_by_an_alias_has_one_column(also_by_name):
+    bags, labels, _ = cohort()
+    hierarchy = replace(ClassHierarchy.flat(["low", "mid", "high"]), aliases={"low": ("L",)})
+    spelled = ["L" if label == "low" and (number or not also_by_name) else label for number, label in enumerate(labels)]
+    model = PamsClassifier(hierarchy, method="ce", model=TINY, epochs=6, lr=2e-2).fit(bags, spelled)
+    assert model.classes_.tolist() == ["L", "high", "mid"]
+    assert np.allclose(model.predict_proba(bags).sum(1), 1)
+    assert set(model.predict(bags)) == {"L", "high", "mid"}
+
+
+def test_numbers_stay_numbers():
+    bags, labels, _ = cohort()
+    numbers = [["low", "mid", "high"].index(label) for label in labels]
+    model = PamsClassifier(["0", "1", "2"], method="ce", model=TINY, epochs=6, lr=2e-2).fit(bags, numbers)
+    assert model.classes_.tolist() == [0, 1, 2]
+    assert model.score(bags, numbers) > 0.8

@@ -27,8 +27,8 @@ Array = npt.NDArray[Any]
 class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier of bags that knows which class is more urgent.
 
-    Columns of `predict_proba` follow `classes_`, which is sorted as scikit-learn's tools expect; the order of urgency
-    is in `hierarchy_`. The same settings, bags and order of bags give the same weights bit for bit. There is no
+    Columns of `predict_proba` follow `classes_`, which is sorted as scikit-learn's tools expect and spells every class
+    as y does; the order of urgency is in `hierarchy_`. The same settings, bags and order of bags give the same weights bit for bit. There is no
     validation split here: all epochs are trained and the last weights kept. `pams_mil.train` chooses an epoch, resumes,
     and keeps the record that a study needs. `cross_val_predict(method="predict_proba")` hands labels over as numbers of
     sorted classes, which no hierarchy of names knows; collect `predict_proba` fold by fold instead.
@@ -135,7 +135,8 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             names = {label: known[hierarchy.index(str(label))] for label in found.tolist()}
         except LabelError as error:
             raise ParameterError(f"y: {error}") from error
-        self.classes_ = np.unique([*known, *names])
+        spelled = {name: label for label, name in reversed(names.items())}
+        self.classes_ = np.unique([spelled.get(name, name) for name in known])
         return hierarchy, {**{name: name for name in known}, **names}
 
     def _bags(self, X: Any, y: Any = None, *, reset: bool) -> list[Array]:
