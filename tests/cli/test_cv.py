@@ -146,6 +146,7 @@ def test_the_folds_of_a_table_are_used_and_a_slide_tested_twice_is_averaged(
     table = read_table(finished / "manifest.csv")
     for fold in range(FOLDS):
         table[f"fold_{fold}"][0] = "test"  # as 'pams split --hold-out-tag' does
+    table["p_53"] = ["7"] * len(table["slide_id"])  # a column that is no probability
     text = "\n".join(",".join(row) for row in [list(table), *zip(*table.values(), strict=True)])
     (tmp_path / "labels.csv").write_text(text)
     split = folds_of_table(tmp_path / "labels.csv")
@@ -162,6 +163,7 @@ def test_the_folds_of_a_table_are_used_and_a_slide_tested_twice_is_averaged(
     alone = [read_table(tmp_path / f"cv/fold{fold}/predictions.csv") for fold in range(FOLDS)]
     mean = np.mean([float(one["p_a"][one["slide_id"].index(table["slide_id"][0])]) for one in alone])
     assert float(pooled["p_a"][0]) == pytest.approx(mean)
+    assert pooled["p_53"][0] == "7"
     assert pooled["fold"][0] == "0 1 2"
 
 

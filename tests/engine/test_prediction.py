@@ -14,6 +14,7 @@ from pams_mil.cli.main import app
 from pams_mil.data import Bag, BagInfo, write_bag
 from pams_mil.engine import load_run, predict
 from pams_mil.engine.prediction.export import export
+from pams_mil.engine.prediction.tile_tables import csv_as_parquet
 from pams_mil.errors import CheckpointError, ManifestError, OutputError, PredictionsError, RunError
 from pams_mil.evaluate.decide import DecisionRule
 from pams_mil.evaluate.prediction_layouts import read_predictions
@@ -137,6 +138,35 @@ def test_export_is_the_same_model(cohort, runs, tmp_path):
     assert "a ≺ b ≺ c ≺ d" in card
     with pytest.raises(OutputError, match="already holds"):
         export(runs["pams"], tmp_path / "out")
+
+
+def test_the_card_says_who_chose_the_weights(cohort, runs, tmp_path):
+    last = run(settings(cohort, epochs=1, select="last"), tmp_path / "last")
+    cards = []
+    for name, folder in (("best", runs["pams"]), ("kept", last)):
+        export(folder, tmp_path / name, onnx=False)
+        cards.append((tmp_path / name / "README.md").read_text())
+    assert "Chosen by ascc in epoch 1." in cards[0]
+    assert "because they chose the checkpoint" in cards[0]
+    assert "Of the last epoch, 1, which is taken whatever its scores." in cards[1]
+    assert "because they chose the checkpoint" not in cards[1]
+
+
+@pytest.mark.parametrize("name", ["prediction", "target", "disagrees", "p_a", "p_Low", "p_stage"])
+def test_columns_of_the_table_that_are_called_like_ours(cohort, runs, tmp_path, name):
+    table = read_table(cohort / "manifest.csv")
+    rows = [[*table, name], *([*row, "T2"] for row in zip(*table.values(), strict=True))]
+    (tmp_path / "manifest.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    found = predict([runs["pams"]], tmp_path / "manifest.csv", features=cohort / "bags", split="test")
+    hierarchy = found.hierarchy
+    for path in found.write(tmp_path / "out"):
+        csv_as_parquet(path)
+    read = read_predictions(tmp_path / "out/predictions.csv", hierarchy)
+    assert np.array_equal(read.probabilities, found.probabilities[-1])
+    assert np.array_equal(read.predicted, found.calls())
+    kept = read_table(tmp_path / "out/predictions.csv").get(name, [])
+    assert ("T2" in kept) == (name in ("p_stage", "p_Low"))
+    assert "T2" not in read_table(tmp_path / "out/predictions_group.csv").get("p_Low", [])
 
 
 def invoke(*arguments):

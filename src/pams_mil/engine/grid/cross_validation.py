@@ -158,8 +158,8 @@ def _by_slide(folder: CrossValidationFolder, name: str) -> dict[str, list[Row]]:
 
 def _decide_together(rows: Mapping[str, list[Row]], hierarchy: ClassHierarchy, coarser: Mapping[str, int]) -> None:
     """Put the mean of a slide's rows first, at every level; the finest level's mean decides, as everywhere."""
-    for found in rows.values():
-        found[0] = _mean(found)
+    for name, found in rows.items():
+        found[0] = _mean(found, hierarchy.names(coarser.get(name, -1)))
     finest = rows["predictions.csv"][0]
     called = hierarchy.index(finest["prediction"])
     unlike = []
@@ -174,14 +174,12 @@ def _decide_together(rows: Mapping[str, list[Row]], hierarchy: ClassHierarchy, c
         finest[DISAGREES] = "; ".join(unlike)
 
 
-def _mean(rows: Sequence[Row]) -> Row:
+def _mean(rows: Sequence[Row], classes: Sequence[str]) -> Row:
     """One row with the mean of the probabilities and the class that is the most probable by it."""
-    scores = [key for key in rows[0] if key.startswith("p_")]
-    means = {key: sum(float(row[key]) for row in rows) / len(rows) for key in scores}
-    best = max(means, key=lambda key: means[key])
+    means = {label: sum(float(row[f"p_{label}"]) for row in rows) / len(rows) for label in classes}
     folds = " ".join(dict.fromkeys(row["fold"] for row in rows))
-    changed = {key: repr(value) for key, value in means.items()}
-    return {**rows[0], **changed, "prediction": best.removeprefix("p_"), "fold": folds}
+    changed = {f"p_{label}": repr(value) for label, value in means.items()}
+    return {**rows[0], **changed, "prediction": max(classes, key=means.__getitem__), "fold": folds}
 
 
 def best_epochs(folder: CrossValidationFolder, folds: int) -> list[int]:

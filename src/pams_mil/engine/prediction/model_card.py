@@ -50,18 +50,26 @@ def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificate:
         _list(files),
         "## Limits\n",
         "For research. The model was not validated for clinical use; its scores hold for slides like those it was "
-        "tested on, extracted with the same encoder, tile size and resolution. Validation scores are optimistic, "
-        "because they chose the checkpoint.\n",
+        "tested on, extracted with the same encoder, tile size and resolution."
+        + ("" if _takes_the_last(run) else " Validation scores are optimistic, because they chose the checkpoint.")
+        + "\n",
     ]  # fmt: skip
     return "\n".join(part for part in parts if part)
 
 
 def _scores(run: LoadedRun) -> str:
     row = run.state.get("row") or {}
-    shown = {label: row.get(f"val_{key}") for key, label in _METRICS}
-    lines = [f"| {label} | {'undefined' if value is None else f'{value:.4f}'} |" for label, value in shown.items()]
+    nothing = {"asmc": "no errors"} if row.get("val_acc") == 1 else {}
+    shown = {label: (row.get(f"val_{key}"), nothing.get(key, "undefined")) for key, label in _METRICS}
+    lines = [f"| {label} | {none if value is None else f'{value:.4f}'} |" for label, (value, none) in shown.items()]
     chosen = f"Chosen by {run.state.get('metric')} in epoch {run.state.get('epoch')}.\n"
+    if _takes_the_last(run):
+        chosen = f"Of the last epoch, {run.state.get('epoch')}, which is taken whatever its scores.\n"
     return "\n".join([chosen, "| metric | value |", "|---|---|", *lines, ""])
+
+
+def _takes_the_last(run: LoadedRun) -> bool:
+    return bool(run.state.get("metric") == "last")
 
 
 def _test_scores(folder: Path) -> str:

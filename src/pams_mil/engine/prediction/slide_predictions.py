@@ -154,7 +154,7 @@ class SlidePredictions:
         folder = Path(folder)
         finest = folder / f"{name}.csv"
         if (self.targets >= 0).all():
-            write_predictions(finest, self._with_disagreements().labeled(name), splits=self.splits)
+            write_predictions(finest, self._with_own_columns().labeled(name), splits=self.splits)
         else:
             self._write_level(finest, self.hierarchy.num_levels - 1)
         written = [finest]
@@ -175,11 +175,18 @@ class SlidePredictions:
         atomic.write_json(folder / f"{name}.json", self._what(written))
         return written
 
-    def _with_disagreements(self) -> SlidePredictions:
-        if not self._coarse_levels:
-            return self
-        unlike = self.disagreements()
-        return replace(self, tags={**self.tags, DISAGREES: [unlike.get(slide, "") for slide in self.names]})
+    def _with_own_columns(self) -> SlidePredictions:
+        """The tags as the finest level's file has them: without names of ours, with what levels disagree on."""
+        tags = {tag: self.tags[tag] for tag in self._tags_of_file(self.hierarchy.num_levels - 1)}
+        if self._coarse_levels:
+            unlike = self.disagreements()
+            tags[DISAGREES] = [unlike.get(slide, "") for slide in self.names]
+        return replace(self, tags=tags)
+
+    def _tags_of_file(self, level: int) -> list[str]:
+        """Tags but those with the name of a column of ours: nobody could read a table that has a name twice."""
+        ours = {*_RESERVED, *(f"p_{label}" for label in self.hierarchy.names(level))}
+        return [tag for tag in self.tags if tag not in ours]
 
     def _review(self) -> list[list[str]]:
         """Rows of the slides on which levels disagree; first those of which any level says the most urgent thing."""
@@ -211,7 +218,7 @@ class SlidePredictions:
         classes, probabilities = self.hierarchy.names(level), self.probabilities[level]
         known = self.targets >= 0
         lifted = np.where(known, self.hierarchy.groups(level)[np.where(known, self.targets, 0)], -1)
-        tags = [tag for tag in self.tags if tag not in _RESERVED]
+        tags = self._tags_of_file(level)
         finest = level == self.hierarchy.num_levels - 1
         unlike, own = self.disagreements(), self.own_calls(level)
         extra = ([DISAGREES] if self._coarse_levels else []) if finest else [OWN]

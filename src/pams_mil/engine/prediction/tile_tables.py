@@ -78,15 +78,20 @@ def csv_as_parquet(path: Path) -> Path:
     columns = read_table(path)
     pyarrow, parquet = _pyarrow()
     table = pyarrow.table(
-        {
-            name: pyarrow.array([float(cell) for cell in cells]) if name.startswith("p_") else pyarrow.array(cells)
-            for name, cells in columns.items()
-        }
+        {name: pyarrow.array(_numbers(cells) if name.startswith("p_") else cells) for name, cells in columns.items()}
     )
     out = path.with_suffix(".parquet")
     with atomic.replacing(out) as part:
         parquet.write_table(table, part)
     return out
+
+
+def _numbers(cells: Sequence[str]) -> Sequence[float] | Sequence[str]:
+    """Probabilities as numbers; a column of the user's that is only called like one stays as it is."""
+    try:
+        return [float(cell) for cell in cells]
+    except ValueError:
+        return cells
 
 
 def _pyarrow() -> tuple[Any, Any]:
