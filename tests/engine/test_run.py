@@ -380,9 +380,10 @@ def test_an_epoch_without_mistakes_is_the_best_by_a_metric_of_mistakes(cohort, t
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(RunCheckpoints, "save_last", stop_after_two)
-        run(config, tmp_path / "run")
+        with pytest.raises(KeyboardInterrupt):
+            run(config, tmp_path / "run")
     out = run(config, tmp_path / "run", resume=True)
     status = open_run(out).status()
     assert (status["epochs"], status["best_epoch"], status["best"]) == (4, 2, None)

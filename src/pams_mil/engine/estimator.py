@@ -28,10 +28,11 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier of bags that knows which class is more urgent.
 
     Columns of `predict_proba` follow `classes_`, which is sorted as scikit-learn's tools expect and spells every class
-    as y does; the order of urgency is in `hierarchy_`. The same settings, bags and order of bags give the same weights bit for bit. There is no
-    validation split here: all epochs are trained and the last weights kept. `pams_mil.train` chooses an epoch, resumes,
-    and keeps the record that a study needs. `cross_val_predict(method="predict_proba")` hands labels over as numbers of
-    sorted classes, which no hierarchy of names knows; collect `predict_proba` fold by fold instead.
+    as y does; the order of urgency is in `hierarchy_`. The same settings, bags and order of bags give the same weights
+    bit for bit. There is no validation split here: all epochs are trained and the last weights kept. `pams_mil.train`
+    chooses an epoch, resumes, and keeps the record that a study needs. `cross_val_predict(method="predict_proba")`
+    hands labels over as numbers of sorted classes, which no hierarchy of names knows; collect `predict_proba` fold by
+    fold instead.
 
     >>> import numpy as np
     >>> random = np.random.default_rng(0)
