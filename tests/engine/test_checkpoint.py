@@ -172,3 +172,21 @@ def test_optimizer_state_survives(tmp_path):
         assert torch.equal(other.state[parameter]["exp_avg"], adam.state[parameter]["exp_avg"])
     with pytest.raises(CheckpointError):
         unflatten({"x.y": torch.zeros(1)}, {"values": {}, "param_groups": []})
+
+
+def test_a_disk_that_gives_back_other_bytes_is_said_and_keeps_the_old_checkpoint(saved, tmp_path, monkeypatch):
+    path = tmp_path / "last.safetensors"
+    path.write_bytes(b"old")
+    original = checkpoint.save_file
+
+    def worn(tensors, part, metadata):
+        original(tensors, part, metadata=metadata)
+        content = bytearray(part.read_bytes())
+        content[-1] ^= 1
+        part.write_bytes(content)
+
+    monkeypatch.setattr(checkpoint, "save_file", worn)
+    with pytest.raises(OutputError, match=r"Could not write .*last.safetensors: what was read back differs"):
+        checkpoint.save(path, Checkpoint({"a": torch.ones(3)}))
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["last.safetensors"]

@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
+from tests.engine.cohort import CLASSES, NAMES, run, settings, weights
 
 from pams_mil import ClassHierarchy, PamsClassifier
+from pams_mil.data import Bag, write_bag
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.engine.memory_fit import fit_in_memory
 from pams_mil.errors import PamsError
 
 TINY = {"name": "abmil", "embedding_features": 16, "attention_features": 4}
@@ -130,3 +135,23 @@ def test_numbers_stay_numbers():
     model = PamsClassifier(["0", "1", "2"], method="ce", model=TINY, epochs=6, lr=2e-2).fit(bags, numbers)
     assert model.classes_.tolist() == [0, 1, 2]
     assert model.score(bags, numbers) > 0.8
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_steps_in_memory_are_those_of_a_run(tmp_path, batch):
+    """Also where a bag is too large to share a pass."""
+    random = np.random.default_rng(0)
+    sizes = [5, 6, 70_000, 8, 5, 6, 4, 9]
+    bags = [random.standard_normal((size, 8)).astype(np.float32) for size in sizes]
+    parts = ["train"] * 6 + ["val"] * 2
+    for number, bag in enumerate(bags):
+        write_bag(tmp_path / f"bags/{number}.h5", Bag(bag))
+    records = [SlideRecord(str(number), f"p{number}", NAMES[number % 4], part) for number, part in enumerate(parts)]
+    Manifest(tuple(records)).write(tmp_path / "manifest.csv")
+    (tmp_path / "classes.yaml").write_text(CLASSES)
+    config = settings(tmp_path, epochs=2, batch=batch, select="last", method={"name": "pams", "remix": None})
+    trained = weights(run(config, tmp_path / "run") / "best.safetensors")
+    hierarchy = ClassHierarchy.load(str(tmp_path / "classes.yaml"))
+    patients = [record.patient_id for record in records]
+    in_memory = fit_in_memory(bags[:6], [record.label for record in records[:6]], patients[:6], hierarchy, config)
+    assert all(torch.equal(trained[name], tensor) for name, tensor in in_memory.state_dict().items())

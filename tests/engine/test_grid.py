@@ -23,7 +23,7 @@ from pams_mil.engine.grid.benchmark_cell import run_cell
 from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.grid.local_processes import LocalEngine
 from pams_mil.engine.run.lock import LOCK
-from pams_mil.errors import RunError
+from pams_mil.errors import ConfigError, RunError
 from pams_mil.experiments.entries import read_entries
 from pams_mil.report.bench import summarize
 from pams_mil.report.bench_page import write_bench
@@ -92,6 +92,13 @@ def test_changed_settings_are_not_mixed_with_old_results(cohort, tmp_path):
     assert len(changed.failures) == 2
     assert all("training.lr = 0.001, but now it is 0.0005" in text for text in changed.failures.values())
     assert changed.finished == []
+
+
+def test_a_seed_that_is_named_twice_is_refused(cohort, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"share the folder 'AB-MIL--ce--seed1'; name every label, seed and fold once"
+    ):
+        run_grid(grid_of(cohort, methods=["ce"], seeds=[0, 1, 1]), tmp_path, Here())
 
 
 def test_failures_are_listed_and_not_fatal(cohort, tmp_path, monkeypatch):

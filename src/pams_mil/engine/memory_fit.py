@@ -6,6 +6,7 @@ missing is what a run adds around it: a chosen epoch, resuming, and the record o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +23,14 @@ from pams_mil.engine.run.blueprint import Blueprint, complete
 from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.engine.training.initial_learner import initial_learner, refuse_missing_init
 from pams_mil.engine.training.learner import Learner
-from pams_mil.engine.training.loop import forward, seed_everything
+from pams_mil.engine.training.loop import add_gradients, rows_of
 from pams_mil.engine.training.one_process import OneProcess
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
 from pams_mil.engine.training.run_cohort import Cohort, Features
 from pams_mil.engine.training.train import training_bags
 from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.batch import BagBatch, in_packs
 
 Array = npt.NDArray[Any]
 
@@ -63,12 +64,10 @@ def fit_in_memory(
             keys = steps.epoch_keys(epoch)
             for start in range(0, len(keys), config.training.batch):
                 group = [steps[key] for key in keys[start : start + config.training.batch]]
-                for pack in [group] if learner.packs else [[bag] for bag in group]:
-                    seed_everything(here.device, pack[0].seed)
-                    loss = torch.stack(list(forward(learner, pack, here.device).values())).sum()
-                    if not torch.isfinite(loss):
+                for pack in in_packs(group, rows_of, most=len(group) if learner.packs else 1):
+                    terms = add_gradients(here, learner, pack, of=len(group))
+                    if not all(map(math.isfinite, terms.values())):
                         raise RunError(f"The loss is not finite on bag {pack[0].name!r}, epoch {epoch + 1}; lower lr.")
-                    here.backward(loss * (len(pack) / len(group)))
                 clip_gradients(here, learner, optimizer, config.training)
                 optimizer.step()
                 optimizer.zero_grad()

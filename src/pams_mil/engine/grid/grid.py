@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -87,8 +88,9 @@ def _run_cells(
 ) -> GridRun:
     planned = [resolve(cell) for cell in wanted]
     keys = [cell.key for cell in planned]
-    if len(set(keys)) < len(keys):
-        raise ConfigError("Two cells of the grid would share a folder; choose labels that differ in more than case.")
+    twice = [key for key, count in Counter(keys).items() if count > 1]
+    if twice:
+        raise ConfigError(f"Two runs would share the folder {twice[0]!r}; name every label, seed and fold once.")
     expected = expected_cells(planned)
     pending = [cell for cell in planned if not is_done(cell, cell_folder, expected[cell.key])]
     failures: dict[str, str] = {}

@@ -97,14 +97,15 @@ def _train_epoch(
     while progress.step < total:
         group = min(per_step, total - progress.step)
         waiting = group
-        for pack in in_packs(islice(bags, group), _rows, most=most):
+        for pack in in_packs(islice(bags, group), rows_of, most=most):
             waiting -= len(pack)
             try:
-                values = _pass(fabric, module, pack, progress, of=group, last=not waiting)
+                values = add_gradients(fabric, module, pack, of=group, last=not waiting)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                raise out_of_memory(error, _names(pack), sum(map(_rows, pack))) from error
+                raise out_of_memory(error, _names(pack), sum(map(rows_of, pack))) from error
+            _refuse_non_finite(values, pack, progress)
             progress.add(values, [bag.counts for bag in pack])
             context.watch.stepped(values, len(pack))
         clip_gradients(fabric, learner, optimizer, training)
@@ -124,8 +125,8 @@ def _train_epoch(
                 )
 
 
-def _pass(
-    fabric: Processes, module: Any, bags: Sequence[TrainingBag], progress: RunProgress, *, of: int, last: bool
+def add_gradients(
+    fabric: Processes, module: Any, bags: Sequence[TrainingBag], *, of: int, last: bool = True
 ) -> dict[str, float]:
     """Add the gradients of some bags, out of so many of an optimizer step; the mean of every term over them."""
     seed_everything(fabric.device, bags[0].seed)
@@ -134,7 +135,6 @@ def _pass(
         # Read once, since on a GPU every read waits for it.
         read = torch.stack([value.detach() for value in terms.values()]).tolist()
         values = dict(zip(terms, read, strict=True))
-        _refuse_non_finite(values, bags, progress)
         loss = reduce(operator.add, terms.values())
         fabric.backward(loss if len(bags) == of else loss / (of / len(bags)))
     return values
@@ -146,7 +146,8 @@ def forward(module: Any, bags: Sequence[TrainingBag], device: torch.device) -> d
     return terms
 
 
-def _rows(bag: TrainingBag) -> int:
+def rows_of(bag: TrainingBag) -> int:
+    """Its instances."""
     return len(bag.features)
 
 
@@ -166,7 +167,7 @@ def _refuse_non_finite(values: Mapping[str, float], bags: Sequence[TrainingBag],
     if bad:
         shown = ", ".join(f"{name} = {values[name]}" for name in bad)
         raise RunError(
-            f"The loss is not finite on slide {_names(bags)!r} ({sum(map(_rows, bags))} instances), in epoch "
+            f"The loss is not finite on slide {_names(bags)!r} ({sum(map(rows_of, bags))} instances), in epoch "
             f"{progress.epoch + 1} after {progress.step} bags: {shown}. The last good checkpoint is kept. Look at the "
             "slide with 'pams check', lower training.lr, or set training.clip_norm=1."
         )
