@@ -195,7 +195,7 @@ def sweep(folder: Path) -> None:
     with suppress(OSError):
         for entry in folder.iterdir():
             match = _PART.match(entry.name)
-            if match and match["host"] == _host() and not _alive(int(match["pid"])):
+            if match and match["host"] == _host() and not is_alive(int(match["pid"])):
                 _discard(entry)
 
 
@@ -218,16 +218,21 @@ def _discard(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def process_namespace() -> str:
+    """Whose process numbers this process sees; a word where the system has no such thing."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return "the machine's"
+
+
 def _host() -> str:
     """This machine and its process numbers: containers may share a host name but not their process ids."""
-    try:
-        namespace = str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        namespace = ""
-    return f"{zlib.crc32(f'{socket.gethostname()} {namespace}'.encode()):08x}"
+    return f"{zlib.crc32(f'{socket.gethostname()} {process_namespace()}'.encode()):08x}"
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process has this number, among those that this process sees; True where that cannot be told."""
     if os.name == "nt":  # signal 0 would interrupt the process there instead of asking after it
         return True
     try:

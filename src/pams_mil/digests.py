@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,4 @@ def digest(content: Any) -> str:
 def file_digest(path: Path) -> str:
     """Of a file's bytes, read piece by piece."""
     with path.open("rb") as file:
-        found = hashlib.blake2b(digest_size=16)
-        while piece := file.read(1 << 20):
-            found.update(piece)
-    return found.hexdigest()
+        return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=16)).hexdigest()

@@ -113,8 +113,8 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """The most probable class of every bag."""
-        check_is_fitted(self, "learner_")
-        chosen: Array = self.classes_[self.predict_proba(X).argmax(1)]
+        best = self.predict_proba(X).argmax(1)
+        chosen: Array = self.classes_[best]
         return chosen
 
     def _classes(self, labels: Array) -> tuple[ClassHierarchy, dict[Any, str]]:

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from pams_mil.data.bags.filenames import file_names
 from pams_mil.engine.config.run_config import (
@@ -54,13 +54,6 @@ class GridConfig(Strict):
     pairing: dict[str, Any] = Field(default_factory=dict)
     training: TrainingConfig = TrainingConfig()
     compute: ComputeConfig = ComputeConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _manifest_alone(cls, content: Any) -> Any:
-        if isinstance(content, Mapping) and isinstance(content.get("data"), (str, Path)):
-            return {**content, "data": {"manifest": content["data"]}}
-        return content
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,12 @@ class DataConfig(Strict):
     mpp: float | None = Field(default=None, gt=0)
     tile_px: int | None = Field(default=None, ge=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _manifest_alone(cls, content: Any) -> Any:
+        """`data: manifest.csv` is short for `data: {manifest: manifest.csv}`."""
+        return {"manifest": content} if isinstance(content, (str, Path)) else content
+
     def reading(self) -> dict[str, Any]:
         """How to read the manifest, as `Manifest.read` takes it."""
         return {
@@ -101,18 +107,14 @@ class ModelChoice(Choice):
 def read_choice(package: str, value: Any) -> Any:
     """A bare name as a choice, its name checked; anything else is left for pydantic to refuse."""
     chosen = {"name": value} if isinstance(value, str) else value
-    if isinstance(chosen, Mapping) and isinstance(chosen.get("name"), str):
-        _check_name(package, chosen["name"])
-    return chosen
-
-
-def _check_name(package: str, name: str) -> None:
+    name = chosen.get("name") if isinstance(chosen, Mapping) else None
     known = discover.available(package)
-    if ":" not in name and name not in known:
+    if isinstance(name, str) and ":" not in name and name not in known:
         raise ValueError(
             f"there is no {package.rstrip('s')} called {name!r}.{nearest(name, known)} "
             f"Available: {listing(known, most=40)}, or 'your_module:YourClass' for your own"
         )
+    return chosen
 
 
 class TrainingConfig(Strict):
@@ -179,12 +181,10 @@ class RunConfig(Strict):
     @model_validator(mode="before")
     @classmethod
     def _in_full(cls, content: Any) -> Any:
-        """`data: manifest.csv` is short for `data: {manifest: manifest.csv}`; options alone are the default's."""
+        """Options of a method or a model alone are the default's."""
         if not isinstance(content, Mapping):
             return content
         full = dict(content)
-        if isinstance(full.get("data"), (str, Path)):
-            full["data"] = {"manifest": full["data"]}
         for part in ("method", "model"):
             if isinstance(full.get(part), Mapping):
                 full[part] = {"name": cls.model_fields[part].default.name, **full[part]}

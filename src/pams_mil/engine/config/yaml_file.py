@@ -52,7 +52,8 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8.") from error
     content = parse_yaml(text, where=str(path))
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} must be a YAML mapping of settings, found {_kind(content)}.")
+        found = "nothing" if content is None else f"a {type(content).__name__}"
+        raise ConfigError(f"{path} must be a YAML mapping of settings, found {found}.")
     return content
 
 
@@ -77,7 +78,3 @@ def write_yaml(path: Path | str, content: dict[str, Any], *, comment: str = "") 
     """Write a mapping as YAML in the order of its keys."""
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
     atomic.write_text(path, "".join(f"# {line}\n" for line in comment.splitlines()) + text)
-
-
-def _kind(content: Any) -> str:
-    return "nothing" if content is None else f"a {type(content).__name__}"

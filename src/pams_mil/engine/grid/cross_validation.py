@@ -191,7 +191,7 @@ def _asked(
     config: RunConfig, cohort: Manifest, split: Split, hierarchy: ClassHierarchy, seeds: Sequence[int]
 ) -> dict[str, Any]:
     """What defines a cross-validation, as it goes into `cv.json`."""
-    settings = replace_fold(config).resolved().to_json()
+    settings = config.resolved().to_json()
     return {
         "folds": list(range(len(split.folds))),
         **({"seeds": list(seeds)} if len(seeds) > 1 else {}),
@@ -206,8 +206,3 @@ def digest_of_folds(cohort: Manifest, split: Split) -> str:
     """32 hex digits of the slides with patients and labels, and of their folds."""
     rows = [[r.slide_id, r.patient_id, r.case_id, r.label] for r in cohort]
     return text_digest(json.dumps([rows, split.folds]))
-
-
-def replace_fold(config: RunConfig) -> RunConfig:
-    """The settings that all folds share."""
-    return config.model_copy(update={"data": config.data.model_copy(update={"fold": None})})

@@ -108,13 +108,15 @@ def _run_cells(
                 text = f"{result.key}: {result.error or f'done in {result.seconds:.0f} s'}"
                 if result.error:
                     failures[result.key] = result.error
-            under_way = [cell for cell in pending if cell.key not in ended]
-            shares = {cell.key: epochs_done(cell, cell_folder) / cell.config.training.epochs for cell in under_way}
+            shares = {
+                cell.key: min(1.0, epochs_done(cell, cell_folder) / cell.config.training.epochs)
+                for cell in pending
+                if cell.key not in ended
+            }
             for key, share in shares.items():
                 if share:
-                    tell_each(key, min(1.0, share))
-            share = sum(min(1.0, share) for share in shares.values())
-            tell((done + share) / len(planned) if under_way else done / len(planned), text)
+                    tell_each(key, share)
+            tell((done + sum(shares.values())) / len(planned), text)
     atomic.write_csv(out / "failures.csv", ["cell", "error"], sorted(failures.items()))
     return GridRun(cell_folder, tuple(planned), failures, expected)
 

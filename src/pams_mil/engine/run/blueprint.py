@@ -62,7 +62,9 @@ class Blueprint:
     def from_json(cls, content: Any) -> Blueprint:
         """A blueprint from a checkpoint's state."""
         try:
-            return cls(**{**content, "hierarchy": _hierarchy(content["hierarchy"])})
+            return cls(**{**content, "hierarchy": hierarchy_from_json(content["hierarchy"])})
+        except HierarchyError as error:
+            raise CheckpointError(f"The checkpoint does not describe its classes as expected: {error}") from error
         except (TypeError, KeyError) as error:
             raise CheckpointError(f"The checkpoint does not describe its model as expected: {error}.") from error
 
@@ -85,7 +87,9 @@ class Blueprint:
     @cached_property
     def recipe(self) -> Method:
         """The method itself: towers, heads, remix and objective."""
-        return make_method(_as_choice(self.method))
+        if not isinstance(self.method.get("name"), str):
+            raise CheckpointError("The checkpoint does not name its method.")
+        return create_method(**self.method)
 
     def refuse_other_shapes(self, tensors: Mapping[str, Tensor], *, trusted: bool = False) -> None:
         """Refuse weights that the described model does not have, before memory is claimed on a file's word.
@@ -187,19 +191,6 @@ def option_defaults(kind: Any, *, without: tuple[str, ...] = ()) -> dict[str, An
         for parameter in parameters
         if parameter.name not in without and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
-
-
-def _hierarchy(content: Mapping[str, Any]) -> ClassHierarchy:
-    try:
-        return hierarchy_from_json(content)
-    except HierarchyError as error:
-        raise CheckpointError(f"The checkpoint does not describe its classes as expected: {error}") from error
-
-
-def _as_choice(content: Mapping[str, Any]) -> Choice:
-    if not isinstance(content.get("name"), str):
-        raise CheckpointError("The checkpoint does not name its method.")
-    return Choice(**content)
 
 
 def _plain(value: Any) -> Any:

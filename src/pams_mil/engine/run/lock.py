@@ -24,6 +24,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pams_mil.atomic import is_alive, process_namespace
 from pams_mil.errors import RunError
 
 LOCK = "run.lock"
@@ -73,12 +74,8 @@ class Holder:
 
     def _process_is_gone(self) -> bool:
         """Whether no process has its number, or another one does; only right among the same process numbers."""
-        try:
-            os.kill(self.pid, 0)
-        except (ProcessLookupError, OverflowError):
+        if not is_alive(self.pid):
             return True
-        except OSError:
-            return False
         started = process_start(self.pid)
         return bool(self.process_start and started and started != self.process_start)
 
@@ -130,14 +127,6 @@ def process_start(pid: int) -> str:
     except OSError:
         return ""
     return f"{boot}:{stat.rpartition(')')[2].split()[19]}"
-
-
-def process_namespace() -> str:
-    """Whose process numbers this process sees; a word where the system has no such thing."""
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return "the machine's"
 
 
 @contextmanager

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from pams_mil import seeding
-from pams_mil.parameters import require_number
 
 
 def kept_count(n: int, share: float) -> int:
@@ -49,7 +48,6 @@ def kept_rows(
     """
     if not share:
         return None
-    require_number("share", share, at_least=0)
     count = kept_count(n, share)
     if count == n:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +59,19 @@ def _tensorboard(folder: Path, epoch: int) -> tuple[Log, Callable[[], None]]:
 
 
 def _mlflow(folder: Path, settings: Mapping[str, Any]) -> tuple[Log, Callable[[], None]]:
-    try:
-        import mlflow  # noqa: PLC0415  optional
-    except ImportError as error:
-        raise ConfigError("compute.loggers names mlflow, which is not installed: pip install mlflow") from error
+    mlflow = _import("mlflow")
     mlflow.start_run(run_name=folder.name)
     mlflow.log_dict(dict(settings), "config.json")
     return (lambda numbers, step: mlflow.log_metrics(dict(numbers), step=step)), mlflow.end_run
 
 
 def _wandb(folder: Path, settings: Mapping[str, Any]) -> tuple[Log, Callable[[], None]]:
-    try:
-        import wandb  # noqa: PLC0415  optional
-    except ImportError as error:
-        raise ConfigError("compute.loggers names wandb, which is not installed: pip install wandb") from error
-    run = wandb.init(dir=str(folder), name=folder.name, config=dict(settings))
+    run = _import("wandb").init(dir=str(folder), name=folder.name, config=dict(settings))
     return (lambda numbers, step: run.log(dict(numbers), step=step)), run.finish
+
+
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"compute.loggers names {name}, which is not installed: pip install {name}") from error

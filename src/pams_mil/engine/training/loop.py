@@ -207,7 +207,5 @@ def first_epoch_notes(row: Mapping[str, Any]) -> list[str]:
 
 
 def _asked_to_stop(fabric: Processes, stop: StopRequest) -> bool:
-    if fabric.world_size == 1:
-        return stop.requested
     asked = fabric.all_reduce(torch.tensor(float(stop.requested), device=fabric.device), reduce_op="sum")
     return bool(torch.as_tensor(asked) > 0)

@@ -68,9 +68,10 @@ def _train_in_process(
 ) -> None:
     with ExitStack() as stack:
         _together(fabric, lambda: _enter(stack, folder, resume, watch, owner))
-        cohort = _open(config)
-        blueprint = Blueprint.of(config, cohort.hierarchy, cohort.features.width, cohort.features.encoder)
-        identity = Identity.of(config, cohort.hierarchy, cohort.slides, cohort.features.origin)
+        hierarchy = ClassHierarchy.load(config.classes)
+        cohort = open_cohort(config.data, hierarchy, cache_bytes=config.compute.cache_mb << 20)
+        blueprint = Blueprint.of(config, hierarchy, cohort.features.width, cohort.features.encoder)
+        identity = Identity.of(config, hierarchy, cohort.slides, cohort.features.origin)
         _together(fabric, lambda: _refuse_another(folder, identity))
         checkpoints = RunCheckpoints(folder, blueprint, identity)
         bags = training_bags(config, cohort, blueprint.recipe)
@@ -136,11 +137,6 @@ def _evidence(cohort: Cohort, seed: int) -> list[torch.Tensor | None]:
         return score_evidence(lambda slide: bags[slide].features, ranks, patients, seed=seed)
 
 
-def _open(config: RunConfig) -> Cohort:
-    hierarchy = ClassHierarchy.load(config.classes)
-    return open_cohort(config.data, hierarchy, cache_bytes=config.compute.cache_mb << 20)
-
-
 def _enter(stack: ExitStack, folder: RunFolder, resume: bool, watch: Watch, owner: str) -> None:
     if folder.exists() and not resume:
         state = folder.status().get("state", "unfinished")
@@ -170,7 +166,7 @@ def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:
             "order": cohort.hierarchy.order(),
         },
         "bags": {"train": len(cohort.train), "val": len(cohort.val)},
-        "features": {"width": cohort.features.width, **cohort.features.encoder},
+        "features": cohort.features.origin,
     }
     if bags.pairing is not None:
         before, after = bags.pairing.class_counts(epoch=0)
@@ -241,8 +237,7 @@ def _together(fabric: Processes, action: Any) -> None:
             action()
         except Exception as caught:  # raised again below, in every process
             error, failure = caught, str(caught)
-    if fabric.world_size > 1:
-        failure = fabric.broadcast(failure)
+    failure = fabric.broadcast(failure)
     if error is not None:
         raise error
     if failure is not None:

@@ -42,23 +42,12 @@ class RungRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "recipes": self.recipes,
-            "folds": self.folds,
-            "seeds": self.seeds,
-            "scores": [score.to_json() for score in self.scores],
-            "failed": self.failed,
-            "complete": self.complete,
-        }
+        return {**vars(self), "scores": [score.to_json() for score in self.scores]}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> RungRecord:
         """A rung as `to_json` wrote it."""
-        scores = [RecipeScore.from_json(score) for score in content["scores"]]
-        return cls(
-            list(content["recipes"]), content["folds"], list(content["seeds"]), scores, dict(content["failed"]),
-            bool(content["complete"]),
-        )  # fmt: skip
+        return cls(**{**content, "scores": [RecipeScore.from_json(score) for score in content["scores"]]})
 
 
 @dataclass
