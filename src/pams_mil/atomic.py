@@ -42,14 +42,17 @@ def replacing(path: Path | str, *, verify: Callable[[Path], None] | None = None)
     part = target.with_name(_part_name(target.name))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        # Parts of dead writers go first: on a full disk they may be what fills it.
         sweep(target.parent)
         permissions = _usual_permissions(part)
         yield part
+        # Content first, then the name: renamed before it is flushed, a file could be empty after a power cut.
         part.chmod(permissions)
         _flush(part)
         if verify is not None:
             verify(part)
         part.replace(target)
+        # The folder holds the name; until it is flushed too, a power cut may bring the old file back.
         _flush_folder(target.parent)
     except OSError as error:
         _discard(part)
@@ -152,6 +155,8 @@ def append_line(path: Path | str, line: str) -> None:
             size = os.fstat(descriptor).st_size
             torn = size > 0 and os.lseek(descriptor, size - 1, os.SEEK_SET) >= 0 and os.read(descriptor, 1) != b"\n"
             data = (b"\n" if torn else b"") + line.encode("utf-8") + b"\n"
+            # One call, so that the line is in the file as a whole or, on a full disk, as a beginning that the next call
+            # ends.
             if os.write(descriptor, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(descriptor)
@@ -200,6 +205,7 @@ def sweep(folder: Path) -> None:
 
 
 def _part_name(name: str) -> str:
+    # Host and process tell a later sweep whether the writer lives; the token tells writers of one process apart.
     suffix = f".{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part"
     room = _NAME_BYTES - len(suffix) - 1
     return "." + os.fsencode(name)[:room].decode("utf-8", "ignore") + suffix
@@ -207,6 +213,7 @@ def _part_name(name: str) -> str:
 
 def _usual_permissions(part: Path) -> int:
     """What a new file gets here: some libraries make files that only their owner may read."""
+    # The umask can only be read by setting it, which other threads would feel for a moment; a new file just has it.
     part.touch()
     permissions = stat.S_IMODE(part.stat().st_mode)
     part.unlink()
@@ -265,6 +272,7 @@ def _finite(value: Any) -> Any:
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
+    # After float: numpy's float64 is one, and needs no detour. Arrays, tensors and other scalars become plain here.
     if hasattr(value, "tolist"):
         return _finite(value.tolist())
     return value

@@ -136,6 +136,7 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             names = {label: known[hierarchy.index(str(label))] for label in found.tolist()}
         except LabelError as error:
             raise ParameterError(f"y: {error}") from error
+        # One entry per class, or it would have two columns. Of several spellings the first in sorted order is taken.
         spelled = {name: label for label, name in reversed(names.items())}
         self.classes_ = np.unique([spelled.get(name, name) for name in known])
         return hierarchy, {**{name: name for name in known}, **names}

@@ -58,6 +58,7 @@ def fit_in_memory(
     learner, _ = initial_learner(blueprint, config)
     optimizer, here = make_optimizer(learner, config.training), OneProcess()
     learner.train()
+    # Every step seeds torch's global generator; in a notebook it belongs to someone else.
     with torch.random.fork_rng(devices=[]):
         for epoch in range(config.training.epochs):
             set_learning_rate(optimizer, learning_rate(config.training, epoch))

@@ -109,6 +109,7 @@ def cells(grid: GridConfig) -> list[Cell]:
             )
     found = []
     folds: tuple[int | None, ...] = grid.folds or (None,)
+    # The method changes fastest: when time is up, all methods have the same seeds and folds behind them.
     for seed, fold, model, method in product(grid.seeds, folds, grid.models, grid.methods):
         name = f"{label(model)}--{label(method)}--seed{seed}" + ("" if fold is None else f"--fold{fold}")
         data = grid.data if fold is None else grid.data.model_copy(update={"fold": fold})

@@ -192,6 +192,7 @@ class RunConfig(Strict):
 
     def resolved(self) -> RunConfig:
         """The same config with the model's recipe filled in and paths made absolute."""
+        # What is set stays; the stored settings then do not depend on a table that another version may change.
         recipe = RECIPES.get(self.model.name, RECIPES[""])
         missing = {key: value for key, value in recipe.items() if getattr(self.training, key) is None}
         data = {
@@ -284,6 +285,7 @@ def with_overrides(
         if not sign or not key.strip():
             raise ConfigError(f"{override!r} is not a setting; expected key=value, e.g. lr=3e-4.")
         place = key.strip() if kind is None else full_key(kind, key.strip())
+        # Else `classes=no` would be False, and `#3` at the end of a path a comment.
         as_typed = kind is not None and _is_text(kind, place.split(".")) and text != "null" and text[:1] != "{"
         value = text if as_typed else parse_yaml(text, where=f"the value of {key!r}")
         changed = with_setting(changed, place, value)
@@ -311,6 +313,7 @@ def with_setting(content: Mapping[str, Any], key: str, value: Any) -> dict[str, 
     if not dot:
         return {**content, key: value}
     below = content.get(first)
+    # A short form is spelled out before something is set beside it.
     below = {("manifest" if first == "data" else "name"): below} if isinstance(below, (str, Path)) else below or {}
     return {**content, first: with_setting(below, rest, value)}
 
@@ -320,6 +323,7 @@ def full_key(kind: type[BaseModel], key: str) -> str:
     first = key.split(".")[0]
     if first in kind.model_fields:
         return key
+    # Only where one section alone has the key; an ambiguous one is left to be refused by its name.
     homes = [section for section in kind.model_fields if first in _fields(kind, [section])]
     return f"{homes[0]}.{key}" if len(homes) == 1 else key
 

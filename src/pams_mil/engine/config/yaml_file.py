@@ -17,6 +17,7 @@ class _Loader(yaml.SafeLoader):
     """Safe YAML in which 1e-4 is a number, as everyone expects, and a repeated key is an error."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  a table of PyYAML, copied so that the original stays as it is
+        # No dates: 2024-01-01 stays text, as in a path or a label.
         sign: [rule for rule in rules if rule[0] != "tag:yaml.org,2002:timestamp"]
         for sign, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }

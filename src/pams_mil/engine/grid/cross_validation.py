@@ -75,6 +75,7 @@ def cross_validate(
         advice = "Repeat the command that it was started with, or choose another folder with --out."
         refuse_another(folder.path, "cross-validation", folder.asked(), asked, advice)
     else:
+        # Before the folds are written: a kill in between leaves a folder that the same command completes.
         folder.start(asked)
     lines: tuple[str, ...] = ()
     if not folder.manifest_file.exists():
@@ -129,6 +130,7 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
     order = {slide: number for number, slide in enumerate(tables.read_table(folder.manifest_file)["slide_id"])}
     pooled = {name: _by_slide(folder, name) for name in names}
     slides = sorted(pooled[finest], key=lambda slide: order.get(slide, len(order)))
+    # A slide has several rows where several seeds or several folds tested it; the first one becomes their mean.
     for slide in slides:
         rows = {name: pooled[name][slide] for name in names}
         if len(rows[finest]) > 1:
@@ -161,6 +163,7 @@ def _decide_together(rows: Mapping[str, list[Row]], hierarchy: ClassHierarchy, c
     for name, found in rows.items():
         found[0] = _mean(found, hierarchy.names(coarser.get(name, -1)))
     finest = rows["predictions.csv"][0]
+    # The mean of the finest level is called first, then lifted: averaged levels may disagree, and one answer decides.
     called = hierarchy.index(finest["prediction"])
     unlike = []
     for name, found in rows.items():

@@ -97,6 +97,7 @@ def _run_cells(
     ended: set[str] = set()
     done = len(planned) - len(pending)
     tell(done / len(planned), f"{done} of {len(planned)} runs were done already" if done else "")
+    # An empty generator, so that the loop below and its closing serve both cases.
     results = engine.run(pending, cell_folder, _owner(out)) if pending else (None for _ in ())
     with closing(results):  # whatever ends the loop early, processes are told to save and stop
         for result in results:

@@ -48,6 +48,7 @@ class LocalEngine:
         """All results; a process that dies is replaced, and what it ran is tried once more."""
         workers = min(self.workers or default_workers(), len(pending))
         threads = self.threads or default_threads(pending, workers)
+        # When one process dies, the pool is broken and takes all of its cells down, also those that are not to blame.
         waiting, crashes = list(pending), Counter[str]()
         while waiting:
             survivors: set[str] = set()
@@ -60,6 +61,8 @@ class LocalEngine:
             waiting = [cell for cell in waiting if cell.key not in survivors]
             # A lock that is still there tells which cells were under way when their process died.
             under_way = [cell.key for cell in waiting if (out / cell.key / LOCK).exists()]
+            # No lock at all: it died before it took one. Where others survived, no cell can be blamed and all are tried
+            # again.
             crashes.update(under_way or ([] if survivors else [cell.key for cell in waiting]))
             for cell in [cell for cell in waiting if crashes[cell.key] >= MOST_CRASHES]:
                 waiting.remove(cell)
@@ -69,7 +72,9 @@ class LocalEngine:
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that are told to save and stop, and waited for, when the benchmark is."""
+    # Processes of the caller's own are not ours to end.
     others = set(active_children())
+    # Spawned: a forked child would inherit the locks of torch's threads, and no thread to open them.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=die_with_parent) as pool:
         try:
             yield pool
@@ -77,6 +82,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
             mine = [process for process in active_children() if process not in others]
             pool.shutdown(wait=False, cancel_futures=True)
             for process in mine:
+                # SIGTERM, which a run takes as a request to save and stop.
                 process.terminate()
             for process in mine:
                 process.join(SECONDS_TO_SAVE)
@@ -113,6 +119,8 @@ def die_with_parent() -> None:
         return
 
     def watch() -> None:
+        # Blocks until the parent is gone, however it went; checkpoints are complete at any moment, so no cleanup is
+        # due.
         wait_for([parent.sentinel])
         os._exit(1)
 

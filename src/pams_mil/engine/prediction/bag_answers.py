@@ -29,6 +29,7 @@ def answers(
 ) -> Iterator[BagAnswer]:
     """One answer per bag of a dataset, in its order but for bags that cannot be read, which come last."""
     unreadable: list[BagAnswer] = []
+    # All learners see the same packs, so one that cannot take several bags decides for all.
     most = PACKED_BAGS if all(learner.packs for learner in learners) else 1
     for pack in in_packs(_readable(bags, unreadable), lambda one: len(one[1].features), most=most):
         yield from _of_pack(learners, pack, device, attention)

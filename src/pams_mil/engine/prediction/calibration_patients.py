@@ -109,6 +109,7 @@ def _reservations(run: Path, config: RunConfig | None, found: SlidePredictions, 
     used = [("train", f"trained {run}")]
     if config.training.select != "last":
         used.append(("val", f"chose the epoch of {run} (training.select={config.training.select})"))
+    # The last epoch is taken whatever val says, so val is untouched, unless the calibration was fitted on it.
     elif calibrated:
         used.append(("val", f"fitted the calibration of {run}"))
     for split, what in used:

@@ -47,6 +47,7 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
         certificate.write(out / "certificate.json")
         found["certificate.json"] = "what is certified about these weights"
     atomic.write_text(out / "README.md", model_card(loaded, Path(run), found, certificate))
+    # Last: its presence says that the export is complete, and an export that was cut short can be repeated.
     atomic.write_json(out / "config.json", _description(loaded, state, found))
     return found
 

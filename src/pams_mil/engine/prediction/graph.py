@@ -84,6 +84,7 @@ def write_graph(run: LoadedRun, path: Path) -> str:
         _trace(run, part, _inputs(run, _TRACED, generator))
         session = runtime.InferenceSession(part.read_bytes(), providers=["CPUExecutionProvider"])
         worst = max(_difference(run, session.run, _inputs(run, n, generator)) for n in SIZES)
+        # Not `worst > TOLERANCE`: NaN must not pass.
         if not worst <= TOLERANCE:
             raise GraphError(
                 f"The ONNX graph's probabilities would differ by {worst:.2g} from the model's; at most {TOLERANCE:g} "

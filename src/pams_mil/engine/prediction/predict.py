@@ -74,7 +74,9 @@ def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, de
     file = _checkpoint_file(Path(path), which)
     saved = checkpoint.load(file)
     blueprint = Blueprint.from_json(saved.state.get("blueprint"))
+    # Before anything is built: the description comes from the same file, and could ask for any amount of memory.
     blueprint.refuse_other_shapes(saved.part("model"), trusted=trusted)
+    # Building draws weights, which are replaced at once; the caller's random state stays as it was.
     with torch.random.fork_rng(devices=[]):
         learner = blueprint.build(trusted=trusted)
     load_weights(learner, saved)
@@ -129,12 +131,14 @@ def predict(
     table = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
     store = open_store(features if features is not None else Path(manifest).parent, table.manifest)
     trained = Features(loaded[0].blueprint.in_features, loaded[0].blueprint.encoder).origin
+    # One bag now, so that a wrong encoder is said before hours of work; every other one when it is read.
     _check_features(loaded[0].path, trained, _look_at_features(store, table.manifest).origin)
     origin = OriginCheck(trained, whose=f"the run {loaded[0].path}")
     bags = BagDataset(
         table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources, origin=origin
     )
     made = _predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress)
+    # Back into the order of the table: bags that cannot be read come last. By the number alone, answers have no order.
     found = dict(sorted(made, key=operator.itemgetter(0)))
     weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
     return replace(_gather(loaded, table, found), weights=weights, made_by=tuple(run.origin for run in loaded))
@@ -191,6 +195,7 @@ def _mean_probabilities(
     ]
     given = [[level.numpy() for level in one] for one in said]
     return [
+        # [0]: predictions were taken apart, so each holds one bag.
         np.mean([learner.at_level(one, level)[0] for learner, one in zip(learners, given, strict=True)], axis=0)
         for level in range(learners[0].hierarchy.num_levels)
     ]
@@ -216,6 +221,7 @@ def _calibration(run: LoadedRun) -> RunCalibration:
 def _mean_attention(attention: list[list[Tensor | None]], slide_id: str) -> list[Tensor]:
     levels = min(len(one) for one in attention)
     found = []
+    # Counted from the finest, which all runs have: methods may train different numbers of levels.
     for level in range(-levels, 0):
         given = [one[level] for one in attention]
         present = [weights for weights in given if weights is not None]
@@ -237,6 +243,8 @@ def _gather(
             f"None of the {len(found)} slides could be predicted. The first: {next(iter(failures.values()))}"
         )
     sources = [table.sources[row] for row in rows]
+    # A level has an answer of its own only if every run gives one; else part of the mean is a sum of the finest
+    # level's.
     own = set.intersection(*(set(run.learner.own_levels) for run in loaded))
     return SlidePredictions(
         hierarchy=hierarchy,

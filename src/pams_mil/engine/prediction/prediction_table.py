@@ -71,6 +71,7 @@ def _sources(manifest: Manifest, hierarchy: ClassHierarchy, *, merge_cases: bool
     found = []
     for name, records in groups:
         known = [_target(record, hierarchy) for record in records if record.label.strip()]
+        # A case has its most urgent slide's label; slides without one say nothing about it.
         target = most_urgent(known, hierarchy) if known else -1
         found.append(BagSource(name, records[0].patient_id, target, tuple(records)))
     return tuple(found)

@@ -171,7 +171,9 @@ class SlidePredictions:
                 atomic.write_csv(path, header, rows)
                 written.append(path)
             else:
+                # An earlier prediction into this folder may have left one.
                 path.unlink(missing_ok=True)
+        # After all files, whose digests it holds: if a kill leaves old and new ones together, they do not match it.
         atomic.write_json(folder / f"{name}.json", self._what(written))
         return written
 
@@ -217,6 +219,7 @@ class SlidePredictions:
     def _write_level(self, path: Path, level: int) -> None:
         classes, probabilities = self.hierarchy.names(level), self.probabilities[level]
         known = self.targets >= 0
+        # Class 0 stands in where the label is unknown, since -1 would be looked up as the last class; then -1 again.
         lifted = np.where(known, self.hierarchy.groups(level)[np.where(known, self.targets, 0)], -1)
         tags = self._tags_of_file(level)
         finest = level == self.hierarchy.num_levels - 1

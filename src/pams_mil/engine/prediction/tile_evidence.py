@@ -37,6 +37,7 @@ def evidence(alone: Array, attention: Array) -> Array:
     >>> evidence(np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([0.5, 0.5])).round(3).tolist()
     [[0.0, 0.0], [-0.347, 0.347]]
     """
+    # Some methods give probabilities of exactly 0, which have no logarithm.
     log_p = np.log(alone.clip(min=1e-300))
     centered: Array = attention[:, None] * (log_p - log_p.mean(1, keepdims=True))
     return centered

@@ -60,12 +60,14 @@ def write_into_store(store: Path, sample: BagSample, columns: Mapping[str, Array
     row_of = {place: row for row, place in enumerate(places)}
     rows = [row_of.get((x, y)) for x, y in sample.coords_px0.tolist()]
     known = [row for row in rows if row is not None]
+    # Corners must be unique in the store, and every tile of the bag must have its own among them.
     if len(row_of) != len(places) or len(known) != len(rows) or len(set(known)) != len(known):
         raise BagError(f"The tiles of {sample.slide_id!r} are not those of {file}; nothing was written to it.")
     pyarrow, parquet = _pyarrow()
     for name, values in columns.items():
         spread = np.full(len(places), np.nan)
         spread[known] = values
+        # from_pandas: NaN becomes an empty value.
         column = pyarrow.array(spread, from_pandas=True)
         at = table.column_names.index(name) if name in table.column_names else -1
         table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)

@@ -97,12 +97,15 @@ class Blueprint:
         The model is laid out without storage, so a description with sizes in the billions costs nothing.
         """
         self._refuse_foreign_code(trusted=trusted)
+        # Also without storage, every block of a model is an object: billions of them would take all memory and hours.
         large = {
             key: value for key, value in self.model.items() if isinstance(value, int) and value > MOST_OF_AN_OPTION
         }
         if large:
             raise CheckpointError(f"The checkpoint describes a model of impossible size: {large}.")
         try:
+            # Shapes without storage, by the code that builds the model, so that no table of shapes can disagree with
+            # it.
             with torch.device("meta"):
                 shapes = {name: one.shape for name, one in self._model().state_dict().items()}
         except (RuntimeError, TypeError, KeyError, OverflowError) as error:
@@ -145,6 +148,7 @@ def complete(config: RunConfig) -> RunConfig:
     method = make_method(config.method)
     options = {item.name: _plain(getattr(method, item.name)) for item in dataclasses.fields(method) if item.init}
     kind = discover.load("models", config.model.name)
+    # Left out are those that the data and the method decide.
     defaults = option_defaults(kind, without=("in_features", "num_classes", "head", "heads", "ranks"))
     refuse_unknown(f"The model {config.model.name!r}", config.model.options, list(defaults), error=ConfigError)
     _refuse_unfit(config, method, kind)

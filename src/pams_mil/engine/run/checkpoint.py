@@ -48,6 +48,7 @@ class Checkpoint:
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically, read back and compared before it gets its name."""
+    # Copies, because safetensors refuses tensors that share memory or are views with strides.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
     state = json.dumps(dict(checkpoint.state), allow_nan=False)
     digest = content_digest(tensors, state)
@@ -62,6 +63,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint, refusing what is torn, altered, unsafe, of another program or of a later version."""
+    # Before the library: it would believe the length that a damaged header claims.
     _check_header(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -73,6 +75,7 @@ def load(path: Path) -> Checkpoint:
             "written by 'pams train'. Restore it from a copy, or train again."
         ) from error
     header = _check_kind(path, metadata)
+    # The digest is of the state's text as it stands in the file: JSON that is parsed and dumped again may differ.
     state = str(header.get("state", ""))
     if content_digest(tensors, state) != header.get("digest"):
         raise CheckpointError(
@@ -85,9 +88,11 @@ def load(path: Path) -> Checkpoint:
 def content_digest(tensors: Mapping[str, Tensor], state: str) -> str:
     """BLAKE2b over names, types, shapes, values and state."""
     hasher = hashlib.blake2b(state.encode(), digest_size=16)
+    # By name: safetensors gives tensors back in an order of its own.
     for name in sorted(tensors):
         tensor = tensors[name]
         hasher.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        # As bytes: numpy has no bfloat16.
         hasher.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return hasher.hexdigest()
 
@@ -109,6 +114,7 @@ def _check_header(path: Path) -> None:
     length = int.from_bytes(start[:8], "little")
     if len(start) == 16 and length <= min(MOST_HEADER, size - 8) and start[8:9] == b"{":
         return
+    # torch.save writes a zip archive, older versions of it and pickle itself start with pickle's protocol opcode.
     if start[:2] == b"PK" or start[:1] == b"\x80":
         raise CheckpointError(
             f"{path} is a pickle or torch archive, which can run code when it is loaded, and is refused. "

@@ -92,6 +92,7 @@ class RunFolder:
     def start(self, config: RunConfig, facts: Mapping[str, Any], slides: TrainedSlides) -> None:
         """Write what defines the run; `config.yaml` last, since its presence says that a run exists."""
         self.path.mkdir(parents=True, exist_ok=True)
+        # A kill before `config.yaml` leaves files that a new start writes again; after it, all of them are there.
         slides.write(self.path)
         atomic.write_json(self.path / "run.json", {**manifest(config), **facts})
         write_yaml(

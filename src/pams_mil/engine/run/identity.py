@@ -60,6 +60,7 @@ class Identity:
             "features": dict(features),
             "backends": backends_of(config),
         }
+        # By way of JSON, as it will be read back: a tuple would never equal the list that a file gives.
         return replace(cls.from_json(json.loads(json.dumps(content))), slides=slides)
 
     @classmethod
@@ -102,6 +103,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     content = config.to_json()
     wanted = ("method", "model", "pairing", "training", "seed")
     if config.model.init is not None:
+        # The same weights under another path are the same start; other weights under the same path are not.
         content["model"]["init"] = _what_it_holds(config.model.init)
     return {
         **{key: content[key] for key in wanted},
@@ -112,6 +114,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 
 def _what_it_holds(init: Path) -> str:
     """Initial weights by their content, wherever the file lies; settings that were stored say it already."""
+    # `_brought_up_to_date` builds settings from a stored identity, whose `init` is such a text and no path.
     if str(init).startswith(_CONTENT):
         return str(init)
     try:
@@ -174,6 +177,7 @@ def differences(stored: Identity, now: Identity, *, parts: Sequence[str] = PARTS
         "backends": lambda one, two: [
             (f"backends.{name}", one.backends[name], two.backends[name])
             for name in one.backends
+            # Only what both say: what was not recorded is no difference.
             if name in two.backends and one.backends[name] != two.backends[name]
         ],
     }
@@ -227,6 +231,7 @@ def _cohort_differences(stored: Identity, now: Identity) -> list[Difference]:
     if EARLIER in stored.cohort:
         if now.slides is None:
             return []
+        # All that version 0.1.0 left is this digest, so the same one is made of today's slides.
         mine = digest_of_0_1_0(now.slides, now.classes["digest"], now.features)
         return [] if stored.cohort[EARLIER] == mine else [("cohort.digest", stored.cohort[EARLIER], mine)]
     if stored.cohort == now.cohort:
@@ -237,6 +242,7 @@ def _cohort_differences(stored: Identity, now: Identity) -> list[Difference]:
 
 
 def _setting_differences(stored: Identity, now: Identity) -> list[Difference]:
+    # A key that an earlier version did not store (merge_cases, say) says nothing about that run.
     known = {key: value for key, value in now.settings.items() if key in stored.settings}
     return nested_differences(_brought_up_to_date(stored.settings), known)
 

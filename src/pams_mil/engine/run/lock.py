@@ -60,9 +60,14 @@ class Holder:
         """Whether the holder certainly no longer exists; False when that cannot be known."""
         here = Holder.here()
         if self.namespace and self.boot and here.boot:
+            # One kernel: it frees the guard of whoever dies, also in another container, where its number means nothing
+            # here.
             if self.boot == here.boot:
                 return guard_is_free or (self.namespace == here.namespace and self._process_is_gone())
+            # Another kernel. A machine that was started again has its old name, and its processes are gone; a container
+            # may be a new one of that name while the old one lives elsewhere.
             return self.host == here.host and self.namespace == here.namespace == _OUTERMOST
+        # Locks of version 0.1.0, and systems without /proc: only the process number is left to ask.
         if self.host != here.host or os.name == "nt":
             return False
         return self._process_is_gone()
@@ -76,6 +81,7 @@ class Holder:
         """Whether no process has its number, or another one does; only right among the same process numbers."""
         if not is_alive(self.pid):
             return True
+        # The number may have been given to another process since; that one started at another time.
         started = process_start(self.pid)
         return bool(self.process_start and started and started != self.process_start)
 
@@ -105,6 +111,7 @@ def locked(folder: Path, *, take_over: bool = False, owner: str = "", name: str 
         try:
             yield before
         finally:
+            # Someone who was certain may have deleted the lock and taken the folder: that one is not to be removed.
             if read_lock(path) == me:
                 path.unlink(missing_ok=True)
 
@@ -126,12 +133,15 @@ def process_start(pid: int) -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
     except OSError:
         return ""
+    # Field 22 of stat(5). The name, field 2, may hold spaces and brackets, so fields are counted behind its last
+    # bracket.
     return f"{boot}:{stat.rpartition(')')[2].split()[19]}"
 
 
 @contextmanager
 def _guarded(path: Path, owner: str) -> Iterator[None]:
     """Keep the guard while the block runs; whoever finds it taken knows that its holder lives."""
+    # An open file that the kernel locks; forked children have it open too, and keep it locked until they end.
     guard = FileLock(path.with_name(f".{path.name}.guard"))
     deadline = time.monotonic() + _WAIT_SECONDS
     while True:
@@ -153,6 +163,8 @@ def _guarded(path: Path, owner: str) -> Iterator[None]:
 
 def _create(path: Path, me: Holder) -> bool:
     """Create the lock with its content in one step: written aside, then linked under its name."""
+    # A link fails where the name exists, in one step; a rename would replace a lock, and a lock that is filled after it
+    # was created could be read empty.
     aside = path.with_name(f"{path.name}.{secrets.token_hex(6)}")
     aside.write_text(json.dumps(asdict(me)), "utf-8")
     try:
@@ -173,6 +185,7 @@ def _create(path: Path, me: Holder) -> bool:
 def _replace_dead(path: Path, me: Holder, *, take_over: bool) -> Holder | None:
     """Decide about a lock that exists, with the guard held, so that nobody else does."""
     holder = read_lock(path)
+    # Gone since `_create` failed, e.g. a holder of version 0.1.0, which keeps no guard, has just ended.
     if holder is None:
         if _create(path, me):
             return None

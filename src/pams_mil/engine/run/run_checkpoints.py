@@ -50,6 +50,8 @@ class RunCheckpoints:
         prefixed = {f"optimizer.{name}": tensor for name, tensor in tensors.items()}
         weights = _finite_weights(learner)
         if average is not None:
+            # `model.` always holds what to predict with, here the mean; what is trained on lies beside it. So a reader
+            # of the last checkpoint need not know about averaging.
             prefixed |= {f"trained.{name}": weights[name] for name in average.tensors}
             weights |= average.tensors
             state["averaged_steps"] = average.steps
@@ -74,6 +76,7 @@ class RunCheckpoints:
         saved = checkpoint.load(self.folder.last)
         refuse_other(Identity.of_state(saved.state), self.identity, self.folder.path)
         load_weights(learner, saved)
+        # The state also brings the learning rate of then; the loop sets the epoch's own before the first step.
         rest = saved.state.get("optimizer")
         try:
             optimizer.load_state_dict(optimizer_state.unflatten(saved.part("optimizer"), rest or {}))
@@ -82,6 +85,8 @@ class RunCheckpoints:
                 f"The optimizer state in {self.folder.last} does not fit the model: {error}."
             ) from error
         if average is not None:
+            # The learner holds the mean now, as the file does; `restore` takes it from there and puts the trained
+            # weights in.
             trained, steps = saved.part("trained"), saved.state.get("averaged_steps")
             if trained.keys() != average.tensors.keys() or not isinstance(steps, int):
                 raise CheckpointError(f"{self.folder.last} does not hold the weights to go on training with.")

@@ -40,6 +40,7 @@ class StopRequest:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
+        # Python lets only the main thread set handlers; a run in another thread is stopped by whoever started it.
         if threading.current_thread() is threading.main_thread():
             for number in stop_signals():
                 self._before[number] = signal.signal(number, self._ask)
@@ -51,6 +52,7 @@ class StopRequest:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
+            # The second one: what is under way is given up, and the last checkpoint is what is left.
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self.requested, self.signal = True, number
 

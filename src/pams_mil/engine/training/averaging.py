@@ -50,12 +50,15 @@ class AveragedWeights:
         """Count the optimizer step that was just taken."""
         keep = decay(self.steps, self._epochs, steps_per_epoch)
         weights = [weight.detach() for weight in self._module.parameters()]
+        # lerp: θ̄ + (1 − β)(θ − θ̄), for all tensors in one call.
         torch._foreach_lerp_(list(self.tensors.values()), weights, 1.0 - keep)
         self.steps += 1
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """The module has θ̄ inside and its own weights again afterwards, bit for bit."""
+        # Copied and put back rather than swapped: the optimizer and wrappers of several devices hold these very
+        # tensors.
         own = {name: weight.detach().clone() for name, weight in self._module.named_parameters()}
         self._put(self.tensors)
         try:

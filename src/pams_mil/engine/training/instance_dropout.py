@@ -52,4 +52,5 @@ def kept_rows(
     if count == n:
         return None
     random = seeding.numpy_generator(seed, "instance dropout", epoch, *step, slide)
+    # In their order: models that see positions, and sums, must not depend on the order of the draw.
     return torch.from_numpy(np.sort(random.choice(n, count, replace=False, shuffle=False)))

@@ -40,6 +40,7 @@ class Learner(nn.Module):
         self.hierarchy = hierarchy
         self.levels = tuple(levels)
         ancestors = torch.stack([torch.from_numpy(hierarchy.groups(level)) for level in self.levels])
+        # [levels, classes]; made of the hierarchy, so it is no part of a checkpoint.
         self.register_buffer("ancestors", ancestors, persistent=False)
 
     @property
@@ -54,6 +55,7 @@ class Learner(nn.Module):
         """Weighted terms, averaged over the bags, whose sum is the loss: the method's, and what the model adds."""
         outputs = self.model(pack.batch())
         total: dict[str, Tensor] = {}
+        # One round per label that a bag carries (a mixed bag has two): the outputs are computed once, the terms add up.
         for number, target in enumerate(pack.targets):
             weight = None if pack.weights is None else pack.weights[number]
             lifted = self.lift(target)

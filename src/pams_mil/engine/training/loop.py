@@ -57,11 +57,14 @@ def fit(fabric: Processes, learner: Learner, train: TrainingBags, val: BagDatase
     while not progress.is_over(training.epochs, training.patience):
         epoch = progress.epoch
         rate = learning_rate(training, epoch)
+        # In every epoch, also after a restore: a checkpoint brings the rate of the epoch that it was made in.
         set_learning_rate(optimizer, rate)
+        # A pure function of the epoch, so a run that was stopped within it finds its place by counting.
         keys = train.epoch_keys(epoch, rank=fabric.global_rank, world_size=fabric.world_size)
         watch.epoch_started(epoch, training.epochs, len(keys), progress.step)
         bags = loader.bags(keys[progress.step :])
         _train_epoch(fabric, learner, module, optimizer, average, bags, len(keys), progress, context)
+        # Inside, the learner has the averaged weights: what is validated is what is saved as best.
         with nullcontext() if average is None else average.in_use():
             scores = validate(fabric, learner, val, watch)
             row = _row(epoch, rate, progress, scores)
@@ -90,11 +93,13 @@ def _train_epoch(
 ) -> None:  # fmt: skip
     training = context.config.training
     learner.train()
+    # Bags that may not share a pass still share an optimizer step: their gradients are added up.
     most = training.batch if learner.packs else 1
     per_step = training.batch * training.accumulate
     steps_per_epoch = math.ceil(total / per_step)
     saved_at = time.monotonic()
     while progress.step < total:
+        # The last step of an epoch may have fewer bags; its gradients are averaged over those that it has.
         group = min(per_step, total - progress.step)
         waiting = group
         for pack in in_packs(islice(bags, group), rows_of, most=most):
@@ -113,6 +118,8 @@ def _train_epoch(
         optimizer.zero_grad()
         if average is not None:
             average.update(steps_per_epoch=steps_per_epoch)
+        # Only here, between two optimizer steps, is the state complete. Several processes hear a signal at different
+        # steps and would have to agree on one; they save after the epoch.
         if progress.step < total and fabric.world_size == 1:
             minutes = (time.monotonic() - saved_at) / 60
             if context.stop.requested or (training.checkpoint_minutes and minutes >= training.checkpoint_minutes):
@@ -129,13 +136,18 @@ def add_gradients(
     fabric: Processes, module: Any, bags: Sequence[TrainingBag], *, of: int, last: bool = True
 ) -> dict[str, float]:
     """Add the gradients of some bags, out of so many of an optimizer step; the mean of every term over them."""
+    # Before every pass: a resumed run draws what it would have drawn, however many passes came before.
     seed_everything(fabric.device, bags[0].seed)
+    # Processes exchange gradients once per optimizer step, with its last pass.
     with fabric.no_backward_sync(module, enabled=not last):
         terms = forward(module, bags, fabric.device)
         # Read once, since on a GPU every read waits for it.
         read = torch.stack([value.detach() for value in terms.values()]).tolist()
         values = dict(zip(terms, read, strict=True))
+        # Added one by one, so that the order of the sum, and so its last bit, is that of the terms.
         loss = reduce(operator.add, terms.values())
+        # Terms are means over these bags; the step wants the mean over all of its bags. A step of one pass is not
+        # touched, not even by a division by 1.
         fabric.backward(loss if len(bags) == of else loss / (of / len(bags)))
     return values
 
@@ -178,6 +190,7 @@ def _row(epoch: int, rate: float, progress: RunProgress, scores: Mapping[str, fl
     terms = {name: value / progress.step for name, value in progress.sums.items()}
     counts = dict(progress.counts)
     if counts.get("remixed"):
+        # A share of each remixed bag's rows: its mean says more than its sum.
         counts["copied"] /= counts["remixed"]
     row = {"epoch": epoch + 1, "lr": rate, "loss": sum(terms.values())}
     return {**row, **terms, **counts, **{f"val_{name}": value for name, value in scores.items()}}

@@ -95,6 +95,7 @@ def is_one_cpu(compute: ComputeConfig) -> bool:
     (True, False)
     """
     plain = (compute.devices, compute.nodes, compute.strategy, compute.precision) == (1, 1, "auto", "32-true")
+    # Fabric's and torch's launchers start this program several times and say so in the environment.
     launched = any(name.startswith("LT_") for name in os.environ) or os.environ.get("WORLD_SIZE", "1") != "1"
     return plain and not launched and (compute.accelerator == "cpu" or (compute.accelerator == "auto" and _only_cpu()))
 

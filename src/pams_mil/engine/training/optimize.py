@@ -23,6 +23,7 @@ def make_optimizer(learner: nn.Module, training: TrainingConfig) -> torch.optim.
     both takes the very same steps.
     """
     options: dict[str, Any] = {"lr": training.lr, "betas": training.betas, "weight_decay": training.weight_decay}
+    # One pass over all parameters; torch has no such RAdam.
     if training.optimizer != "radam":
         options["fused"] = True
     optimizer: torch.optim.Optimizer = _KINDS[training.optimizer](learner.parameters(), **options)
@@ -41,6 +42,7 @@ def learning_rate(training: TrainingConfig, epoch: int) -> float:
     if training.schedule == "step":
         return training.lr * (training.step_factor if 2 * epoch >= training.epochs else 1.0)
     if training.schedule == "cosine":
+        # 0 in the first epoch after the warmup; 1, a rate of 0, would be the epoch after the last.
         done = (epoch - training.warmup_epochs) / max(1, training.epochs - training.warmup_epochs)
         return training.lr * 0.5 * (1.0 + math.cos(math.pi * done))
     return training.lr

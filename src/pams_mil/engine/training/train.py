@@ -67,19 +67,24 @@ def _train_in_process(
     fabric: Processes, config: RunConfig, folder: RunFolder, resume: bool, watch: Watch, owner: str
 ) -> None:
     with ExitStack() as stack:
+        # The lock comes first, so that nobody else can start or resume here while the cohort is read.
         _together(fabric, lambda: _enter(stack, folder, resume, watch, owner))
         hierarchy = ClassHierarchy.load(config.classes)
         cohort = open_cohort(config.data, hierarchy, cache_bytes=config.compute.cache_mb << 20)
         blueprint = Blueprint.of(config, hierarchy, cohort.features.width, cohort.features.encoder)
         identity = Identity.of(config, hierarchy, cohort.slides, cohort.features.origin)
+        # Against `run.json`, which is there before the first checkpoint; a checkpoint is compared once more when it is
+        # read.
         _together(fabric, lambda: _refuse_another(folder, identity))
         checkpoints = RunCheckpoints(folder, blueprint, identity)
         bags = training_bags(config, cohort, blueprint.recipe)
         learner, begun = initial_learner(blueprint, config)
+        # Not earlier: until here there is nothing to save, and a signal may end the process at once.
         stop = stack.enter_context(StopRequest())
         started = time.monotonic()
         if fabric.is_global_zero:
             notes = list(cohort.notes)
+            # Without a checkpoint the run begins anew, so what it says about itself is written anew, too.
             if not folder.last.exists():
                 notes += [begun] if begun else []
                 facts = {**_facts(cohort, bags), "notes": notes, "identity": identity.to_json()}
@@ -238,6 +243,7 @@ def _together(fabric: Processes, action: Any) -> None:
         except Exception as caught:  # raised again below, in every process
             error, failure = caught, str(caught)
     failure = fabric.broadcast(failure)
+    # The first process keeps the kind of its error; the others only know what it said.
     if error is not None:
         raise error
     if failure is not None:

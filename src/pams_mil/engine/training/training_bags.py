@@ -136,6 +136,7 @@ class TrainingBags(Dataset[TrainingBag]):
 
     def epoch_keys(self, epoch: int, *, rank: int = 0, world_size: int = 1) -> list[StepKey]:
         """The steps of an epoch in order; several processes get disjoint shares of equal length."""
+        # All processes draw the same order and take every n-th step of it.
         order = torch.randperm(len(self), generator=seeding.generator(self.seed, "order", epoch)).tolist()
         keys = [
             StepKey(epoch, slide, part)
@@ -151,6 +152,7 @@ class TrainingBags(Dataset[TrainingBag]):
 
     def _make(self, key: StepKey) -> TrainingBag:
         sample = self.bags[key.slide]
+        # Thinned, then remixed, then capped: see `instance_dropout` for why dropping comes first.
         (features, _), name, whole = self._thinned(sample, key, sample), sample.slide_id, len(sample.features)
         kept = len(features)
         targets: tuple[int, ...] = (sample.target,)
@@ -158,6 +160,7 @@ class TrainingBags(Dataset[TrainingBag]):
         counts: dict[str, float] = {}
         step = self.pairing.steps(key.slide, key.epoch)[key.part] if self.pairing is not None else None
         if step is not None and step.pair is not None and self.pairing is not None and self.remix is not None:
+            # Which of the two is the slide drawn depends on the pair; it is not read twice.
             a, b = (sample if i == key.slide else self.bags[i] for i in (step.pair.a, step.pair.b))
             (z_a, rows), (z_b, _) = (self._thinned(bag, key, sample) for bag in (a, b))
             known = {} if self.evidence is None else {"evidence": self._evidence(step.pair.a, len(a.features), rows)}
@@ -173,11 +176,13 @@ class TrainingBags(Dataset[TrainingBag]):
             counts = {"remixed": 1.0, "copied": copied, "degenerate": float(degenerate)}
         if self.drop_instances:
             counts = {"dropped": float(whole - kept), **counts}
+        # Last, since a remixed bag has the rows of two.
         capped = instance_cap(
             len(features), self.max_instances, seed=self.seed, epoch=key.epoch, slide_id=sample.slide_id
         )
         if capped is not None:
             features, counts = features[capped], {**counts, "capped": 1.0}
+        # By names and not by position, so that it does not matter who makes the bag, or when.
         seed = seeding.derive(self.seed, "model", key.epoch, key.part, sample.slide_id)
         return TrainingBag(features, name, sample.slide_id, seed, targets, weights, counts)
 
@@ -225,6 +230,7 @@ class BagLoader:
         """The bags of these keys."""
         if self._loader is None:
             return map(self._bags.__getitem__, keys)
+        # The sampler is asked in this process; workers get single keys, so one pool of them serves all epochs.
         self._keys.keys = keys
         return iter(self._loader)
 

@@ -38,7 +38,9 @@ def validate(fabric: Processes, learner: Learner, bags: BagDataset, watch: Watch
     learner.eval()
     hierarchy = learner.hierarchy
     sizes = [hierarchy.num_classes(level) for level in learner.levels]
+    # One row per bag: the probabilities of all trained levels side by side, then the loss.
     table = torch.zeros(len(bags), sum(sizes) + 1, dtype=torch.float64)
+    # Lazy: bags are read as packs are made, and not all at once.
     samples = ((index, bags[index]) for index in range(fabric.global_rank, len(bags), fabric.world_size))
     most = PACKED_BAGS if learner.packs else 1
     for pack in in_packs(samples, lambda sample: len(sample[1].features), most=most):
@@ -48,6 +50,7 @@ def validate(fabric: Processes, learner: Learner, bags: BagDataset, watch: Watch
             rows = torch.cat([_rows_of(fabric, learner, [sample]) for _, sample in pack])
         table[[index for index, _ in pack]] = rows
         watch.validated((pack[-1][0] + 1) / len(bags))
+    # Every process has filled its own rows and left 0 in those of the others.
     if fabric.world_size > 1:
         table = fabric.all_reduce(table.to(fabric.device), reduce_op="sum").cpu()  # type: ignore[union-attr]
     _refuse_non_finite(table, bags)
@@ -66,7 +69,9 @@ def _rows_of(fabric: Processes, learner: Learner, samples: list[BagSample]) -> t
         target = torch.tensor([sample.target for sample in samples], device=fabric.device)
         loss = torch.stack(list(learner.objective(outputs, learner.lift(target)).values())).sum()
         probabilities = learner.objective.probabilities(outputs)
+    # The loss of a pack is the mean over its bags; written beside each of them, the mean over rows is that over bags.
     found = torch.cat([*(level.double() for level in probabilities), loss.double().expand(len(samples), 1)], dim=1)
+    # Logits too: a softmax may make finite probabilities of infinite ones.
     for output in outputs:
         found[~torch.isfinite(output.logits).all(1)] = math.nan
     return found.cpu()

@@ -101,10 +101,12 @@ def score_recipes(
             "All validation slides are equally urgent, so recipes cannot be told apart. Use fewer folds, or look at "
             "the labels."
         )
+    # The same draws of patients for all recipes: only so is the spread of a difference that of the paired one.
     drawn = np.concatenate(
         [_aucs(curves, weights, target, ranks) for weights in patient_draws(patient, seed, resamples)], axis=1
     )
     drawn = drawn[:, np.isfinite(drawn).all(axis=0)]  # a resample of slides that are all equally urgent says nothing
+    # Of equal scores the first, in the order of the space.
     best = int(observed.argmax())
     found = [
         RecipeScore(
@@ -138,6 +140,7 @@ def survivors(scores: Sequence[RecipeScore], count: int, simplicity: Mapping[str
     ['plain', 'a']
     """
     ranked = sorted(scores, key=lambda score: (-score.severity_auc, simplicity[score.name]))
+    # The choice of now first: it may be a simple recipe that the score alone would drop.
     first = (reference, choose(scores, simplicity).name)
     return list(dict.fromkeys([*first, *(score.name for score in ranked)]))[:count]
 

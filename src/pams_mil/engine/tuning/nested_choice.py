@@ -41,6 +41,7 @@ def choices_by_fold(
     for parts in split.folds:
         tested = {record.patient_id for record, part in zip(cohort, parts, strict=True) if part == "test"}
         first = next(iter(validation.values()))
+        # By patient, not by slide: a slide of a tested patient tells about the others.
         kept = np.array([patient not in tested for patient in first.patient_ids or ()])
         scores = score_validation({name: one.where(kept) for name, one in validation.items()})
         found.append(choose(scores, simplicity).name)

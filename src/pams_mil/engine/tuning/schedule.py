@@ -102,7 +102,9 @@ def plan(recipes: int, folds: int, seeds: int, runs: float, *, climbed: int = 0)
     shapes = [all_stages for count in range(seeds, 0, -1) if len(all_stages := stages(folds, count)) > climbed]
     for all_stages in shapes:
         ahead = all_stages[climbed:]
+        # Runs that each recipe has from the rungs behind it: folds x seeds.
         done = all_stages[climbed - 1][0] * all_stages[climbed - 1][1] if climbed else 0
+        # From the most recipes down; never the reference alone.
         most = next((n for n in range(recipes, 1, -1) if runs_of(halve(n, ahead), done) <= runs), 0)
         if most >= min(recipes, ENOUGH) or (most and all_stages == shapes[-1]):
             return halve(most, ahead)

@@ -57,12 +57,15 @@ class TimedEngine:
             return
         started, before, busy = self.clock(), self.seconds, self.busy
         try:
+            # Closing tells runs under way to save and stop, also when the caller stops asking.
             with closing(self.engine.run(pending, out, owner)) as results:
                 for result in results:
                     self.seconds = before + self.clock() - started
                     if result is not None:
                         self.runs += 1
                         self.busy += result.seconds
+                        # At best, since the first results come late: processes start, and at the end some of them have
+                        # nothing left.
                         self.parallel = max(self.parallel, (self.busy - busy) / max(1e-9, self.seconds - before))
                         self.keep()
                     yield result

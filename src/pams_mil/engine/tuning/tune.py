@@ -144,6 +144,7 @@ class Tuning:
         found = {}
         for name in dict.fromkeys(names):
             folder = self.folder.recipe(name)
+            # Else `cross_validate` would refuse it as another cross-validation.
             folder.file.unlink(missing_ok=True)  # a larger budget may have added seeds; tune.json says which count
             found[name] = cross_validate(
                 task.configs[name], task.cohort, task.split, task.hierarchy, folder.path, self._engine,
@@ -179,6 +180,7 @@ class Tuning:
                     return f"The budget of {self.minutes:g} minutes does not reach for rung {number + 1}"
                 self._start(number, planned)
             rung = self.folder.rungs[number]
+            # The first rung alone may grow: the recipes of a later one were chosen by the scores of all before it.
             while not rung.complete or (number == 0 and self._widen(rung)):
                 if not self._measure(number, rung):
                     return f"The budget of {self.minutes:g} minutes ended within rung {number + 1}"
@@ -200,6 +202,7 @@ class Tuning:
         """The rungs ahead, as far as the time left affords them."""
         pilots = self._pilot() if number == 0 else []
         names, runs = self._entering(number), self.timed.affordable(MARGIN)
+        # Pilots are runs of the first rung that are done, if their recipes enter it.
         found = plan(len(names), self.task.folds, len(self.task.seeds), runs + len(pilots), climbed=number)
         if pilots and (not found or not set(pilots) <= set(names[: found[0].recipes])):  # not all are runs of rung 1
             found = plan(len(names), self.task.folds, len(self.task.seeds), runs)
@@ -258,6 +261,7 @@ class Tuning:
         if REFERENCE in failed:
             raise RunError(f"The reference {REFERENCE!r} could not be trained: {failed[REFERENCE]}")
         rung.complete = len(done) + len(failed) == len(rung.recipes)
+        # Scores of a later rung would compare recipes on different folds and seeds; the rung before it decides instead.
         if not rung.complete and number > 0:
             return False
         if len(done) < 2 or REFERENCE not in done:
@@ -280,6 +284,7 @@ class Tuning:
     def _run(self, names: Sequence[str], folds: int, seeds: Sequence[int]) -> tuple[list[str], dict[str, str]]:
         """Train and validate recipes as far as the time reaches: those that are done, and why others failed."""
         wanted = [cell for name in names for cell in self._cells(name, folds, seeds)]
+        # So that recipes can be compared on whole folds if time is up in between.
         wanted.sort(key=lambda cell: (seeds.index(cell.seed), cell.fold))  # all recipes of a fold, then the next fold
         grid = run_cells(wanted, self.folder.path, self.folder.recipes, self.timed, progress=self._progress)
         owners = {cell.key: cell.method for cell in wanted}
