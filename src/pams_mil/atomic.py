@@ -1,9 +1,9 @@
 """The only code that creates output files: a file under its final name is always complete.
 
-A writer fills `.<name>.<pid>.<token>.part` beside the target; the part is flushed to disk, optionally
-verified by reading it back, and renamed over the target in one step. A kill at any moment leaves the old
-file or the new one, never half of either. A part whose writer died is swept by the next write in the folder.
-Every file gets the permissions that the user's umask (or the folder) gives new files, whichever library wrote it.
+A writer fills `.<name>.<host>-<pid>-<token>.part` beside the target; the part is flushed to disk, optionally verified
+by reading it back, and renamed over the target in one step. A kill at any moment leaves the old file or the new one,
+never half of either. A part whose writer died is swept by the next write in the folder. Every file gets the permissions
+that the user's umask (or the folder) gives new files, whichever library wrote it; a journal is its owner's alone.
 """
 
 from __future__ import annotations
