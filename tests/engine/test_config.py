@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pams_mil.cli.init import template
 from pams_mil.engine.config.grid_config import GridConfig, cells, reference_label
 from pams_mil.engine.config.run_config import RunConfig, build, configure, load_config, with_overrides
-from pams_mil.engine.config.yaml_file import parse_yaml, read_yaml
+from pams_mil.engine.config.yaml_file import parse_yaml, read_yaml, write_yaml
 from pams_mil.engine.run.blueprint import complete
 from pams_mil.errors import ConfigError, ParameterError
 
@@ -85,6 +85,13 @@ def test_stored_settings_are_the_settings(data):
     """Whatever is written to `config.yaml` is read back as it was; 0 is a fold like any other."""
     config = configure("m.csv", classes="digits", data=data, seed=0)
     assert build(RunConfig, parse_yaml(yaml.safe_dump(config.to_json()), where="here")) == config
+
+
+@pytest.mark.parametrize("name", ["1e4", "12E-3", ".5e3", "+1e5", "2024-01-01", "no", "010", "1:30", "~", "a: b"])
+def test_names_that_look_like_values_are_read_back_as_names(tmp_path, name):
+    config = configure("m.csv", classes="digits", data={"encoder": name, "columns": {"label": name}}, lr=1e-5)
+    write_yaml(tmp_path / "config.yaml", config.to_json())
+    assert load_config(tmp_path / "config.yaml") == config
 
 
 def test_recipe_of_dtfd_is_filled_in_and_can_be_overruled():

@@ -35,9 +35,14 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+class _Dumper(yaml.SafeDumper):
+    """Puts text into quotes that `_Loader` would take for a number: a column or an encoder may be called 12e4."""
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+    )
 
 
 def read_yaml(path: Path | str) -> dict[str, Any]:
@@ -77,5 +82,5 @@ def parse_yaml(text: str, *, where: str) -> Any:
 
 def write_yaml(path: Path | str, content: dict[str, Any], *, comment: str = "") -> None:
     """Write a mapping as YAML in the order of its keys."""
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
     atomic.write_text(path, "".join(f"# {line}\n" for line in comment.splitlines()) + text)
