@@ -14,11 +14,13 @@ from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.run_config import configure
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
+from pams_mil.engine.run.folder import read_json
 from pams_mil.engine.tuning.choice import RecipeScore, choose, score_recipes, survivors
 from pams_mil.engine.tuning.nested_choice import choices_by_fold, predictions_by_fold
 from pams_mil.engine.tuning.recipes import REFERENCE, load_space, recipe
 from pams_mil.engine.tuning.schedule import ENOUGH, fewest_runs, halve, plan, runs_of, stages
 from pams_mil.engine.tuning.simplicity import in_words, parts_of, simplicity
+from pams_mil.engine.tuning.tuning_folder import TuningFolder
 from pams_mil.errors import ConfigError, RunError
 from pams_mil.evaluate.predictions import Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -238,3 +240,14 @@ def test_spaces_of_ones_own(tmp_path):
             load_space(file)
     with pytest.raises(ConfigError, match="Did you mean 'default'"):
         load_space("defaut")
+
+
+def test_an_attempt_that_is_stopped_does_not_forget_the_choice_of_an_earlier_one(tmp_path):
+    first = TuningFolder(tmp_path)
+    first.open({"folds": 3})
+    first.choice = {"recipe": "abmil-ce"}
+    first.save()
+    again = TuningFolder(tmp_path)
+    again.open({"folds": 3})
+    again.save()  # as after every run
+    assert read_json(again.file)["choice"] == {"recipe": "abmil-ce"}

@@ -104,6 +104,8 @@ class TuningFolder:
         refuse_another(self.path, "tuning", _settled(before.get("asked", {})), _settled(plain), advice)
         self.asked = plain
         self.rungs = [RungRecord.from_json(rung) for rung in before.get("rungs", [])]
+        # Until there is a new one: an attempt with a larger budget may be stopped, and saves the record on its way.
+        self.choice = before.get("choice", {})
         self.time |= before.get("time", {})
 
     def save(self) -> None:
