@@ -14,6 +14,7 @@ from pams_mil.cli.main import app
 from pams_mil.data import Bag, BagInfo, write_bag
 from pams_mil.engine import load_run, predict
 from pams_mil.engine.prediction.export import export
+from pams_mil.engine.prediction.prediction_table import read_for_prediction
 from pams_mil.engine.prediction.tile_tables import csv_as_parquet
 from pams_mil.errors import CheckpointError, ManifestError, OutputError, PredictionsError, RunError
 from pams_mil.evaluate.decide import DecisionRule
@@ -97,6 +98,18 @@ def test_no_labels_and_no_patients_are_needed(cohort, runs, tmp_path):
         found.labeled("x")
     labeled = predicted(cohort, runs["pams"], split="test")
     np.testing.assert_array_equal(found.probabilities[-1], labeled.probabilities[-1][[1, 0]])
+
+
+def test_slides_of_two_patients_are_never_one_bag(tmp_path):
+    """As in training: numbers of cases that every patient starts anew would mix patients."""
+    table = tmp_path / "slides.csv"
+    table.write_text("slide_id,patient_id,case_id\ns1,p1,1\ns2,p1,1\ns3,p2,2\n")
+    hierarchy = ClassHierarchy.flat(["a", "b"])
+    found = read_for_prediction(table, hierarchy, merge_cases=True)
+    assert [(source.name, len(source.records)) for source in found.sources] == [("1", 2), ("2", 1)]
+    table.write_text("slide_id,patient_id,case_id\ns1,p1,1\ns2,p1,1\ns3,p2,1\n")
+    with pytest.raises(ManifestError, match=r"Case '1' has slides with different patient_id \['p1', 'p2'\]"):
+        read_for_prediction(table, hierarchy, merge_cases=True)
 
 
 def test_labels_of_another_scheme_can_be_ignored(cohort, runs, tmp_path):

@@ -70,6 +70,11 @@ def _sources(manifest: Manifest, hierarchy: ClassHierarchy, *, merge_cases: bool
         groups = list(members.items())
     found = []
     for name, records in groups:
+        patients = sorted({record.patient_id for record in records})
+        if len(patients) > 1:
+            raise ManifestError(
+                f"Case {name!r} has slides with different patient_id {patients}; they cannot be merged into one bag."
+            )
         known = [_target(record, hierarchy) for record in records if record.label.strip()]
         # A case has its most urgent slide's label; slides without one say nothing about it.
         target = most_urgent(known, hierarchy) if known else -1
