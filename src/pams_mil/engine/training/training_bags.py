@@ -7,7 +7,7 @@ over several threads may round differently.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -99,10 +99,11 @@ class TrainingPack(NamedTuple):
         return BagBatch(self.features, self.sizes, self.keys, self.seeds)
 
 
+@dataclass(eq=False)
 class TrainingBags(Dataset[TrainingBag]):
     """The training set as steps.
 
-    Args:
+    Attributes:
         bags: The training bags as they are.
         seed: The run's seed.
         remix: How two bags become one; None: never.
@@ -112,24 +113,14 @@ class TrainingBags(Dataset[TrainingBag]):
         evidence: Per slide how much each instance speaks for the label, for strategies that need it; None: not needed.
     """
 
-    def __init__(
-        self,
-        bags: BagDataset,
-        *,
-        seed: int,
-        remix: Remix | None = None,
-        pairing: Pairing | None = None,
-        max_instances: int | None = None,
-        drop_instances: float | None = None,
-        evidence: Sequence[Tensor | None] | None = None,
-    ) -> None:
-        self.bags = bags
-        self.seed = seed
-        self.remix = remix
-        self.pairing = pairing
-        self.max_instances = max_instances
-        self.drop_instances = drop_instances
-        self.evidence = evidence
+    bags: BagDataset
+    _: KW_ONLY
+    seed: int
+    remix: Remix | None = None
+    pairing: Pairing | None = None
+    max_instances: int | None = None
+    drop_instances: float | None = None
+    evidence: Sequence[Tensor | None] | None = None
 
     def __len__(self) -> int:
         return len(self.bags)
