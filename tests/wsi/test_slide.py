@@ -99,6 +99,38 @@ def test_a_huge_plain_image_is_refused_before_it_is_decoded(tmp_path, monkeypatc
         ImageReader(path)
 
 
+def test_a_plain_image_below_the_limit_is_read_whatever_pillow_would_allow(tmp_path, monkeypatch):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (40, 30), (10, 200, 30)).save(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with Slide(path, mpp_of_slide=1.0) as slide:
+        assert slide.read(0, 0, 0, 1, 1).tolist() == [[[10, 200, 30]]]
+    assert Image.MAX_IMAGE_PIXELS == 100
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
+def test_a_tiff_without_tiles_has_its_true_colors_whatever_reader_opens_it(tmp_path, mode):
+    pytest.importorskip("tiffslide")
+    path = tmp_path / "a.tif"
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 30, 4), dtype=np.uint8)
+    image = Image.fromarray(pixels) if mode == "RGBA" else Image.fromarray(pixels[:, :, :3]).convert(mode)
+    image.save(path)
+    with Slide(path, mpp_of_slide=1.0) as slide, Slide(path, mpp_of_slide=1.0, reader="image") as plain:
+        found, true = (np.asarray(one.read(0, 0, 0, 30, 40), np.int64) for one in (slide, plain))
+    assert abs(found - true).max() <= 1
+
+
+def test_a_damaged_color_profile_does_not_cost_the_slide(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    path = tmp_path / "a.tif"
+    pixels = np.random.default_rng(0).integers(0, 255, (512, 512, 3), dtype=np.uint8)
+    options = {"tile": (256, 256), "photometric": "rgb", "resolution": (20000, 20000), "resolutionunit": "CENTIMETER"}
+    tifffile.imwrite(path, pixels, iccprofile=b"no profile" * 50, **options)
+    with Slide(path, reader="openslide") as slide:
+        assert slide.icc_profile is None
+        np.testing.assert_array_equal(slide.read(0, 0, 0, 512, 512), pixels)
+
+
 DAMAGE = """
 import sys, warnings, numpy as np
 warnings.simplefilter("ignore")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from pams_mil.wsi.readers.slide_reader import Pixels, PyramidLevel
 
 MOST_PIXELS = 400_000_000
 """Largest plain image, 1.2 GB once decoded; larger ones belong into a pyramidal file."""
+_limit = threading.Lock()
 
 
 class ImageReader:
@@ -20,7 +22,7 @@ class ImageReader:
     is_shared = True
 
     def __init__(self, path: Path) -> None:
-        with Image.open(path) as image:
+        with _opened(path) as image:
             width, height = image.size
             if width * height > MOST_PIXELS:
                 raise SlideError(
@@ -39,6 +41,16 @@ class ImageReader:
 
     def close(self) -> None:
         """Nothing to give back: the file was closed after reading."""
+
+
+def _opened(path: Path) -> Image.Image:
+    """The image, not decoded yet, without Pillow's own limit, which is lower; it is one value for all threads."""
+    with _limit:
+        before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            return Image.open(path)
+        finally:
+            Image.MAX_IMAGE_PIXELS = before
 
 
 def _on_white(image: Image.Image) -> Image.Image:

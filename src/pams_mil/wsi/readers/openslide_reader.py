@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageCms
 
 from pams_mil.wsi.readers.ome_tiff import is_ome, ome_mpp
 from pams_mil.wsi.readers.slide_reader import Pixels, first_stated, number, pyramid
@@ -53,7 +53,10 @@ class OpenSlideReader:
     @property
     def icc_profile(self) -> bytes | None:
         """The color profile of the scanner, if the file has one."""
-        profile = self._slide.color_profile
+        try:
+            profile = self._slide.color_profile
+        except ImageCms.PyCMSError:  # damaged; pixels are used as stored, so that the slide can be read all the same
+            return None
         return None if profile is None else bytes(profile.tobytes())
 
     def close(self) -> None:
