@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from tests.data import writers
 
 from pams_mil.data import read_bag
@@ -73,6 +74,63 @@ def test_stamp_variants(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_bag(tmp_path / "patient.h5").features, features[:1])
 
 
+def test_corners_of_slideflow_are_left_open_where_its_centers_do_not_tell_the_side(tmp_path: Path) -> None:
+    features, _ = writers.numbers(4)
+    overlapping = np.array([[128, 128], [256, 128], [384, 128], [512, 256]])
+    for number, centers in enumerate((overlapping, np.full((4, 2), 300))):
+        path = writers.slideflow(tmp_path, f"s{number}", features, centers - 255 // 2)
+        bag = read_bag(path)
+        assert (bag.info.layout, bag.coords_px0, bag.info.tile_px0) == ("slideflow", None, None)
+
+
+def test_coordinates_of_early_stamp_are_not_taken_for_pixels_of_the_slide(tmp_path: Path) -> None:
+    features, _ = writers.numbers(3)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["feats"], file["coords"], file["augmented"] = features, [[0, 0], [224, 0], [0, 448]], np.zeros(3, bool)
+        file.attrs["extractor"] = "xiyuewang-ctranspath-7c998680"
+    bag = read_bag(tmp_path / "a.h5")
+    assert (bag.info.layout, bag.info.tile_px, bag.coords_px0) == ("stamp", 224, None)
+    assert bag.info.mpp == pytest.approx(256 / 224)
+    np.testing.assert_allclose(bag.coords_um, [[0, 0], [256, 0], [0, 512]])
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["coords"][1] = (300, 0)
+    bag = read_bag(tmp_path / "a.h5")
+    assert (bag.coords_px0, bag.coords_um, bag.info.mpp) == (None, None, None)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["feats"], file["coords"] = features, [[0, 0], [256, 0], [0, 512]]
+        file.attrs.update({"stamp_version": "2.0.0", "tile_size_um": 256.0})
+    assert read_bag(tmp_path / "b.h5").coords_px0 is None
+
+
+@pytest.mark.parametrize("kind", ["float8", "sparse", "quantized", "meta", "safetensors", "longdouble"])
+def test_numbers_that_numpy_or_torch_cannot_hold_are_refused_by_name(tmp_path: Path, kind: str) -> None:
+    values = torch.ones(4, 3)
+    path = tmp_path / "a.pt"
+    if kind == "safetensors":
+        path = tmp_path / "a.safetensors"
+        save_file({"features": values.to(torch.float8_e4m3fn)}, path)
+    elif kind == "longdouble":
+        path = tmp_path / "a.npy"
+        np.save(path, values.numpy().astype(np.longdouble))
+    elif kind == "quantized":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.save(torch.quantize_per_tensor(values, 0.1, 0, torch.qint8), path)
+    else:
+        made = {"float8": values.to(torch.float8_e4m3fn), "sparse": values.to_sparse(), "meta": values.to("meta")}
+        torch.save(made[kind], path)
+    with pytest.raises(BagError, match=r"a\.(pt|npy|safetensors)"):
+        read_bag(path)
+
+
+def test_any_byte_order_becomes_that_of_the_machine(tmp_path: Path) -> None:
+    features, _ = writers.numbers(4)
+    np.save(tmp_path / "a.npy", features.astype(">f4"))
+    bag = read_bag(tmp_path / "a.npy")
+    assert bag.features.dtype.isnative
+    np.testing.assert_array_equal(torch.from_numpy(bag.features).numpy(), features)
+
+
 def test_clam_attributes_give_the_tile_at_level_0(tmp_path: Path) -> None:
     features, coords = writers.numbers(5)
     path = writers.clam(tmp_path / "a.h5", features, coords)
@@ -85,6 +143,7 @@ def test_clam_attributes_give_the_tile_at_level_0(tmp_path: Path) -> None:
 
 def test_bare_arrays(tmp_path: Path) -> None:
     features, coords = writers.numbers(20)
+    coords = coords // 255 * 255
     found = {
         "torch": read_bag(writers.torch_tensor(tmp_path / "a.pt", features)),
         "torch-dict": read_bag(writers.torch_dict(tmp_path / "b.pt", features, "feats")),
@@ -98,6 +157,7 @@ def test_bare_arrays(tmp_path: Path) -> None:
         if layout in ("torchmil", "slideflow", "safetensors"):
             np.testing.assert_array_equal(bag.coords_px0, coords)
     assert found["slideflow"].info.mpp == pytest.approx(302 / 299)
+    assert found["slideflow"].info.tile_px0 == 255
     assert found["safetensors"].info.encoder == "uni2"
     np.testing.assert_array_equal(read_bag(writers.torch_numpy(tmp_path / "f.pt", features)).features, features)
 

@@ -97,7 +97,7 @@ def torchmil(root: Path, name: str, features: np.ndarray, coords: np.ndarray) ->
 def slideflow(root: Path, name: str, features: np.ndarray, coords: np.ndarray) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     torch.save(torch.from_numpy(features), root / f"{name}.pt")
-    np.savez(root / f"{name}.index.npz", coords)
+    np.savez(root / f"{name}.index.npz", coords + 255 // 2)  # the centers of tiles of 255 level-0 pixels
     (root / "bags_config.json").write_text(
         json.dumps({"extractor": {"class": "slideflow.ctranspath"}, "tile_px": 299, "tile_um": 302})
     )

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pams_mil.errors import BagError
 
 Array = npt.NDArray[Any]
+_PRECISIONS = tuple(np.dtype(name) for name in ("f2", "f4", "f8"))
 LONGEST_ROW = math.sqrt(float(np.finfo(np.float32).max))
 """The square of a longer row is beyond the largest float32, 3.4e38."""
 
@@ -93,7 +94,11 @@ class Bag:
 def check_shapes(bag: Bag) -> None:
     """Refuse arrays that cannot be a bag."""
     features = bag.features
-    if not isinstance(features, np.ndarray) or features.ndim != 2 or features.dtype.kind != "f":
+    if (
+        not isinstance(features, np.ndarray)
+        or features.ndim != 2
+        or features.dtype.newbyteorder("=") not in _PRECISIONS
+    ):
         raise BagError(
             "A bag's features must be a floating-point numpy array [n, d], "
             f"found {getattr(features, 'dtype', type(features).__name__)} {list(getattr(features, 'shape', []))}."

@@ -50,6 +50,8 @@ def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool 
         raise error if str(path) in message else BagError(f"{path} cannot be used: {message}") from error.__cause__
     except OSError as error:
         raise BagError(f"{path} cannot be read: {error}. It is torn, damaged or of another format.") from error
+    if not bag.features.dtype.isnative:  # torch takes no other byte order
+        bag = replace(bag, features=bag.features.astype(bag.features.dtype.newbyteorder("=")))
     if verify:
         check_values(bag, str(path))
     return bag if level0_mpp is None else _at_scale(bag, level0_mpp)

@@ -21,6 +21,7 @@ from pams_mil.errors import BagError, listing
 
 _SMALL = 1 << 28
 _MOST_COMPRESSED = 1032  # deflate cannot pack more densely
+_STAMP_1_UM, _STAMP_1_PX = 256.0, 224
 FEATURE_KEYS = ("features", "feats", "patch_embeddings")
 
 
@@ -114,13 +115,26 @@ def _read_foreign(
         attributes, features.shape
     )  # its file may list the tiles it was made from; it has no place itself
     coords = None if placed is None or whole else read_dataset(placed, path, mapped=reading.mapped)
-    in_microns = attributes.get("unit") == "um"
+    if "augmented" in names and not {"tile_size_um", "unit"} & set(attributes):
+        attributes, coords = _early_stamp(attributes, coords)
+    in_microns = attributes.get("unit") == "um" or "tile_size_um" in attributes
     return Bag(
         features=as_rows(read_dataset(features, path, mapped=reading.mapped)),
         coords_px0=None if in_microns else coords,
         coords_um=coords if in_microns else None,
         info=_info(attributes, layout=_layout(names, attributes) + whole),
     )
+
+
+def _early_stamp(attributes: dict[str, Any], coords: Array | None) -> tuple[dict[str, Any], Array | None]:
+    """What STAMP 1 did not write down: tiles of 256 microns, their places counted as if a tile were 224 pixels.
+
+    Marugoto, which wrote the same files before it, counted in whatever its tiles were: then the unit is not known.
+    """
+    if coords is None or (coords % _STAMP_1_PX).any():
+        return attributes, None
+    said = {"unit": "um", "tile_size_um": _STAMP_1_UM, "tile_size_px": _STAMP_1_PX}
+    return {**said, **attributes}, coords * (_STAMP_1_UM / _STAMP_1_PX)
 
 
 def _of_whole(attributes: dict[str, Any], shape: tuple[int, ...]) -> str:

@@ -57,7 +57,7 @@ def read_safetensors(path: Path, reading: Reading) -> Bag:
             features = file.get_tensor(key)
             coords = file.get_tensor("coords") if "coords" in keys else None
             said: dict[str, str] = file.metadata() or {}
-    except (SafetensorError, TypeError, ValueError, struct.error) as error:
+    except (SafetensorError, TypeError, ValueError, AttributeError, struct.error) as error:  # numpy has no float8
         raise BagError(
             f"{path} is not a readable safetensors file: {error}. Features must be float16, float32 or float64."
         ) from error
@@ -107,18 +107,24 @@ def _array(value: Any, path: Path) -> Array:
     import torch  # noqa: PLC0415
 
     if isinstance(value, torch.Tensor):
-        return _from_tensor(value)
+        return _from_tensor(value, path)
     if isinstance(value, np.ndarray):
         return value
     raise BagError(f"{path} holds a {type(value).__name__} where a tensor [n, d] was expected.")
 
 
-def _from_tensor(tensor: torch.Tensor) -> Array:
+def _from_tensor(tensor: torch.Tensor, path: Path) -> Array:
     import torch  # noqa: PLC0415
 
-    if tensor.dtype == torch.bfloat16:  # numpy has no bfloat16; float32 holds every value exactly
-        tensor = tensor.float()
-    array: Array = tensor.detach().contiguous().numpy()
+    try:
+        if tensor.dtype == torch.bfloat16:  # numpy has no bfloat16; float32 holds every value exactly
+            tensor = tensor.float()
+        array: Array = tensor.detach().contiguous().numpy()
+    except (TypeError, RuntimeError) as error:  # sparse, nested, quantized, float8, or without any values
+        raise BagError(
+            f"{path} holds a tensor that numpy cannot hold ({tensor.dtype}, {tensor.layout}): {first_line(error)}. "
+            "Save it again as a dense tensor of float16, bfloat16, float32 or float64."
+        ) from error
     return array
 
 
@@ -132,8 +138,9 @@ def _slideflow(path: Path) -> tuple[Array | None, BagInfo]:
                 coords = archive[archive.files[0]]
         except Exception as error:  # a damaged archive raises what zipfile, zlib and numpy's header parser raise
             raise BagError(f"{index} is not the archive of tile locations that slideflow writes: {error!r}.") from error
+    coords, side = (None, None) if coords is None else _corners(coords)
     if not config.is_file():
-        return coords, BagInfo(layout="slideflow" if coords is not None else "torch")
+        return coords, BagInfo(tile_px0=side, layout="slideflow" if index.is_file() else "torch")
     try:
         said = json.loads(config.read_text("utf-8"))
         tile_px, tile_um = said.get("tile_px"), said.get("tile_um")
@@ -142,8 +149,27 @@ def _slideflow(path: Path) -> tuple[Array | None, BagInfo]:
     except (ValueError, AttributeError) as error:
         raise BagError(f"{config} is not the JSON that slideflow writes: {error}.") from error
     mpp = tile_um / tile_px if isinstance(tile_um, (int, float)) and isinstance(tile_px, int) and tile_px else None
-    info = BagInfo(encoder=name, tile_px=tile_px if isinstance(tile_px, int) else None, mpp=mpp, layout="slideflow")
-    return coords, info
+    size = tile_px if isinstance(tile_px, int) else None
+    return coords, BagInfo(encoder=name, tile_px=size, tile_px0=side, mpp=mpp, layout="slideflow")
+
+
+def _corners(centers: Array) -> tuple[Array | None, float | None]:
+    """Corners and side of tiles in level-0 pixels, from the centers that slideflow stores; None where they stay open.
+
+    Tiles of side E lie on a grid from the slide's corner, centers at floor(E / 2) + k E. So E is what divides all
+    distances, if the centers then lie in the middle of their cells. Of overlapping tiles, and of tiles too few to tell,
+    the side is not known, and with it the corners.
+
+    >>> _corners(np.array([[150, 450], [450, 150], [1050, 150]]))[0].tolist(), _corners(np.array([[150, 450]]))
+    ([[0, 300], [300, 0], [900, 0]], (None, None))
+    """
+    if centers.ndim != 2 or centers.shape[1:] != (2,) or centers.dtype.kind not in "iu":
+        return None, None
+    places = centers.astype(np.int64)
+    side = int(np.gcd.reduce(np.abs(places - places[0]), axis=None))
+    if side < 2 or (places % side != side // 2).any():
+        return None, None
+    return places - side // 2, float(side)
 
 
 def _feature_key(keys: list[str], path: Path) -> str:
