@@ -272,3 +272,17 @@ def test_labels_written_as_numbers_get_their_names_from_nnmils_json(tmp_path: Pa
     (tmp_path / "dataset.json").write_text("{")
     with pytest.raises(ManifestError, match=r"dataset.json, which names the labels of dataset.csv, is not valid JSON"):
         Manifest.read(table)
+
+
+def test_a_manifest_with_a_column_named_by_hand_reads_back(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("slide_id,patient_id,label,grade,site\ns0,p0,old,N,x\ns1,p1,old,PB,y\n")
+    Manifest.read(tmp_path / "a.csv", columns={"label": "grade"}).write(tmp_path / "b.csv")
+    found = Manifest.read(tmp_path / "b.csv")
+    assert [(record.label, record.extra) for record in found] == [("N", {"site": "x"}), ("PB", {"site": "y"})]
+
+
+def test_test_slides_stay_test_however_the_table_spells_it(tmp_path: Path) -> None:
+    rows = ["s0,p0,N,training,0", "s1,p1,N,training,1", "s2,p2,N,training,2", "s3,p3,N,Testing,0"]
+    found = Manifest.read(nnmil(tmp_path, "slide_id,patient_id,label,split,fold", *rows), fold=0)
+    assert [record.split for record in found] == ["val", "train", "train", "test"]
+    assert "validates (1 slides)" in found.notes[0]

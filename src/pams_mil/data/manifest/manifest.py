@@ -153,7 +153,7 @@ class Manifest:
         shown = [name for name in _KNOWN if name in shown or name in ("slide_id", "patient_id", "label")]
         if self.patients_are_slides:
             shown.remove("patient_id")
-        extra = [name for name in _extra_columns(self.records) if name not in added]
+        extra = [name for name in _extra_columns(self.records) if name not in added and name not in _KNOWN]
         rows = (
             [
                 *(_cell(record, name) for name in shown),

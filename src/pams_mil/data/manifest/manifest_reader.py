@@ -17,7 +17,7 @@ from pathlib import Path
 from pams_mil import tables
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, Manifest, SlideRecord
 from pams_mil.data.manifest.nnmil import read_dataset
-from pams_mil.data.manifest.numbered_folds import take_fold
+from pams_mil.data.manifest.numbered_folds import split_name, take_fold
 from pams_mil.data.manifest.pathobench import Task, read_task
 from pams_mil.data.splits.clam_files import read_splits
 from pams_mil.errors import ManifestError, listing, nearest
@@ -31,8 +31,6 @@ ROLES: dict[str, tuple[str, ...]] = {
     "path": ("path",),
     "tags": ("tags",),
 }
-_SPLIT_NAMES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test",
-                "calibration": "calib"}  # fmt: skip
 _TAG_SEPARATORS = re.compile(r"[;,|]")
 
 
@@ -137,7 +135,7 @@ def _records(
     labels = table[roles["label"]] if "label" in roles else blank
     if task is not None and task.column == roles.get("label"):
         labels = [task.names.get(label, label) for label in labels]
-    split = [_split_name(cell) for cell in table[roles["split"]]] if "split" in roles else blank
+    split = [split_name(cell) for cell in table[roles["split"]]] if "split" in roles else blank
     paths = table[roles["path"]] if "path" in roles else _stamp_paths(slides, roles["slide_id"])
     slides = _stamp_ids(slides, roles["slide_id"])
     tags = [_tags(cell) for cell in table[roles["tags"]]] if "tags" in roles else [()] * count
@@ -154,19 +152,14 @@ def _named(labels: Mapping[str, str]) -> list[str]:
     return [f"{label} is {name}" for label, name in labels.items()]
 
 
-def _split_name(cell: str) -> str:
-    name = cell.strip().casefold()
-    return _SPLIT_NAMES.get(name, name)
-
-
 def _respelled(cells: Sequence[str]) -> list[str]:
     """A note on splits that were read as another spelling than the table's.
 
     >>> _respelled(["train", "Train", "train ", "validation"])
     ["Splits were read as: 'Train' as 'train' (1), 'train ' as 'train' (1), 'validation' as 'val' (1)."]
     """
-    changed = Counter(cell for cell in cells if cell != _split_name(cell) and _split_name(cell) in PARTS)
-    shown = ", ".join(f"{cell!r} as {_split_name(cell)!r} ({count})" for cell, count in changed.items())
+    changed = Counter(cell for cell in cells if cell != split_name(cell) and split_name(cell) in PARTS)
+    shown = ", ".join(f"{cell!r} as {split_name(cell)!r} ({count})" for cell, count in changed.items())
     return [f"Splits were read as: {shown}."] if shown else []
 
 

@@ -22,6 +22,8 @@ COLUMN = "fold"
 
 Parts = tuple[int | None, ...]
 _HELD = ("test", "calib")
+_SPLIT_NAMES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test",
+                "calibration": "calib"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,16 @@ class TakenFold:
     rows: Sequence[int]
     splits: Sequence[str]
     note: str
+
+
+def split_name(cell: str) -> str:
+    """A split as PAMS calls it, from however a table spells it.
+
+    >>> split_name("Testing "), split_name("dev"), split_name("held-out")
+    ('test', 'val', 'held-out')
+    """
+    name = cell.strip().casefold()
+    return _SPLIT_NAMES.get(name, name)
 
 
 def parts_of(columns: Mapping[str, Sequence[str]], where: str) -> Parts | None:
@@ -92,7 +104,7 @@ def take_fold(table: tables.Columns, fold: int, slide: str, split: str | None, p
     numbers = numbers_of(parts)
     if fold not in numbers:
         raise ManifestError(f"{path} has no fold {fold}; folds found: {listing(numbers)}.")
-    stated = [cell.strip().casefold() for cell in table[split]] if split is not None else [""] * len(parts)
+    stated = [split_name(cell) for cell in table[split]] if split is not None else [""] * len(parts)
     rows: Sequence[int] = range(len(parts))
     if split is not None and len(set(table[slide])) < len(parts):
         rows = [row for row in rows if parts[row] == fold]
@@ -100,15 +112,16 @@ def take_fold(table: tables.Columns, fold: int, slide: str, split: str | None, p
             f"Slides appear once per fold: the {len(rows)} rows of fold {fold} were read, with the splits they state."
         )
         return TakenFold(rows, [table[split][row] for row in rows], note)
-    held = sum(part == fold for part in parts)
     if any(name in _HELD for name in stated):
         splits = [
             name if name in _HELD else "" if part is None else "val" if part == fold else "train"
             for part, name in zip(parts, stated, strict=True)
         ]
+        held = splits.count("val")
         note = f"Fold {fold} of the table validates ({held} slides); its test slides stay test, the others train."
         return TakenFold(rows, splits, note)
     following = numbers[(numbers.index(fold) + 1) % len(numbers)]
+    held = parts.count(fold)
     note = f"Fold {fold} of the table tests ({held} slides), fold {following} validates, the others train."
     return TakenFold(rows, splits_of(parts, fold, str(path)), note)
 
