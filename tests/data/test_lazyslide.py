@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
-from pams_mil.data import Manifest, SlideRecord, read_bag
+from pams_mil.data import Manifest, Pack, SlideRecord, read_bag, write_pack
 from pams_mil.data.doctor import diagnose
 from pams_mil.errors import BagError, MissingExtraError
 from pams_mil.hierarchy import ClassHierarchy
@@ -161,3 +161,14 @@ def test_without_zarr_the_extra_is_named(store: Path, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zarr", None)
     with pytest.raises(MissingExtraError, match=r"pams-mil\[lazyslide\]"):
         read_bag(store)
+
+
+def test_a_pack_of_stores_follows_what_changes_inside_of_them(store: Path) -> None:
+    folder = store.parent
+    manifest = Manifest((SlideRecord("case-1", "p", "N"),))
+    packed = write_pack(folder / "p", manifest, folder)
+    assert packed.source_bytes == sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
+    features = zarr.open_group(str(store), mode="r+", use_consolidated=False)["tables"]["uni_tiles"]["X"]
+    features[...] = features[...] + 1
+    assert write_pack(folder / "p", manifest, folder).kept_shards == 0
+    assert np.array_equal(Pack(folder / "p").read("case-1").features, read_bag(store).features)

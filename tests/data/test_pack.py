@@ -190,3 +190,33 @@ def test_any_tool_opens_a_shard(tmp_path: Path) -> None:
     write_pack(tmp_path / "p", manifest, tmp_path / "h5_files")
     tensors = load_file(tmp_path / "p" / "shard-00000.safetensors")
     np.testing.assert_array_equal(tensors["s1.features"], read_bag(tmp_path / "h5_files" / "s1.h5").features)
+
+
+def test_one_damaged_shard_does_not_hide_the_slides_of_the_others(tmp_path: Path, monkeypatch) -> None:
+    manifest = feature_folder(tmp_path)
+    monkeypatch.setattr(pack_writer, "SHARD_BYTES", 1)
+    write_pack(tmp_path / "p", manifest, tmp_path / "h5_files")
+    torn = tmp_path / "p" / "shard-00002.safetensors"
+    torn.write_bytes(torn.read_bytes()[:-9])
+    pack = Pack(tmp_path / "p")
+    for number in (0, 1, 3, 4, 5):
+        np.testing.assert_array_equal(
+            pack.read(f"s{number}").features, read_bag(tmp_path / "h5_files" / f"s{number}.h5").features
+        )
+    assert "s1" in pack
+    for ask in (lambda: pack.read("s2"), lambda: len(pack), lambda: list(pack), lambda: "s2" in pack):
+        with pytest.raises(BagError, match="shard-00002"):
+            ask()
+
+
+def test_one_damaged_bag_does_not_stop_the_unpacking_of_the_others(tmp_path: Path) -> None:
+    manifest = feature_folder(tmp_path)
+    write_pack(tmp_path / "p", manifest, tmp_path / "h5_files")
+    shard = tmp_path / "p" / "shard-00000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[Pack(tmp_path / "p").entry("s1").features.offset + 5] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(BagError, match=r"1 of 6 slides(.|\n)*'s1' is damaged"):
+        unpack(tmp_path / "p", tmp_path / "u")
+    assert sorted(path.stem for path in (tmp_path / "u" / "h5_files").iterdir()) == ["s0", "s2", "s3", "s4", "s5"]
+    assert not (tmp_path / "u" / "paths.csv").exists()

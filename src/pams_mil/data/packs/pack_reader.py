@@ -33,7 +33,8 @@ def is_pack(path: Path | str) -> bool:
 class Pack:
     """A finished pack.
 
-    Sizes and headers are checked when it is first used, the bytes of a bag when it is read with `verify`.
+    Sizes and headers are checked when it is first used, the bytes of a bag when it is read with `verify`. Slides of
+    sound shards can be read although another shard is damaged; only who asks for all slides is refused then.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -44,13 +45,13 @@ class Pack:
             )
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._whole())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._whole())
 
     def __contains__(self, slide_id: object) -> bool:
-        return slide_id in self._places
+        return slide_id in self._places or slide_id in self._whole()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path}
@@ -77,6 +78,7 @@ class Pack:
         try:
             return self._places[slide_id]
         except KeyError:
+            self._whole()  # a damaged shard may have held it
             hint = nearest(slide_id, list(self._places)[:5000])
             raise MissingBagError(
                 f"Slide {slide_id!r} is not in the pack {self.path}.{hint} Pack the cohort again if slides were added."
@@ -87,18 +89,34 @@ class Pack:
         index = self.path / INDEX
         return decode_index(index.read_text("utf-8", errors="replace"), index)
 
-    @cached_property
+    def _whole(self) -> dict[str, tuple[Path, PackEntry]]:
+        """Where all slides are, unless a shard cannot be read: nobody knows which slides it held."""
+        if self._shards[1]:
+            raise BagError("\n".join(self._shards[1]))
+        return self._places
+
+    @property
     def _places(self) -> dict[str, tuple[Path, PackEntry]]:
+        return self._shards[0]
+
+    @cached_property
+    def _shards(self) -> tuple[dict[str, tuple[Path, PackEntry]], list[str]]:
+        """Where the slides of sound shards are, and what is wrong with the other shards."""
         old = self._index["version"] == 1
         places: dict[str, tuple[Path, PackEntry]] = {}
+        damaged: list[str] = []
         for name, size, checksum in self._index["segments" if old else "shards"]:
             path = self.path / name
-            shard = read_segment(path) if old else read_shard(path)
-            if shard.checksum != checksum or path.stat().st_size != size:
-                raise BagError(f"{path} is not the shard that {self.path / INDEX} was written for. Pack again.")
+            try:
+                shard = read_segment(path) if old else read_shard(path)
+                if shard.checksum != checksum or path.stat().st_size != size:
+                    raise BagError(f"{path} is not the shard that {self.path / INDEX} was written for. Pack again.")
+            except BagError as error:
+                damaged.append(str(error))
+                continue
             for entry in shard.entries:
                 places[entry.slide_id] = (path, entry)
-        return places
+        return places, damaged
 
     def _checksum(self, arrays: list[Any]) -> int:
         return (pack_v1.checksum_of if self._index["version"] == 1 else checksum_of)(arrays)

@@ -23,6 +23,7 @@ from pams_mil import atomic
 from pams_mil.data.bags.bag import Array, Bag, BagInfo, all_finite
 from pams_mil.data.bags.filenames import file_names
 from pams_mil.data.bags.layouts import read_bag
+from pams_mil.data.bags.layouts.lazyslide import store_of
 from pams_mil.data.bags.locate import FeatureFolder
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.data.packs.pack_format import INDEX, VERSION, BagNote, encode_index, encode_notes, read_shard
@@ -122,15 +123,22 @@ def _sources(manifest: Manifest, features: Path | str, dtype: str) -> list[PackS
         except BagError as error:
             failures.append(str(error))
             continue
-        stat = path.stat()
-        told = f"{dtype}:{path.absolute()}:{stat.st_size}:{stat.st_mtime_ns}".encode("utf-8", "surrogatepass")
-        sources.append(PackSource(record.slide_id, path, stat.st_size, zlib.crc32(told)))
+        size, changed = _size_and_time(path)
+        told = f"{dtype}:{path.absolute()}:{size}:{changed}".encode("utf-8", "surrogatepass")
+        sources.append(PackSource(record.slide_id, path, size, zlib.crc32(told)))
     if failures:
         shown = "".join(f"\n- {failure}" for failure in failures[:8])
         raise BagError(f"{len(failures)} of {len(manifest)} slides cannot be packed:{shown}\nNothing was written.")
     if not sources:
         raise ManifestError(f"{manifest.where} has no slides to pack.")
     return sources
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    """Bytes and last change of a feature file, or of all files of a store, whose folder does not tell either."""
+    store = store_of(path)
+    stats = [file.stat() for file in store.rglob("*") if file.is_file()] if store is not None else [path.stat()]
+    return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
 
 
 def _plan(sources: Sequence[PackSource]) -> dict[str, list[PackSource]]:

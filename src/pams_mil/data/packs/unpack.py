@@ -9,7 +9,7 @@ from pams_mil import atomic
 from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.data.bags.filenames import file_names
 from pams_mil.data.packs.pack_reader import Pack
-from pams_mil.errors import ParameterError, listing
+from pams_mil.errors import BagError, ParameterError, listing
 
 LAYOUTS = {"clam": ("h5_files", ".h5")}
 
@@ -19,17 +19,27 @@ def unpack(
 ) -> int:
     """Write every bag of a pack as a feature file; returns how many.
 
-    `paths.csv`, written last, says which file holds which slide, for ids that cannot be file names.
+    `paths.csv`, written last, says which file holds which slide, for ids that cannot be file names. Damaged bags are
+    refused by name once all others are written; then there is no `paths.csv`.
     """
     if layout not in LAYOUTS:
         raise ParameterError(f"layout must be one of {listing(LAYOUTS)}, found {layout!r}.")
     opened, out = Pack(pack), Path(out)
     folder, suffix = LAYOUTS[layout]
     names = file_names(opened)
+    damaged: list[str] = []
     for number, slide_id in enumerate(opened, 1):
-        write_bag(out / folder / f"{names[slide_id]}{suffix}", opened.read(slide_id))
+        try:
+            bag = opened.read(slide_id)
+        except BagError as error:
+            damaged.append(str(error))
+            continue
+        write_bag(out / folder / f"{names[slide_id]}{suffix}", bag)
         if progress is not None:
             progress(number, len(opened))
+    if damaged:
+        shown = "".join(f"\n- {message}" for message in damaged[:8])
+        raise BagError(f"{len(damaged)} of {len(opened)} slides could not be unpacked, the others were:{shown}")
     rows = ([slide_id, f"{folder}/{name}{suffix}"] for slide_id, name in names.items())
     atomic.write_csv(out / "paths.csv", ["slide_id", "path"], rows)
     return len(opened)
