@@ -200,3 +200,21 @@ def test_slide_vectors_are_told_from_tiny_bags(tmp_path: Path) -> None:
     assert "--model linear" in found["slide vectors"].message
     assert not found["slide vectors"].error
     assert "tiny bag" not in found
+
+
+def test_a_copy_that_no_split_uses_is_no_leak(tmp_path: Path) -> None:
+    features, coords = writers.numbers(20)
+    for name in ("a", "b"):
+        writers.clam(tmp_path / f"{name}.h5", features, coords)
+    records = (SlideRecord("a", "p", "N", "train"), SlideRecord("b", "p", "N"))
+    found = diagnose(Manifest(records), TREE, features=tmp_path)
+    (problem,) = (problem for problem in found.problems if problem.kind == "duplicate features")
+    assert not problem.error
+    assert "different splits" not in problem.message
+
+
+def test_the_median_of_two_bags_lies_between_them(tmp_path: Path) -> None:
+    for name, rows in (("a", 10), ("b", 20)):
+        writers.clam(tmp_path / f"{name}.h5", *writers.numbers(rows, seed=rows))
+    records = tuple(SlideRecord(name, name, "N") for name in "ab")
+    assert diagnose(Manifest(records), TREE, features=tmp_path).bag_summary()["median"] == 15

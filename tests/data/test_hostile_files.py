@@ -165,3 +165,12 @@ def test_a_damaged_index_of_slideflow_is_named(tmp_path: Path) -> None:
     (tmp_path / "s.index.npz").write_bytes(b"PK\x03\x04torn")
     with pytest.raises(BagError, match=r"s\.index\.npz is not the archive of tile locations"):
         read_bag(tmp_path / "s.pt")
+
+
+def test_a_path_that_no_file_can_have_is_one_missing_bag(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["features"] = ROWS
+    records = (SlideRecord("a", "p", "N"), SlideRecord("b", "q", "N", path="x" * 5000))
+    found = diagnose(Manifest(records), TREE, features=tmp_path)
+    assert [problem.slides for problem in found.problems if problem.kind == "missing bag"] == [("b",)]
+    assert len(found.bags) == 1

@@ -157,3 +157,11 @@ def test_cric_is_split_by_block_and_as_evenly_as_scikit_learn(cric: Path) -> Non
             parts[test] = number
         peers.append(_slide_imbalance(parts, targets, 5))
     assert ours <= np.median(peers)
+
+
+def test_a_calibration_part_that_some_folds_lack_is_counted_in_all(tmp_path: Path) -> None:
+    manifest = Manifest(tuple(SlideRecord(f"s{i}", f"p{i}", "N") for i in range(4)))
+    folds = (("train", "calib", "val", "test"), ("train", "train", "test", "val"))
+    for order in (folds, folds[::-1]):
+        written = write_split(tmp_path / order[0][1], manifest, TREE, Split(order), is_folds=True)
+        assert [counts["calib"]["N"] for counts in written.counts] == [names.count("calib") for names in order]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from pams_mil.data.bags.bag import BagInfo
@@ -102,7 +103,7 @@ class Diagnosis:
             "encoders": dict(Counter(facts.info.encoder or "not stated" for facts in self.bags)),
             "instances": sum(sizes),
             "smallest": sizes[0] if sizes else 0,
-            "median": sizes[len(sizes) // 2] if sizes else 0,
+            "median": round(median(sizes)) if sizes else 0,
             "largest": sizes[-1] if sizes else 0,
         }
 
@@ -200,7 +201,7 @@ def _duplicates(bags: Iterable[BagFacts]) -> Iterator[Problem]:
         if len(records) < 2:
             continue
         ids = tuple(record.slide_id for record in records)
-        leak = len({record.split for record in records}) > 1
+        leak = len({record.split for record in records if record.split}) > 1
         patients = {record.patient_id for record in records}
         where = " in different splits" if leak else ""
         message = f"{len(ids)} slides of {len(patients)} patients have equal features{where}: {listing(ids)}."

@@ -55,7 +55,7 @@ class FeatureFolder:
         bases = [self.folder] if self.manifest_folder is None else [self.folder, self.manifest_folder]
         for base in bases:
             path = base / record.path
-            if not path.is_file() and store_of(path) is None:
+            if not _is_there(path):
                 continue
             if not any(_lies_in(path, place) for place in bases):
                 raise BagError(
@@ -80,6 +80,14 @@ class FeatureFolder:
             for name in {path.name[: -len(path.suffix)], relative.as_posix()}:
                 files.setdefault(name, []).append(path)
         return files
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a feature file or store lies at a path; what no file can be called, or nobody may look at, is not."""
+    try:
+        return path.is_file() or store_of(path) is not None
+    except OSError:
+        return False
 
 
 def _lies_in(path: Path, folder: Path) -> bool:

@@ -36,7 +36,9 @@ def write_split(
     """Write the split manifest last, so that a folder which has one is complete."""
     out = Path(out)
     lines = list(manifest.notes)
-    counts = tuple(_counts(manifest, hierarchy, names) for names in split.folds)
+    # a small share of calibration patients may come to none in some folds: all are counted alike
+    present = [part for part in PARTS if part != "calib" or any(part in names for names in split.folds)]
+    counts = tuple(_counts(manifest, hierarchy, names, present) for names in split.folds)
     patients = _patients(manifest, hierarchy)
     for number, names in enumerate(split.folds):
         write_splits(out / f"splits_{number}.csv", manifest, names)
@@ -100,8 +102,9 @@ def _without_folds(manifest: Manifest) -> tuple[SlideRecord, ...]:
     )
 
 
-def _counts(manifest: Manifest, hierarchy: ClassHierarchy, splits: Sequence[str]) -> dict[str, dict[str, int]]:
+def _counts(
+    manifest: Manifest, hierarchy: ClassHierarchy, splits: Sequence[str], present: Sequence[str]
+) -> dict[str, dict[str, int]]:
     names = hierarchy.names()
-    present = [part for part in PARTS if part != "calib" or part in splits]
     found = Counter(zip(splits, manifest.targets(hierarchy).tolist(), strict=True))
     return {split: {name: found[split, target] for target, name in enumerate(names)} for split in present}
