@@ -232,3 +232,13 @@ def test_the_scene_knows_where_its_lesion_is():
     scene = small_scene()
     share = scene.lesion_share(np.array([[300.0, 350.0], [600.0, 600.0]]), 20.0)
     assert share.tolist() == [1.0, 0.0]
+
+
+def test_a_list_of_failures_that_someone_spoiled_is_written_anew(slides, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (slides / "torn.tiff").write_bytes(b"II*\0")
+    for spoiled in ("slide,comment\na,b\nc,d\n", "a,b\n1,2,3\n1,2\n"):
+        (out / "failures.csv").write_text(spoiled)
+        assert list(run([slides], out).failed) == ["torn"]
+        assert list(failures(out)) == ["torn"]

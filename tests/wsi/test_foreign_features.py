@@ -111,6 +111,17 @@ def test_one_bad_slide_does_not_stop_the_others(home, tmp_path):
     assert (tmp_path / "h" / "s1" / "slide.html").exists()
 
 
+def test_one_bad_slide_does_not_stop_the_prediction_of_the_others(home, tmp_path):
+    assert train(home, tmp_path / "run", "data.mpp=4", "data.tile_px=16").exit_code == 0
+    (tmp_path / "torn.tiff").write_bytes(b"II*\0")
+    slides = (tmp_path / "torn.tiff", home / "slides" / "s1.tiff")
+    done = pams("predict", tmp_path / "run", *slides, "--encoder", ENCODER, "--out", tmp_path / "p")
+    assert done.exit_code == 1, done.output
+    assert "torn.tiff cannot be read" in done.stderr
+    rows = (tmp_path / "p" / "predictions.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == ["s1"]
+
+
 def test_contradictions_are_refused(home, tmp_path):
     with pytest.raises(ConfigError, match=r"data says encoder = 'uni', which contradicts the files: encoder = 'conch'"):
         complete_origin({"encoder": "conch"}, {"encoder": "uni"}, where="data", whose="the files")

@@ -84,3 +84,10 @@ def test_pictures_are_written(tmp_path):
     write_png(tmp_path / "a.png", np.zeros((4, 5, 3), np.uint8))
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size == (5, 4)
+
+
+def test_tiles_beyond_the_left_or_upper_edge_are_cut_there():
+    tiles = Heatmap(np.array([[-4, 0], [0, -12], [24, 24]]), 8.0)
+    picture = paint(tiles, np.array([1.0, 2.0, 3.0]), 8, 8, scale=4.0)
+    assert picture[:2, 0].tolist() == [1.0, 1.0]
+    assert np.isfinite(picture).sum() == 2 + 4

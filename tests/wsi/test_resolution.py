@@ -10,7 +10,7 @@ from tests.wsi.scenes import write
 from pams_mil.errors import ParameterError, SlideError, TableError
 from pams_mil.wsi.resolution import ScaleError, check_mpp, resolve
 from pams_mil.wsi.slide import Slide
-from pams_mil.wsi.slide_sources import read_mpp_table
+from pams_mil.wsi.slide_sources import find_slides, read_mpp_table
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,18 @@ def test_a_table_gives_scales_by_slide(tmp_path):
     table.write_text("slide,size\na,0\n")
     with pytest.raises(TableError, match="expected 'slide' and 'mpp'"):
         read_mpp_table(table)
+
+
+def test_a_table_that_gives_a_slide_two_resolutions_is_refused(tmp_path):
+    table = tmp_path / "mpp.csv"
+    table.write_text("slide,mpp\na,0.25\nb,0.5\na,0.5\n")
+    with pytest.raises(TableError, match=r"'a' two resolutions, 0\.25 and 0\.5"):
+        read_mpp_table(table)
+    (tmp_path / "a.svs").touch()
+    with pytest.raises(ParameterError, match=r"'a' as '0\.25', '0\.5'"):
+        find_slides([tmp_path / "a.svs"], mpp_table={"a": 0.5, "a.svs": 0.25})
+
+
+def test_a_table_without_rows_names_no_resolutions(tmp_path):
+    (tmp_path / "mpp.csv").write_text("slide,mpp\n")
+    assert read_mpp_table(tmp_path / "mpp.csv") == {}

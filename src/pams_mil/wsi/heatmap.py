@@ -55,6 +55,7 @@ def paint(tiles: Heatmap, values: Values, height: int, width: int, scale: float)
     picture = np.full((height, width), np.nan, np.float32)
     starts = np.rint(tiles.coords_px0 / scale).astype(np.int64)
     stops = np.maximum(np.rint((tiles.coords_px0 + tiles.tile_px0) / scale).astype(np.int64), starts + 1)
+    starts, stops = np.maximum(starts, 0), np.maximum(stops, 0)  # a negative index would count from the other edge
     for (left, top), (right, bottom), value in zip(starts.tolist(), stops.tolist(), values.tolist(), strict=True):
         picture[top:bottom, left:right] = value
     return picture

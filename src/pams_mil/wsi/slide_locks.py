@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pams_mil import atomic
+from pams_mil.errors import TableError
 from pams_mil.tables import read_table
 
 _FOLDER = ".claims"
@@ -57,6 +58,9 @@ class Claims:
 def _earlier(path: Path) -> dict[str, tuple[str, str, str]]:
     if not path.is_file() or path.read_bytes().count(b"\n") < 2:
         return {}
-    columns = read_table(path)
-    cells = zip(*(columns[name] for name in _FAILURE_COLUMNS), strict=True)
+    try:
+        columns = read_table(path)
+        cells = zip(*(columns[name] for name in _FAILURE_COLUMNS), strict=True)
+    except (TableError, KeyError):  # edited or torn by someone else: no reason to lose what this run has found
+        return {}
     return {slide: (file, reason, message) for slide, file, reason, message in cells}

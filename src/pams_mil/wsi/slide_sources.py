@@ -49,7 +49,10 @@ def find_slides(
     sources = []
     for slide_id, path in gather(_expanded(paths)):
         named = [known.pop(name, None) for name in dict.fromkeys((path.name, path.stem, slide_id))]
-        certain = next((mpp for mpp in named if mpp is not None), None)
+        stated = {mpp for mpp in named if mpp is not None}
+        if len(stated) > 1:
+            raise ParameterError(f"The table of resolutions gives the slide {slide_id!r} as {listing(sorted(stated))}.")
+        certain = next(iter(stated), None)
         sources.append(SlideSource(slide_id, path, certain or mpp_of_slide, certain is not None))
     if known:
         raise ParameterError(f"The table of resolutions names slides that were not given: {listing(known)}.")
@@ -60,17 +63,19 @@ def find_slides(
 def read_mpp_table(path: Path) -> dict[str, float]:
     """Resolutions by slide from a table with columns `slide` (or `wsi`) and `mpp`."""
     columns = read_table(path)
-    names = columns.get("slide") or columns.get("wsi") or columns.get("slide_id")
+    names = next((columns[name] for name in ("slide", "wsi", "slide_id") if name in columns), None)
     if names is None or "mpp" not in columns:
         raise TableError(f"{path} has the columns {listing(columns)}; expected 'slide' and 'mpp'.")
     found: dict[str, float] = {}
     for name, text in zip(names, columns["mpp"], strict=True):
         try:
-            found[str(name)] = check_mpp(float(text), f"the mpp of {name!r} in {path}")
+            mpp = check_mpp(float(text), f"the mpp of {name!r} in {path}")
         except ValueError as error:
             if isinstance(error, ParameterError):
                 raise
             raise TableError(f"{path} gives {text!r} as the mpp of {name!r}; expected a number.") from error
+        if found.setdefault(name, mpp) != mpp:
+            raise TableError(f"{path} gives {name!r} two resolutions, {found[name]:g} and {mpp:g} microns per pixel.")
     return found
 
 

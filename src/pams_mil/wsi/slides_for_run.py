@@ -62,7 +62,8 @@ def bags_for_run(
     """Bags of these slides below `out`, made as `made` says: encoder, mpp and tile_px of the training features.
 
     `encoder` names the encoder where the stored name does not lead to its file (`onnx:FILE`, your own class), or
-    where there is none because the training features' files did not say.
+    where there is none because the training features' files did not say. A slide that cannot be read is announced and
+    stays in the table without a bag, so that whoever reads on misses it; it is an error if none can be read.
     """
     known = {**made, "encoder": made.get("encoder") or encoder}
     missing = [name for name in STATED if known.get(name) is None]
@@ -78,8 +79,11 @@ def bags_for_run(
         raise ConfigError(f"The run was trained on features of {made['encoder']}, not of {network.name}.")
     settings = TileSettings(mpp=float(made["mpp"]), tile_px=int(made["tile_px"]))
     outcome = extract(sources, out, network, settings)
-    if outcome.failed:
+    if len(outcome.failed) == len(sources) and sources:
         raise SlideError("; ".join(message for _, _, message in outcome.failed.values()))
+    if announce is not None:
+        for _, _, message in outcome.failed.values():
+            announce(message)
     manifest = out / "slides.csv"
     atomic.write_csv(manifest, ["slide_id"], [[source.slide_id] for source in sources])
     return ReadyBags(manifest, out / BAG_FOLDER)

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pams_mil.errors import SlideError
 from pams_mil.wsi.readers.ome_tiff import ome_mpp
 from pams_mil.wsi.readers.slide_reader import Pixels, first_stated, number, pyramid
 
-
 _PLAIN_COLORS = ("RGB", "MINISBLACK")
-_DECODED_COLORS = ("OJPEG", "JPEG", "JPEG_99", "ALT_JPEG", "JPEG_LOSSY", "APERIO_JP2000_YCBC", "JPEG2000", "WEBP")
-"""Compressions that turn YCbCr into RGB when they are decoded."""
+_DECODED_COLORS = ("OJPEG", "JPEG", "JPEG_99", "ALT_JPEG", "JPEG_LOSSY", "WEBP")
+"""Compressions whose decoders turn YCbCr into RGB; those of JPEG 2000 leave it as it is."""
 
 
 class TiffSlideReader:
@@ -58,9 +58,7 @@ class TiffSlideReader:
         self._slide.close()
 
 
-def as_rgb(
-    region: np.ndarray[tuple[int, ...], np.dtype[np.generic]], width: int, height: int, *, alpha: str = ""
-) -> Pixels:
+def as_rgb(region: npt.NDArray[Any], width: int, height: int, *, alpha: str = "") -> Pixels:
     """Eight-bit RGB [height, width, 3] of what a TIFF holds: gray, RGB or RGBA on white, nothing else.
 
     `alpha` says what the fourth channel is, in TIFF's words: UNASSALPHA, ASSOCALPHA (colors are multiplied by it
