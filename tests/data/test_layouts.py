@@ -247,6 +247,26 @@ def test_big_endian_and_gzip_are_left_to_hdf5(tmp_path: Path) -> None:
     np.testing.assert_array_equal(bag.coords_px0, coords)
 
 
+@pytest.mark.parametrize("chunks", [None, (32, 8)])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_types_that_numpy_does_not_have_are_left_to_hdf5(tmp_path: Path, chunks, mapped: bool) -> None:
+    features, coords = writers.numbers(3000, 8)
+    kind = h5py.h5t.IEEE_F32LE.copy()  # bfloat16, as some tools define it
+    kind.set_fields(15, 7, 8, 0, 7)
+    kind.set_size(2)
+    kind.set_ebias(127)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        if chunks is not None:
+            plan.set_chunk(chunks)
+        stored = h5py.h5d.create(file.id, b"features", kind, h5py.h5s.create_simple(features.shape), plan)
+        stored.write(h5py.h5s.ALL, h5py.h5s.ALL, features)
+        file["coords"] = coords
+        file["behind"] = np.zeros(100_000)  # what would be read instead
+    bag = read_bag(tmp_path / "a.h5", mapped=mapped)
+    np.testing.assert_allclose(bag.features, features, rtol=0.01)
+
+
 def test_chunks_never_written_hold_the_fill_value(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         dataset = file.create_dataset("features", shape=(20_000, 4), chunks=(8, 4), dtype="f4", fillvalue=7)

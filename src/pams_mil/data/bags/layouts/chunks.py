@@ -41,21 +41,26 @@ def read_dataset(dataset: h5py.Dataset, path: Path, *, mapped: bool = False) -> 
 def _plain_runs(dataset: h5py.Dataset) -> list[tuple[int, int, int]] | None:
     """(first row, rows, byte offset) of stretches that lie together in the file, or None if not plain."""
     chunks, shape = dataset.chunks, dataset.shape
-    whole = dataset.id.get_offset()
-    if whole is not None and len(shape) == 2 and dataset.dtype.kind in "fiu" and dataset.file.userblock_size == 0:
-        return [(0, shape[0], whole)]
     plain = (
-        chunks is not None
-        and len(shape) == 2
-        and chunks[1] == shape[1]
-        and dataset.id.get_create_plist().get_nfilters() == 0
+        len(shape) == 2
         and dataset.dtype.kind in "fiu"
-        and shape[0] >= _FEWEST_CHUNKS * chunks[0]
-        and dataset.nbytes >= _FEWEST_BYTES
-        and hasattr(dataset.id, "chunk_iter")
+        and dataset.id.get_type() == h5py.h5t.py_create(dataset.dtype)  # HDF5 has types that numpy reads as wider ones
         and dataset.file.userblock_size == 0  # HDF5 versions differ in whether offsets count it
     )
     if not plain:
+        return None
+    whole = dataset.id.get_offset()
+    if whole is not None:
+        return [(0, shape[0], whole)]
+    worthwhile = (
+        chunks is not None
+        and chunks[1] == shape[1]
+        and dataset.id.get_create_plist().get_nfilters() == 0
+        and shape[0] >= _FEWEST_CHUNKS * chunks[0]
+        and dataset.nbytes >= _FEWEST_BYTES
+        and hasattr(dataset.id, "chunk_iter")
+    )
+    if not worthwhile:
         return None
     places: list[tuple[int, int]] = []
 
