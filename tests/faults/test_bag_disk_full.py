@@ -31,6 +31,36 @@ for limit in (1, 900, 4_000, 90_000):
 """
 
 
+RECORDED = """
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from pams_mil.data import Bag
+from pams_mil.errors import OutputError
+from pams_mil.wsi.bag_record import CellCounts, ExtractionRecord, write_extracted
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+out, bag = Path(sys.argv[1]), Bag(np.ones((900, 64), np.float32))
+counts = CellCounts(1, 1, 0, 0)
+made = ExtractionRecord("a.svs", "0", (9, 9), "openslide", 0.5, "metadata", "uni", "", 0.1, 0.1, 0.1, counts)
+write_extracted(out / "s.h5", bag, made)
+size = (out / "s.h5").stat().st_size
+for limit in (1, size // 2, size - 3000, size - 1):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        write_extracted(out / "t.h5", bag, made)
+    except OutputError as error:
+        sys.stdout.write(f"{'leaves no room' in str(error) and 't.h5' in str(error)}\\n")
+"""
+
+
+def test_a_full_disk_while_an_extracted_bag_is_written(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RECORDED, str(tmp_path)], capture_output=True, text=True, timeout=600, check=True
+    )
+    assert done.stdout.split() == ["True"] * 4
+    assert [path.name for path in tmp_path.iterdir()] == ["s.h5"]
+
+
 @pytest.mark.parametrize("earlier", [False, True])
 def test_full_disk(tmp_path: Path, earlier: bool) -> None:
     features, coords = writers.numbers(30)

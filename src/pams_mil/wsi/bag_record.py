@@ -9,7 +9,6 @@ from typing import Any
 
 import h5py
 
-from pams_mil import atomic
 from pams_mil.data.bags.bag import Bag
 from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.digests import text_digest
@@ -53,10 +52,7 @@ class ExtractionRecord:
 def write_extracted(path: Path, bag: Bag, record: ExtractionRecord) -> None:
     """Write a bag and its record as one file, atomically."""
     text = json.dumps(record.to_json(), sort_keys=True)
-    with atomic.replacing(path, verify=lambda part: _verify(part, text)) as part:
-        write_bag(part, bag)
-        with h5py.File(part, "r+") as file:
-            file.attrs[ATTRIBUTE] = json.dumps({"digest": text_digest(text), "record": text})
+    write_bag(path, bag, attributes={ATTRIBUTE: json.dumps({"digest": text_digest(text), "record": text})})
 
 
 def read_record(path: Path) -> ExtractionRecord | None:
@@ -75,9 +71,3 @@ def read_record(path: Path) -> ExtractionRecord | None:
             return ExtractionRecord(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BagError(f"{path} is damaged: {error}. Remove it and extract the slide again.") from error
-
-
-def _verify(part: Path, text: str) -> None:
-    record = read_record(part)
-    if record is None or json.dumps(record.to_json(), sort_keys=True) != text:
-        raise BagError(f"{part} does not hold the record that was written to it; is the disk failing?")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,27 @@ DATASET_MARK = "pams_digest"
 _CHUNK_BYTES = 1 << 18
 
 
-def write_bag(path: Path | str, bag: Bag) -> str:
+def write_bag(path: Path | str, bag: Bag, *, attributes: Mapping[str, str] | None = None) -> str:
     """Write a bag atomically, verified by reading it back; returns its digest.
 
-    Features that no model can compute with are refused, so that no file on disk holds any.
+    Features that no model can compute with are refused, so that no file on disk holds any. `attributes` are written
+    on the file beside our own.
     """
-    path = Path(path)
+    path, further = Path(path), dict(attributes or {})
     check_values(bag, str(path))
     digest = bag.digest
 
     def verify(part: Path) -> None:
         with h5py.File(part, "r", locking=False) as file:
             read_marked(file, part)
+            if any(file.attrs[name] != value for name, value in further.items()):
+                raise damaged(part, "an attribute is not what was written")
 
     # HDF5 can crash the process when a disk is full, so it writes to memory and plain code writes to disk.
     memory = io.BytesIO()
     with h5py.File(memory, "w", libver="v108") as file:
         _fill(file, bag, digest)
+        file.attrs.update(further)
     with atomic.replacing(path, verify=verify) as part, part.open("wb") as out:
         out.write(memory.getbuffer())
     return digest
