@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pams_mil.cohorts.made_cohort import BACKGROUND, MadeSlide, grid_coords, patient_names
-from pams_mil.data.bags.bag import Array, Bag, BagInfo
-from pams_mil.data.manifest.manifest import SPLITS, SlideRecord
+from pams_mil.cohorts.made_cohort import MadeSlide, made_slide, patient_names
+from pams_mil.data.bags.bag import Array, BagInfo
+from pams_mil.data.manifest.manifest import SPLITS
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.seeding import numpy_generator
@@ -23,6 +23,7 @@ CLASSES = 7
 TILE_PX = 8
 _SHARE = {"train": 0.6, "val": 0.15, "test": 0.25}  # of the images of every digit
 _BACKGROUND_DIGITS = (7, 8, 9)
+_INFO = BagInfo(encoder="digit-pixels", tile_px=TILE_PX, tile_px0=float(TILE_PX), layout="pams")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ class Digits:
             targets = generator.permutation(np.arange(count) % CLASSES)
             for number in range(count):
                 chosen = self._choose(int(targets[number]), hierarchy, pools[split], generator)
-                yield self._slide(split, number, patients[number], images[chosen], digits[chosen], hierarchy, generator)
+                noisy = images[chosen] + self.noise * generator.standard_normal(images[chosen].shape)
+                ids = (f"{split}_{number:04d}", patients[number], split)
+                yield made_slide(ids, noisy, digits[chosen], hierarchy.names(), _INFO)
 
     def _choose(
         self, target: int, hierarchy: ClassHierarchy, pool: dict[int, Array], generator: np.random.Generator
@@ -89,31 +92,6 @@ class Digits:
         background = np.concatenate([pool[digit] for digit in _BACKGROUND_DIGITS])
         chosen.append(generator.choice(background, size - sum(map(len, chosen))))
         return generator.permutation(np.concatenate(chosen))
-
-    def _slide(
-        self,
-        split: str,
-        number: int,
-        patient: str,
-        images: Array,
-        digits: Array,
-        hierarchy: ClassHierarchy,
-        generator: np.random.Generator,
-    ) -> MadeSlide:
-        names = hierarchy.names()
-        noisy = images + self.noise * generator.standard_normal(images.shape)
-        present = sorted({int(digit) for digit in digits if digit < CLASSES})
-        record = SlideRecord(
-            slide_id=f"{split}_{number:04d}",
-            patient_id=patient,
-            label=names[present[-1]],
-            split=split,
-            tags=("mixed",) if len(present) > 1 else (),
-        )
-        info = BagInfo(encoder="digit-pixels", tile_px=TILE_PX, tile_px0=float(TILE_PX), layout="pams")
-        bag = Bag(noisy.astype(np.float32), grid_coords(len(images), TILE_PX), info)
-        truth = tuple(names[digit] if digit < CLASSES else BACKGROUND for digit in digits.tolist())
-        return MadeSlide(record, bag, truth)
 
 
 def image_pools(digits: Array, seed: int) -> dict[str, dict[int, Array]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pams_mil import atomic
-from pams_mil.data.bags.bag import Array, Bag
+from pams_mil.data.bags.bag import Array, Bag, BagInfo
 from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.data.bags.filenames import file_names
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
@@ -53,6 +53,26 @@ def write_cohort(
     manifest = Manifest(tuple(records), source=out / "manifest.csv")
     manifest.write(out / "manifest.csv")
     return manifest
+
+
+def made_slide(
+    record_ids: tuple[str, str, str],
+    features: Array,
+    kinds: Array,
+    names: Sequence[str],
+    info: BagInfo,
+) -> MadeSlide:
+    """A slide from features [n, d] and what every instance shows: a class index, or len(names) and above: background.
+
+    Its label is the most urgent class that it shows; `record_ids` are slide, patient and split.
+    """
+    slide_id, patient, split = record_ids
+    present = sorted({int(kind) for kind in kinds if kind < len(names)})
+    tags = ("mixed",) if len(present) > 1 else ()
+    record = SlideRecord(slide_id, patient, names[present[-1]], split, tags=tags)
+    bag = Bag(features.astype(np.float32), grid_coords(len(kinds), info.tile_px or 1), info)
+    truth = tuple(names[kind] if kind < len(names) else BACKGROUND for kind in kinds.tolist())
+    return MadeSlide(record, bag, truth)
 
 
 def grid_coords(count: int, tile_px0: int) -> Array:

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pams_mil.cohorts.made_cohort import BACKGROUND, MadeSlide, grid_coords, patient_names
-from pams_mil.data.bags.bag import Array, Bag, BagInfo
-from pams_mil.data.manifest.manifest import SPLITS, SlideRecord
-from pams_mil.errors import ParameterError, listing
+from pams_mil.cohorts.made_cohort import MadeSlide, made_slide, patient_names
+from pams_mil.data.bags.bag import Array, BagInfo
+from pams_mil.data.manifest.manifest import SPLITS
+from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.seeding import numpy_generator
 
 TILE_PX = 256
 _TISSUES = 4
+_INFO = BagInfo(encoder="planted", tile_px=TILE_PX, tile_px0=float(TILE_PX), mpp=1.0, layout="pams")
 
 Counts = Mapping[str, Mapping[str, int]]
 
@@ -103,9 +104,9 @@ class Synthetic:
             patients = patient_names(len(targets), generator, most_slides=3, prefix=f"{split}-")
             for number, target in enumerate(targets.tolist()):
                 kinds = self._kinds(target, hierarchy, generator)
-                yield self._slide(
-                    f"{split}_{number:05d}", patients[number], split, kinds, directions, hierarchy, generator
-                )
+                features = self.separation * directions[kinds] + generator.standard_normal((len(kinds), self.width))
+                ids = (f"{split}_{number:05d}", patients[number], split)
+                yield made_slide(ids, features, kinds, hierarchy.names(), _INFO)
 
     def directions(self, hierarchy: ClassHierarchy) -> Array:
         """Unit vectors [c + tissues, d]: one per finest class, then the background tissues."""
@@ -126,28 +127,6 @@ class Synthetic:
         rest = size - sum(map(len, kinds))
         kinds.append(hierarchy.num_classes() + generator.integers(0, _TISSUES, rest))
         return generator.permutation(np.concatenate(kinds))
-
-    def _slide(
-        self,
-        slide_id: str,
-        patient: str,
-        split: str,
-        kinds: Array,
-        directions: Array,
-        hierarchy: ClassHierarchy,
-        generator: np.random.Generator,
-    ) -> MadeSlide:
-        names = hierarchy.names()
-        features = self.separation * directions[kinds] + generator.standard_normal((len(kinds), self.width))
-        present = sorted({int(kind) for kind in kinds if kind < len(names)})
-        if not present:
-            raise ParameterError(f"{slide_id} has no finding among {listing(names)}.")
-        record = SlideRecord(slide_id, patient, names[present[-1]], split, tags=("mixed",) if len(present) > 1 else ())
-        info = BagInfo(encoder="planted", tile_px=TILE_PX, tile_px0=float(TILE_PX), mpp=1.0, layout="pams")
-        bag = Bag(features.astype(np.float32), grid_coords(len(kinds), TILE_PX), info)
-        return MadeSlide(
-            record, bag, tuple(names[kind] if kind < len(names) else BACKGROUND for kind in kinds.tolist())
-        )
 
 
 def _unit(rows: Array) -> Array:

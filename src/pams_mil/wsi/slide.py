@@ -10,7 +10,6 @@ import importlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import cast
 
 import numpy as np
@@ -96,9 +95,7 @@ class Slide:
     def __enter__(self) -> Slide:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read_inside(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -53,27 +52,21 @@ class PreparedSlide:
     def __enter__(self) -> PreparedSlide:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def prepare(source: SlideSource, settings: TileSettings, work: WorkSettings, pool: Executor) -> PreparedSlide:
     """Open a slide, find its tissue and plan its tiles; the readers of `pool` start on the first of them."""
-    slide = Slide(
-        source.path, reader=settings.reader, mpp_of_slide=source.mpp, mpp_is_certain=source.mpp_is_certain
-    )  # fmt: skip
+    slide = Slide(source.path, reader=settings.reader, mpp_of_slide=source.mpp, mpp_is_certain=source.mpp_is_certain)
     try:
         fingerprint = file_fingerprint(source.path)
         overview = read_overview(slide)
         tissue = find_tissue(overview, slide.mpp)
         plan = _plan(slide, tissue, settings)
-        stream = TileStream(
-            slide, plan, pool, ahead=work.workers + 2, skip_unreadable=settings.on_bad_tile == "skip"
-        )  # fmt: skip
-        if len(plan.cells):
-            stream.prefetch()
+        skip = settings.on_bad_tile == "skip"
+        stream = TileStream(slide, plan, pool, ahead=work.workers + 2, skip_unreadable=skip)
+        stream.prefetch()
     except BaseException:
         slide.close()
         raise
@@ -120,9 +113,7 @@ def finish(
 
 def _plan(slide: Slide, tissue: Tissue, settings: TileSettings) -> TilePlan:
     try:
-        grid = Grid.over(
-            slide.width, slide.height, mpp_of_slide=slide.mpp, mpp=settings.mpp, tile_px=settings.tile_px
-        )  # fmt: skip
+        grid = Grid.over(slide.width, slide.height, mpp_of_slide=slide.mpp, mpp=settings.mpp, tile_px=settings.tile_px)
     except SlideError as error:
         raise SlideError(f"{slide.path.name}: {error}.") from error
     return plan_tiles(grid, tissue, min_tissue=settings.min_tissue)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.errors import SlideError
-from pams_mil.wsi.physical_pixels import read_patch
+from pams_mil.wsi.physical_pixels import best_level, read_patch
 from pams_mil.wsi.readers.slide_reader import Pixels
 from pams_mil.wsi.slide import Slide
 from pams_mil.wsi.tile_grid import TilePlan
@@ -34,8 +34,8 @@ def blocks(plan: TilePlan, slide: Slide) -> list[Rows]:
     """
     if not len(plan.cells):
         return []
-    finest = max((level.downsample for level in slide.levels if level.downsample <= plan.grid.scale), default=1.0)
-    side = max(1, int(_BLOCK_PX * finest / plan.grid.tile_px0))
+    level = slide.levels[best_level(slide.levels, plan.grid.scale)]
+    side = max(1, int(_BLOCK_PX * level.downsample / plan.grid.tile_px0))
     column, row = (plan.cells // side).T
     key = row * (int(column.max()) + 1) + column
     order = np.argsort(key, kind="stable")

@@ -80,10 +80,9 @@ def encode(stream: TileStream, encoder: Encoder, *, batch: int, advance: Callabl
             held = [together[batch:]]
             features.append(_encoded(encoder, together[:batch]))
             advance(batch)
-    rest = np.concatenate(held) if held else np.empty((0, 1, 1, 3), np.uint8)
-    if len(rest):
-        features.append(_encoded(encoder, rest))
-        advance(len(rest))
+    if rest := sum(map(len, held)):
+        features.append(_encoded(encoder, np.concatenate(held)))
+        advance(rest)
     if not features:
         raise SlideError(f"{stream.slide.path.name}: none of its {unreadable} tiles with tissue can be read")
     order_read = np.concatenate(rows)

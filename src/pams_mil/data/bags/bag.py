@@ -78,13 +78,23 @@ class Bag:
 
     @property
     def digest(self) -> str:
-        """32 hex digits of features, coordinates and info; equal bags have equal digests."""
-        return content_digest(self, with_info=True)
+        """32 hex digits of features, coordinates and info; equal bags have equal digests, whatever layout they had."""
+        hasher = hashlib.blake2b(digest_size=16)
+        content = {key: value for key, value in self.info.to_json().items() if key != "layout"}
+        hasher.update(json.dumps(content, sort_keys=True).encode())
+        for values in (self.features, self.coords_px0, self.coords_um):
+            if values is None:
+                hasher.update(b"none")
+            else:
+                _feed(hasher, values)
+        return hasher.hexdigest()
 
     @property
     def feature_digest(self) -> str:
         """32 hex digits of the feature values alone: equal for one slide stored under two ids or tools."""
-        return array_digest(self.features)
+        hasher = hashlib.blake2b(digest_size=16)
+        _feed(hasher, self.features)
+        return hasher.hexdigest()
 
     def with_info(self, **changes: Any) -> Bag:
         """The same bag with some of its info replaced."""
@@ -180,28 +190,8 @@ def largest_magnitude(values: Array) -> float:
     return float(np.maximum(values.max(), -values.min()))  # np.maximum hands NaN on, max() may not
 
 
-def array_digest(values: Array) -> str:
-    """BLAKE2b of an array's type, shape and bytes."""
-    hasher = hashlib.blake2b(digest_size=16)
-    _feed(hasher, values)
-    return hasher.hexdigest()
-
-
-def content_digest(bag: Bag, *, with_info: bool) -> str:
-    """BLAKE2b of everything a bag holds; the layout it was read from does not count."""
-    hasher = hashlib.blake2b(digest_size=16)
-    if with_info:
-        content = {key: value for key, value in bag.info.to_json().items() if key != "layout"}
-        hasher.update(json.dumps(content, sort_keys=True).encode())
-    for values in (bag.features, bag.coords_px0, bag.coords_um):
-        if values is None:
-            hasher.update(b"none")
-        else:
-            _feed(hasher, values)
-    return hasher.hexdigest()
-
-
 def _feed(hasher: Any, values: Array) -> None:
+    """Type, shape and bytes, as a little-endian machine has them."""
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
     hasher.update(f"{little.dtype.str}{values.shape}".encode())
     hasher.update(np.ascontiguousarray(little).data)

@@ -33,8 +33,10 @@ class FeatureFolder:
         """The feature file of a slide; missing and ambiguous ones are errors that name candidates."""
         if record.path:
             return self._given(record)
-        found = self._candidates(record.slide_id)
-        if not found:
+        found = self._files.get(record.slide_id)
+        if found is None and record.slide_id.lower().endswith(SLIDE_SUFFIXES):
+            found = self._files.get(str(PurePosixPath(record.slide_id).with_suffix("")))
+        if found is None:
             hint = nearest(record.slide_id, list(self._files)[:5000])
             raise MissingBagError(f"Slide {record.slide_id!r} has no feature file in {self.folder}.{hint}")
         best = min(SUFFIXES.index(path.suffix.lower()) for path in found)
@@ -64,12 +66,6 @@ class FeatureFolder:
                 )
             return path
         raise MissingBagError(f"Slide {record.slide_id!r} has no feature file {record.path!r} below {listing(bases)}.")
-
-    def _candidates(self, slide_id: str) -> list[Path]:
-        found = self._files.get(slide_id)
-        if found is None and slide_id.lower().endswith(SLIDE_SUFFIXES):
-            found = self._files.get(str(PurePosixPath(slide_id).with_suffix("")))
-        return found or []
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:

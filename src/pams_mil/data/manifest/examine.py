@@ -116,7 +116,8 @@ def _look_alike_patients(manifest: Manifest) -> Iterator[Problem]:
         if not found:
             continue
         names = {patient for group in found for patient in group}
-        shown = "; ".join(" and ".join(map(_visible, group)) for group in found[:5])
+        # what cannot be seen is written out
+        shown = "; ".join(" and ".join(map(ascii, group)) for group in found[:5])
         where = " and are in different splits" if apart else ""
         yield Problem(
             "look-alike patients",
@@ -138,11 +139,6 @@ def same_person(patient_id: str) -> str:
     text = unicodedata.normalize("NFKC", patient_id)
     text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")  # zero-width and direction marks
     return " ".join(unicodedata.normalize("NFKC", text.casefold()).split())
-
-
-def _visible(patient_id: str) -> str:
-    """An id for a message, with what cannot be seen written out."""
-    return ascii(patient_id) if not patient_id.isascii() else repr(patient_id)
 
 
 def _splits_of(manifest: Manifest, patients: list[str]) -> set[str]:

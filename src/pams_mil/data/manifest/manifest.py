@@ -139,18 +139,15 @@ class Manifest:
 
     def with_splits(self, splits: Mapping[str, str] | Sequence[str]) -> Manifest:
         """The same slides with new splits, given by slide id or in the order of the slides."""
-        given = [splits[r.slide_id] for r in self.records] if isinstance(splits, Mapping) else list(splits)
-        records = tuple(
-            SlideRecord(r.slide_id, r.patient_id, r.label, split, r.path, r.case_id, r.tags, r.extra)
-            for r, split in zip(self.records, given, strict=True)
-        )
-        return replace(self, records=records)
+        given = [splits[r.slide_id] for r in self.records] if isinstance(splits, Mapping) else splits
+        records = (replace(record, split=split) for record, split in zip(self.records, given, strict=True))
+        return replace(self, records=tuple(records))
 
     def write(self, path: Path | str, *, columns: Mapping[str, Sequence[str]] | None = None) -> None:
         """Write the table as CSV that `read` gives back; `columns` adds cells, one per slide."""
         added = dict(columns or {})
-        shown = [name for name in _KNOWN if any(_cell(record, name) for record in self.records)]
-        shown = [name for name in _KNOWN if name in shown or name in ("slide_id", "patient_id", "label")]
+        always = ("slide_id", "patient_id", "label")
+        shown = [name for name in _KNOWN if name in always or any(_cell(record, name) for record in self.records)]
         if self.patients_are_slides:
             shown.remove("patient_id")
         extra = [name for name in _extra_columns(self.records) if name not in added and name not in _KNOWN]
@@ -173,8 +170,4 @@ def _cell(record: SlideRecord, name: str) -> str:
 
 
 def _extra_columns(records: Iterable[SlideRecord]) -> list[str]:
-    seen: dict[str, None] = {}
-    for record in records:
-        for name in record.extra:
-            seen.setdefault(name)
-    return list(seen)
+    return list(dict.fromkeys(name for record in records for name in record.extra))

@@ -73,7 +73,8 @@ def read_manifest(
             notes.append(taken.note)
     if task is not None and task.names and task.column == roles.get("label"):
         used = {label: task.names[label] for label in sorted(set(table[task.column])) if label in task.names}
-        notes.append(f"Labels were named by the file beside the table: {listing(_named(used))}.")
+        named = [f"{label} is {name}" for label, name in used.items()]
+        notes.append(f"Labels were named by the file beside the table: {listing(named)}.")
     patients_are_slides = _without_patients(table, roles, path, allowed=patients_are_slides)
     if patients_are_slides:
         notes.append("The table names no patients: every slide was taken for a patient of its own.")
@@ -136,8 +137,9 @@ def _records(
     if task is not None and task.column == roles.get("label"):
         labels = [task.names.get(label, label) for label in labels]
     split = [split_name(cell) for cell in table[roles["split"]]] if "split" in roles else blank
-    paths = table[roles["path"]] if "path" in roles else _stamp_paths(slides, roles["slide_id"])
-    slides = _stamp_ids(slides, roles["slide_id"])
+    is_stamp = roles["slide_id"].casefold() == "filename"  # the path of the feature file below the feature folder
+    paths = table[roles["path"]] if "path" in roles else slides if is_stamp else blank
+    slides = [name.removesuffix(".h5") for name in slides] if is_stamp else slides
     tags = [_tags(cell) for cell in table[roles["tags"]]] if "tags" in roles else [()] * count
     taken = set(roles.values())
     others = [name for name in table if name and name not in taken]
@@ -146,10 +148,6 @@ def _records(
     named_cases = cases if "patient_id" in roles else blank
     rows = zip(slides, patients, labels, split, paths, named_cases, tags, extra, strict=True)
     return [SlideRecord(*row) for row in rows if row[0] or row[1] or row[2]]
-
-
-def _named(labels: Mapping[str, str]) -> list[str]:
-    return [f"{label} is {name}" for label, name in labels.items()]
 
 
 def _respelled(cells: Sequence[str]) -> list[str]:
@@ -165,15 +163,6 @@ def _respelled(cells: Sequence[str]) -> list[str]:
 
 def _tags(cell: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in _TAG_SEPARATORS.split(cell) if word.strip())
-
-
-def _stamp_paths(slides: Sequence[str], column: str) -> Sequence[str]:
-    """STAMP's FILENAME is the path of the feature file below the feature folder."""
-    return slides if column.casefold() == "filename" else [""] * len(slides)
-
-
-def _stamp_ids(slides: Sequence[str], column: str) -> Sequence[str]:
-    return [name.removesuffix(".h5") for name in slides] if column.casefold() == "filename" else slides
 
 
 def _fold_column(table: tables.Columns, fold: int, path: Path) -> str:

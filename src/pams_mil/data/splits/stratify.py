@@ -111,4 +111,4 @@ def _held_patients(manifest: Manifest, tag: str | None) -> tuple[set[str], int]:
 
 
 def _followed(manifest: Manifest, held: set[str], held_out: int) -> int:
-    return int(np.sum([record.patient_id in held for record in manifest], dtype=np.int64)) - held_out
+    return sum(record.patient_id in held for record in manifest) - held_out

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from pams_mil.data.bags.bag import Bag, BagInfo, check_values
+from pams_mil.data.bags.bag import Bag, check_values
 from pams_mil.data.bags.layouts.hdf5 import read_hdf5
 from pams_mil.data.bags.layouts.lazyslide import read_store, store_of
-from pams_mil.data.bags.layouts.reading import Reading
 from pams_mil.data.bags.layouts.tensors import read_npy, read_safetensors, read_torch
 from pams_mil.errors import BagError, listing
 
-READERS: dict[str, Callable[[Path, Reading], Bag]] = {
+READERS: dict[str, Callable[[Path], Bag]] = {
     ".h5": read_hdf5,
     ".hdf5": read_hdf5,
     ".pt": read_torch,
@@ -43,8 +43,10 @@ def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool 
     if store is None:
         _refuse_unreadable(path)
     reader = READERS[path.suffix.lower()] if store is None else read_store
+    if reader is read_hdf5:  # other layouts have no digests, and are never mapped
+        reader = partial(read_hdf5, verify=verify, mapped=mapped)
     try:
-        bag = reader(path, Reading(verify=verify, mapped=mapped))
+        bag = reader(path)
     except BagError as error:
         message = str(error)
         raise error if str(path) in message else BagError(f"{path} cannot be used: {message}") from error.__cause__
@@ -82,5 +84,5 @@ def _at_scale(bag: Bag, level0_mpp: float) -> Bag:
             tile_px0 = info.tile_px * mpp / level0_mpp
     if mpp is None and info.tile_px and tile_px0:
         mpp = level0_mpp * tile_px0 / info.tile_px
-    changed: BagInfo = replace(info, mpp=mpp, tile_px0=tile_px0, level0_mpp=level0_mpp)
-    return Bag(features=bag.features, coords_px0=coords_px0, coords_um=coords_um, info=changed)
+    changed = replace(info, mpp=mpp, tile_px0=tile_px0, level0_mpp=level0_mpp)
+    return replace(bag, coords_px0=coords_px0, coords_um=coords_um, info=changed)

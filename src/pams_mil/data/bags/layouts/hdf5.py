@@ -7,6 +7,7 @@ unit of the coordinates (level-0 pixels, or microns for STAMP).
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import numpy as np
 from pams_mil.data.bags.bag import Array, Bag, BagInfo
 from pams_mil.data.bags.bag_file import DATASET_MARK, FILE_MARK, read_marked
 from pams_mil.data.bags.layouts.chunks import read_dataset
-from pams_mil.data.bags.layouts.reading import Reading
 from pams_mil.errors import BagError, listing
 
 _SMALL = 1 << 28
@@ -25,20 +25,19 @@ _STAMP_1_UM, _STAMP_1_PX = 256.0, 224
 FEATURE_KEYS = ("features", "feats", "patch_embeddings")
 
 
-def read_hdf5(path: Path, reading: Reading) -> Bag:
-    """The bag in an HDF5 file."""
+def read_hdf5(path: Path, *, verify: bool = True, mapped: bool = False) -> Bag:
+    """The bag in an HDF5 file; `verify` checks digests, `mapped` lets arrays be the file's pages instead of copies."""
     with open_hdf5(path) as file:
         try:
             names = set(file)
-            key = _feature_key(names, path)
-            features = own_dataset(file, key, path)
+            features = own_dataset(file, feature_key(names, path), path)
             told, own = _attributes(file), _attributes(features)
             if FILE_MARK in told or DATASET_MARK in own:
-                return read_marked(file, path, verify=reading.verify)
+                return read_marked(file, path, verify=verify)
             placed = own_dataset(file, "coords", path) if "coords" in names else None
             if placed is not None:
                 told |= _attributes(placed)
-            return _read_foreign(features, placed, told | own, names, path, reading)
+            return _read_foreign(features, placed, told | own, names, path, mapped=mapped)
         except BagError:
             raise
         except Exception as error:  # damaged HDF5 raises OSError, KeyError, RuntimeError, ValueError and more
@@ -71,23 +70,28 @@ def own_dataset(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
         raise BagError(f"{path} keeps {name!r} in another file, which is not followed; copy it in.")
     if found.external is not None or found.is_virtual:
         raise BagError(f"{path} keeps the values of {name!r} in other files, which are not followed; copy them in.")
-    stored = found.id.get_storage_size()
-    if found.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
-        raise BagError(
-            f"{path} declares {name!r} as {list(found.shape)}, {found.nbytes:,} bytes, but stores {stored:,}; no data "
-            "are packed so densely. It was cut short or made up; extract the slide again."
-        )
+    refuse_hollow(found, found.id.get_storage_size(), f"{path} declares {name!r} as")
     return found
 
 
-def _feature_key(names: set[str], path: Path) -> str:
-    for key in FEATURE_KEYS:
-        if key in names:
-            return key
-    raise BagError(
-        f"{path} holds no features: expected a dataset called {listing(FEATURE_KEYS)}, "
-        f"found {listing(sorted(names)) or 'nothing'}. Is it a coordinates file?"
-    )
+def refuse_hollow(array: Any, stored: int, said: str) -> None:
+    """Refuse an array that declares more bytes than what is stored can hold: it would take all memory to read."""
+    if array.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
+        raise BagError(
+            f"{said} {list(array.shape)}, {array.nbytes:,} bytes, but stores {stored:,}; no data are packed so "
+            "densely. It was cut short or made up; extract the slide again."
+        )
+
+
+def feature_key(names: Collection[Any], path: Path) -> str:
+    """The name under which a file keeps its features."""
+    found = next((key for key in FEATURE_KEYS if key in names), None)
+    if found is None:
+        raise BagError(
+            f"{path} holds no features: expected {listing(FEATURE_KEYS)}, found "
+            f"{listing(sorted(map(str, names))) or 'nothing'}. Is it a file of coordinates alone?"
+        )
+    return found
 
 
 def as_rows(features: Array) -> Array:
@@ -109,17 +113,17 @@ def _read_foreign(
     attributes: dict[str, Any],
     names: set[str],
     path: Path,
-    reading: Reading,
+    *,
+    mapped: bool,
 ) -> Bag:
-    whole = _of_whole(
-        attributes, features.shape
-    )  # its file may list the tiles it was made from; it has no place itself
-    coords = None if placed is None or whole else read_dataset(placed, path, mapped=reading.mapped)
+    whole = _of_whole(attributes, features.shape)
+    # The file of a whole slide may list the tiles that it was made from; its one vector has no place itself.
+    coords = None if placed is None or whole else read_dataset(placed, path, mapped=mapped)
     if "augmented" in names and not {"tile_size_um", "unit"} & set(attributes):
         attributes, coords = _early_stamp(attributes, coords)
     in_microns = attributes.get("unit") == "um" or "tile_size_um" in attributes
     return Bag(
-        features=as_rows(read_dataset(features, path, mapped=reading.mapped)),
+        features=as_rows(read_dataset(features, path, mapped=mapped)),
         coords_px0=None if in_microns else coords,
         coords_um=coords if in_microns else None,
         info=_info(attributes, layout=_layout(names, attributes) + whole),

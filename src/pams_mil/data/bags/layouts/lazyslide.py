@@ -16,12 +16,10 @@ from typing import Any
 import numpy as np
 
 from pams_mil.data.bags.bag import Array, Bag, BagInfo
-from pams_mil.data.bags.layouts.reading import Reading
+from pams_mil.data.bags.layouts.hdf5 import refuse_hollow
 from pams_mil.errors import BagError, listing, needs_extra
 
 SUFFIX = ".zarr"
-_SMALL = 1 << 28
-_MOST_COMPRESSED = 1032
 _CODECS = {"bytes", "blosc", "crc32c", "gzip", "lz4", "sharding_indexed", "shuffle", "transpose", "zlib", "zstd"}
 
 
@@ -36,13 +34,10 @@ def store_of(path: Path) -> Path | None:
     >>> store_of(Path("features/case.h5")) is None
     True
     """
-    for place in (path, *path.parents):
-        if is_store(place):
-            return place
-    return None
+    return next((place for place in (path, *path.parents) if is_store(place)), None)
 
 
-def read_store(path: Path, reading: Reading) -> Bag:
+def read_store(path: Path) -> Bag:
     """The bag of a store, or of the table or aggregation inside of it that the path names."""
     store = store_of(path)
     if store is None:
@@ -104,12 +99,7 @@ def _values(array: Any, path: Path) -> Array:
     if not hasattr(array, "shape"):
         raise BagError(f"{path} keeps its features sparsely; expected a dense array [n, d].")
     _refuse_unknown_codecs(array, path)
-    stored = int(array.nbytes_stored())
-    if array.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
-        raise BagError(
-            f"{path} declares {list(array.shape)}, {array.nbytes:,} bytes, but stores {stored:,}; it was cut short or "
-            "made up. Extract the slide again."
-        )
+    refuse_hollow(array, int(array.nbytes_stored()), f"{path} declares")
     values: Array = np.asarray(array[...])
     return values
 

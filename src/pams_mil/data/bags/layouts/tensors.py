@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pams_mil.data.bags.bag import Array, Bag, BagInfo
-from pams_mil.data.bags.layouts.hdf5 import FEATURE_KEYS, as_rows
-from pams_mil.data.bags.layouts.reading import Reading
-from pams_mil.errors import BagError, first_line, listing
+from pams_mil.data.bags.layouts.hdf5 import as_rows, feature_key
+from pams_mil.errors import BagError, first_line
 
 if TYPE_CHECKING:
     import torch
 
 
-def read_npy(path: Path, reading: Reading) -> Bag:
+def read_npy(path: Path) -> Bag:
     """The bag in a `.npy` file, as torchmil writes it, with the coordinates of the sibling folder."""
-    del reading  # plain arrays carry nothing to verify
     features = _plain_array(path)
     beside = path.parent.parent / "coords" / path.name
     coords = _plain_array(beside) if beside.is_file() else None
@@ -45,16 +43,14 @@ def _plain_array(path: Path) -> Array:
     return content
 
 
-def read_safetensors(path: Path, reading: Reading) -> Bag:
+def read_safetensors(path: Path) -> Bag:
     """The bag in a safetensors file with a tensor `features` and, optionally, `coords`."""
-    del reading
     from safetensors import SafetensorError, safe_open  # noqa: PLC0415  not needed for HDF5 cohorts
 
     try:
         with safe_open(path, framework="np") as file:
             keys = list(file.keys())
-            key = _feature_key(keys, path)
-            features = file.get_tensor(key)
+            features = file.get_tensor(feature_key(keys, path))
             coords = file.get_tensor("coords") if "coords" in keys else None
             said: dict[str, str] = file.metadata() or {}
     except (SafetensorError, TypeError, ValueError, AttributeError, struct.error) as error:  # numpy has no float8
@@ -65,13 +61,11 @@ def read_safetensors(path: Path, reading: Reading) -> Bag:
     return Bag(as_rows(features), coords, info)
 
 
-def read_torch(path: Path, reading: Reading) -> Bag:
+def read_torch(path: Path) -> Bag:
     """The bag in a `.pt` file: a tensor or array [n, d], or a dictionary with features and coordinates."""
-    del reading
     content = _load_torch(path)
     if isinstance(content, dict):
-        key = _feature_key([str(name) for name in content], path)
-        features, coords = _array(content[key], path), content.get("coords")
+        features, coords = _array(content[feature_key(content, path)], path), content.get("coords")
         coords = None if coords is None else _array(coords, path)
         said = content.get("encoder") or content.get("extractor")
         info = BagInfo(encoder=said if isinstance(said, str) else None, layout="torch-dict")
@@ -170,10 +164,3 @@ def _corners(centers: Array) -> tuple[Array | None, float | None]:
     if side < 2 or (places % side != side // 2).any():
         return None, None
     return places - side // 2, float(side)
-
-
-def _feature_key(keys: list[str], path: Path) -> str:
-    for key in FEATURE_KEYS:
-        if key in keys:
-            return key
-    raise BagError(f"{path} holds no features: expected {listing(FEATURE_KEYS)}, found {listing(keys) or 'nothing'}.")
