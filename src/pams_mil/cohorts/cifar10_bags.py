@@ -6,8 +6,9 @@ Reads the standard python batches (`data_batch_1` ... `test_batch`) or folders o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,17 +84,18 @@ class Cifar10:
         most = {"train": self.train, "val": self.val, "test": self.test}
         return {split: (rows[split][: most[split]], "test" if split == "test" else "train") for split in SPLITS}
 
-    def _images(self, part: str) -> tuple[ImageSource, Sequence[str]]:
+    def _images(self, part: str) -> tuple[Callable[[int], Array], Sequence[str]]:
+        """What gives the image [32, 32, 3] of a row, in [0, 1], and the labels of all rows."""
         source = Path(self.source)
         files = [source / name for name in BATCHES[part]]
         if all(path.is_file() for path in files):
             batches = [read_batch(path) for path in files]
             pixels = np.concatenate([data for data, _ in batches])
-            return ImageSource(pixels=pixels), [str(label) for _, labels in batches for label in labels]
+            return partial(_from_batch, pixels), [str(label) for _, labels in batches for label in labels]
         if (source / part).is_dir():
             paths = sorted(path for path in (source / part).glob("*/*") if path.suffix.lower() in _IMAGE_SUFFIXES)
             if paths:
-                return ImageSource(paths=tuple(paths)), [path.parent.name for path in paths]
+                return partial(_from_file, paths), [path.parent.name for path in paths]
         raise ParameterError(
             f"{source} is no copy of CIFAR-10: expected the files {listing(BATCHES[part])}, "
             f"or images in '{part}/<class>/'."
@@ -108,20 +110,14 @@ class Cifar10:
         return Bag(patches.astype(np.float32), corners, info)
 
 
-@dataclass(frozen=True)
-class ImageSource:
-    """Images by row: from the pixels of batches [n, 3072], or from files."""
+def _from_batch(pixels: Array, row: int) -> Array:
+    planes: Array = pixels[row].reshape(3, SIDE, SIDE)
+    scaled: Array = planes.transpose(1, 2, 0) / 255.0
+    return scaled
 
-    pixels: Array | None = None
-    paths: tuple[Path, ...] = ()
 
-    def __call__(self, row: int) -> Array:
-        """Image [32, 32, 3] in [0, 1]."""
-        if self.pixels is not None:
-            planes: Array = self.pixels[row].reshape(3, SIDE, SIDE)
-            scaled: Array = planes.transpose(1, 2, 0) / 255.0
-            return scaled
-        from PIL import Image  # noqa: PLC0415  only folders of images need it
+def _from_file(paths: Sequence[Path], row: int) -> Array:
+    from PIL import Image  # noqa: PLC0415  only folders of images need it
 
-        with Image.open(self.paths[row]) as image:
-            return np.asarray(image.convert("RGB").resize((SIDE, SIDE))) / 255.0
+    with Image.open(paths[row]) as image:
+        return np.asarray(image.convert("RGB").resize((SIDE, SIDE))) / 255.0

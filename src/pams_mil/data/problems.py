@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,10 @@ class Problem:
         return {"kind": self.kind, "level": level, "message": self.message, "slides": list(self.slides)}
 
 
-def refuse_errors(problems: Iterable[Problem], where: str, *, most: int = 5) -> None:
-    """Raise one `ManifestError` that tells of the first few errors, if there are any."""
-    errors: Sequence[Problem] = [problem for problem in problems if problem.error]
-    if not errors:
-        return
-    lines = "".join(f"\n- {problem.message}" for problem in errors[:most])
-    rest = f"\n- and {len(errors) - most} more" if len(errors) > most else ""
-    raise ManifestError(f"{where} cannot be used:{lines}{rest}\n'pams check' lists everything in one pass.")
+def refuse_errors(problems: Iterable[Problem], where: str) -> None:
+    """Raise one `ManifestError` that tells of the first five errors, if there are any."""
+    errors = [problem.message for problem in problems if problem.error]
+    if errors:
+        shown = [*errors[:5], *([f"and {len(errors) - 5} more"] if len(errors) > 5 else [])]
+        lines = "".join(f"\n- {line}" for line in shown)
+        raise ManifestError(f"{where} cannot be used:{lines}\n'pams check' lists everything in one pass.")

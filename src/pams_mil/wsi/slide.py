@@ -43,7 +43,8 @@ class Slide:
         self.reader_name, first = _open_any(self.path, reader, cache)
         self.levels: tuple[PyramidLevel, ...] = first.levels
         self._is_shared = first.is_shared
-        self._icc_profile: bytes | None = getattr(first, "icc_profile", None)
+        self.icc_profile: bytes | None = getattr(first, "icc_profile", None)
+        """The scanner's color profile, where the file has one; pixels are as stored, without it."""
         self._handles: dict[int, Reader] = {self._owner(): first}
         self._guard = threading.Lock()
         try:
@@ -66,11 +67,6 @@ class Slide:
     def height(self) -> int:
         """Level-0 pixels down."""
         return self.levels[0].height
-
-    @property
-    def icc_profile(self) -> bytes | None:
-        """The scanner's color profile, where the file has one; pixels are as stored, without it."""
-        return self._icc_profile
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
         """RGB [height, width, 3] of a region in the pixels of a level; white outside the slide."""

@@ -8,20 +8,12 @@ from typing import Any
 
 from pams_mil.wsi.dicom_series import SLIDE_CLASS, SUFFIX, DicomHeader, read_header
 
-_SYNTAXES = {
-    "1.2.840.10008.1.2.4.51": "12-bit JPEG",
-    "1.2.840.10008.1.2.4.57": "lossless JPEG",
-    "1.2.840.10008.1.2.4.70": "lossless JPEG",
-    "1.2.840.10008.1.2.4.80": "JPEG-LS",
-    "1.2.840.10008.1.2.4.81": "JPEG-LS",
-    "1.2.840.10008.1.2.4.110": "JPEG XL",
-    "1.2.840.10008.1.2.4.111": "JPEG XL",
-    "1.2.840.10008.1.2.4.112": "JPEG XL",
-    "1.2.840.10008.1.2.4.201": "High-Throughput JPEG 2000",
-    "1.2.840.10008.1.2.4.202": "High-Throughput JPEG 2000",
-    "1.2.840.10008.1.2.4.203": "High-Throughput JPEG 2000",
-    "1.2.840.10008.1.2.5": "run-length encoding",
-}
+_JPEG_FAMILY = {
+    "12-bit JPEG": (51,), "lossless JPEG": (57, 70), "JPEG-LS": (80, 81), "JPEG XL": (110, 111, 112),
+    "High-Throughput JPEG 2000": (201, 202, 203),
+}  # fmt: skip
+_SYNTAXES = {f"1.2.840.10008.1.2.4.{end}": name for name, ends in _JPEG_FAMILY.items() for end in ends}
+_SYNTAXES["1.2.840.10008.1.2.5"] = "run-length encoding"
 _MOST_JSON_BYTES = 1 << 24
 _TO_TIFF = "Convert it to a pyramidal OME-TIFF, for example with raw2ometiff or with QuPath's 'convert-ome'"
 

@@ -126,11 +126,10 @@ def _tensor(values: Array) -> Tensor:
 
 
 def _coords(bags: list[Bag]) -> Tensor | None:
-    parts = [bag.coords_px0 for bag in bags]
-    if len(parts) == 1 and parts[0] is not None:
-        return _tensor(parts[0])
-    known = [part for part in parts if part is not None]
-    return _tensor(np.concatenate(known)) if len(known) == len(parts) else None
+    known = [bag.coords_px0 for bag in bags if bag.coords_px0 is not None]
+    if len(known) < len(bags):
+        return None
+    return _tensor(known[0] if len(known) == 1 else np.concatenate(known))
 
 
 def _joined(bags: list[Bag], source: BagSource) -> Tensor:

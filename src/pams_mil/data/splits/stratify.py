@@ -46,13 +46,11 @@ def split_folds(
     """
     if folds < 3:
         raise ParameterError(f"Cross-validation needs at least 3 folds (train, val and test differ), found {folds}.")
-    held, held_out = _held_patients(manifest, hold_out_tag)
-    part_of = deal_patients(manifest, hierarchy, [1 / folds] * folds, seed, held)
-    named = []
-    for fold in range(folds):
-        names = dict.fromkeys(range(folds), "train") | {fold: "test", (fold + 1) % folds: "val"}
-        named.append(tuple(names[part_of[r.patient_id]] if r.patient_id in part_of else "test" for r in manifest))
-    return Split(tuple(named), held_out, _followed(manifest, held, held_out))
+    named = [
+        ["test" if part == fold else "val" if part == (fold + 1) % folds else "train" for part in range(folds)]
+        for fold in range(folds)
+    ]
+    return _dealt(manifest, hierarchy, [1 / folds] * folds, named, seed, hold_out_tag)
 
 
 def split_once(
@@ -71,11 +69,24 @@ def split_once(
         raise ParameterError(
             f"The shares of train, val and test must be three positive numbers with sum 1, found {list(fractions)}."
         )
-    held, held_out = _held_patients(manifest, hold_out_tag)
-    part_of = deal_patients(manifest, hierarchy, list(fractions), seed, held)
-    names = ("train", "val", "test")
-    splits = tuple(names[part_of[r.patient_id]] if r.patient_id in part_of else "test" for r in manifest)
-    return Split((splits,), held_out, _followed(manifest, held, held_out))
+    return _dealt(manifest, hierarchy, list(fractions), [("train", "val", "test")], seed, hold_out_tag)
+
+
+def _dealt(
+    manifest: Manifest,
+    hierarchy: ClassHierarchy,
+    fractions: list[float],
+    named: Sequence[Sequence[str]],
+    seed: int,
+    tag: str | None,
+) -> Split:
+    """Patients dealt to parts once; `named` says for every fold which split each part is."""
+    held, held_out = _held_patients(manifest, tag)
+    part_of = deal_patients(manifest, hierarchy, fractions, seed, held)
+    folds = tuple(
+        tuple("test" if r.patient_id in held else names[part_of[r.patient_id]] for r in manifest) for names in named
+    )
+    return Split(folds, held_out, sum(record.patient_id in held for record in manifest) - held_out)
 
 
 def deal_patients(
@@ -108,7 +119,3 @@ def _held_patients(manifest: Manifest, tag: str | None) -> tuple[set[str], int]:
     if len(held) == len(manifest.patients):
         raise ManifestError(f"Every patient has a slide with the tag {tag!r}; nothing would be left to train on.")
     return held, len(tagged)
-
-
-def _followed(manifest: Manifest, held: set[str], held_out: int) -> int:
-    return sum(record.patient_id in held for record in manifest) - held_out

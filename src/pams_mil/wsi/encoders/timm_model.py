@@ -6,7 +6,6 @@ Normalization and input size are those the model was trained with, from its own 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import torch
 from torch import nn
@@ -40,12 +39,12 @@ def create(model: str, options: EncoderOptions) -> TorchEncoder:
     )
 
 
-def build(model: str, options: EncoderOptions, **arguments: Any) -> nn.Module:
+def build(model: str, options: EncoderOptions) -> nn.Module:
     """A timm network without its head: weights from the file given, else from the hub."""
     with needs_extra(f"The encoder timm:{model}", package="timm", extra="encoders"):
         import timm  # noqa: PLC0415  an optional dependency
     try:
-        network: nn.Module = timm.create_model(model, pretrained=options.weights is None, num_classes=0, **arguments)
+        network: nn.Module = timm.create_model(model, pretrained=options.weights is None, num_classes=0)
     except Exception as error:  # unknown names, no network, gated repositories: each library has its own kinds
         raise ConfigError(
             f"timm could not make {model!r}: {error}. Offline? Give a weight file with --weights."
