@@ -79,6 +79,7 @@ class Cifar10:
         """For every split, the rows of its images and the part of the source they are in."""
         count = {part: len(self._images(part)[1]) for part in BATCHES}
         order = {part: numpy_generator(self.seed, "cifar10", part).permutation(n) for part, n in count.items()}
+        # Validation images come before the cut to `train`: more training images never change which ones validate.
         held = max(1, count["train"] // 10)
         rows = {"train": order["train"][held:], "val": order["train"][:held], "test": order["test"]}
         most = {"train": self.train, "val": self.val, "test": self.test}

@@ -37,6 +37,7 @@ def read_batch(path: Path) -> tuple[Array, list[int]]:
     try:
         content = _walk(path.read_bytes())
         data, labels = _entry(content, "data"), _entry(content, "labels")
+        # Python 2 wrote bytes as text; latin-1 gives every byte back as it was.
         raw = data.state[-1] if isinstance(data, _Opaque) else data
         pixels = np.frombuffer(raw if isinstance(raw, bytes) else raw.encode("latin-1"), np.uint8)
         numbers = [int(label) for label in labels]
@@ -88,6 +89,8 @@ def _apply(name: str, argument: Any, stack: list[Any]) -> None:
     elif name in ("SETITEMS", "SETITEM"):
         items = _until_mark(stack) if name == "SETITEMS" else [stack.pop() for _ in range(2)][::-1]
         stack[-1].update(zip(items[::2], items[1::2], strict=True))
+    # Here a loader would import, call and fill an object: numpy's array, in a sound file. Nothing is imported or
+    # called; only the state is kept, whose last part are the bytes of the array.
     elif name == "GLOBAL":
         stack.append(_Opaque())
     elif name == "REDUCE":

@@ -99,6 +99,7 @@ def image_pools(digits: Array, seed: int) -> dict[str, dict[int, Array]]:
     pools: dict[str, dict[int, Array]] = {split: {} for split in SPLITS}
     for digit in range(10):
         rows = numpy_generator(seed, "digits", "images", digit).permutation(np.flatnonzero(digits == digit))
+        # Cumulative ends are rounded, so the parts add up to all images.
         ends = np.rint(np.cumsum([_SHARE[split] for split in SPLITS]) * len(rows)).astype(int)
         for split, part in zip(SPLITS, np.split(rows, ends[:-1]), strict=True):
             pools[split][digit] = part

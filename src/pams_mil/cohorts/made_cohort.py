@@ -47,6 +47,7 @@ def write_cohort(
         truth.extend((slide.record.slide_id, row, label) for row, label in enumerate(slide.instance_labels))
         if progress is not None:
             progress(number + 1)
+    # Checked before the manifest is written: without it the folder does not count as a cohort.
     if len(records) != total:
         raise OutputError(f"The cohort in {out} should have {total} slides, but {len(records)} were made.")
     atomic.write_csv(out / "instance_labels.csv", ["slide_id", "row", "label"], truth)

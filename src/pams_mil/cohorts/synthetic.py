@@ -114,13 +114,16 @@ class Synthetic:
         groups = _unit(generator.standard_normal((hierarchy.num_classes(0), self.width)))
         own = _unit(generator.standard_normal((hierarchy.num_classes(), self.width)))
         tissues = _unit(generator.standard_normal((_TISSUES, self.width)))
+        # Classes of a group lie close together, so that coarse levels are easier than fine ones.
         return np.concatenate([_unit(own + groups[hierarchy.groups(0)]), tissues])
 
     def _kinds(self, target: int, hierarchy: ClassHierarchy, generator: np.random.Generator) -> Array:
         """What every instance of a slide shows: a class index, or c and above for background tissues."""
+        # + 1 and rounded down: `largest` itself can come up.
         size = int(np.exp(generator.uniform(np.log(self.smallest), np.log(self.largest + 1))))
         few = max(1, round(self.lesion * size))
         kinds = [np.full(few, target)]
+        # Strictly less urgent: a tied class beside the target would leave the label open.
         below = np.flatnonzero(hierarchy.outranks()[target])
         if len(below) and generator.random() < self.mixed:
             kinds.append(np.full(few, generator.choice(below)))

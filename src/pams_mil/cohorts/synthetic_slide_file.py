@@ -68,6 +68,7 @@ def _tiles(scene: Scene, mpp: float, size: tuple[int, int, int], compression: st
             if not scene.is_blank(left, top, left + side, top + side):
                 yield _encoded(render(scene, left, top, mpp, _TILE_PX, _TILE_PX), compression)
                 continue
+            # Most of a slide is glass: one encoded tile serves for all of it.
             blank = blank or _encoded(render(scene, left, top, mpp, _TILE_PX, _TILE_PX), compression)
             yield blank
 

@@ -109,9 +109,11 @@ class Scene:
 
 def render(scene: Scene, left_um: float, top_um: float, mpp: float, width: int, height: int) -> Pixels:
     """RGB [height, width, 3] of a part of the scene; edges are soft over one pixel, so that scales agree."""
+    # Centers of pixels, so that a scene drawn at half the scale lies in the same place.
     x = (left_um + (np.arange(width, dtype=np.float32) + 0.5) * np.float32(mpp))[None, :]
     y = (top_um + (np.arange(height, dtype=np.float32) + 0.5) * np.float32(mpp))[:, None]
     canvas = np.empty((height, width, 3), np.float32)
+    # Later layers cover earlier ones: glass, stroma, nuclei, then the lesion with nuclei of its own.
     canvas[:] = _GLASS
     if scene.is_blank(left_um, top_um, left_um + width * mpp, top_um + height * mpp):
         return canvas.astype(np.uint8)
@@ -150,6 +152,7 @@ def _nuclei(x: Field, y: Field, pitch: float, radius: float, seed: int, mpp: flo
     column, row = np.floor(x / pitch).astype(np.int64), np.floor(y / pitch).astype(np.int64)
     first, second = _hashed(column, row, seed), _hashed(row, column, seed + 7919)
     size = np.float32(radius) * (np.float32(0.75) + np.float32(0.25) * first)
+    # The disc stays within its square, so no neighboring square has to be looked at.
     room = np.float32(pitch) - 2 * size
     center_x = column * np.float32(pitch) + size + room * second
     center_y = row * np.float32(pitch) + size + room * first
@@ -157,6 +160,7 @@ def _nuclei(x: Field, y: Field, pitch: float, radius: float, seed: int, mpp: flo
 
 
 def _hashed(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64], seed: int) -> Field:
+    # A hash of the square's position instead of a generator: any part of the scene can be drawn by itself.
     mixed = (a * 73856093) ^ (b * 19349663) ^ (seed * 83492791)
     mixed = ((mixed >> 16) ^ mixed) * 0x45D9F3B & 0xFFFFFFFF
     mixed = ((mixed >> 16) ^ mixed) * 0x45D9F3B & 0xFFFFFFFF

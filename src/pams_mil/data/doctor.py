@@ -135,6 +135,7 @@ def _read_all(
     manifest: Manifest, store: BagStore, workers: int, progress: Callable[[int, int], None] | None
 ) -> Iterator[BagFacts | Problem]:
     with ThreadPoolExecutor(max(1, workers)) as pool:
+        # map keeps the order of the table, so that reports of the same cohort are the same.
         for done, found in enumerate(pool.map(lambda record: _facts(record, store), manifest), 1):
             if progress is not None:
                 progress(done, len(manifest))
@@ -168,6 +169,7 @@ def _mixtures(bags: Iterable[BagFacts]) -> Iterator[Problem]:
             if answer is not None:
                 groups.setdefault(answer, []).append(facts.record.slide_id)
         if len(groups) > 1:
+            # The largest group comes last and counts as what was meant; the slides of all others are the odd ones.
             ordered = sorted(groups.items(), key=lambda group: len(group[1]))
             shown = "; ".join(
                 f"{answer}: {len(slides)} slides ({listing(slides, most=3)})" for answer, slides in ordered

@@ -51,6 +51,7 @@ class ExtractionRecord:
 
 def write_extracted(path: Path, bag: Bag, record: ExtractionRecord) -> None:
     """Write a bag and its record as one file, atomically."""
+    # A digest of its own: that of the bag does not cover the file's attributes.
     text = json.dumps(record.to_json(), sort_keys=True)
     write_bag(path, bag, attributes={ATTRIBUTE: json.dumps({"digest": text_digest(text), "record": text})})
 

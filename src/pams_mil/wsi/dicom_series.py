@@ -106,6 +106,7 @@ def gather(paths: Iterable[Path]) -> Iterator[tuple[str, Path]]:
 
 
 def _slide(uid: str, files: list[Path], *, alone: bool) -> DicomSlide:
+    # By size, since names and order within a series mean nothing.
     largest = max(files, key=lambda path: (path.stat().st_size, path.name))
     if len(files) == 1:
         return DicomSlide(largest.stem, largest, tuple(files))
@@ -115,14 +116,17 @@ def _slide(uid: str, files: list[Path], *, alone: bool) -> DicomSlide:
 def _header(data: bytes) -> DicomHeader:
     found: dict[int, str] = {}
     start = 132
+    # Group 2, the file's own part, says in which transfer syntax all others are written.
     for tag, value, end in _elements(data, start, explicit=True):  # the file's own part is always explicit
         if tag >> 16 != 2:
             break
         found[tag] = _text(value)
         start = end
     syntax = found.get(_TRANSFER_SYNTAX, "")
+    # Of these two, one would have to be inflated and one read the other way round: their series stays unknown.
     if syntax not in (_DEFLATED, _BIG_ENDIAN):
         for tag, value, _ in _elements(data, start, explicit=syntax != _IMPLICIT):
+            # Elements come in rising order of their tags: nothing that is wanted follows.
             if tag > _SERIES:
                 break
             found[tag] = _text(value)
@@ -135,9 +139,11 @@ def _elements(data: bytes, start: int, *, explicit: bool) -> Iterator[tuple[int,
     while start + 8 <= len(data):
         group, element = struct.unpack_from("<HH", data, start)
         tag = (group << 16) | element
+        # Items and their ends have no kind, even where all other elements name theirs.
         marks = tag in (_ITEM, _ITEM_END, _SEQUENCE_END)
         if explicit and not marks:
             kind = data[start + 4 : start + 6]
+            # These kinds have two bytes of padding and a length of four bytes; the others a length of two.
             if kind in _LONG:
                 (length,) = struct.unpack_from("<I", data, start + 8)
                 start += 12
@@ -152,6 +158,7 @@ def _elements(data: bytes, start: int, *, explicit: bool) -> Iterator[tuple[int,
         elif length == _UNDEFINED:  # a sequence or an item that ends where its end is marked
             depth += 1
         else:
+            # Elements inside of a sequence may have the same tags as the file's own, and are not meant.
             if depth == 0 and not marks:
                 yield tag, data[start : start + length], start + length
             start += length

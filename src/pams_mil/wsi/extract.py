@@ -103,6 +103,7 @@ def extract(
     """Extract every slide whose bag is missing; failures are collected and written to failures.csv."""
     settings, work = settings or TileSettings(), work or WorkSettings()
     (out / BAG_FOLDER).mkdir(parents=True, exist_ok=True)
+    # Before any claim: bags of other settings must be refused while nothing has been done.
     hold_to(out, settings, encoder)
     run = _Run(out, encoder, settings, work, watcher or SilentWatcher())
     try:
@@ -146,10 +147,12 @@ class _Run:
 
     def close(self) -> None:
         for claimed in self._held:
+            # Interrupted: a slide that is being prepared is waited for, since its file is open in another thread.
             claimed.ready.cancel()
             if not claimed.ready.cancelled() and claimed.ready.exception() is None:
                 claimed.ready.result().close()
             claimed.lock.release()
+        # Failures are recorded last, whatever ended the run: what was found out is not lost.
         self.pool.shutdown(wait=True, cancel_futures=True)
         settle_failures(self.out, self.outcome)
 
@@ -185,6 +188,7 @@ class _Run:
                 return False
             record = read_record(path)
         except BagError:
+            # Writing is atomic, so nobody is still at work on it.
             return False  # damaged: make it again
         try:
             if record is None or record.slide_fingerprint != file_fingerprint(source.path):
@@ -212,6 +216,7 @@ class _Run:
             self._fail(source, error)
         finally:
             self._held.remove(claimed)
+            # The lock file of a failed slide stays: if it went, two processes could hold one each and do the same work.
             if source.slide_id in self.outcome.made:
                 self.claims.settle(source.slide_id, claimed.lock)
             else:

@@ -51,6 +51,7 @@ def bar_length_um(width_um: float) -> float:
     (200.0, 10000.0, 5.0)
     """
     most = width_um / 4
+    # 1 times this power always fits, so there is a largest one.
     power = 10.0 ** math.floor(math.log10(most))
     return max(step * power for step in (1.0, 2.0, 5.0) if step * power <= most)
 

@@ -54,6 +54,7 @@ def paint(tiles: Heatmap, values: Values, height: int, width: int, scale: float)
         raise ParameterError(f"Expected one value per tile, {len(tiles.coords_px0)}; found shape {list(values.shape)}.")
     picture = np.full((height, width), np.nan, np.float32)
     starts = np.rint(tiles.coords_px0 / scale).astype(np.int64)
+    # Edges are rounded, not sizes, so that neighbors meet without gaps; a tile is at least one pixel.
     stops = np.maximum(np.rint((tiles.coords_px0 + tiles.tile_px0) / scale).astype(np.int64), starts + 1)
     starts, stops = np.maximum(starts, 0), np.maximum(stops, 0)  # a negative index would count from the other edge
     for (left, top), (right, bottom), value in zip(starts.tolist(), stops.tolist(), values.tolist(), strict=True):
@@ -69,6 +70,7 @@ def ranked(values: Values) -> npt.NDArray[np.float64]:
     """
     if len(values) == 1:
         return np.ones(1)
+    # Left: equal values get the same rank, that of the lowest of them.
     smaller = np.searchsorted(np.sort(values), values, side="left")
     shares: npt.NDArray[np.float64] = smaller / (len(values) - 1)
     return shares
@@ -131,6 +133,7 @@ def geojson_pieces(
     for name, values in measurements.items():
         if values.shape != (count,):
             raise ParameterError(f"The measurement {name!r} has shape {list(values.shape)}; expected one per tile.")
+        # JSON has no NaN.
         if not np.isfinite(values).all():
             raise ParameterError(f"The measurement {name!r} has values that are not finite numbers.")
     return _pieces(tiles, measurements, regions)

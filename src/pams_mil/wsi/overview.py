@@ -26,8 +26,10 @@ def read_overview(slide: Slide, *, mpp: float = 8.0, longest_px: int = 4096) -> 
 
     A fixed physical scale makes the tissue found on a slide independent of the scanner's resolution.
     """
+    # Never finer than level 0: an overview is not enlarged here.
     scale = max(mpp / slide.mpp, max(slide.width, slide.height) / longest_px, 1.0)
     width, height = max(1, round(slide.width / scale)), max(1, round(slide.height / scale))
+    # A pixel of the overview takes ratio x ratio pixels of the level that is read.
     ratio = scale / slide.levels[best_level(slide.levels, scale)].downsample
     block = max(1, int(_BLOCK_PX / ratio))
     pixels: Pixels = np.empty((height, width, 3), np.uint8)

@@ -28,7 +28,9 @@ def best_level(levels: Sequence[PyramidLevel], scale: float) -> int:
     >>> [best_level(pyramid, scale) for scale in (0.9, 3.9, 4.0, 100.0)]
     [0, 0, 1, 2]
     """
+    # Coarser than asked for would have to be enlarged: detail that the slide has would be lost.
     fine_enough = [index for index, level in enumerate(levels) if level.downsample <= scale * _TOLERANCE]
+    # Asked for more than level 0 has: level 0, enlarged; Grid says how far that may go.
     return max(fine_enough, key=lambda index: levels[index].downsample, default=0)
 
 
@@ -43,8 +45,10 @@ class Patch:
 
     def resampled(self, left_px0: float, top_px0: float, scale: float, width: int, height: int) -> Pixels:
         """RGB [height, width, 3] of a part of the patch at `scale`, starting at a level-0 position."""
+        # Where the part begins, in pixels of the patch; a fraction of a pixel is kept.
         left, top = left_px0 / self.downsample - self.x, top_px0 / self.downsample - self.y
         step = scale / self.downsample
+        # Nothing to resample: pixels pass unchanged, so that features of a level read as it is do not depend on Pillow.
         if step == 1.0 and left.is_integer() and top.is_integer():
             return self.pixels[int(top) : int(top) + height, int(left) : int(left) + width]
         # float error must not carry the box past the image, which Pillow refuses
@@ -64,6 +68,8 @@ def read_patch(
     index = best_level(slide.levels, scale)
     downsample = slide.levels[index].downsample
     corners = [value / downsample for value in (left_px0, top_px0, right_px0, bottom_px0)]
+    # When reducing, a bilinear filter looks scale / downsample pixels to either side; without the margin, tiles would
+    # have edges of their own and neighbors would not fit.
     exact = scale == downsample and all(value.is_integer() for value in corners)
     margin = 0 if exact else math.ceil(scale / downsample) + 1
     x, y = math.floor(corners[0]) - margin, math.floor(corners[1]) - margin

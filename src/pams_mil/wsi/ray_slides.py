@@ -49,7 +49,9 @@ def extract_on_cluster(
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False)
     with_gpu = options.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
+    # max_calls=0 keeps the worker, and with it the loaded encoder, for the next slide.
     share = {"num_gpus": 1, "max_calls": 0} if with_gpu else {"num_cpus": 1}
+    # Retried without end when a node is lost; errors of a slide itself come back as its outcome, not as exceptions.
     task = ray.remote(**share, max_retries=-1)(extract_one)
     place = str(out.resolve())
     outcome = _collect(

@@ -45,6 +45,7 @@ class Slide:
         self._is_shared = first.is_shared
         self.icc_profile: bytes | None = getattr(first, "icc_profile", None)
         """The scanner's color profile, where the file has one; pixels are as stored, without it."""
+        # The reader that was opened to look at the file serves the thread that made the slide.
         self._handles: dict[int, Reader] = {self._owner(): first}
         self._guard = threading.Lock()
         try:
@@ -71,6 +72,7 @@ class Slide:
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
         """RGB [height, width, 3] of a region in the pixels of a level; white outside the slide."""
         size = self.levels[level]
+        # Readers disagree on what lies outside (black, transparent, an error), so they are never asked for it.
         left, top = max(x, 0), max(y, 0)
         right, bottom = min(x + width, size.width), min(y + height, size.height)
         if (left, top, right, bottom) == (x, y, x + width, y + height):
@@ -97,10 +99,12 @@ class Slide:
     def _read_inside(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
         thread = self._owner()
         try:
+            # No lock: a thread only ever looks for its own handle.
             handle = self._handles.get(thread) or self._open_again(thread)
             return handle.read(level, x, y, width, height)
         except Exception as error:  # decoders raise their own kinds: OpenSlide, tifffile, zarr, imagecodecs, Pillow
             with self._guard:
+                # A shared handle may have been dropped by another thread in the meantime.
                 spoiled = self._handles.pop(thread, None)
             if spoiled is not None:
                 spoiled.close()
@@ -137,6 +141,7 @@ def _open_any(path: Path, wanted: str, cache: object) -> tuple[str, Reader]:
     causes: list[str] = []
     missing: list[str] = []
     for name in names:
+        # Pillow opens whatever picture a file begins with, e.g. the thumbnail that a .mrxs is, and not the slide.
         if name == "image" and wanted == "auto" and path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
         try:
@@ -167,6 +172,7 @@ def _with_all_levels(name: str, opened: Reader, path: Path) -> tuple[str, Reader
         other = _opened("tiffslide", path, None)
     except Exception:  # not installed, or a file that it cannot open: then one level must do
         return name, opened
+    # Equal counts keep the first reader, the one of first choice.
     kept, dropped = (other, opened) if len(other.levels) > len(opened.levels) else (opened, other)
     dropped.close()
     return (name if kept is opened else "tiffslide"), kept

@@ -58,6 +58,7 @@ def check_slides(
     except SlideError as error:
         return SlideFindings((), (Problem("slides", str(error)),))
     by_name = {source.slide_id.removesuffix(".ome"): source for source in sources}  # a.ome.zarr is often called a
+    # Exact names overrule the shortened ones above.
     by_name |= {name: source for source in sources for name in (source.path.name, source.slide_id)}
     wanted = {slide_id: by_name.get(slide_id) for slide_id in slide_ids}
     present = [(slide_id, source) for slide_id, source in wanted.items() if source is not None]
@@ -80,6 +81,7 @@ def _opened(slide_id: str, source: SlideSource) -> SlideFacts | Problem:
             with Slide(source.path) as slide:
                 return SlideFacts(slide_id, slide.reader_name, slide.mpp)
         except ScaleError:
+            # The scale is missing, but can the slide be opened? Any value will do to find out.
             with Slide(source.path, mpp_of_slide=1.0, mpp_is_certain=True) as slide:
                 return SlideFacts(slide_id, slide.reader_name, None)
     except SlideError as error:

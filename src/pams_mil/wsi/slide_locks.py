@@ -48,6 +48,7 @@ class Claims:
     def record(self, failed: dict[str, tuple[str, str, str]], done: set[str]) -> None:
         """Bring failures.csv up to date: rows of slides that are done go, those of this run replace older ones."""
         path = self._out / "failures.csv"
+        # Read, change and write as one step: processes that share the folder all bring the one list up to date.
         with FileLock(self._out / ".failures.lock"):
             rows = {slide: row for slide, row in _earlier(path).items() if slide not in done}
             rows.update(failed)
@@ -56,6 +57,7 @@ class Claims:
 
 
 def _earlier(path: Path) -> dict[str, tuple[str, str, str]]:
+    # A header alone: every slide that had failed was done since.
     if not path.is_file() or path.read_bytes().count(b"\n") < 2:
         return {}
     try:

@@ -85,6 +85,7 @@ def file_fingerprint(path: Path) -> str:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
+            # The ends hold headers and tables of tiles; the size tells apart what is alike there.
             digest.update(str(size).encode() + b":" + file.read(_SAMPLE_BYTES))
             file.seek(max(0, size - _SAMPLE_BYTES))
             digest.update(file.read(_SAMPLE_BYTES))
@@ -95,6 +96,7 @@ def file_fingerprint(path: Path) -> str:
 
 def _expanded(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
+        # A folder named like a slide is handed on and refused by that name, instead of being searched.
         if not path.is_dir() or path.suffix.lower() in READABLE_SUFFIXES or is_ome_zarr(path):
             yield path
             continue
@@ -114,6 +116,7 @@ def _below(folder: Path) -> Iterator[Path]:
         stems = {Path(entry).stem for entry in found}  # an image that was converted beside itself is no second slide
         found += [entry for entry in folders if Path(entry).stem not in stems and is_ome_zarr(here / entry)]
         yield from (here / entry for entry in found)
+        # In place, as os.walk asks: the thousands of chunks of a store are not walked through.
         folders[:] = [entry for entry in folders if not is_zarr(here / entry)]
 
 

@@ -60,6 +60,7 @@ def prepare(source: SlideSource, settings: TileSettings, work: WorkSettings, poo
     """Open a slide, find its tissue and plan its tiles; the readers of `pool` start on the first of them."""
     slide = Slide(source.path, reader=settings.reader, mpp_of_slide=source.mpp, mpp_is_certain=source.mpp_is_certain)
     try:
+        # Taken before the pixels are read: a file replaced meanwhile will not match its bag, and the next run says so.
         fingerprint = file_fingerprint(source.path)
         overview = read_overview(slide)
         tissue = find_tissue(overview, slide.mpp)
@@ -67,6 +68,7 @@ def prepare(source: SlideSource, settings: TileSettings, work: WorkSettings, poo
         skip = settings.on_bad_tile == "skip"
         stream = TileStream(slide, plan, pool, ahead=work.workers + 2, skip_unreadable=skip)
         stream.prefetch()
+    # Also on an interrupt: whoever prepares has no handle yet by which others could close the slide.
     except BaseException:
         slide.close()
         raise
@@ -98,6 +100,7 @@ def finish(
         raise SlideError(f"{error}.{hint}") from error
     bag = Bag(
         encoded.features.astype(np.dtype(settings.feature_dtype), copy=False),
+        # The plan's own corners, rounded as they were read, so that a coordinate leads to the very pixels.
         plan.coords_px0[encoded.rows].astype(np.int32),
         BagInfo(
             encoder=encoder.name,

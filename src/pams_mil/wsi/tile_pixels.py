@@ -35,8 +35,10 @@ def blocks(plan: TilePlan, slide: Slide) -> list[Rows]:
     if not len(plan.cells):
         return []
     level = slide.levels[best_level(slide.levels, plan.grid.scale)]
+    # Cells along one side of a block; large tiles are read one by one.
     side = max(1, int(_BLOCK_PX * level.downsample / plan.grid.tile_px0))
     column, row = (plan.cells // side).T
+    # Blocks row by row; a stable sort keeps the plan's order within each.
     key = row * (int(column.max()) + 1) + column
     order = np.argsort(key, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
@@ -47,6 +49,7 @@ def read_block(slide: Slide, plan: TilePlan, rows: Rows, *, skip_unreadable: boo
     try:
         return TileBlock(rows, _read_together(slide, plan, rows))
     except SlideError:
+        # A block of one tile has no other tiles to save: its own error is the answer.
         if len(rows) == 1 and not skip_unreadable:
             raise
     kept: list[int] = []
@@ -61,6 +64,7 @@ def read_block(slide: Slide, plan: TilePlan, rows: Rows, *, skip_unreadable: boo
                 raise
             lost.append(row)
     side = plan.grid.tile_px
+    # A block of nothing but bad tiles still has the shape of tiles, so that batches can be joined.
     together: Pixels = np.concatenate(tiles) if tiles else np.empty((0, side, side, 3), np.uint8)
     return TileBlock(np.array(kept, np.int64), together, tuple(lost))
 

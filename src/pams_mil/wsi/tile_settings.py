@@ -68,6 +68,7 @@ def hold_to(out: Path, settings: TileSettings, encoder: Encoder) -> None:
         return
     try:
         found = json.loads(path.read_text("utf-8"))
+        # Only what is compared now: settings of later versions in the file do not count.
         differing = [name for name in wanted if found.get(name) != wanted[name]]
     except (ValueError, AttributeError, OSError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Remove it, or use another --out.") from error

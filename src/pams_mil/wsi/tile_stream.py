@@ -40,6 +40,7 @@ class TileStream:
     def __iter__(self) -> Iterator[TileBlock]:
         self.prefetch()
         while self._reading:
+            # In the order of submission, not of completion: batches, and with them features, are the same in every run.
             block = self._reading.popleft().result()
             self.prefetch()
             yield block
@@ -48,6 +49,7 @@ class TileStream:
         """Drop what is waiting and let what is being read come to its end, so that the slide can be closed."""
         self._waiting.clear()
         for task in self._reading:
+            # Already running: its outcome does not matter, but the slide must not be closed under it.
             if not task.cancel():
                 task.exception()
         self._reading.clear()
@@ -75,6 +77,8 @@ def encode(stream: TileStream, encoder: Encoder, *, batch: int, advance: Callabl
         rows.append(block.rows)
         unreadable += len(block.unreadable)
         held.append(block.tiles)
+        # Blocks have any number of tiles; what is left over waits for the next block, so that every batch but the last
+        # is full.
         while sum(map(len, held)) >= batch:
             together = np.concatenate(held)
             held = [together[batch:]]
@@ -85,6 +89,7 @@ def encode(stream: TileStream, encoder: Encoder, *, batch: int, advance: Callabl
         advance(rest)
     if not features:
         raise SlideError(f"{stream.slide.path.name}: none of its {unreadable} tiles with tissue can be read")
+    # Tiles were read block by block; bags list them in the order of the plan.
     order_read = np.concatenate(rows)
     order = np.argsort(order_read, kind="stable")
     return Encoded(np.concatenate(features)[order], order_read[order], unreadable)

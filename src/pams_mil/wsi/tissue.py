@@ -47,13 +47,17 @@ def find_tissue(overview: Overview, mpp_of_slide: float) -> Tissue:
         filters: Any = importlib.import_module("skimage.filters")
         morphology: Any = importlib.import_module("skimage.morphology")
     saturation, value = saturation_and_value(overview.pixels)
+    # Black fill would be a third group and pull Otsu's threshold to itself.
     bright = value > _DARK
     found = float(filters.threshold_otsu(saturation[bright])) if bright.any() else 1.0
     threshold = float(np.clip(found, LOWEST_THRESHOLD, HIGHEST_THRESHOLD))
     mask: Mask = (saturation > threshold) & bright
+    # Sizes are physical: on a coarse overview of a large slide the same speck has fewer pixels.
     mpp = overview.scale * mpp_of_slide
+    # Closed before specks go: thin tissue falls into pieces that are specks one by one.
     mask = morphology.closing(mask, morphology.disk(max(1, round(_SMOOTH_UM / mpp))))
     mask = without_small(mask, int(_SPECK_UM2 / mpp**2))
+    # A hole is a small region of what is not tissue.
     mask = ~without_small(~mask, int(_HOLE_UM2 / mpp**2))
     return Tissue(mask, overview.scale, threshold)
 
@@ -66,6 +70,7 @@ def without_small(mask: Mask, most: int) -> Mask:
     """
     regions, count = ndimage.label(mask)
     sizes = np.bincount(regions.ravel(), minlength=count + 1)
+    # Label 0 is everything outside of all regions, however large.
     sizes[0] = 0
     kept: Mask = sizes[regions] > most
     return kept
@@ -81,6 +86,7 @@ def saturation_and_value(
     >>> saturation_and_value(np.array([[[200, 100, 150]]], np.uint8))[0].tolist()
     [[0.5]]
     """
+    # max(., 1) below: black pixels have no saturation, and 0 / 0 would be NaN.
     highest = pixels.max(axis=2).astype(np.float32)
     spread = highest - pixels.min(axis=2)
     return spread / np.maximum(highest, 1.0), highest / np.float32(255.0)

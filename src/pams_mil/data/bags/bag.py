@@ -138,11 +138,13 @@ def check_values(bag: Bag, name: str) -> None:
                 f"{name} has {unit} that are not finite numbers, first {coords[row].tolist()} in row {row}. "
                 "Extract the slide again."
             )
+    # The usual case in one pass: |row| <= max |value| sqrt(d), so a small maximum clears all rows at once.
     largest = largest_magnitude(bag.features)
     if largest * math.sqrt(bag.width) < LONGEST_ROW:
         return
     if math.isfinite(largest):
         with np.errstate(over="ignore"):
+            # Divided by the largest value first: squares of large float64 values would overflow themselves.
             lengths = largest * np.sqrt(np.square(bag.features.astype(np.float64) / largest).sum(1))
         long = np.flatnonzero(lengths >= LONGEST_ROW)
         if len(long):
@@ -152,6 +154,7 @@ def check_values(bag: Bag, name: str) -> None:
                 "These are not features of an encoder; extract the slide again."
             )
         return
+    # The maximum is NaN or infinite: find out where, for the message.
     bad = ~np.isfinite(bag.features)
     row, column = (int(index[0]) for index in np.nonzero(bad))
     place = f" at {bag.coords_px0[row].tolist()}" if bag.coords_px0 is not None else ""
@@ -192,6 +195,7 @@ def largest_magnitude(values: Array) -> float:
 
 def _feed(hasher: Any, values: Array) -> None:
     """Type, shape and bytes, as a little-endian machine has them."""
+    # The digest of a bag is the same on machines of either byte order.
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
     hasher.update(f"{little.dtype.str}{values.shape}".encode())
     hasher.update(np.ascontiguousarray(little).data)

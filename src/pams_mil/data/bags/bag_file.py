@@ -61,7 +61,9 @@ def _fill(file: h5py.File, bag: Bag, digest: str) -> None:
     }
     file.attrs[FILE_MARK] = json.dumps(header)
     features = _dataset(file, "features", bag.features)
+    # Twice, on file and dataset: if one mark is lost, the other still says that the file is ours and must verify.
     features.attrs[DATASET_MARK] = digest
+    # Again as plain attributes, for other tools; our own reader trusts the header alone.
     for name, value in bag.info.to_json().items():
         if value is not None and name != "layout":
             features.attrs[name] = value
@@ -72,6 +74,7 @@ def _fill(file: h5py.File, bag: Bag, digest: str) -> None:
 
 def _dataset(file: h5py.File, name: str, values: Array) -> h5py.Dataset:
     row_bytes = max(1, values.itemsize * values.shape[1])
+    # Whole rows, about 256 KiB of them: one checksum each.
     rows = min(values.shape[0], max(1, _CHUNK_BYTES // row_bytes))
     return file.create_dataset(name, data=values, chunks=(rows, values.shape[1]), fletcher32=True)
 
@@ -104,6 +107,7 @@ def read_marked(file: h5py.File, path: Path, *, verify: bool = True) -> Bag:
         raise
     except Exception as error:  # damaged HDF5 raises OSError, KeyError, ValueError, TypeError and more
         raise damaged(path, str(error)) from error
+    # Cheap checks are made even without `verify`.
     if list(features.shape) != header["shape"] or second != header["digest"]:
         raise damaged(path, "its header does not match its features")
     if header["coords"] not in ("px0", "um", "none"):

@@ -70,6 +70,7 @@ class BagDataset(Dataset[BagSample]):
         self.with_coords = with_coords
         self.origin = origin
         self._store = open_store(features, manifest) if isinstance(features, (str, Path)) else features
+        # In shared memory: what one worker has verified, no other does again. A race costs a second check and no more.
         self._verified = torch.zeros(len(self.sources), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         self._cache: dict[int, tuple[Tensor, Tensor | None]] = {}
         self._cached_bytes = 0
@@ -85,6 +86,7 @@ class BagDataset(Dataset[BagSample]):
     def __getitem__(self, index: int) -> BagSample:
         if not -len(self) <= index < len(self):
             raise IndexError(f"bag {index} of {len(self)}")
+        # A negative index counts from the end, as in a list; the cache and the marks need the one true index.
         index %= len(self)
         source = self.sources[index]
         stored, coords = self._cache.get(index) or self._load(index)
@@ -104,6 +106,7 @@ class BagDataset(Dataset[BagSample]):
                 self.origin(record.slide_id, bag)
         features = _tensor(bags[0].features) if len(bags) == 1 else _joined(bags, source)
         coords = _coords(bags) if self.with_coords else None
+        # Only now: a bag that was refused above is checked again when it is asked for again.
         self._verified[index] = 1
         size = features.nbytes + (0 if coords is None else coords.nbytes)
         if self._cached_bytes + size <= self.cache_bytes:
@@ -113,6 +116,7 @@ class BagDataset(Dataset[BagSample]):
         return features, coords
 
     def __getstate__(self) -> dict[str, Any]:
+        # A spawned worker would otherwise be sent the whole cache.
         return {**self.__dict__, "_cache": {}, "_cached_bytes": 0}
 
 
@@ -122,6 +126,7 @@ def keep_bags(samples: list[BagSample]) -> list[BagSample]:
 
 
 def _tensor(values: Array) -> Tensor:
+    # torch warns about read-only arrays, and what writing to such a tensor does is not defined.
     return torch.from_numpy(values if values.flags.writeable else values.copy())
 
 

@@ -35,6 +35,7 @@ def known_widths(encoder: str, *, slide_level: bool = False) -> tuple[int, ...]:
     ((1536,), (768,), ())
     """
     table = SLIDE_WIDTHS if slide_level else TILE_WIDTHS
+    # Both sides lose what people spell differently, so the table can keep the names that tools use.
     widths = {_plain(name): found for name, found in table.items()}
     name = _plain(encoder)
     return widths.get(_plain_aliases().get(name, name), ())

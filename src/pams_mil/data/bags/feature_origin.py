@@ -73,6 +73,7 @@ class OriginCheck:
         self._whose = whose
         self._slides = list(slide_ids)
         self._row = {slide: row for row, slide in enumerate(self._slides)}
+        # What the expectation leaves open has to agree among the bags themselves.
         self._open = [key for key in ORIGIN if key not in self.expected]
         shape = (len(self._slides), max(1, len(self._open)))
         self._said = torch.zeros(shape, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
@@ -89,6 +90,7 @@ class OriginCheck:
             if key not in found:
                 continue
             mark = _mark(comparable(key, found[key]))
+            # Written before the others are read: of two bags read at once, at least one sees the other.
             self._said[row, column] = mark
             others = self._said[:, column]
             unlike = ((others != 0) & (others != mark)).nonzero()
@@ -110,4 +112,5 @@ def _refusal(slide_id: str, key: str, found: Any, expected: Any, whose: str) -> 
 def _mark(value: Any) -> int:
     """A number that stands for a value, never 0."""
     digest = hashlib.blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    # 63 bits fit int64; the lowest bit is set, since 0 stands for nothing said.
     return (int.from_bytes(digest, "little") >> 1) | 1

@@ -29,6 +29,7 @@ def file_names(slide_ids: Iterable[str]) -> dict[str, str]:
     """
     ids = list(dict.fromkeys(slide_ids))
     plain = {slide_id: _plain(slide_id) for slide_id in ids}
+    # All of a pair that collide get a hash, not only the later one: names must not depend on the order of ids.
     taken = Counter(_as_taken(name) for name in plain.values())
     return {
         slide_id: f"{_cut(name)}~{_hash(slide_id)}" if taken[_as_taken(name)] > 1 or _unsafe(name) else name
@@ -38,6 +39,7 @@ def file_names(slide_ids: Iterable[str]) -> dict[str, str]:
 
 def _plain(slide_id: str) -> str:
     name = "".join(_encoded(sign) for sign in unicodedata.normalize("NFC", slide_id))
+    # Hidden files, home folders and options of commands begin so; Windows drops dots and spaces at the end.
     if name[:1] in (".", "~", "-", " "):
         name = f"%{ord(name[0]):02X}{name[1:]}"
     if name[-1:] in (".", " "):
@@ -46,6 +48,7 @@ def _plain(slide_id: str) -> str:
 
 
 def _encoded(sign: str) -> str:
+    # '%' and '~' are not among them, so an encoded name or one with a hash is never the plain name of another id.
     if sign.isalnum() or sign in "._- ()+=@#,":
         return sign
     return "".join(f"%{byte:02X}" for byte in sign.encode("utf-8", "surrogatepass"))
@@ -61,6 +64,7 @@ def _as_taken(name: str) -> str:
 
 
 def _cut(name: str) -> str:
+    # A sign that is cut in two is dropped.
     return name.encode()[:_MOST_BYTES].decode("utf-8", "ignore")
 
 

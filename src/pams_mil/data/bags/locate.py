@@ -39,6 +39,7 @@ class FeatureFolder:
         if found is None:
             hint = nearest(record.slide_id, list(self._files)[:5000])
             raise MissingBagError(f"Slide {record.slide_id!r} has no feature file in {self.folder}.{hint}")
+        # CLAM writes every slide as .h5 and as .pt: the same features, so the richer kind is taken without asking.
         best = min(SUFFIXES.index(path.suffix.lower()) for path in found)
         chosen = [path for path in found if SUFFIXES.index(path.suffix.lower()) == best]
         if len(chosen) > 1:
@@ -73,6 +74,7 @@ class FeatureFolder:
         files: dict[str, list[Path]] = {}
         for path in _walk(self.folder):
             relative = path.relative_to(self.folder).with_suffix("")
+            # A set: in the folder itself both names are the same.
             for name in {path.name[: -len(path.suffix)], relative.as_posix()}:
                 files.setdefault(name, []).append(path)
         return files
@@ -94,6 +96,7 @@ def _lies_in(path: Path, folder: Path) -> bool:
 
 def _walk(folder: Path) -> Iterator[Path]:
     for root, folders, names in os.walk(folder):
+        # In place, as os.walk asks; sorted, so that messages name files in the same order everywhere.
         folders[:] = sorted(name for name in folders if name not in _SIDE_FOLDERS and not name.startswith("."))
         zarrs = [name for name in folders if name.lower().endswith(".zarr")]
         yield from (Path(root, name) for name in zarrs if is_store(Path(root, name)))

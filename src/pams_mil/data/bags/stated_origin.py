@@ -32,6 +32,7 @@ def stated_by_table(records: Iterable[SlideRecord]) -> dict[str, Any]:
             if not text:
                 continue
             value = _parsed(key, text, record.slide_id)
+            # The first slide that says something is what all others are held against.
             first, before = said.setdefault(key, (record.slide_id, value))
             if comparable(key, before) != comparable(key, value):
                 raise ManifestError(

@@ -63,6 +63,7 @@ def folded(slide_id: str) -> str:
     True
     """
     text = slide_id.lower() if slide_id.isascii() else unicodedata.normalize("NFKC", slide_id).casefold()
+    # Several suffixes may follow one another: slide.svs.h5.
     while text.endswith(_KNOWN_SUFFIXES):
         text = text[: text.rindex(".")]
     return text
@@ -111,6 +112,7 @@ def _look_alike_patients(manifest: Manifest) -> Iterator[Problem]:
         if record.patient_id.strip():
             alike.setdefault(same_person(record.patient_id), {}).setdefault(record.patient_id)
     groups = [list(spellings) for spellings in alike.values() if len(spellings) > 1]
+    # Spellings in different splits are an error, within one split a warning: two findings.
     for apart in (True, False):
         found = [group for group in groups if (len(_splits_of(manifest, group)) > 1) == apart]
         if not found:
@@ -138,6 +140,7 @@ def same_person(patient_id: str) -> str:
         return " ".join(patient_id.lower().split())
     text = unicodedata.normalize("NFKC", patient_id)
     text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")  # zero-width and direction marks
+    # Case folding can undo the normal form, so it is taken again.
     return " ".join(unicodedata.normalize("NFKC", text.casefold()).split())
 
 

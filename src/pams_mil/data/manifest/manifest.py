@@ -148,6 +148,7 @@ class Manifest:
         added = dict(columns or {})
         always = ("slide_id", "patient_id", "label")
         shown = [name for name in _KNOWN if name in always or any(_cell(record, name) for record in self.records)]
+        # Such ids are no patients: whoever reads the table again has to state it again.
         if self.patients_are_slides:
             shown.remove("patient_id")
         extra = [name for name in _extra_columns(self.records) if name not in added and name not in _KNOWN]

@@ -88,6 +88,7 @@ def _roles(
     table: tables.Columns, path: Path, given: Mapping[str, str], task: Task | None, *, labels: bool
 ) -> dict[str, str]:
     """Which column plays which part."""
+    # Reversed: of two columns that differ in case alone the first one wins.
     folded = {name.casefold(): name for name in reversed(table)}
     roles: dict[str, str] = {}
     asked = [role for role in ROLES if labels or role != "label"]
@@ -142,11 +143,14 @@ def _records(
     slides = [name.removesuffix(".h5") for name in slides] if is_stamp else slides
     tags = [_tags(cell) for cell in table[roles["tags"]]] if "tags" in roles else [()] * count
     taken = set(roles.values())
+    # A column without a name is the row number that pandas writes.
     others = [name for name in table if name and name not in taken]
     cells = zip(*(table[name] for name in others), strict=True) if others else iter([()] * count)
     extra = (dict(zip(others, row, strict=True)) for row in cells)
+    # Where cases stand in for patients they are not a level of their own.
     named_cases = cases if "patient_id" in roles else blank
     rows = zip(slides, patients, labels, split, paths, named_cases, tags, extra, strict=True)
+    # Spreadsheets leave empty rows behind.
     return [SlideRecord(*row) for row in rows if row[0] or row[1] or row[2]]
 
 
@@ -188,6 +192,7 @@ def _joined(
             )
     row_of: dict[str, int] = {}
     for row, patient in enumerate(patients[key]):
+        # Two rows might contradict each other; which one is right cannot be known.
         if row_of.setdefault(patient, row) != row:
             raise ManifestError(f"{clini} has the patient {patient!r} twice; expected one row per patient.")
     unknown = [patient for patient in dict.fromkeys(slides[key]) if patient not in row_of]

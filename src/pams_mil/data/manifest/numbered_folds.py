@@ -106,12 +106,14 @@ def take_fold(table: tables.Columns, fold: int, slide: str, split: str | None, p
         raise ManifestError(f"{path} has no fold {fold}; folds found: {listing(numbers)}.")
     stated = [split_name(cell) for cell in table[split]] if split is not None else [""] * len(parts)
     rows: Sequence[int] = range(len(parts))
+    # Slides repeat: every fold has rows of its own, and its own splits.
     if split is not None and len(set(table[slide])) < len(parts):
         rows = [row for row in rows if parts[row] == fold]
         note = (
             f"Slides appear once per fold: the {len(rows)} rows of fold {fold} were read, with the splits they state."
         )
         return TakenFold(rows, [table[split][row] for row in rows], note)
+    # The table has a test split apart from its folds: it must never be trained on.
     if any(name in _HELD for name in stated):
         splits = [
             name if name in _HELD else "" if part is None else "val" if part == fold else "train"

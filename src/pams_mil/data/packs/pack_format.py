@@ -96,6 +96,7 @@ def read_shard(path: Path) -> Shard:
     """The header of a shard; anything but an undamaged one is a `BagError`."""
     try:
         with path.open("rb") as file:
+            # safetensors: eight bytes with the length of the JSON header, the header, then the tensors.
             length = int.from_bytes(file.read(8), "little")
             if length > min(_MOST_HEADER, path.stat().st_size):
                 raise BagError(f"{path} is not a complete shard of a pack: torn or damaged. Pack the cohort again.")
@@ -128,6 +129,7 @@ def _entries(header: dict[str, Any], start: int, size: int) -> tuple[PackEntry, 
 def _place(tensor: dict[str, Any], start: int) -> Place:
     rows, width = tensor["shape"]
     place = Place(start + tensor["data_offsets"][0], (int(rows), int(width)), _DTYPES[tensor["dtype"]])
+    # Shape and type give the size once more, and must agree with it.
     if place.end != start + tensor["data_offsets"][1]:
         raise ValueError("a tensor's shape and size contradict each other")
     return place
@@ -135,6 +137,7 @@ def _place(tensor: dict[str, Any], start: int) -> Place:
 
 def encode_index(content: dict[str, Any]) -> str:
     """The index as JSON that carries its own checksum."""
+    # The body is kept as text inside of the outer JSON, so that the checksum is of the very bytes that were written.
     body = json.dumps(content, separators=(",", ":"), ensure_ascii=True)
     return json.dumps({"checksum": zlib.crc32(body.encode()), "body": body}) + "\n"
 

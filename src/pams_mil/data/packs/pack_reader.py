@@ -132,6 +132,7 @@ def mapped(path: Path, entry: PackEntry) -> list[Any]:
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
+            # Looking at a page past the end of the file would kill the process (SIGBUS).
             if os.fstat(descriptor).st_size < entry.end:
                 raise BagError(f"{path} was cut short after it was packed. Pack the cohort again.")
             return [_map(descriptor, place) for place in (entry.features, entry.coords) if place is not None]
@@ -142,8 +143,10 @@ def mapped(path: Path, entry: PackEntry) -> list[Any]:
 
 
 def _map(descriptor: int, place: Place) -> Any:
+    # Mappings begin at multiples of a page; the bytes before the tensor are skipped again in the array.
     skipped = place.offset % mmap.ALLOCATIONGRANULARITY
     start = place.offset - skipped
+    # Pages that are written to become a copy of this array's own. The mapping outlives its descriptor.
     pages = mmap.mmap(descriptor, place.end - start, access=mmap.ACCESS_COPY, offset=start)
     if hasattr(pages, "madvise"):
         pages.madvise(mmap.MADV_WILLNEED)

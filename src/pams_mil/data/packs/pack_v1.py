@@ -32,6 +32,7 @@ def read_segment(path: Path) -> Shard:
             magic, length, checksum, own = _TRAILER.unpack(trailer)
             if magic != _MAGIC or own != zlib.crc32(trailer[:-4]) or length > min(_MOST_FOOTER, size):
                 raise BagError(f"{path} is not a complete pack segment: it is torn or damaged. Pack the cohort again.")
+            # The footer ends where the trailer begins; that is all that says where it starts.
             file.seek(size - _TRAILER.size - length)
             packed = file.read(length)
         if zlib.crc32(packed) != checksum:

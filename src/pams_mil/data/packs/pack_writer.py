@@ -103,6 +103,7 @@ def _in_parallel(
     with ThreadPoolExecutor(max(1, workers)) as pool:
         jobs = {pool.submit(write, out / name, part): part for name, part in plan.items()}
         try:
+            # As they complete: an error ends the work at once instead of after the shards before it.
             for job in as_completed(jobs):
                 yield job.result(), jobs[job]
         except BaseException:
@@ -146,6 +147,7 @@ def _plan(sources: Sequence[PackSource]) -> dict[str, list[PackSource]]:
     parts: list[list[PackSource]] = [[]]
     size = 0
     for source in sources:
+        # A bag larger than a shard has one of its own; no bag is divided.
         if parts[-1] and size + source.size > SHARD_BYTES:
             parts.append([])
             size = 0
@@ -165,6 +167,7 @@ def _prepare(out: Path, shards: int) -> None:
         ]
         if foreign:
             raise OutputError(f"{out} holds other files ({listing(foreign)}); give the pack a folder of its own.")
+        # First of all: from here until the index is written again this is no pack, however the work ends.
         (out / INDEX).unlink(missing_ok=True)
         for name in names:
             number = _SHARD.fullmatch(name)
@@ -182,6 +185,7 @@ def _shard(path: Path, sources: Sequence[PackSource], *, dtype: np.dtype[Any] | 
     notes: list[BagNote] = []
     infos: dict[BagInfo, int] = {}
     for source in sources:
+        # Mapped: the file's own pages serve as the bag's memory until the shard is written.
         bag = _converted(read_bag(source.path, mapped=True), source, dtype)
         name, unit = names[source.slide_id], "" if bag.coords_px0 is None else "px0"
         arrays = {f"{name}.features": _little(bag.features)}
@@ -205,6 +209,7 @@ def _little(values: Array) -> Array:
 def _converted(bag: Bag, source: PackSource, dtype: np.dtype[Any] | None) -> Bag:
     if dtype is None or bag.features.dtype == dtype:
         return bag
+    # An overflow becomes infinity, which is refused below with the file's name.
     with np.errstate(over="ignore"):
         features = bag.features.astype(dtype)
     if not all_finite(features):
@@ -236,6 +241,7 @@ def _is_as_planned(path: Path, sources: Sequence[PackSource]) -> bool:
         whole = all(checksum_of(mapped(path, entry)) == entry.checksum for entry in entries)
     except BagError:
         return False
+    # In the planned order and from the same files; a changed dtype changes the fingerprint.
     found = [(entry.slide_id, entry.source) for entry in entries]
     return whole and found == [(source.slide_id, source.fingerprint) for source in sources]
 

@@ -19,6 +19,7 @@ def read_splits(path: Path | str) -> dict[str, str]:
     table = tables.read_table(path)
     if not all(name in table for name in SPLITS):
         raise ManifestError(f"{path} is not a split file: expected columns {listing(SPLITS)}, found {listing(table)}.")
+    # CLAM's first column has no name: row numbers, or the slide ids in the _bool variant.
     index = next((name for name in table if name not in PARTS), None)
     is_bool = index is not None and path.stem.endswith("_bool")
     pairs: list[tuple[str, str]] = []

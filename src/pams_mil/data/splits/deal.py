@@ -56,9 +56,11 @@ def deal(slides_of: Floats, class_of: Sequence[int], fractions: Sequence[float])
     # The rarest class first: later, larger classes even out what rounding leaves.
     for c in sorted((c for c in members if len(members[c])), key=lambda c: (len(members[c]), c)):
         room = shares(len(members[c]), fractions, filled)
+        # Running debt of every part in patients: the next class repays it where remainders are equal.
         for part in range(parts):
             filled[part] += room[part] - len(members[c]) * fractions[part]
         _fill(state, members[c], room)
+    # n^2 pairs per round.
     if count <= _MOST_EXCHANGED:
         _exchange(state)
     return [int(part) for part in state.part_of]
@@ -76,7 +78,9 @@ def shares(count: int, fractions: Sequence[float], filled: Sequence[float]) -> l
     [0, 1]
     """
     ideal = [count * fraction for fraction in fractions]
+    # 7 patients times 1/7 may come out as 0.9999999.
     whole = [math.floor(value + 1e-9) for value in ideal]
+    # Remainders that differ by rounding errors alone are equal, or the order of parts would be chance.
     order = sorted(
         range(len(fractions)), key=lambda part: (-round(ideal[part] - whole[part], 9), round(filled[part], 9), part)
     )
@@ -91,6 +95,7 @@ def _fill(state: Deal, members: npt.NDArray[np.int64], room: list[int]) -> None:
     weight = 1 / (state.fractions[:, None] * np.maximum(total, 1))
     sizes = state.slides_of[members].sum(axis=1)
     left = np.asarray(room, np.float64)
+    # Large patients first, while there is room to choose; a stable sort keeps the seeded order of equal ones.
     for patient in members[np.argsort(-sizes, kind="stable")]:
         added = state.slides_of[patient]
         # The change of X is weight * (2 N + a) a, up to a term that is equal for all parts.
@@ -120,6 +125,7 @@ def _exchange(state: Deal) -> None:
             p_then = (weight[p] * (state.slides[p] + change - ideal[p]) ** 2).sum(axis=1)
             q_then = (weight[q] * (state.slides[q] - change - ideal[q]) ** 2).sum(axis=1)
             gain = np.where(q != p, now - (p_then + q_then), -np.inf)
+            # Stable: of equal gains the patient that comes first by seed, so that results repeat.
             for partner in np.argsort(-gain, kind="stable")[:_MOST_PARTNERS]:
                 if gain[partner] > 1e-9 and _keeps_patients(state, first, int(partner), patients_ideal):
                     _swap(state, first, int(partner))
@@ -136,6 +142,7 @@ def _keeps_patients(state: Deal, first: int, second: int, ideal: Floats) -> bool
         return True
     p, q = state.part_of[first], state.part_of[second]
     moved = ((p, a, -1), (p, b, 1), (q, b, -1), (q, a, 1))
+    # Within one of the ideal, strictly: the promise of the greedy deal is kept.
     return all(abs(state.patients[part, c] + step - ideal[part, c]) < 1 - 1e-9 for part, c, step in moved)
 
 

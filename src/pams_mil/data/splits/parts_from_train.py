@@ -50,6 +50,7 @@ def _carve(
             f"A share of {share:g} of {total} patients leaves none of the {training} training patients to train on; "
             "use a smaller share."
         )
+    # The share is of all patients; those in train have to give more than that share of themselves.
     wanted = share * total / training
     part_of = deal_patients(manifest, hierarchy, [1 - wanted, wanted], seed, others)
     return tuple(

@@ -97,6 +97,7 @@ def deal_patients(
     for record, target in zip(manifest, manifest.targets(hierarchy).tolist(), strict=True):
         if record.patient_id not in held:
             found.setdefault(record.patient_id, []).append(target)
+    # An order that depends on the seed and the patient's name alone, not on the table's.
     patients = sorted(found, key=lambda patient: derive(seed, "split", patient))
     slides = np.zeros((len(patients), hierarchy.num_classes()))
     for row, patient in enumerate(patients):

@@ -62,6 +62,7 @@ def create_encoder(
     """
     options = options or EncoderOptions()
     kind, _, argument = name.partition(":")
+    # A colon and no kind of ours: module:Class. A lone name must be one of ours.
     if argument and kind not in _WITH_ARGUMENT:
         return _foreign(kind, argument)
     known = encoder_names()

@@ -56,6 +56,7 @@ class SameConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[b, c, h, w] -> [b, c', ceil(h / stride), ceil(w / stride)]."""
+        # Equal padding is left to the convolution, which needs no copy of the map for it.
         top, bottom = same_padding(x.shape[2], self.kernel, self.stride)
         left, right = same_padding(x.shape[3], self.kernel, self.stride)
         if top == bottom and left == right:
@@ -136,6 +137,7 @@ class EfficientNetLite0(nn.Module):
         for index, block in enumerate(self.blocks):
             names = [("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
             steps = list(block.steps) if isinstance(block, InvertedResidual) else []
+            # The first block has no expansion: its steps take the last two names.
             for step, (convolution, norm) in zip(steps, names[-len(steps) :], strict=True):
                 fold_into(step, published, f"_blocks.{index}.{convolution}", f"_blocks.{index}.{norm}")
         fold_into(self.head, published, "_conv_head", "_bn1")
@@ -149,6 +151,7 @@ def fold_into(target: nn.Module, published: Mapping[str, Tensor], convolution: s
     gain, shift, mean, variance = (
         published[f"{norm}.{name}"].double() for name in ("weight", "bias", "running_mean", "running_var")
     )
+    # g / sqrt(v + eps) of the equation above.
     scale = gain / torch.sqrt(variance + _EPS)
     target.weight.copy_(published[f"{convolution}.weight"].double() * scale[:, None, None, None])
     target.bias.copy_(shift - mean * scale)

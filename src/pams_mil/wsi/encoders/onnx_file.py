@@ -45,6 +45,7 @@ class OnnxEncoder:
 
     def __call__(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """[b, t, t, 3] -> [b, d] float32."""
+        # Some exports fix the batch size; tiles are then run in batches of just that size.
         size = self._fixed_batch or len(tiles)
         parts = [self._run(tiles[start : start + size], size) for start in range(0, len(tiles), size)]
         return np.concatenate(parts)

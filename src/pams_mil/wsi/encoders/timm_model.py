@@ -61,6 +61,7 @@ def build(model: str, options: EncoderOptions) -> nn.Module:
 def network_digest(network: nn.Module) -> str:
     """32 hex digits of a network's weights."""
     digest = hashlib.blake2b(digest_size=16)
+    # Sorted by name: the digest is of the weights, not of the order in which a version of timm registers them.
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

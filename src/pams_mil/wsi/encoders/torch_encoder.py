@@ -40,6 +40,7 @@ class TorchEncoder:
         self.dtype = choose_precision(options.precision, self.device)
         self.network = network.eval().requires_grad_(False).to(self.device)
         for parameter in self.network.parameters():
+            # Weights in the memory order of the images, or every convolution would reorder one of the two.
             if parameter.ndim == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         self._mean = torch.tensor(mean, device=self.device).reshape(1, -1, 1, 1)
@@ -68,6 +69,7 @@ class TorchEncoder:
         x = images.float().sub_(self._mean).mul_(self._gain)
         if self.input_px is not None and x.shape[-1] != self.input_px:
             size = (self.input_px, self.input_px)
+            # antialias: when reducing, plain bicubic would skip pixels.
             x = functional.interpolate(x, size=size, mode="bicubic", antialias=True)
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
             features: Tensor = self.network(x)

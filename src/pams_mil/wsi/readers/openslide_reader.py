@@ -40,6 +40,7 @@ class OpenSlideReader:
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
         """RGB [height, width, 3] of a region inside a level."""
         downsample = self._stated[level]  # what the library itself will divide by
+        # Positions are asked for in level-0 pixels, whatever the level.
         corner = (round(x * downsample), round(y * downsample))
         region = self._slide.read_region(corner, level, (width, height))
         alpha = region.getchannel("A")

@@ -34,6 +34,7 @@ def pyramid(stated: Iterable[float], sizes: Iterable[tuple[int, int]]) -> tuple[
     for downsample, (width, height) in zip(stated, sizes, strict=True):
         full = levels[0] if levels else PyramidLevel(1.0, width, height)
         whole = max(1, round(downsample))
+        # Rounded down or up, in both directions: whichever way the scanner's software halves.
         fits = all(
             -(-before // whole) >= now >= before // whole
             for before, now in ((full.width, width), (full.height, height))

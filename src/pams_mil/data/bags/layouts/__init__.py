@@ -39,6 +39,7 @@ def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool 
             must not be cut short while they are in use.
     """
     path = Path(path)
+    # A store is a folder, or a path into one: neither is a file that could be checked as the others are.
     store = store_of(path)
     if store is None:
         _refuse_unreadable(path)
@@ -49,6 +50,7 @@ def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool 
         bag = reader(path)
     except BagError as error:
         message = str(error)
+        # Checks of shapes do not know the file: its name is put in front.
         raise error if str(path) in message else BagError(f"{path} cannot be used: {message}") from error.__cause__
     except OSError as error:
         raise BagError(f"{path} cannot be read: {error}. It is torn, damaged or of another format.") from error
@@ -78,10 +80,12 @@ def _at_scale(bag: Bag, level0_mpp: float) -> Bag:
     """The bag with what a known level-0 resolution tells."""
     info, coords_px0, coords_um = bag.info, bag.coords_px0, bag.coords_um
     mpp, tile_px0 = info.mpp, info.tile_px0
+    # px0 = microns / (microns per level-0 pixel).
     if coords_px0 is None and coords_um is not None:
         coords_px0, coords_um = coords_um / level0_mpp, None
         if tile_px0 is None and info.tile_px is not None and mpp is not None:
             tile_px0 = info.tile_px * mpp / level0_mpp
+    # A tile of tile_px pixels covers tile_px0 pixels of level 0: that is how much coarser than level 0 it is.
     if mpp is None and info.tile_px and tile_px0:
         mpp = level0_mpp * tile_px0 / info.tile_px
     changed = replace(info, mpp=mpp, tile_px0=tile_px0, level0_mpp=level0_mpp)

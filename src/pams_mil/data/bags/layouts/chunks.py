@@ -69,6 +69,7 @@ def _plain_runs(dataset: h5py.Dataset) -> list[tuple[int, int, int]] | None:
 
     dataset.id.chunk_iter(note)
     places.sort()
+    # Every chunk once and none missing, or the file is left to HDF5.
     if [row for row, _ in places] != list(range(0, shape[0], chunks[0])):
         return None  # chunks that were never written hold the fill value
     return _joined(places, chunks[0], shape[0], dataset.dtype.itemsize * shape[1])
@@ -77,6 +78,7 @@ def _plain_runs(dataset: h5py.Dataset) -> list[tuple[int, int, int]] | None:
 def _joined(places: list[tuple[int, int]], rows: int, total: int, row_bytes: int) -> list[tuple[int, int, int]]:
     runs: list[tuple[int, int, int]] = []
     for row, offset in places:
+        # The last chunk is stored whole, but only its first rows are part of the dataset.
         count = min(rows, total - row)
         if runs and runs[-1][2] + runs[-1][1] * row_bytes == offset:
             runs[-1] = (runs[-1][0], runs[-1][1] + count, runs[-1][2])
@@ -94,6 +96,7 @@ def _read_runs(dataset: h5py.Dataset, path: Path, runs: list[tuple[int, int, int
             target = memory[row * row_bytes : (row + count) * row_bytes]
             raw.seek(offset)
             done = 0
+            # One call may give less than it was asked for, e.g. 2 GiB at most on Linux.
             while done < len(target):
                 got = raw.readinto(target[done:])
                 if not got:

@@ -32,9 +32,11 @@ def read_hdf5(path: Path, *, verify: bool = True, mapped: bool = False) -> Bag:
             names = set(file)
             features = own_dataset(file, feature_key(names, path), path)
             told, own = _attributes(file), _attributes(features)
+            # Either mark: a file of ours that lost one is damaged, not a file of CLAM's.
             if FILE_MARK in told or DATASET_MARK in own:
                 return read_marked(file, path, verify=verify)
             placed = own_dataset(file, "coords", path) if "coords" in names else None
+            # On a name that several state: features before coordinates before file.
             if placed is not None:
                 told |= _attributes(placed)
             return _read_foreign(features, placed, told | own, names, path, mapped=mapped)
@@ -66,6 +68,7 @@ def own_dataset(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
     found = file[name]
     if not isinstance(found, h5py.Dataset):
         raise BagError(f"{path} has a group called {name!r}; expected a dataset [n, d] of numbers.")
+    # A soft link may lead to an external link, which the check above does not see.
     if found.file != file:
         raise BagError(f"{path} keeps {name!r} in another file, which is not followed; copy it in.")
     if found.external is not None or found.is_virtual:
@@ -165,6 +168,7 @@ def _layout(names: set[str], attributes: dict[str, Any]) -> str:
 def _info(attributes: dict[str, Any], *, layout: str) -> BagInfo:
     tile_px = _number(attributes, "tile_px", "tile_size_px", "patch_size")
     tile_um = _number(attributes, "tile_size_um")
+    # The first files of STAMP 2 call the size in microns `tile_size`, which is pixels elsewhere.
     if tile_um is None and attributes.get("unit") == "um":
         tile_um = _number(attributes, "tile_size")
     tile_px0 = _number(attributes, "tile_px0", "patch_size_level0")

@@ -44,13 +44,16 @@ def read_store(path: Path) -> Bag:
         raise BagError(f"{path} is not a store of LazySlide: it has no folder 'tables'.")
     root = open_group(store)
     inside = path.relative_to(store).parts
+    # The path may name a table inside of the store: case.zarr/tables/<key>[/varm/<vector>].
     key = inside[1] if len(inside) > 1 and inside[0] == "tables" else _only_table(store)
     try:
         table = root["tables"][key]
         region = str(table.attrs.get("region", "tiles"))
+        # LazySlide calls a table <encoder>_<region>.
         encoder = key.removesuffix(f"_{region}")
         facts = _facts(root.attrs, region)
         if len(inside) > 3 and inside[2] == "varm":
+            # Stored as [d, k], one column per vector of the slide.
             vectors = _values(table["varm"][inside[3]], path).T
             return Bag(np.ascontiguousarray(vectors), info=BagInfo(encoder=encoder, layout="lazyslide slide"))
         features = _values(table["X"], path)
@@ -152,7 +155,9 @@ def _places(store: Path, region: str, ids: Array) -> Array:
     order = np.argsort(known, kind="stable")
     if len(np.unique(known)) != len(known):
         raise BagError(f"{file} names a tile_id twice; the features cannot be told apart.")
+    # Join by id: the place of every feature row among the sorted tile ids.
     found = np.searchsorted(known[order], ids)
+    # An id beyond the last has no neighbor to compare with; the minimum keeps the index valid, `fits` is False anyway.
     fits = (found < len(known)) & (known[order][np.minimum(found, len(known) - 1)] == ids)
     if not fits.all():
         raise BagError(f"{store} has features of {int((~fits).sum())} tiles that {region!r} does not list.")

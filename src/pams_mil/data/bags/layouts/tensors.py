@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def read_npy(path: Path) -> Bag:
     """The bag in a `.npy` file, as torchmil writes it, with the coordinates of the sibling folder."""
     features = _plain_array(path)
+    # torchmil keeps features/<bag>.npy and coords/<bag>.npy side by side.
     beside = path.parent.parent / "coords" / path.name
     coords = _plain_array(beside) if beside.is_file() else None
     return Bag(as_rows(features), coords, BagInfo(layout="torchmil" if coords is not None else "npy"))
@@ -79,6 +80,7 @@ def _load_torch(path: Path) -> Any:
     import torch  # noqa: PLC0415  slow to import, and only .pt files need it
 
     try:
+        # Arrays of numpy are refused by weights_only unless their parts are named as safe.
         allowed = getattr(torch.serialization, "safe_globals", None)  # since torch 2.5
         with nullcontext() if allowed is None else allowed(_numpy_globals()):
             return torch.load(path, map_location="cpu", weights_only=True)
