@@ -174,3 +174,31 @@ def test_a_path_that_no_file_can_have_is_one_missing_bag(tmp_path: Path) -> None
     found = diagnose(Manifest(records), TREE, features=tmp_path)
     assert [problem.slides for problem in found.problems if problem.kind == "missing bag"] == [("b",)]
     assert len(found.bags) == 1
+
+
+def test_coordinates_that_are_no_numbers_are_refused_by_name(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        file["features"], file["coords"] = ROWS, np.full((9, 2), b"x")
+    with pytest.raises(BagError, match=r"s\.h5 cannot be used: coords_px0 must be numbers, found \|S1"):
+        read_bag(tmp_path / "s.h5")
+
+
+@pytest.mark.parametrize("downsample", ["x", np.nan, (4.0, 4.0)])
+def test_a_downsample_that_is_no_number_says_nothing(tmp_path: Path, downsample) -> None:
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        file["features"], file["coords"] = ROWS, np.zeros((9, 2), np.int64)
+        file["coords"].attrs.update({"patch_size": 256, "downsample": downsample})
+    assert read_bag(tmp_path / "s.h5").info.tile_px0 == (1024 if isinstance(downsample, tuple) else None)
+
+
+def test_odd_settings_of_slideflow_say_nothing_and_stop_nothing(tmp_path: Path) -> None:
+    torch.save(torch.from_numpy(ROWS), tmp_path / "s.pt")
+    config = tmp_path / "bags_config.json"
+    manifest = Manifest((SlideRecord("s", "p", "N"),))
+    for said in ('{"extractor": ["x"], "tile_px": 0, "tile_um": "40x"}', '{"tile_px": 299, "tile_um": NaN}'):
+        config.write_text(said)
+        (bag,) = diagnose(manifest, TREE, features=tmp_path).bags
+        assert (bag.info.encoder, bag.info.mpp) == (None, None)
+    config.write_text("[" * 100_000)
+    with pytest.raises(BagError, match=r"bags_config\.json is not the JSON"):
+        read_bag(tmp_path / "s.pt")

@@ -242,3 +242,10 @@ def test_a_list_of_failures_that_someone_spoiled_is_written_anew(slides, tmp_pat
         (out / "failures.csv").write_text(spoiled)
         assert list(run([slides], out).failed) == ["torn"]
         assert list(failures(out)) == ["torn"]
+
+
+def test_a_slide_with_the_longest_name_that_a_file_can_have_does_not_stop_the_others(slides, tmp_path):
+    long = "x" * 251
+    (slides / "s1.tiff").rename(slides / f"{long}.tif")
+    done = run([slides], tmp_path / "out")
+    assert (done.made, done.failed) == (["s0", "s2", long], {})

@@ -174,7 +174,7 @@ class _Run:
                 self.elsewhere.append(source)
                 continue
             if self._is_settled(source):  # its former holder may have finished in between
-                self.claims.settle(source.slide_id, lock)
+                self.claims.settle(lock)
                 continue
             claimed = _Claimed(source, lock, self.pool.submit(prepare, source, self.settings, self.work, self.pool))
             self._held.append(claimed)
@@ -218,7 +218,7 @@ class _Run:
             self._held.remove(claimed)
             # The lock file of a failed slide stays: if it went, two processes could hold one each and do the same work.
             if source.slide_id in self.outcome.made:
-                self.claims.settle(source.slide_id, claimed.lock)
+                self.claims.settle(claimed.lock)
             else:
                 claimed.lock.release()
 

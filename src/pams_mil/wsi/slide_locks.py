@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pams_mil import atomic
+from pams_mil.data.bags.filenames import file_names
 from pams_mil.errors import TableError
 from pams_mil.tables import read_table
 
@@ -29,21 +30,22 @@ class Claims:
 
     def take(self, slide_id: str) -> FileLock | None:
         """The slide's lock, held; None where another process holds it."""
-        lock = FileLock(self._folder / f"{slide_id}.lock")
+        # a name that fits a file of its own may be too long for one with this suffix
+        lock = FileLock(self._folder / f"{file_names([slide_id])[slide_id]}.lock")
         try:
             lock.acquire(timeout=0)
         except Timeout:
             return None
         return lock
 
-    def settle(self, slide_id: str, lock: FileLock) -> None:
+    def settle(self, lock: FileLock) -> None:
         """Give a finished slide's lock back for good.
 
         Its file may go although others might wait on it: whoever gets hold of it finds the bag and does nothing.
         """
         lock.release()
         with contextlib.suppress(OSError):  # Windows does not remove what another process has open
-            (self._folder / f"{slide_id}.lock").unlink(missing_ok=True)
+            Path(lock.lock_file).unlink(missing_ok=True)
 
     def record(self, failed: dict[str, tuple[str, str, str]], done: set[str]) -> None:
         """Bring failures.csv up to date: rows of slides that are done go, those of this run replace older ones."""

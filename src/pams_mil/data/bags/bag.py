@@ -119,6 +119,8 @@ def check_shapes(bag: Bag) -> None:
             "Was no tissue found on the slide? Leave such slides out of the manifest."
         )
     for name, coords in (("coords_px0", bag.coords_px0), ("coords_um", bag.coords_um)):
+        if coords is not None and coords.dtype.kind not in "fiu":
+            raise BagError(f"{name} must be numbers, found {coords.dtype}. Extract the slide again.")
         if coords is not None and coords.shape != (features.shape[0], 2):
             raise BagError(
                 f"{name} must be [n, 2] with n = {features.shape[0]} like the features, found {list(coords.shape)}. "

@@ -7,7 +7,7 @@ unit of the coordinates (level-0 pixels, or microns for STAMP).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -166,16 +166,16 @@ def _layout(names: set[str], attributes: dict[str, Any]) -> str:
 
 
 def _info(attributes: dict[str, Any], *, layout: str) -> BagInfo:
-    tile_px = _number(attributes, "tile_px", "tile_size_px", "patch_size")
-    tile_um = _number(attributes, "tile_size_um")
+    tile_px = positive(attributes, "tile_px", "tile_size_px", "patch_size")
+    tile_um = positive(attributes, "tile_size_um")
     # The first files of STAMP 2 call the size in microns `tile_size`, which is pixels elsewhere.
     if tile_um is None and attributes.get("unit") == "um":
-        tile_um = _number(attributes, "tile_size")
-    tile_px0 = _number(attributes, "tile_px0", "patch_size_level0")
-    if tile_px0 is None and tile_px is not None and "downsample" in attributes:
-        custom = _number(attributes, "custom_downsample") or 1.0
-        tile_px0 = tile_px * float(np.ravel(attributes["downsample"])[0]) * custom
-    mpp = _number(attributes, "mpp")
+        tile_um = positive(attributes, "tile_size")
+    tile_px0 = positive(attributes, "tile_px0", "patch_size_level0")
+    downsample = positive(attributes, "downsample")
+    if tile_px0 is None and tile_px is not None and downsample is not None:
+        tile_px0 = tile_px * downsample * (positive(attributes, "custom_downsample") or 1.0)
+    mpp = positive(attributes, "mpp")
     if mpp is None and tile_um is not None and tile_px:
         mpp = tile_um / tile_px
     encoder = next((str(attributes[name]) for name in ("encoder", "extractor") if name in attributes), None)
@@ -184,12 +184,12 @@ def _info(attributes: dict[str, Any], *, layout: str) -> BagInfo:
         tile_px=None if tile_px is None else round(tile_px),
         tile_px0=tile_px0,
         mpp=mpp,
-        magnification=_number(attributes, "target_magnification"),
+        magnification=positive(attributes, "target_magnification"),
         layout=layout,
     )
 
 
-def _number(attributes: dict[str, Any], *names: str) -> float | None:
+def positive(attributes: Mapping[str, Any], *names: str) -> float | None:
     """The first of these attributes that is a positive number; TRIDENT writes the text 'None' for nothing."""
     for name in names:
         try:

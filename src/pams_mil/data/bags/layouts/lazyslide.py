@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil.data.bags.bag import Array, Bag, BagInfo
-from pams_mil.data.bags.layouts.hdf5 import refuse_hollow
+from pams_mil.data.bags.layouts.hdf5 import positive, refuse_hollow
 from pams_mil.errors import BagError, listing, needs_extra
 
 SUFFIX = ".zarr"
@@ -126,20 +126,13 @@ def _refuse_unknown_codecs(array: Any, path: Path) -> None:
 def _facts(attributes: Any, region: str) -> dict[str, Any]:
     """Tile size and scale as the store states them; what it does not say stays unknown."""
     spec = dict(attributes.get("tile_spec") or {}).get(region) or {}
-    slide = attributes.get("slide_properties") or {}
-    width, down, mpp, level0 = (_positive(value) for value in (
-        spec.get("width"), spec.get("base_downsample"), spec.get("mpp"), slide.get("mpp"),
-    ))  # fmt: skip
+    width, down, mpp = (positive(spec, name) for name in ("width", "base_downsample", "mpp"))
     return {
         "tile_px": None if width is None else round(width),
         "tile_px0": None if width is None or down is None else width * down,
         "mpp": mpp,
-        "level0_mpp": level0,
+        "level0_mpp": positive(attributes.get("slide_properties") or {}, "mpp"),
     }
-
-
-def _positive(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and np.isfinite(value) and value > 0 else None
 
 
 def _places(store: Path, region: str, ids: Array) -> Array:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pams_mil.data.bags.bag import Array, Bag, BagInfo
-from pams_mil.data.bags.layouts.hdf5 import as_rows, feature_key
+from pams_mil.data.bags.layouts.hdf5 import as_rows, feature_key, positive
 from pams_mil.errors import BagError, first_line
 
 if TYPE_CHECKING:
@@ -139,14 +139,19 @@ def _slideflow(path: Path) -> tuple[Array | None, BagInfo]:
         return coords, BagInfo(tile_px0=side, layout="slideflow" if index.is_file() else "torch")
     try:
         said = json.loads(config.read_text("utf-8"))
-        tile_px, tile_um = said.get("tile_px"), said.get("tile_um")
+        tile_px, tile_um = positive(said, "tile_px"), positive(said, "tile_um")  # or a magnification: "40x"
         extractor = said.get("extractor", {})
         name = extractor.get("class") if isinstance(extractor, dict) else extractor
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise BagError(f"{config} is not the JSON that slideflow writes: {error}.") from error
-    mpp = tile_um / tile_px if isinstance(tile_um, (int, float)) and isinstance(tile_px, int) and tile_px else None
-    size = tile_px if isinstance(tile_px, int) else None
-    return coords, BagInfo(encoder=name, tile_px=size, tile_px0=side, mpp=mpp, layout="slideflow")
+    info = BagInfo(
+        encoder=name if isinstance(name, str) else None,
+        tile_px=None if tile_px is None else round(tile_px),
+        tile_px0=side,
+        mpp=None if tile_um is None or tile_px is None else tile_um / tile_px,
+        layout="slideflow",
+    )
+    return coords, info
 
 
 def _corners(centers: Array) -> tuple[Array | None, float | None]:
