@@ -16,6 +16,7 @@ from tests.data.cohorts import TREE
 
 from pams_mil.data import Manifest, SlideRecord
 from pams_mil.data.manifest.cases import merge_cases, most_urgent
+from pams_mil.data.manifest.examine import examine_manifest
 from pams_mil.data.splits.clam_files import read_splits, write_splits
 from pams_mil.errors import ManifestError
 from pams_mil.hierarchy import ClassHierarchy
@@ -286,3 +287,10 @@ def test_test_slides_stay_test_however_the_table_spells_it(tmp_path: Path) -> No
     found = Manifest.read(nnmil(tmp_path, "slide_id,patient_id,label,split,fold", *rows), fold=0)
     assert [record.split for record in found] == ["val", "train", "train", "test"]
     assert "validates (1 slides)" in found.notes[0]
+
+
+def test_one_slide_listed_twice_is_a_mistake_and_not_a_table_of_folds(tmp_path: Path) -> None:
+    rows = ["s0,p0,N,train,0", "s1,p1,N,train,1", "s2,p2,N,train,2", "s3,p3,N,test,", "s0,p0,N,train,1"]
+    found = Manifest.read(nnmil(tmp_path, "slide_id,patient_id,label,split,fold", *rows), fold=0)
+    assert [record.split for record in found] == ["val", "train", "train", "test", "train"]
+    assert "duplicate slide" in {problem.kind for problem in examine_manifest(found, TREE)}

@@ -9,6 +9,7 @@ Some tables repeat every slide once per fold, with its split in that fold: then 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,8 +107,9 @@ def take_fold(table: tables.Columns, fold: int, slide: str, split: str | None, p
         raise ManifestError(f"{path} has no fold {fold}; folds found: {listing(numbers)}.")
     stated = [split_name(cell) for cell in table[split]] if split is not None else [""] * len(parts)
     rows: Sequence[int] = range(len(parts))
-    # Slides repeat: every fold has rows of its own, and its own splits.
-    if split is not None and len(set(table[slide])) < len(parts):
+    # All slides repeat: every fold has rows of its own, and its own splits. A few that repeat are a mistake in the
+    # table, to be named by whoever examines it.
+    if split is not None and min(Counter(table[slide]).values()) > 1:
         rows = [row for row in rows if parts[row] == fold]
         note = (
             f"Slides appear once per fold: the {len(rows)} rows of fold {fold} were read, with the splits they state."
