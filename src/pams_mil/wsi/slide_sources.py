@@ -69,11 +69,10 @@ def read_mpp_table(path: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, text in zip(names, columns["mpp"], strict=True):
         try:
-            mpp = check_mpp(float(text), f"the mpp of {name!r} in {path}")
+            value = float(text)
         except ValueError as error:
-            if isinstance(error, ParameterError):
-                raise
             raise TableError(f"{path} gives {text!r} as the mpp of {name!r}; expected a number.") from error
+        mpp = check_mpp(value, f"the mpp of {name!r} in {path}")
         if found.setdefault(name, mpp) != mpp:
             raise TableError(f"{path} gives {name!r} two resolutions, {found[name]:g} and {mpp:g} microns per pixel.")
     return found

@@ -37,8 +37,9 @@ def known_widths(encoder: str, *, slide_level: bool = False) -> tuple[int, ...]:
     table = SLIDE_WIDTHS if slide_level else TILE_WIDTHS
     # Both sides lose what people spell differently, so the table can keep the names that tools use.
     widths = {_plain(name): found for name, found in table.items()}
+    aliases = {_plain(name): _plain(meant) for name, meant in _ALIASES.items()}
     name = _plain(encoder)
-    return widths.get(_plain_aliases().get(name, name), ())
+    return widths.get(aliases.get(name, name), ())
 
 
 def encoders_of(width: int, *, slide_level: bool = False) -> list[str]:
@@ -73,7 +74,3 @@ def _plain(name: str) -> str:
     """A name without what people spell differently: case, separators, who published it, a hash at the end."""
     last = name.strip().casefold().rsplit("/", 1)[-1]
     return re.sub(r"[\s_.\-]", "", re.sub(r"-[0-9a-f]{8}$", "", last))
-
-
-def _plain_aliases() -> dict[str, str]:
-    return {_plain(name): _plain(meant) for name, meant in _ALIASES.items()}

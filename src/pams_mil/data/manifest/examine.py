@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
@@ -102,10 +102,10 @@ def _patients(manifest: Manifest) -> Iterator[Problem]:
             "split by patient with 'pams split'.",
             slides,
         )
-    yield from _look_alike_patients(manifest)
+    yield from _look_alike_patients(manifest, splits)
 
 
-def _look_alike_patients(manifest: Manifest) -> Iterator[Problem]:
+def _look_alike_patients(manifest: Manifest, splits: Mapping[str, set[str]]) -> Iterator[Problem]:
     """Patients that are probably one person, spelled in two ways: a leak if they are in different splits."""
     alike: dict[str, dict[str, None]] = {}
     for record in manifest:
@@ -114,7 +114,9 @@ def _look_alike_patients(manifest: Manifest) -> Iterator[Problem]:
     groups = [list(spellings) for spellings in alike.values() if len(spellings) > 1]
     # Spellings in different splits are an error, within one split a warning: two findings.
     for apart in (True, False):
-        found = [group for group in groups if (len(_splits_of(manifest, group)) > 1) == apart]
+        found = [
+            group for group in groups if (len(set().union(*(splits.get(name, ()) for name in group))) > 1) == apart
+        ]
         if not found:
             continue
         names = {patient for group in found for patient in group}
@@ -142,11 +144,6 @@ def same_person(patient_id: str) -> str:
     text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")  # zero-width and direction marks
     # Case folding can undo the normal form, so it is taken again.
     return " ".join(unicodedata.normalize("NFKC", text.casefold()).split())
-
-
-def _splits_of(manifest: Manifest, patients: list[str]) -> set[str]:
-    names = set(patients)
-    return {record.split for record in manifest if record.split and record.patient_id in names}
 
 
 def _splits(manifest: Manifest) -> Iterator[Problem]:

@@ -57,8 +57,8 @@ def _entry(fields: list[Any], infos: list[BagInfo]) -> PackEntry:
 
 def checksum_of(arrays: list[Any]) -> int:
     """Of the features' bytes, the gap up to a multiple of eight, and the coordinates' bytes."""
-    checksum = 0
-    for array in arrays:
-        checksum = zlib.crc32(bytes(-array.nbytes % 8 if len(arrays) > 1 and array is arrays[0] else 0),
-                              zlib.crc32(array.data.cast("B"), checksum))  # fmt: skip
+    checksum = zlib.crc32(arrays[0].data.cast("B"))
+    if len(arrays) > 1:
+        checksum = zlib.crc32(bytes(-arrays[0].nbytes % 8), checksum)
+        checksum = zlib.crc32(arrays[1].data.cast("B"), checksum)
     return checksum
