@@ -211,7 +211,7 @@ def _bias(learner: Learner, position: int, drift: Array | None, cohort: Cohort) 
     severity, detach_weight = None, False
     loss = _msce(learner, position)
     if loss is not None:
-        severity = loss.get_buffer("severity").double().cpu().numpy()
+        severity = loss.get_buffer("severity").cpu().double().numpy()
         detach_weight = bool(loss.options.get("detach_weight", False))
         if (severity == 1).all():
             severity = None

@@ -88,7 +88,7 @@ class Learner(nn.Module):
         weights = None
         if attention:
             weights = [None if output.attention is None else output.attention.float().cpu() for output in outputs]
-        probabilities = [level.double().cpu() for level in self.objective.probabilities(outputs)]
+        probabilities = [level.cpu().double() for level in self.objective.probabilities(outputs)]
         refuse_non_finite(batch, outputs, probabilities)
         return Prediction(probabilities, weights)
 

@@ -172,6 +172,8 @@ def seed_everything(device: torch.device, seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
 
 
 def _refuse_non_finite(values: Mapping[str, float], bags: Sequence[TrainingBag], progress: RunProgress) -> None:

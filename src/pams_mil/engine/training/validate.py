@@ -70,11 +70,12 @@ def _rows_of(fabric: Processes, learner: Learner, samples: list[BagSample]) -> t
         loss = torch.stack(list(learner.objective(outputs, learner.lift(target)).values())).sum()
         probabilities = learner.objective.probabilities(outputs)
     # The loss of a pack is the mean over its bags; written beside each of them, the mean over rows is that over bags.
-    found = torch.cat([*(level.double() for level in probabilities), loss.double().expand(len(samples), 1)], dim=1)
+    parts = [*probabilities, loss.expand(len(samples), 1)]
+    found = torch.cat([part.cpu().double() for part in parts], dim=1)  # in this order: Apple's GPUs have no float64
     # Logits too: a softmax may make finite probabilities of infinite ones.
     for output in outputs:
-        found[~torch.isfinite(output.logits).all(1)] = math.nan
-    return found.cpu()
+        found[~torch.isfinite(output.logits).all(1).cpu()] = math.nan
+    return found
 
 
 def level_scores(
