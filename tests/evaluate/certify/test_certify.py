@@ -198,14 +198,19 @@ def test_a_prevalence_that_cannot_be_used(change, message):
         certify(model(60, hierarchy=FLAT, prior=[0.5, 0.5, 0]), alpha=0.2, prevalence=even)
 
 
-@given(st.integers(0, 50), st.sampled_from(["case", "slide", "rate"]), st.sampled_from([0.1, 0.25, 0.5]))
-@settings(max_examples=40, deadline=None)
-def test_the_lower_end_is_the_largest_dial_with_few_false_alarms(seed, unit, alpha):
+@given(
+    st.integers(0, 50),
+    st.sampled_from(["case", "slide", "rate"]),
+    st.sampled_from([0.1, 0.25, 0.5]),
+    st.sampled_from([None, 3, 8]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_lower_end_is_the_largest_dial_with_few_false_alarms(seed, unit, alpha, most):
     dial = dial_of(model(25, hierarchy=FLAT, seed=seed))
-    found = largest_kappa_below(dial, alpha, Guarantee(), unit)
+    found = largest_kappa_below(dial, alpha, Guarantee(), unit, most_slides=most)
     counted = dial.as_unit(unit)
     weight = counted.weight(unit)
-    worst = np.bincount(counted.patient).max() if unit == "rate" else 1.0
+    worst = (most or np.bincount(counted.patient).max()) if unit == "rate" else 1.0
 
     def holds(kappa):
         alarms = weight[counted.called_before(kappa) > counted.rank].sum()
@@ -219,6 +224,28 @@ def test_the_lower_end_is_the_largest_dial_with_few_false_alarms(seed, unit, alp
         assert weight[counted.called_before(found) > counted.rank].sum() == pytest.approx(
             weight[counted.called_before(slow) > counted.rank].sum()
         )
+
+
+def test_the_lower_end_is_for_the_stated_slides_of_a_patient_too():
+    """The next patient may have 8 slides, all called too high, although none in the calibration has more than 3."""
+    found = model(100, hierarchy=FLAT, most=3, seed=1)
+    made = certify(found, alpha=0.2, at={"malignant": 0.2}, unit="rate", most_slides=8)
+    dial = dial_of(found)
+    alarms = (dial.called_before(made.kappa_low) > dial.rank).sum()
+    assert made.kappa_low < made.kappa
+    assert (alarms + 8) / (len(found) + 8) <= 0.2
+
+
+def test_the_lower_end_is_for_the_given_prevalence_too():
+    """Where nearly all patients are benign, false alarms are as frequent as among benign patients."""
+    found = model(300, hierarchy=FLAT, seed=2)
+    shares = {"benign": 0.9, "atypical": 0.05, "malignant": 0.05}
+    made = certify(found, alpha=0.15, at={"malignant": 0.05}, prevalence=shares)
+    dial = dial_of(found).as_unit("case")
+    weights, worst = prevalence_weights(np.array(list(shares.values())), dial.rank)
+    alarms = weights[dial.called_before(made.kappa_low) > dial.rank].sum()
+    assert made.kappa_low < made.kappa
+    assert (alarms + worst) / (weights.sum() + worst) <= 0.15
 
 
 def test_the_interval_lies_between_the_two_calls_and_holds_the_truth_as_promised():

@@ -14,12 +14,23 @@ from __future__ import annotations
 import numpy as np
 
 from pams_mil.evaluate.certify.calls import Dial
-from pams_mil.evaluate.certify.miss_losses import Unit, unit_losses
+from pams_mil.evaluate.certify.miss_losses import Array, Unit, unit_losses
 from pams_mil.evaluate.certify.promise import Guarantee, smallest_kappa
 
 
-def largest_kappa_below(dial: Dial, alpha: float, guarantee: Guarantee, unit: Unit) -> float | None:
+def largest_kappa_below(
+    dial: Dial,
+    alpha: float,
+    guarantee: Guarantee,
+    unit: Unit,
+    *,
+    most_slides: int | None = None,
+    weighting: tuple[Array, float] | None = None,
+) -> float | None:
     """κ_low, or None when so few patients cannot certify α.
+
+    `most_slides` is as in `miss_losses`; `weighting` holds the weights of the patients and of the next one where the
+    promise is re-weighted to another prevalence.
 
     >>> reach = np.array([[0.0, k] for k in np.linspace(0.1, 1.0, 10)])
     >>> dial = Dial(reach, np.zeros(10, dtype=np.int64), np.arange(10))  # ten patients without urgency
@@ -32,7 +43,8 @@ def largest_kappa_below(dial: Dial, alpha: float, guarantee: Guarantee, unit: Un
     # A dial that counts the distinct values from above: turning it to j takes the alarms at the j largest away.
     values = np.unique(exceed[np.isfinite(exceed)])[::-1]
     position = np.where(np.isfinite(exceed), len(values) - np.searchsorted(values[::-1], exceed), 0).astype(np.float64)
-    chosen = smallest_kappa(unit_losses(position, counted.patient, unit=unit), alpha, guarantee)
+    curve = unit_losses(position, counted.patient, unit=unit, most_slides=most_slides)
+    chosen = smallest_kappa(curve if weighting is None else curve.weighted(*weighting), alpha, guarantee)
     if chosen is None:
         return None
     return np.inf if chosen == 0 else float(values[int(min(chosen, len(values))) - 1])

@@ -13,7 +13,7 @@ from pams_mil.errors import CertificateError, ParameterError
 from pams_mil.evaluate.certify.calls import Dial, boundaries, boundary_rank, dial_of
 from pams_mil.evaluate.certify.certificate import Certificate, Rates, Scarcity
 from pams_mil.evaluate.certify.interval import largest_kappa_below
-from pams_mil.evaluate.certify.miss_losses import UNITS, LossCurve, Unit, miss_losses
+from pams_mil.evaluate.certify.miss_losses import UNITS, Array, Unit, miss_losses
 from pams_mil.evaluate.certify.prevalence import check_prevalence, prevalence_weights
 from pams_mil.evaluate.certify.promise import Guarantee, Promise, Shortfall, check_alpha, make_promise
 from pams_mil.evaluate.predictions import Predictions
@@ -73,13 +73,16 @@ def certify(
         name: miss_losses(dial.reach, dial.rank, dial.patient, unit=unit, boundary=rank, most_slides=most)
         for name, rank in ranks.items()
     }
-    if prevalence is not None:
-        curves[None] = _reweighted(curves[None], prevalence, predictions)
+    weighting = None if prevalence is None else _weighting(prevalence, predictions)
+    if weighting is not None:
+        curves[None] = curves[None].weighted(*weighting)
     made = [make_promise(curves[name], share, certainty, name=name, rank=ranks[name]) for name, share in chosen.items()]
     _refuse_shortfalls(made, certainty)
     promises = tuple(promise for promise in made if isinstance(promise, Promise))
     kappa = max(promise.kappa for promise in promises)
-    low = None if alpha is None else largest_kappa_below(dial, alpha, certainty, unit)
+    low = None
+    if alpha is not None:
+        low = largest_kappa_below(dial, alpha, certainty, unit, most_slides=most, weighting=weighting)
     low = None if low is None else min(low, kappa)
     return Certificate(
         hierarchy=hierarchy,
@@ -141,11 +144,11 @@ def _check_prevalence(
         )
 
 
-def _reweighted(curve: LossCurve, prevalence: Mapping[str, float], predictions: Predictions) -> LossCurve:
+def _weighting(prevalence: Mapping[str, float], predictions: Predictions) -> tuple[Array, float]:
     level, shares = check_prevalence(prevalence, predictions.hierarchy)
     label = np.zeros(predictions.num_patients, dtype=np.int64)
     np.maximum.at(label, predictions.patient, predictions.hierarchy.lift(predictions.target, level))
-    return curve.weighted(*prevalence_weights(shares, label))
+    return prevalence_weights(shares, label)
 
 
 def _refuse_shortfalls(made: Sequence[Promise | Shortfall], guarantee: Guarantee) -> None:
