@@ -123,6 +123,24 @@ def test_patients_beyond_the_most_slides_are_left_out_and_said_to_be():
     assert found.checks[0].n < 100
 
 
+def test_a_rate_is_bounded_in_missed_slides_also_where_patients_have_few_of_the_most_slides():
+    """Of 5 slides that a patient may have, these have 1 or 2: without a miss the rate is above 0 and nothing more."""
+    made = certify(model(400, hierarchy=FLAT, most=5), alpha=0.2, unit="rate")
+    sure = model(300, hierarchy=FLAT, most=2, skill=50.0)
+    check = monitor(made, sure).checks[0]
+    assert check.observed == 0
+    assert check.at_least == 0
+
+    slides, missed = np.array([1, 2, 2, 1, 5] * 60), np.array([1, 1, 0, 0, 2] * 60)
+    losses, weights = missed / 5, slides / 5
+    bound = lower_bound(losses, 0.05, weights)
+    assert bound < missed.sum() / slides.sum() < 2 * bound
+    for rate in (0.99 * bound, 1.01 * bound):  # the test of one rate, with losses moved and scaled into [0, 1]
+        scaled = (missed + rate * (5 - slides)) / 5
+        np.testing.assert_allclose(np.exp(log_wealth(losses, rate, weights)), reference.wealth(scaled, rate, STAKES))
+        assert (first_alarm(losses, rate, 0.05, weights) is not None) == (rate < bound)
+
+
 def test_no_patient_at_the_boundary_is_said():
     made = certify(model(100, hierarchy=FLAT), at={"malignant": 0.1})
     found = monitor(made, model(20, hierarchy=FLAT, prior=[1, 0, 0]))

@@ -8,6 +8,9 @@ bets a fixed share c of the wealth on every patient. If the mean is at most m, t
 so "the mean is above m" may be declared at any time, however often one looks. K falls in m, so all m that were ever
 rejected form an interval from 0: its end is a lower bound on the mean that holds at all times at once. (Waudby-Smith
 and Ramdas, Estimating means of bounded random variables by betting, JRSS B 2024; Podkopaev and Ramdas, ICLR 2022.)
+
+Where patients count w_i ∈ [0, 1] (their slides over the most slides), 1 − c w_i + c ℓ_i / m takes the place of the
+factor: it cannot be expected to grow the wealth where E[ℓ] ≤ m E[w], so m is then the rate E[ℓ] / E[w].
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ STAKES = tuple(0.5**power for power in range(1, 11))
 """The shares c: from one half, for a promise broken badly, to a thousandth, for one broken slightly."""
 
 
-def log_wealth(losses: npt.ArrayLike, mean: float) -> Array:
+def log_wealth(losses: npt.ArrayLike, mean: float, weights: npt.ArrayLike = 1.0) -> Array:
     """The logarithm of K_t(m) after every patient, [n].
 
     >>> log_wealth([1.0, 0.0], 0.5).round(3).tolist()
@@ -35,22 +38,22 @@ def log_wealth(losses: npt.ArrayLike, mean: float) -> Array:
     if not 0 < mean <= 1:
         raise ParameterError(f"The mean to test must be above 0 and at most 1, found {mean!r}.")
     stakes = np.asarray(STAKES)[:, None]
-    wealth = np.cumsum(np.log1p(stakes * (values / mean - 1.0)), axis=1)
+    wealth = np.cumsum(np.log1p(stakes * (values / mean - np.asarray(weights))), axis=1)
     found: Array = special.logsumexp(wealth, axis=0) - np.log(len(stakes))
     return found
 
 
-def first_alarm(losses: npt.ArrayLike, mean: float, level: float) -> int | None:
+def first_alarm(losses: npt.ArrayLike, mean: float, level: float, weights: npt.ArrayLike = 1.0) -> int | None:
     """After how many patients "at most `mean`" is rejected with an error probability of `level`; None: not yet.
 
     >>> first_alarm([1.0] * 4, 0.1, 0.05)
     3
     """
-    beyond = np.flatnonzero(log_wealth(losses, mean) >= -np.log(level))
+    beyond = np.flatnonzero(log_wealth(losses, mean, weights) >= -np.log(level))
     return int(beyond[0]) + 1 if beyond.size else None
 
 
-def lower_bound(losses: npt.ArrayLike, level: float) -> float:
+def lower_bound(losses: npt.ArrayLike, level: float, weights: npt.ArrayLike = 1.0) -> float:
     """The largest mean that was ever rejected; the true mean is above it, at all times, with probability 1 − level.
 
     >>> lower_bound([0.0] * 50, 0.05)
@@ -62,6 +65,6 @@ def lower_bound(losses: npt.ArrayLike, level: float) -> float:
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = 0.5 * (low + high)
-        rejected = first_alarm(values, middle, level) is not None
+        rejected = first_alarm(values, middle, level, weights) is not None
         low, high = (middle, high) if rejected else (low, middle)
     return low

@@ -125,12 +125,12 @@ def monitor_unlabelled(
     return Monitoring((), _drift(certificate, dial, seed), ("Without labels, nothing is said about the promises.",))
 
 
-def patient_losses(curve: LossCurve, kappa: float, alpha: float) -> Array:
-    """Losses [n] in [0, 1] of the patients in order, with a mean of α where the risk is α; see `confident`."""
+def patient_losses(curve: LossCurve, kappa: float) -> tuple[Array, Array]:
+    """Losses and weights [n] of the patients in order, both in [0, 1], at κ."""
     loss: Array = np.zeros(curve.n)
     beyond = curve.kappa > kappa
     np.add.at(loss, curve.patient[beyond], curve.drop[beyond])
-    return np.clip((loss + alpha * (curve.worst_weight - curve.weight)) / curve.worst_loss, 0.0, 1.0)
+    return np.minimum(loss / curve.worst_loss, 1.0), curve.weight / curve.worst_weight
 
 
 def _covered(certificate: Certificate, dial: Dial) -> tuple[Dial, tuple[str, ...]]:
@@ -154,8 +154,8 @@ def _check(certificate: Certificate, promise: Promise, dial: Dial, level: float)
     )  # fmt: skip
     if not curve.n:
         return PromiseCheck(promise, 0, float("nan"), 0.0, None, level, "no patients")
-    losses = patient_losses(curve, certificate.kappa, promise.alpha)
-    alarm, at_least = first_alarm(losses, promise.alpha, level), lower_bound(losses, level)
+    losses, weights = patient_losses(curve, certificate.kappa)
+    alarm, at_least = first_alarm(losses, promise.alpha, level, weights), lower_bound(losses, level, weights)
     lucky = certificate.guarantee.confidence is None and at_least <= promise.spread.high
     state: State = (
         "no evidence against it" if alarm is None
