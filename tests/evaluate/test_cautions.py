@@ -79,6 +79,8 @@ def test_calls_worse_than_chance_have_no_skill():
     """Recall 0 at the finest level is no skill only if the groups are not told apart either."""
     assert "no skill" not in kinds(model([0, 1, 5, 6] * 3, [1, 0, 6, 5] * 3))
     assert "no skill" in kinds(model([0, 6, 0, 6], [6, 0, 6, 0]))
+    assert "no skill" in kinds(model([0, 1, 2] * 4, [1, 2, 0] * 4))  # all of one group, which is no merit
+    assert "no skill" not in kinds(model([0, 0, 0, 0], [0, 1, 0, 1]))  # one class: nothing to tell apart
     assert "no skill" in kinds(model([0, 0, 6, 6], [0, 6, 0, 6]))  # chance
     assert "no skill" not in kinds(model([0, 0, 6, 6, 6], [0, 6, 0, 6, 6]))  # a little better
 

@@ -14,13 +14,12 @@ def call_kinds(levels: list[list[tuple[int, int]]]) -> str | None:
         others_true = sum(true != top for true, _ in pairs)
         if len(pairs) > 1 and 4 * others_called < others_true:
             return "constant" if others_called == 0 else "collapsed"
-    return "no skill" if all(without_skill(pairs) for pairs in levels) else None
+    several = len({true for true, _ in levels[0]}) > 1
+    return "no skill" if several and all(without_skill(pairs) for pairs in levels) else None
 
 
 def without_skill(pairs: list[tuple[int, int]]) -> bool:
     classes = {true for true, _ in pairs}
-    if len(classes) < 2:
-        return False
     recalls = []
     for label in classes:
         calls = [called for true, called in pairs if true == label]

@@ -6,7 +6,7 @@ With n slides, let c be the class called most often, n_c how often it is called 
 |---|---|
 | constant | n − n_c = 0: every slide is called c |
 | collapsed | 0 < n − n_c < (n − N_c) / 4: something else is called less than a quarter as often as it is true |
-| no skill | the recall averaged over the K classes that occur is at most 1/K, as a constant call's is, at every level |
+| no skill | K > 1 classes occur, and their recall averages at most 1/K, as a constant call's does, at every level |
 | contradictory calls | probabilities are given, and the call is not the most probable class |
 | equal probabilities | several classes are the most probable, so the call is the least urgent of them |
 | absent classes | no slide is truly of the class, so nothing is known about missing it |
@@ -109,8 +109,9 @@ def _calls(predictions: Predictions) -> Iterator[Caution]:
         if top.collapsed:
             yield collapse(top, hierarchy.names(level)[top.label])
             return
-    if all(map(_no_skill, confusions.values())):
-        recall = float(reduce.balanced_accuracy(confusions[levels[0]]))
+    finest = confusions[levels[0]]
+    if np.count_nonzero(finest.sum(1)) > 1 and all(map(_no_skill, confusions.values())):
+        recall = float(reduce.balanced_accuracy(finest))
         yield Caution(
             "no skill",
             f"The recall averaged over classes is {100 * recall:.1f} %, no better than giving every slide the same "
@@ -136,8 +137,8 @@ def collapse(top: TopCall, label: str) -> Caution:
 
 
 def _no_skill(confusion: Counts) -> bool:
-    present = int((confusion.sum(1) > 0).sum())
-    return present > 1 and float(reduce.balanced_accuracy(confusion)) <= 1 / present + 1e-12
+    """Of a level where all slides are of one group this is always true: the group could be called without looking."""
+    return float(reduce.balanced_accuracy(confusion)) <= 1 / np.count_nonzero(confusion.sum(1)) + 1e-12
 
 
 def _probabilities(predictions: Predictions) -> Iterator[Caution]:
