@@ -220,6 +220,14 @@ def test_the_spread_is_that_of_order_statistics(n):
     assert np.mean(rates) <= alpha + 3 * np.std(rates) / math.sqrt(2000)
 
 
+def test_a_system_that_cannot_miss_as_much_as_was_allowed_is_not_said_to():
+    """5 of 100 patients are urgent and 9 may be missed: no dial is turned, and 5 % are missed, not 5.5 % to 15 %."""
+    made = make_promise(patients(100, kappa=[2.0] * 5), 0.1, Guarantee())
+    assert (made.kappa, made.observed) == (0.0, 0.05)
+    assert (made.spread.low, made.spread.high) == (0.0, beta_spread(9, 100).high)
+    assert "miss between 0 and 15 %" in made.sentence("on average", "case", 0.0)
+
+
 def test_the_spread_of_patients_with_several_slides_is_that_of_as_many_whole_patients():
     """(Σ w)² / Σ w² = 36/18 = 2 patients' worth; α = 0.75 allows (k·3 + 4)/(6 + 4) ≤ 0.75, so k = 1: Beta(2, 1)."""
     curve = LossCurve.of([], [], [], [4.0, 1.0, 1.0], worst_loss=4.0, worst_weight=4.0)

@@ -158,5 +158,6 @@ def make_promise(
     patients = worth(curve)
     counts = np.arange(patients + 1) * (curve.mass / max(1, patients))
     allowed = int(guarantee.accepts(counts, curve, alpha).sum()) - 1
-    spread = beta_spread(allowed, patients, exact=curve.zero_one)
+    tied = curve.zero_one and curve.total(kappa) < allowed
+    spread = beta_spread(allowed, patients, exact=curve.zero_one, tied=bool(tied))
     return Promise(name, rank, alpha, kappa, curve.n, curve.mass, least, curve.mean(kappa), spread)

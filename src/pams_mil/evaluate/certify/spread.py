@@ -6,8 +6,9 @@ values, and the miss rate beyond it is distributed as
 
     Beta(m + 1, n − m),      mean (m + 1)/(n + 1).
 
-With ties, or where fewer could be missed than were allowed, it is smaller. Patients who can lose a part (some of their
-slides) vary less than patients who lose all or nothing, so the same distribution is used as an upper end for them, with
+With ties, or where fewer could be missed than were allowed, it is smaller, by how much is not known: where the
+calibration itself misses fewer than m, the lower end is 0. Patients who can lose a part (some of their slides) vary
+less than patients who lose all or nothing, so the same distribution is used as an upper end for them, with
 
     n = (Σ w)² / Σ w²       patients' worth of evidence where patients weigh w (slides under `rate`, or a prevalence).
 """
@@ -39,8 +40,8 @@ class Spread:
         return {"p5": self.low, "p95": self.high, "mean": self.mean, "how": self.how}
 
 
-def beta_spread(allowed: int, n: int, *, exact: bool = True) -> Spread:
-    """The spread of the miss rate when `allowed` misses of n patients are allowed.
+def beta_spread(allowed: int, n: int, *, exact: bool = True, tied: bool = False) -> Spread:
+    """The spread of the miss rate when `allowed` misses of n patients are allowed, and not as many occur where `tied`.
 
     >>> spread = beta_spread(1, 19)  # α = 10 %
     >>> round(spread.low, 3), round(spread.high, 3), spread.mean
@@ -53,7 +54,7 @@ def beta_spread(allowed: int, n: int, *, exact: bool = True) -> Spread:
     how = (
         "exact for scores without ties, an upper end with them" if exact else "an upper end: no patient loses by halves"
     )
-    return Spread(low, high, a / (a + b), f"Beta({a}, {b}), {how}")
+    return Spread(0.0 if tied else low, high, a / (a + b), f"Beta({a}, {b}), {how}")
 
 
 def worth(curve: LossCurve) -> int:
