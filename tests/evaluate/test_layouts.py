@@ -230,3 +230,10 @@ def test_targets_of_stamp_that_cannot_be_told_are_named(tmp_path: Path, text: st
     path.write_text(text)
     with pytest.raises(PredictionsError, match=message):
         read_predictions(path, GRADES)
+
+
+def test_slides_that_appear_more_than_once_are_counted_once(tmp_path: Path):
+    path = tmp_path / "folds.csv"
+    path.write_text("slide_id,target,prediction\n" + "a,low,low\n" * 3 + "b,low,low\n")
+    with pytest.raises(PredictionsError, match="1 slide ids appear more than once: 'a'"):
+        read_predictions(path, TREE)

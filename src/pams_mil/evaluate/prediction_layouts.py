@@ -268,11 +268,10 @@ class _Collector:
         return scores
 
     def finish(self, name: str) -> Predictions:
-        if len(set(self.slides)) != len(self.slides):
-            seen: set[str] = set()
-            twice = [slide for slide in self.slides if slide in seen or seen.add(slide)]  # type: ignore[func-returns-value]
+        twice = [slide for slide, times in Counter(self.slides).items() if times > 1]
+        if twice:
             raise PredictionsError(
-                f"{self.where}: {len(twice)} slide ids appear more than once: {listing(dict.fromkeys(twice), most=5)}. "
+                f"{self.where}: {len(twice)} slide ids appear more than once: {listing(twice, most=5)}. "
                 "Every slide must be predicted once; put folds or seeds in files of their own."
             )
         scores = np.concatenate(self._scores) if self._scores else None
