@@ -28,11 +28,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
 
 from pams_mil import seeding
 from pams_mil.errors import ParameterError, listing
 from pams_mil.evaluate import softmax_fit
-from pams_mil.evaluate.debias import TrainingBias, logarithm, softmax
+from pams_mil.evaluate.debias import TrainingBias, logarithm
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.probability import check_probabilities
 
@@ -77,7 +78,8 @@ class Calibration:
         p = check_probabilities(probabilities, len(self.offset))
         parts = self.bias.corrections(p) if self.strengths else {}
         logits = logarithm(p) + sum(strength * parts[name] for name, strength in self.strengths.items())
-        return softmax(logits / self.temperature + self.offset)
+        calibrated: Array = softmax(logits / self.temperature + self.offset, axis=1)
+        return calibrated
 
     def describe(self) -> str:
         """The fitted numbers in one line."""
@@ -211,13 +213,12 @@ def cross_calibrated(
     patient = np.unique(np.asarray(patients), return_inverse=True)[1]
     count = int(patient.max()) + 1
     dealt = seeding.numpy_generator(0, "calibration").permutation(count) % min(folds, count)
-    fold, found = dealt[patient], np.empty_like(p)
+    fold, found, directions = dealt[patient], np.empty_like(p), _directions(form, hierarchy, level)
     for number in range(min(folds, count)):
         held = fold == number
         if held.all() or len(np.unique(true[~held])) < 2:
             return None
         try:
-            directions = _directions(form, hierarchy, level)
             part = _fit(p[~held], true[~held], form, directions, bias or TrainingBias(), PRIOR_SLIDES)
         except ParameterError:
             return None

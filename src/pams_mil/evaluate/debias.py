@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
 
 from pams_mil.errors import ParameterError
 from pams_mil.metrics.probability import check_probabilities
@@ -116,7 +117,8 @@ class TrainingBias:
         p = _normalized(probabilities)
         strength = {"msce": msce, "remix": remix}
         parts = [strength[name] * part for name, part in self.corrections(p).items()]
-        return softmax(sum(parts, logarithm(p)))
+        removed: Matrix = softmax(sum(parts, logarithm(p)), axis=1)
+        return removed
 
     def describe(self) -> str:
         """What it undoes, in words."""
@@ -150,17 +152,6 @@ def logarithm(probabilities: Matrix) -> Matrix:
     """The logarithm, with 0 taken as the smallest number of single precision."""
     logs: Matrix = np.log(np.maximum(probabilities, SMALLEST))
     return logs
-
-
-def softmax(logits: Matrix) -> Matrix:
-    """Rows that sum to 1.
-
-    >>> softmax(np.log([[1.0, 3.0]])).tolist()
-    [[0.25, 0.75]]
-    """
-    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    rows: Matrix = shifted / shifted.sum(axis=-1, keepdims=True)
-    return rows
 
 
 def _normalized(values: npt.ArrayLike) -> Matrix:

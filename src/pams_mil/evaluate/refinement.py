@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import log_softmax
 
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate import softmax_fit
@@ -55,7 +56,7 @@ def refined_nll(
     found = _fit(features, truth)
     if found[0] < 0:  # worse than knowing nothing: the best temperature that is one is infinite
         found = np.concatenate([[0.0], softmax_fit.fit(features[:, :, 1:], truth, np.zeros(1)).theta])
-    q = softmax_fit.log_softmax(features @ found)
+    q = log_softmax(features @ found, axis=1)
     return float(-q[np.arange(len(true)), true].mean())
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import log_softmax, softmax
 
 from pams_mil.errors import ParameterError
 
@@ -29,13 +30,6 @@ class Minimum:
 
     theta: Array
     value: float
-
-
-def log_softmax(logits: Array) -> Array:
-    """Logarithms of rows that sum to 1; [n, c] -> [n, c]."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    rows: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return rows
 
 
 def fit(features: Array, truth: Array, start: Array) -> Minimum:
@@ -82,14 +76,14 @@ def _step(features: Array, truth: Array, theta: Array, value: float, slope: Arra
 
 def _loss(features: Array, truth: Array, theta: Array) -> float:
     with np.errstate(over="ignore", invalid="ignore"):  # a step too far is not finite, and not taken
-        return float(-(truth * log_softmax(features @ theta)).sum() / truth.sum())
+        return float(-(truth * log_softmax(features @ theta, axis=1)).sum() / truth.sum())
 
 
 def _derivatives(features: Array, truth: Array, theta: Array) -> tuple[Array, Array]:
     """Gradient [j] and Hessian [j, j] of L."""
     truth = truth / truth.sum()
     weight = truth.sum(axis=1, keepdims=True)
-    q = np.exp(log_softmax(features @ theta))
+    q = softmax(features @ theta, axis=1)
     slope = np.einsum("nk,nkj->j", weight * q - truth, features)
     centered = features - np.einsum("nk,nkj->nj", q, features)[:, None, :]
     curvature = np.einsum("nk,nkj,nkl->jl", weight * q, centered, centered)
