@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pams_mil.errors import HierarchyError, listing, nearest
 
@@ -29,6 +29,18 @@ def tie_of(names: list[str], ties: Sequence[Sequence[str]]) -> dict[str, int]:
     return group
 
 
+def names_by_rank(names: Sequence[str], ranks: Iterable[int]) -> list[list[str]]:
+    """The classes of every rank, least urgent first.
+
+    >>> names_by_rank("abc", [0, 4, 4])
+    [['a'], ['b', 'c']]
+    """
+    found: dict[int, list[str]] = {}
+    for name, rank in zip(names, ranks, strict=True):
+        found.setdefault(rank, []).append(name)
+    return [found[rank] for rank in sorted(found)]
+
+
 def order_note(names: Sequence[str], ranks: Sequence[int]) -> str:
     """What to say where distances by index depend on how tied classes are listed; nothing where they do not.
 
@@ -37,10 +49,9 @@ def order_note(names: Sequence[str], ranks: Sequence[int]) -> str:
     >>> order_note("ab", [0, 0]), order_note("abc", [0, 0, 1])[:38]
     ('', 'The order in which a ≡ b are listed ch')
     """
-    several = [rank for rank in dict.fromkeys(ranks) if list(ranks).count(rank) > 1]
-    if not several or len(names) <= 2:
+    tied = [group for group in names_by_rank(names, ranks) if len(group) > 1]
+    if not tied or len(names) <= 2:
         return ""
-    tied = [[name for name, own in zip(names, ranks, strict=True) if own == rank] for rank in several]
     return (
         f"The order in which {', '.join(' ≡ '.join(group) for group in tied)} are listed changes AsCC, AsMC and the "
         "loss, because distances are counted in classes. 'distance: rank' in the class file counts steps of urgency "

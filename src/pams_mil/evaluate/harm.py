@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy, DistanceBy
+from pams_mil.hierarchy_ties import names_by_rank
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.table import LabelMetrics
 
@@ -50,8 +51,7 @@ def by_swap(models: Sequence[Predictions]) -> list[Assumption]:
 
 def _flat(names: Sequence[str], ranks: npt.NDArray[np.int64], distance_by: DistanceBy) -> ClassHierarchy:
     """One level whose ties sit at the same places as before."""
-    ties = [[name for name, rank in zip(names, ranks, strict=True) if rank == tied] for tied in np.unique(ranks)]
-    return ClassHierarchy.flat(names, ties=[tie for tie in ties if len(tie) > 1], distance_by=distance_by)
+    return ClassHierarchy.flat(names, ties=names_by_rank(names, ranks.tolist()), distance_by=distance_by)
 
 
 def _confusions(models: Sequence[Predictions]) -> npt.NDArray[np.int64]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.hierarchy_ties import names_by_rank
 from pams_mil.metrics.confusion import Labels
 from pams_mil.metrics.probability import labels_and_probabilities
 from pams_mil.metrics.reduce import divide
@@ -95,14 +96,8 @@ class BoundaryCalibration:
 
     def to_json(self) -> dict[str, Any]:
         """Columns by name; the first entry is all cases, the others are groups of rising predicted probability."""
-        columns = {
-            "n": self.n,
-            "predicted": self.predicted,
-            "observed": self.observed,
-            "low": self.low,
-            "high": self.high,
-        }
-        return {"at_least": self.at_least, **{name: values.tolist() for name, values in columns.items()}}
+        columns = {name: getattr(self, name).tolist() for name in ("n", "predicted", "observed", "low", "high")}
+        return {"at_least": self.at_least, **columns}
 
 
 def boundary_calibration(
@@ -133,9 +128,7 @@ def boundary_calibration(
 
 def boundary_names(hierarchy: ClassHierarchy, level: int = -1) -> list[str]:
     """What each boundary asks: at least as urgent as this class; tied classes are named together."""
-    names, ranks = hierarchy.names(level), hierarchy.ranks(level)
-    tied = [[name for name, own in zip(names, ranks, strict=True) if own == rank] for rank in np.unique(ranks)[1:]]
-    return [" / ".join(group) for group in tied]
+    return [" / ".join(tied) for tied in names_by_rank(hierarchy.names(level), hierarchy.ranks(level))[1:]]
 
 
 def boundary_probabilities(true: Ints, p: Array, ranks: Ints) -> tuple[npt.NDArray[np.bool_], Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.miss_losses import Ints
 from pams_mil.evaluate.predictions import numbered
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.hierarchy_ties import names_by_rank
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,10 @@ class CertifiedCalls:
 
     def columns(self) -> dict[str, list[str]]:
         """For a predictions file, beside the model's own call."""
-        names, ranks = self.hierarchy.names(), rank_index(self.hierarchy)
-        at = [" or ".join(name for name, own in zip(names, ranks, strict=True) if own == rank) for rank in set(ranks)]
-        possible = [
-            "; ".join(name for name, own in zip(names, ranks, strict=True) if own <= rank) for rank in set(ranks)
-        ]
+        names = self.hierarchy.names()
+        tied = names_by_rank(names, self.hierarchy.ranks())
+        at = [" or ".join(group) for group in tied]
+        possible = ["; ".join(chain.from_iterable(tied[: rank + 1])) for rank in range(len(tied))]
         found = {
             "certified": [names[call] for call in self.call.tolist()],
             "certified_slide": [names[call] for call in self.slide.tolist()],

@@ -11,6 +11,7 @@ from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
 from pams_mil.evaluate.certify.miss_losses import Array, Ints, Unit, as_cases
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.hierarchy_ties import names_by_rank
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 
 
@@ -108,7 +109,6 @@ def boundary_rank(hierarchy: ClassHierarchy, name: str) -> int:
 
 
 def boundaries(hierarchy: ClassHierarchy) -> list[tuple[str, int]]:
-    """Every boundary with the name of its first finest class, least urgent first."""
-    ranks, names = rank_index(hierarchy), hierarchy.names()
-    tied = [[label for label, own in zip(names, ranks, strict=True) if own == rank] for rank in range(ranks.max() + 1)]
+    """Every boundary with the names of the finest classes just above it, least urgent first."""
+    tied = names_by_rank(hierarchy.names(), hierarchy.ranks())
     return [(" or ".join(labels), rank) for rank, labels in enumerate(tied) if rank]
