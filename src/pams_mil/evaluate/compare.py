@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.cautions import cautions
-from pams_mil.evaluate.matched import SWAPS, Matched, matched
+from pams_mil.evaluate.matched import SWAPS, Matched, matched, part_of, swap_p_value
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.bootstrap import RESAMPLES, AucResampler, Patterns, auc_samples, holm, interval
 from pams_mil.metrics.confusion import count_cells
@@ -105,7 +105,7 @@ def compare_all(
     others = [model for position, model in enumerate(models) if position != reference]
     found = []
     for number, model in enumerate(others):
-        step = _share(progress, number, len(others))
+        step = part_of(progress, number, len(others))
         found.append(compare(models[reference], model, penalty=penalty, seed=seed, resamples=resamples, progress=step))
     return _corrected(found)
 
@@ -124,10 +124,10 @@ def compare(
     hierarchy = first.hierarchy
     levels = range(hierarchy.num_levels)
     scored = first.probabilities is not None and second.probabilities is not None
-    aucs = _auc_draws(first, second, seed, resamples, _share(progress, 0, 2)) if scored else None
+    aucs = _auc_draws(first, second, seed, resamples, part_of(progress, 0, 2)) if scored else None
     at_equal: dict[str, Matched] = {}
     for level in levels if scored else ():
-        step = _share(_share(progress, 1, 2), level, len(levels))
+        step = part_of(part_of(progress, 1, 2), level, len(levels))
         found = matched(first, second, level, seed=seed, resamples=resamples, swaps=SWAPS, progress=step)
         if found is not None:
             at_equal[hierarchy.level_names[level]] = found
@@ -194,7 +194,7 @@ def _differences(
     found = {
         metric: Difference(
             metric, float(pair[0]), float(pair[1]), _minus(pair[1], pair[0]),
-            interval(_minus_all(drawn[metric])), _p_value(_minus(pair[1], pair[0]), _minus_all(shuffled[metric])),
+            interval(_minus_all(drawn[metric])), swap_p_value(_minus(pair[1], pair[0]), _minus_all(shuffled[metric])),
         )
         for metric, pair in observed.items()
     }  # fmt: skip
@@ -227,15 +227,6 @@ def _minus_all(pairs: Array) -> Array:
         return np.where(pairs[:, 0] == pairs[:, 1], 0.0, pairs[:, 1] - pairs[:, 0])
 
 
-def _p_value(observed: float, shuffled: Array) -> float | None:
-    """Two-sided, with the observed labelling counted in, so it is never 0; None where the metric is undefined."""
-    if np.isnan(observed) or np.isnan(shuffled).all():
-        return None
-    valid = shuffled[~np.isnan(shuffled)]
-    extreme = np.sum(np.abs(valid) >= abs(observed) - 1e-12)
-    return float((extreme + 1) / (valid.size + 1))
-
-
 def _corrected(comparisons: list[Comparison]) -> list[Comparison]:
     if not comparisons:
         return []
@@ -259,7 +250,3 @@ def _corrected_matches(comparisons: list[Comparison]) -> list[Comparison]:
         for found, p in zip(tested, adjusted, strict=True):
             found[level] = found[level].with_corrected(float(p))
     return [replace(comparison, matched=found) for comparison, found in zip(comparisons, matches, strict=True)]
-
-
-def _share(progress: Callable[[float], None] | None, number: int, of: int) -> Callable[[float], None] | None:
-    return None if progress is None else lambda fraction: progress((number + fraction) / of)

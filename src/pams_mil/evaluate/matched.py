@@ -143,14 +143,14 @@ def matched(
     resamplers = [CurveResampler(path, target) for path in paths]
     observed = np.concatenate([measure(resampler, once, shares) for resampler in resamplers])
     drawn = [np.empty((0, observed.shape[1]))]
-    for weights in patient_draws(patient, seed, resamples, _half(progress, 0)):
+    for weights in patient_draws(patient, seed, resamples, part_of(progress, 0, 2)):
         drawn_shares = class_shares(target, weights, ranks)
         first, second = (measure(resampler, weights, drawn_shares) for resampler in resamplers)
         drawn.append(second - first)
     # both models in one sorted list: a swap only moves weight between the two copies of a slide
     both = CurveResampler(DecisionPath(np.concatenate([path.reach for path in paths]), ranks), np.tile(target, 2))
     shuffled = [np.empty((0, observed.shape[1]))]
-    for side in patient_coins(patient, seed + 1, swaps, _half(progress, 1)):
+    for side in patient_coins(patient, seed + 1, swaps, part_of(progress, 1, 2)):
         first, second = (
             measure(both, np.concatenate(pair, axis=1), shares) for pair in ((1 - side, side), (side, 1 - side))
         )
@@ -162,7 +162,7 @@ def matched(
             float(observed[0, at]),
             float(observed[1, at]),
             interval(spread[:, at]),
-            _p_value(float(differences[at]), chance[:, at]),
+            swap_p_value(float(differences[at]), chance[:, at]),
         )
         for at in range(len(differences))
     ]
@@ -197,12 +197,13 @@ class _Measure:
         return np.column_stack([*columns, alarms[:, place] + np.asarray(KAPPAS) * missed[:, place]])
 
 
-def _half(progress: Callable[[float], None] | None, half: int) -> Callable[[float], None] | None:
-    return None if progress is None else lambda fraction: progress((half + fraction) / 2)
+def part_of(progress: Callable[[float], None] | None, number: int, of: int) -> Callable[[float], None] | None:
+    """The progress of one of several equally long parts, as progress of the whole."""
+    return None if progress is None else lambda fraction: progress((number + fraction) / of)
 
 
-def _p_value(observed: float, shuffled: Array) -> float | None:
-    """Two-sided, the observed labelling counted in; None where the quantity is undefined."""
+def swap_p_value(observed: float, shuffled: Array) -> float | None:
+    """Two-sided, the observed labelling counted in, so it is never 0; None where the quantity is undefined."""
     valid = shuffled[~np.isnan(shuffled)]
     if np.isnan(observed) or not valid.size:
         return None

@@ -57,7 +57,7 @@ def _sentence(comparison: Comparison, level: str) -> str:
 def _safer_at_equal_alarms(comparison: Comparison, differences: dict[str, Difference], match: Matched) -> str:
     gap, candidate = match.missed, match.missed.difference < 0
     safer, other = _names(comparison, candidate)
-    mine, theirs = (gap.candidate, gap.reference) if candidate else (gap.reference, gap.candidate)
+    mine, theirs = _mine_and_theirs(gap, candidate)
     alarms = f"{100 * match.at_false_alarms:.1f} % false alarms"
     where = f"at the {alarms} of {other}" if candidate else f"at its own {alarms}"
     missed, raised = differences["under_call_rate"], differences["over_call_rate"]
@@ -108,13 +108,11 @@ def _no_worse_in_both(comparison: Comparison, differences: dict[str, Difference]
     settled = not _few(comparison) and _significant(missed) and not contradicted
     unsettled = f"{safer} looks safer than {other}, but these slides do not settle it"
     opening = f"{safer} is safer than {other}" if settled else unsettled
-    bounds = (0 - missed.interval[1], 0 - missed.interval[0]) if candidate else missed.interval  # never -0.0
-    interval = "" if math.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
     tail = "as many false alarms" if alarms.difference == 0 else f"fewer false alarms ({_shares(alarms, candidate)})"
     equal = "" if settled or match is None else f"; {_at_equal_alarms(comparison, match.missed, candidate)}"
     return (
         f"{opening}: it misses urgency in {_shares(missed, candidate, ' of the slides')} (difference "
-        f"{100 * abs(missed.difference):.1f} points{interval}{_p_text(missed)}) with {tail}{equal}"
+        f"{100 * abs(missed.difference):.1f} points{_evidence(missed, candidate)}) with {tail}{equal}"
         f"{_mildness(mild, candidate, milder)}{_accuracy(differences['acc'], candidate, other)}."
     )
 
@@ -131,20 +129,24 @@ def _names(comparison: Comparison, candidate: bool) -> tuple[str, str]:
     return pair if candidate else pair[::-1]
 
 
+def _mine_and_theirs(found: Difference | Gap, candidate: bool) -> tuple[float, float]:
+    return (found.candidate, found.reference) if candidate else (found.reference, found.candidate)
+
+
 def _shares(difference: Difference, candidate: bool, of: str = "") -> str:
-    pair = (difference.candidate, difference.reference) if candidate else (difference.reference, difference.candidate)
-    return f"{100 * pair[0]:.1f} %{of} against {100 * pair[1]:.1f} %"
+    mine, theirs = _mine_and_theirs(difference, candidate)
+    return f"{100 * mine:.1f} %{of} against {100 * theirs:.1f} %"
 
 
-def _evidence(gap: Gap, candidate: bool) -> str:
+def _evidence(missed: Difference | Gap, candidate: bool) -> str:
     """Interval of how much less the candidate (or else the reference) misses, and p."""
-    bounds = (0 - gap.interval[1], 0 - gap.interval[0]) if candidate else gap.interval
+    bounds = (0 - missed.interval[1], 0 - missed.interval[0]) if candidate else missed.interval  # never -0.0
     interval = "" if math.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
-    return f"{interval}{_p_text(gap)}"
+    return f"{interval}{_p_text(missed)}"
 
 
 def _mildness(mild: Difference, candidate: bool, milder: bool) -> str:
-    mine, theirs = (mild.candidate, mild.reference) if candidate else (mild.reference, mild.candidate)
+    mine, theirs = _mine_and_theirs(mild, candidate)
     if not np.isfinite([mine, theirs]).all() or mild.difference == 0:
         return ""
     verb = "are" if _significant(mild) else "look"
@@ -153,7 +155,7 @@ def _mildness(mild: Difference, candidate: bool, milder: bool) -> str:
 
 
 def _accuracy(right: Difference, candidate: bool, other: str) -> str:
-    mine, theirs = (right.candidate, right.reference) if candidate else (right.reference, right.candidate)
+    mine, theirs = _mine_and_theirs(right, candidate)
     if theirs <= mine:
         return ""
     return f", although {other} is more accurate ({100 * theirs:.1f} % against {100 * mine:.1f} %)"
