@@ -136,11 +136,16 @@ class ClassHierarchy:
 
     def lift(self, target: npt.ArrayLike, level: int, *, from_level: int = -1) -> Ints:
         """Class indices at `from_level` translated to their ancestors at the coarser `level`."""
-        lifted = _whole_numbers(target)
+        given = np.asarray(target)
+        if given.size and not np.issubdtype(given.dtype, np.integer):  # refused, not rounded
+            raise ParameterError(f"Class indices must be whole numbers, found {given.dtype}.")
+        lifted: Ints = given.astype(np.int64)
         current, wanted = self.level(from_level), self.level(level)
         if wanted > current:
             raise ParameterError(f"lift goes from fine to coarse; level {wanted} is finer than {current}.")
-        _check_indices(lifted, self.num_classes(current))
+        most = self.num_classes(current) - 1
+        if lifted.size and (lifted.min() < 0 or lifted.max() > most):
+            raise ParameterError(f"Class indices must be from 0 to {most}, found {lifted.min()} to {lifted.max()}.")
         for step in range(current, wanted, -1):
             lifted = self.parents(step)[lifted]
         return lifted
@@ -250,21 +255,6 @@ def _default_level_names(count: int) -> tuple[str, ...]:
     return (*(f"level{number + 1}" for number in range(count - 1)), "class")
 
 
-def _whole_numbers(values: npt.ArrayLike) -> Ints:
-    """Class indices as int64; anything else is refused, not rounded."""
-    index = np.asarray(values)
-    if index.size and not np.issubdtype(index.dtype, np.integer):
-        raise ParameterError(f"Class indices must be whole numbers, found {index.dtype}.")
-    return index.astype(np.int64)
-
-
-def _check_indices(index: Ints, count: int) -> None:
-    if index.size and (index.min() < 0 or index.max() >= count):
-        raise ParameterError(
-            f"Class indices must be from 0 to {count - 1}, found {int(index.min())} to {int(index.max())}."
-        )
-
-
 def _validate(hierarchy: ClassHierarchy) -> None:
     if hierarchy.distance_by not in get_args(DistanceBy):
         raise HierarchyError(
@@ -296,11 +286,8 @@ def _validate_level(hierarchy: ClassHierarchy, number: int, level: Level) -> Non
         raise HierarchyError(f"{where} needs as many parents and ranks as names, and at least one class.")
     for label in level.names:
         _validate_name(label, where)
-    seen: set[str] = set()
-    for label in level.names:
-        if label in seen:
+        if level.names.count(label) > 1:
             raise HierarchyError(f"The class {label!r} appears twice in {where}; every class needs its own name.")
-        seen.add(label)
     expected = len(hierarchy.levels[number - 1]) if number else 1
     for label, parent in zip(level.names, level.parents, strict=True):
         if not 0 <= parent < expected:

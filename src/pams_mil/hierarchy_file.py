@@ -98,16 +98,18 @@ def parse(text: str, *, where: str = "the class file") -> ClassHierarchy:
     levels = _levels(entries, where)
     if "ranks" in fields:
         levels = [*levels[:-1], _ranked(levels[-1], fields["ranks"], where)]
+
+    def text_of(key: str, default: str) -> str:
+        return _scalar(fields[key], f"{key!r} in {where}") if key in fields else default
+
     return ClassHierarchy(
-        name=_scalar(fields["name"], f"'name' in {where}") if "name" in fields else Path(where).stem,
+        name=text_of("name", Path(where).stem),
         levels=tuple(levels),
         level_names=tuple(_texts(fields["levels"], f"'levels' in {where}")) if "levels" in fields else (),
         display_names=_text_map(fields.get("display"), f"'display' in {where}"),
         aliases=_alias_map(fields.get("aliases"), f"'aliases' in {where}"),
-        source=_scalar(fields["source"], f"'source' in {where}") if "source" in fields else "",
-        distance_by=cast(
-            "DistanceBy", _scalar(fields["distance"], f"'distance' in {where}") if "distance" in fields else "index"
-        ),
+        source=text_of("source", ""),
+        distance_by=cast("DistanceBy", text_of("distance", "index")),
     )
 
 

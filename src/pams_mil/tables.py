@@ -25,10 +25,9 @@ OnFraction = Callable[[float], None]
 """Called with the fraction read so far, from 0 to 1."""
 
 CHUNK_ROWS = 1 << 16
-_PACKED = {b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file"}
-_UNPACK = {
-    "a zip archive": "Unpack it, or give it the ending .xlsx if it is a sheet of Excel.",
-    "a parquet file": "Give it the ending .parquet.",
+_PACKED = {
+    b"PK\x03\x04": "a zip archive, not a text table. Unpack it, or give it the ending .xlsx if it is a sheet of Excel.",
+    b"PAR1": "a parquet file, not a text table. Give it the ending .parquet.",
 }
 _DELIMITERS = (",", ";", "\t")
 _GZIP = b"\x1f\x8b"
@@ -82,7 +81,7 @@ def _check_file(path: Path) -> None:
             raise TableError(f"{path} is empty; expected a header line and rows.")
         packed = next((kind for sign, kind in _PACKED.items() if start.startswith(sign)), None)
         if packed is not None and path.suffix.lower() not in (".parquet", ".xlsx"):
-            raise TableError(f"{path} is {packed}, not a text table. {_UNPACK[packed]}")
+            raise TableError(f"{path} is {packed}")
     except OSError as error:
         raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
 

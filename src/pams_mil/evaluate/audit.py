@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,7 @@ class ModelAudit:
             "patients": self.predictions.num_patients,
             "decided_by": self.predictions.decided_by or None,
             "made_by": list(self.predictions.made_by),
-            "cautions": [caution.to_json() for caution in self.cautions],
+            "cautions": [asdict(caution) for caution in self.cautions],
             "notes": list(self.predictions.notes),
             "levels": {
                 scores.name: {**scores.to_json(), **_points_json(points)}

@@ -49,10 +49,6 @@ class Caution:
     message: str
     disqualifies: bool = False
 
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {"kind": self.kind, "message": self.message, "disqualifies": self.disqualifies}
-
 
 @dataclass(frozen=True)
 class TopCall:
@@ -138,7 +134,7 @@ def collapse(top: TopCall, label: str) -> Caution:
 
 def _no_skill(confusion: Counts) -> bool:
     """Of a level where all slides are of one group this is always true: the group could be called without looking."""
-    return float(reduce.balanced_accuracy(confusion)) <= 1 / np.count_nonzero(confusion.sum(1)) + 1e-12
+    return bool(reduce.balanced_accuracy(confusion) <= 1 / np.count_nonzero(confusion.sum(1)) + 1e-12)
 
 
 def _probabilities(predictions: Predictions) -> Iterator[Caution]:

@@ -12,7 +12,6 @@ Only the order of the values matters, so ∞ (never reached) is one more value. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +30,6 @@ class Drift:
     rank: int
     p_value: float
     n: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The stable JSON form."""
-        return {"distance": self.distance, "rank": self.rank, "p_value": self.p_value, "n": self.n}
 
 
 def breakpoint_drift(before: npt.ArrayLike, now: npt.ArrayLike, *, seed: int = 0, shuffles: int = SHUFFLES) -> Drift:

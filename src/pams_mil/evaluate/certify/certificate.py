@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,6 @@ class Rates:
     missed: float
     false_alarms: float
 
-    def to_json(self) -> dict[str, float]:
-        """The stable JSON form."""
-        return {"missed": self.missed, "false_alarms": self.false_alarms}
-
 
 @dataclass(frozen=True)
 class Scarcity:
@@ -52,10 +48,6 @@ class Scarcity:
     name: str
     n: int
     smallest_alpha: float
-
-    def to_json(self) -> dict[str, Any]:
-        """The stable JSON form."""
-        return {"name": self.name, "n": self.n, "smallest_alpha": self.smallest_alpha}
 
 
 @dataclass(frozen=True)
@@ -155,10 +147,10 @@ class Certificate:
             "spread": lead.spread.to_json(),
             "promises": [_promise_json(promise) for promise in self.promises],
             "kappa_low": None if self.kappa_low is None else _number(self.kappa_low),
-            "own_call": self.own.to_json(),
-            "certified_call": self.certified.to_json(),
+            "own_call": asdict(self.own),
+            "certified_call": asdict(self.certified),
             "review": self.review,
-            "boundaries": [boundary.to_json() for boundary in self.scarcity],
+            "boundaries": [asdict(boundary) for boundary in self.scarcity],
             "is_guarantee": not self.reservations,
             "reservations": list(self.reservations),
             "notes": list(self.notes),
@@ -293,7 +285,7 @@ def _from_json(content: Mapping[str, Any]) -> Certificate:
         own=Rates(**content["own_call"]),
         certified=Rates(**content["certified_call"]),
         review=content["review"],
-        scarcity=tuple(Scarcity(of["name"], of["n"], of["smallest_alpha"]) for of in content["boundaries"]),
+        scarcity=tuple(Scarcity(**of) for of in content["boundaries"]),
         reservations=tuple(content["reservations"]),
         notes=tuple(content["notes"]),
         weights=tuple(content["weights"]),

@@ -58,8 +58,6 @@ def is_confident(total: npt.ArrayLike, curve: LossCurve, alpha: float, delta: fl
     if curve.zero_one:
         return clopper_pearson(total, curve.n, delta) <= alpha
     level = alpha * curve.worst_weight / curve.worst_loss
-    if level >= 1:  # more than there is to lose
-        return np.ones(np.shape(total), dtype=np.bool_)
     return hoeffding_bentkus(_scaled_mean(total, curve, alpha), curve.n, level) <= delta
 
 
@@ -99,8 +97,10 @@ def patients_needed(alpha: float, curve: LossCurve, delta: float) -> int:
     each = curve.mass / curve.n if curve.n else curve.worst_weight
 
     def enough(n: int) -> bool:
-        same = LossCurve(*_NOTHING, n=n, weight=np.full(n, each), worst_loss=curve.worst_loss,
-                         worst_weight=curve.worst_weight, zero_one=curve.zero_one)  # fmt: skip
+        same = LossCurve.of(
+            [], [], [], np.full(n, each), worst_loss=curve.worst_loss, worst_weight=curve.worst_weight,
+            zero_one=curve.zero_one,
+        )  # fmt: skip
         return bool(is_confident(0.0, same, alpha, delta))
 
     high = 1
@@ -111,6 +111,3 @@ def patients_needed(alpha: float, curve: LossCurve, delta: float) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-_NOTHING = (np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))

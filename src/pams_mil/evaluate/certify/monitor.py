@@ -7,7 +7,7 @@ its miss rate above α, and is it above what the luck of calibration explains (t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -54,17 +54,16 @@ class PromiseCheck:
         who = "all patients" if promise.name is None else f"patients at or above {promise.name}"
         if not self.n:
             return f"Of {who} none is new: nothing can be said about the promised {100 * promise.alpha:g} %."
-        seen = f"{who}: {100 * self.observed:.3g} % missed of {self.n} new ones, {100 * promise.alpha:g} % promised"
+        missed = f"{100 * self.observed:.3g} % missed of {self.n} new ones, {100 * promise.alpha:g} % promised"
+        seen = f"{who[0].upper()}{who[1:]}: {missed}."
         if self.alarm is None:
-            return f"{seen[:1].upper()}{seen[1:]}. No evidence against the promise."
-        bound = f"it is above {100 * self.at_least:.3g} % (error probability {100 * self.level:.3g} %, at any time)"
+            return f"{seen} No evidence against the promise."
+        bound = f"is above {100 * self.at_least:.3g} % (error probability {100 * self.level:.3g} %, at any time)"
         if self.state == "broken":
-            return (
-                f"{seen[:1].upper()}{seen[1:]}. The promise is broken: {bound}, first seen after {self.alarm} patients."
-            )
+            return f"{seen} The promise is broken: it {bound}, first seen after {self.alarm} patients."
         return (
-            f"{seen[:1].upper()}{seen[1:]}. {bound[:1].upper()}{bound[1:]}: more than promised on average, but the "
-            f"luck of calibration explains up to {100 * promise.spread.high:.3g} %."
+            f"{seen} It {bound}: more than promised on average, but the luck of calibration explains up to "
+            f"{100 * promise.spread.high:.3g} %."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +92,7 @@ class Monitoring:
         return {
             "promises": [check.to_json() for check in self.checks],
             "broken": self.is_broken,
-            "drift": self.drift.to_json(),
+            "drift": asdict(self.drift),
             "notes": list(self.notes),
         }
 
