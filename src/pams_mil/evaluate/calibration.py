@@ -136,13 +136,7 @@ def prove_form(
 ) -> Form:
     """The richest allowed form that, on patients its fit did not see, is better than every simpler one.
 
-    Args:
-        probabilities: As in `fit_calibration`.
-        targets: As in `fit_calibration`.
-        patients: As in `cross_calibrated`.
-        hierarchy: Order of the classes.
-        level: The level that the probabilities are of.
-        bias: What is known about training.
+    Everything that is given means what it means to `cross_calibrated`, which judges the forms.
     """
     true = np.asarray(targets, dtype=np.int64)
     best, least = FORMS[0], np.inf
@@ -196,18 +190,8 @@ def cross_calibrated(
 ) -> Array | None:
     """Every slide calibrated by the slides of other patients, [n, c]: what scores of a fit may be computed from.
 
-    Args:
-        probabilities: As in `fit_calibration`.
-        targets: As in `fit_calibration`.
-        patients: A number per slide, [n]; slides of a patient stay together.
-        hierarchy: Order of the classes.
-        level: The level that the probabilities are of.
-        form: Which offset.
-        bias: What is known about training.
-        folds: Into how many parts the patients are dealt, at most one each.
-
-    Returns:
-        None when the patients are too few for this.
+    The slides of a patient (`patients` [n] numbers them) stay together when patients are dealt into `folds` parts. The
+    rest is as in `fit_calibration`. None when the patients are too few for this.
     """
     p, true = check_probabilities(probabilities, hierarchy.num_classes(level)), np.asarray(targets, dtype=np.int64)
     patient = np.unique(np.asarray(patients), return_inverse=True)[1]

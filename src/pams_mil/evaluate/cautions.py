@@ -99,7 +99,7 @@ def _calls(predictions: Predictions) -> Iterator[Caution]:
     """One caution about the calls: the gravest that holds, at the finest level where it does."""
     hierarchy = predictions.hierarchy
     levels = range(hierarchy.num_levels - 1, -1, -1)
-    confusions = {level: _confusion(predictions, level) for level in levels}
+    confusions = {level: count_cells(*predictions.at(level)[:2], hierarchy.num_classes(level)) for level in levels}
     for level, confusion in confusions.items():
         top = TopCall.of(confusion)
         if top.collapsed:
@@ -178,8 +178,3 @@ def _few(predictions: Predictions) -> Iterator[Caution]:
             f"Only {count} patient{'' if count == 1 else 's'}: a mistake made in one patient of ten would not be seen "
             f"at all with a probability of {100 * unseen:.0f} %, so intervals and p-values say little.",
         )
-
-
-def _confusion(predictions: Predictions, level: int) -> Counts:
-    target, predicted, _ = predictions.at(level)
-    return count_cells(target, predicted, predictions.hierarchy.num_classes(level))

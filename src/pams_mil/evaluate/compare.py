@@ -248,5 +248,5 @@ def _corrected_matches(comparisons: list[Comparison]) -> list[Comparison]:
         tested = [found for found in matches if level in found and found[level].missed.p_value is not None]
         adjusted = holm([found[level].missed.p_value or 0.0 for found in tested])
         for found, p in zip(tested, adjusted, strict=True):
-            found[level] = found[level].with_corrected(float(p))
+            found[level] = replace(found[level], missed=replace(found[level].missed, corrected_p=float(p)))
     return [replace(comparison, matched=found) for comparison, found in zip(comparisons, matches, strict=True)]

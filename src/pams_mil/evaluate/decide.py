@@ -156,16 +156,10 @@ def redecide(
     kappa: float = 1.0,
     debias: bool | TrainingBias = False,
 ) -> Predictions:
-    """The same predictions with the reported class decided anew from the probabilities.
+    """The same predictions with the reported class decided anew from the probabilities, by a rule of `decide`.
 
-    Args:
-        predictions: What a model said.
-        rule: As in `decide`.
-        cost: As in `decide`.
-        penalty: As in `decide`.
-        kappa: As in `decide`.
-        debias: First undo what training did to the probabilities, which the result then carries. True stands for MSCE
-            with its default weight, no remix; a `TrainingBias` says what else is known.
+    With `debias`, what training did to the probabilities is undone first, and the result carries those. True stands for
+    MSCE with its default weight, no remix; a `TrainingBias` says what else is known.
     """
     if predictions.probabilities is None:
         raise PredictionsError(

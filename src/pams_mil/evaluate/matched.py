@@ -11,7 +11,7 @@ beforehand: one κ for both is `at_kappa`, a κ for each from validation slides 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -99,10 +99,6 @@ class Matched:
             "cost_at_kappa": {f"{kappa:g}": gap.to_json() for kappa, gap in self.at_kappa.items()},
             "candidate_cheaper_for_kappa": [list(pair) for pair in self.candidate_cheaper],
         }
-
-    def with_corrected(self, p: float) -> Matched:
-        """The same with the corrected p-value of the misses."""
-        return replace(self, missed=replace(self.missed, corrected_p=p))
 
 
 def matched(
