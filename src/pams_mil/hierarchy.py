@@ -183,6 +183,7 @@ class ClassHierarchy:
         place = np.arange(size, dtype=np.int64)
         if self.distance_by == "rank":
             place = np.unique(self.ranks(level), return_inverse=True)[1].astype(np.int64)
+        # By rank, tied classes would be 0 apart, and AsMC would divide by 0.
         distance: Ints = np.maximum(np.abs(place[:, None] - place[None, :]), 1 - np.eye(size, dtype=np.int64))
         return distance
 
@@ -202,6 +203,7 @@ class ClassHierarchy:
         height = np.zeros((self.num_classes(level),) * 2, dtype=np.int64)
         for coarser in range(level, -1, -1):
             group = self.groups(coarser, of_level=level)
+            # one step higher for every level at which the two are still apart
             height += group[:, None] != group[None, :]
         return height
 
@@ -233,6 +235,7 @@ class ClassHierarchy:
     def digest(self) -> str:
         """16 hex digits that change whenever a name, parent, rank or distance changes; stored in every output."""
         content: list[Any] = [[level.names, level.parents, level.ranks] for level in self.levels]
+        # Left out by default: digests in files from before there was a choice must stay the same.
         if self.distance_by != "index":
             content.append({"distance": self.distance_by})
         canonical = json.dumps(content, ensure_ascii=True, separators=(",", ":"))

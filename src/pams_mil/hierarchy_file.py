@@ -54,6 +54,7 @@ def presets() -> tuple[str, ...]:
 def load(name_or_path: str | Path) -> ClassHierarchy:
     """A preset by name, or a class file by path."""
     text = str(name_or_path)
+    # A preset wins over a file of its name; ./bracs is the file.
     if text in presets():
         return parse((_preset_folder() / f"{text}.yaml").read_text("utf-8"), where=f"the preset {text!r}")
     path = Path(name_or_path)
@@ -175,6 +176,7 @@ def _levels(entries: list[_Entry], where: str) -> list[Level]:
         for parent, children in current:
             for position, entry in enumerate(children):
                 parent_rank = levels[-1].ranks[parent] if levels else 0
+                # The first class of a group ties with the class before it exactly where the two groups tie.
                 tied = entry.tied if position else parent_rank == previous_parent_rank
                 ranks.append(ranks[-1] + (not tied) if ranks else 0)
                 previous_parent_rank = parent_rank

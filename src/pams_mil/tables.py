@@ -106,6 +106,7 @@ def _columns(header: list[str], piece: list[list[str]], path: Path) -> Columns:
             f"{path} has a row with {len(odd)} cells where the header has {len(header)} columns; "
             f"the row starts with {listing(odd[:3])}. Is a comma unquoted?"
         ) from error
+    # What was written with an apostrophe against formulas is given back; most columns have none and are not copied.
     for name, column in columns.items():
         if any(cell[:1] == "'" for cell in column):
             columns[name] = [revive(cell) for cell in column]
@@ -117,12 +118,14 @@ def _text_rows(path: Path, progress: OnFraction) -> Iterator[list[str]]:
     with path.open("rb") as raw, _opened(raw) as file:
         try:
             first = file.readline(_MOST_LINE)
+            # A plain file's lines are no longer than the file; those of a packed one may be, and are read in bounds.
             rest = file if file.buffer is raw else iter(lambda: file.readline(_MOST_LINE), "")
             reader = csv.reader(_lines(first, rest, path), delimiter=_delimiter(first), strict=True)
             for number, row in enumerate(reader):
                 if row:
                     yield row
                 if number % 4096 == 0:
+                    # bytes of the file itself, also where it is packed
                     progress(raw.tell() / size)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise TableError(f"{path} is a damaged or cut short gzip file: {error}. Copy it again.") from error

@@ -196,6 +196,7 @@ def cross_calibrated(
     p, true = check_probabilities(probabilities, hierarchy.num_classes(level)), np.asarray(targets, dtype=np.int64)
     patient = np.unique(np.asarray(patients), return_inverse=True)[1]
     count = int(patient.max()) + 1
+    # A shuffled deal, always the same: parts differ by one patient at most.
     dealt = seeding.numpy_generator(0, "calibration").permutation(count) % min(folds, count)
     fold, found, directions = dealt[patient], np.empty_like(p), _directions(form, hierarchy, level)
     for number in range(min(folds, count)):
@@ -214,6 +215,7 @@ def _fit(p: Array, true: Ints, form: Form, directions: Array, bias: TrainingBias
     parts = bias.corrections(p)
     if form == "bias":
         parts.pop("remix", None)  # a constant per class, as the offset is
+    # The further slide is dealt out over all rows: on each, a little evidence that its class is drawn from p.
     truth = np.eye(p.shape[1])[true] + prior_slides / len(p) * p
     theta, strengths = _Problem(logarithm(p), parts, directions, truth).solve()
     return Calibration(
@@ -244,6 +246,7 @@ class _Problem:
         choices: tuple[float | None, ...] = (None, 0.0, 1.0)
         for states in itertools.product(choices, repeat=len(self.corrections)):
             value, theta, strengths = self._fit(dict(zip(self.corrections, states, strict=True)))
+            # 1/T of 0 or less has no temperature: probabilities would be flat, or turned upside down.
             if theta[0] > 0 and all(0 <= strength <= 1 for strength in strengths.values()):
                 best = min(best or (np.inf, theta, strengths), (value, theta, strengths), key=lambda found: found[0])
         if best is None or best[1][0] < 1 / HOTTEST:
@@ -259,6 +262,7 @@ class _Problem:
         base = self.logits + sum(self.corrections[name] for name, state in states.items() if state == 1.0)
         n, classes = base.shape
         offset = np.broadcast_to(self.directions, (n, classes, self.directions.shape[1]))
+        # θ = (1/T, σ/T of the free strengths, b): linear in the features, hence convex.
         columns = [base, *(self.corrections[name] for name in free)]
         features = np.concatenate([np.stack(columns, axis=2), offset], axis=2)
         start = np.zeros(features.shape[2])
@@ -266,6 +270,7 @@ class _Problem:
         found = softmax_fit.fit(features, self.truth, start)
         inverse, free_part, rest = found.theta[0], found.theta[1 : len(columns)], found.theta[len(columns) :]
         strengths = {name: float(state) for name, state in states.items() if state is not None}
+        # 1/T may be 0 here; strengths are then no numbers and the fit is passed over by `solve`.
         with np.errstate(divide="ignore", invalid="ignore"):
             strengths |= dict(zip(free, (free_part / inverse).tolist(), strict=True))
         return found.value, np.concatenate([[inverse], rest]), {name: strengths[name] for name in states}

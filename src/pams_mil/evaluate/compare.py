@@ -182,6 +182,7 @@ def _differences(
 ) -> dict[str, Difference]:
     hierarchy = first.hierarchy
     size = hierarchy.num_classes(level)
+    # Rows of both are the same slides in the same order, so one target and one patient serve both.
     target, one, scores_one = first.at(level)
     _, two, scores_two = second.at(level)
     score = LabelMetrics(hierarchy, level, penalty)
@@ -189,6 +190,7 @@ def _differences(
     counts = patterns.resample(np.random.default_rng(seed), resamples).reshape(-1, 2, size, size)
     drawn = score(counts)
     observed = score(np.stack([count_cells(target, one, size), count_cells(target, two, size)]))
+    # another stream than the resamples
     swapped = patterns.swap(np.random.default_rng(seed + 1), PERMUTATIONS)
     shuffled = score(np.stack([cells.reshape(-1, size, size) for cells in swapped], axis=1))
     found = {

@@ -65,9 +65,11 @@ def msce_posterior(probabilities: npt.ArrayLike, severity: npt.ArrayLike, *, det
     lean, positive = np.ones_like(p), np.ones(len(p), dtype=bool)
     if not detach_weight:
         entropy = -p * np.log(np.maximum(p, SMALLEST))
+        # [n, k, t]: M.T, because M is [true, predicted] and k is what is called.
         H = entropy[:, None, :] * (M.T / weight[:, None, :] - 1.0)
         system = np.eye(p.shape[1]) - H
         regular = np.abs(np.linalg.det(system)) > _SINGULAR
+        # One singular matrix would make numpy refuse all of them; these rows fall back.
         system[~regular] = np.eye(p.shape[1])
         found = np.linalg.solve(system, np.ones((*p.shape, 1)))[:, :, 0]
         positive = regular & (found > 0).all(axis=1)

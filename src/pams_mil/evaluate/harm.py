@@ -45,6 +45,7 @@ def by_swap(models: Sequence[Predictions]) -> list[Assumption]:
         order = np.arange(len(names))
         order[[low, low + 1]] = order[[low + 1, low]]
         swapped = LabelMetrics(_flat([names[i] for i in order], ranks, hierarchy.distance_by))
+        # The slides stay what they are; only the place of their class in the order changes, in rows and columns.
         found.append(_assume(f"{names[low]} ↔ {names[low + 1]}", confusions[:, order][:, :, order], swapped))
     return found
 

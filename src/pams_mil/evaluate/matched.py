@@ -133,6 +133,7 @@ def matched(
     paths = [decision_path(p, hierarchy, level=level) for p in (one, two)]
     own_missed = float(np.mean(ranks[called] < ranks[target]))
     own_alarms = float(np.mean(ranks[called] > ranks[target])) if false_alarms is None else false_alarms
+    # The point to compare at is the observed one throughout; only the dials that reach it are turned anew.
     measure = _Measure(own_alarms, own_missed)
     once = np.ones((1, len(target)))
     shares = class_shares(target, once, ranks)
@@ -146,6 +147,7 @@ def matched(
     # both models in one sorted list: a swap only moves weight between the two copies of a slide
     both = CurveResampler(DecisionPath(np.concatenate([path.reach for path in paths]), ranks), np.tile(target, 2))
     shuffled = [np.empty((0, observed.shape[1]))]
+    # Swaps leave the labels where they are, so the shares of the classes stay.
     for side in patient_coins(patient, seed + 1, swaps, part_of(progress, 1, 2)):
         first, second = (
             measure(both, np.concatenate(pair, axis=1), shares) for pair in ((1 - side, side), (side, 1 - side))
@@ -213,6 +215,7 @@ def _cheaper(reference: CurveResampler, candidate: CurveResampler, weights: Arra
         missed, alarms = (points[0] for points in resampler(weights))
         place = np.searchsorted(resampler.kappa, _COST_GRID, side="right") - 1
         costs.append(alarms[place] + _COST_GRID * missed[place])
+    # Equal curves are summed in another order, and must not count as cheaper.
     better = costs[1] < costs[0] - 1e-12
     edges = np.flatnonzero(np.diff(np.concatenate([[0], better.astype(np.int64), [0]])))
     return tuple((float(_COST_GRID[a]), float(_COST_GRID[b - 1])) for a, b in edges.reshape(-1, 2))

@@ -146,6 +146,7 @@ def operating_points(
     ranks, once = hierarchy.ranks(level), np.ones(len(target))
     shares = class_shares(target, once, ranks)
     curve = resampler.curve(once)
+    # Up to where this curve ends, with everything called most urgent.
     grid = np.linspace(0.0, float(curve.false_alarms[-1]), BAND_POINTS)
 
     observed = summary(*resampler(once[None]), shares[None])[0]
@@ -192,6 +193,7 @@ def patient_draws(
     """How often each row counts in resamples of patients, in blocks [b, n] so that memory stays small."""
     rng, patients = np.random.default_rng(seed), int(patient.max()) + 1
     for size in _blocks(resamples, len(patient), progress):
+        # one by one: the draws must not depend on the size of the blocks
         yield np.stack([multiplicities(rng, patients) for _ in range(size)])[:, patient]
 
 

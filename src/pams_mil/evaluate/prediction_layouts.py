@@ -79,6 +79,7 @@ def read_predictions(
 
 def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, where: str) -> Layout:
     """The layout of a file by its columns, with what the user said about them."""
+    # From the most particular to the most general: reviews, for one, may have all that ours have.
     if source.true or source.predicted:
         layout = _generic(header, hierarchy, source)
     elif set(header) >= reviews.COLUMNS:
@@ -315,6 +316,7 @@ def _encoder(
 
     def look_up(label: str) -> int:
         position = _whole(label)
+        # Once an order is given, a whole number is an index, also where a class is called '1'.
         if order and position is not None:
             if position >= len(order):
                 raise LabelError(f"class index {label!r} is outside --index-order, which names {len(order)} classes.")

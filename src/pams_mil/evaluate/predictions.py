@@ -118,6 +118,7 @@ class Predictions:
 
 def numbered(patient_ids: Sequence[str]) -> Ints:
     """Patients as numbers from 0, in order of first appearance."""
+    # Not sorted: `monitor` looks at patients in the order in which they came.
     numbers = {patient: number for number, patient in enumerate(dict.fromkeys(patient_ids))}
     return np.fromiter((numbers[patient] for patient in patient_ids), np.int64, len(patient_ids))
 

@@ -115,4 +115,5 @@ def wait_in_arrival_order(utilization: float) -> float:
 
 def _reads(part: float, cases: int) -> int:
     """How many cases a part of the pile holds, rounded up: 20 % of 7 cases are 2 reads."""
+    # 0.07 · 100 is a rounding above 7 and would be 8 reads
     return int(np.ceil(part * cases - 1e-9))

@@ -56,6 +56,7 @@ def refined_nll(
     found = _fit(features, truth)
     if found[0] < 0:  # worse than knowing nothing: the best temperature that is one is infinite
         found = np.concatenate([[0.0], softmax_fit.fit(features[:, :, 1:], truth, np.zeros(1)).theta])
+    # The further slide took part in the fit alone; what is scored are the slides.
     q = log_softmax(features @ found, axis=1)
     return float(-q[np.arange(len(true)), true].mean())
 

@@ -156,6 +156,7 @@ def severe_errors(predictions: Predictions, *, penalty: float = PENALTY) -> list
     rows = np.flatnonzero(severe)
     gravity = W[predictions.target[rows], predictions.predicted[rows]]
     found = []
+    # lexsort goes by its last key first: gravity, then the more urgent truth, then the order of the file
     for row in rows[np.lexsort((rows, -predictions.target[rows], -gravity))].tolist():
         t, r = int(predictions.target[row]), int(predictions.predicted[row])
         slide = predictions.slide_ids[row]

@@ -50,6 +50,7 @@ def fit(features: Array, truth: Array, start: Array) -> Minimum:
         slope, curvature = _derivatives(features, truth, theta)
         moved = _step(features, truth, theta, value, slope, curvature)
         if moved is None:
+            # L came to 0 by growing θ: it would go on falling for ever, only floats no longer show it.
             if number and value < _PERFECT:
                 break
             return Minimum(theta, value)
@@ -69,6 +70,7 @@ def _step(features: Array, truth: Array, theta: Array, value: float, slope: Arra
         if damping == 0 and not gain > _ENOUGH:
             return None
         found = _loss(features, truth, theta + step)
+        # Armijo's rule: a small part of the promised decrease must come true. NaN compares as false and is damped.
         if found <= value - 1e-4 * gain:
             return Minimum(theta + step, found)
     return None
@@ -82,6 +84,7 @@ def _loss(features: Array, truth: Array, theta: Array) -> float:
 def _derivatives(features: Array, truth: Array, theta: Array) -> tuple[Array, Array]:
     """Gradient [j] and Hessian [j, j] of L."""
     truth = truth / truth.sum()
+    # Rows of Y need not sum to 1, and q is compared with each row's own sum.
     weight = truth.sum(axis=1, keepdims=True)
     q = softmax(features @ theta, axis=1)
     slope = np.einsum("nk,nkj->j", weight * q - truth, features)

@@ -49,6 +49,7 @@ def _sentence(comparison: Comparison, level: str) -> str:
         return _safer_at_equal_alarms(comparison, differences, match)
     if missed.difference == 0 and alarms.difference == 0:
         return _equal(comparison, differences)
+    # Opposite signs: one misses less, the other raises fewer false alarms.
     if missed.difference * alarms.difference < 0:
         return _other_point(comparison, missed, alarms, match)
     return _no_worse_in_both(comparison, differences, match)

@@ -42,6 +42,7 @@ class Patterns:
     def of(cls, patient: Ints, *codes: Ints, size: int) -> Patterns:
         """Patterns of rows of `patient` (0 to P-1) that fall into cell `code` (0 to size-1) of each model."""
         order = np.argsort(patient, kind="stable")
+        # One number per slide for the cells of all models, which thus stay paired when a patient's slides are sorted.
         joint = np.zeros(len(order), dtype=np.int64)
         for code in codes:
             joint = joint * size + code[order]
@@ -56,10 +57,12 @@ class Patterns:
     ) -> tuple[npt.NDArray[np.int32], Ints]:
         """Patterns among the patients with `length` rows: their sorted cells are compared."""
         rows = np.sort(joint[starts[:, None] + np.arange(length)], axis=1)
+        # A flat array is spared the slow comparison of whole rows that `axis` otherwise means.
         flat, counts = np.unique(rows if length > 1 else rows[:, 0], axis=0, return_counts=True)
         rest = flat.reshape(len(counts), length)
         cells = np.zeros((len(counts), models * size), dtype=np.int32)
         pattern = np.repeat(np.arange(len(counts)), length)
+        # Digits to base `size`, the last model in the last one.
         for model in range(models - 1, -1, -1):
             np.add.at(cells, (pattern, model * size + (rest % size).ravel()), 1)
             rest = rest // size
@@ -76,6 +79,7 @@ class Patterns:
 
     def resample(self, rng: np.random.Generator, resamples: int) -> Array:
         """Cell counts of `resamples` draws of as many patients with replacement, [B, F]."""
+        # Counts are exact as floats, and only floats are multiplied by BLAS.
         cells = self.cells.astype(np.float64)
         counts, start = np.empty((resamples, cells.shape[1])), 0
         for block in _blocks(resamples, len(cells)):
@@ -89,6 +93,7 @@ class Patterns:
         differ = (first != second).any(1)  # where the models agree, a swap changes nothing
         change, patients = (second - first)[differ], self.patients[differ]
         blocks = _blocks(resamples, len(patients))
+        # How many patients of a pattern are swapped, times what one swap moves from one matrix to the other.
         moved = np.concatenate([rng.binomial(patients, 0.5, size=(b, len(patients))) @ change for b in blocks])
         return self.patients @ first + moved, self.patients @ second - moved
 
@@ -159,6 +164,7 @@ class AucResampler:
                 continue
             np.take(weights, order, out=self._sorted, mode="clip")
             np.cumsum(self._sorted, out=self._running[1:])
+            # below + upto = twice (the weight below + half the tied); among themselves the positives win m²/2.
             won = 0.5 * float(w @ (self._running[below] + self._running[upto])) - 0.5 * m**2
             aucs.append(won / (m * (total - m)))
         return float(np.mean(aucs)) if aucs else float("nan")
@@ -195,6 +201,7 @@ def holm(p_values: npt.ArrayLike) -> Array:
     """
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, kind="stable")
+    # The smallest p counts as often as there are tests, the next once less, and none may undercut one before it.
     stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     corrected = np.empty_like(p)
     corrected[order] = np.minimum(stepped, 1.0)

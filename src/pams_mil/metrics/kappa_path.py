@@ -51,6 +51,7 @@ class DecisionPath:
         """Class indices [n] at one κ from 0 to inf."""
         if not kappa >= 0:
             raise ParameterError(f"kappa must be a number from 0 to inf, found {kappa!r}.")
+        # Rows ascend and NaN compares as false, so the number of thresholds passed is the place of the call.
         called: Ints = (self.reach <= kappa).sum(axis=1) - 1
         return called
 
@@ -137,6 +138,7 @@ def _weighted(p: Array, cost: Matrix) -> Array:
     Unlike a matrix product it gives equal rows and equal columns equal sums, and keeps Ū monotone to the last bit.
     """
     sums = np.zeros_like(p)
+    # From the most urgent class down: Ū_r is then Ū_(r+1) with one more term, which rounding cannot make smaller.
     for t in range(p.shape[1] - 1, -1, -1):
         sums += p[:, t, None] * cost[t]
     return sums
@@ -148,6 +150,7 @@ def _thresholds(alarm: Array, miss: Array, at_one: Array, ranks: Ints) -> Array:
     reach = np.full((n, size), np.nan)
     now = _last_smallest(alarm)
     reach[np.arange(n), now] = 0.0
+    # `row` holds the slides that are still on their way; one drops out when no later class misses less.
     row, kappa = np.arange(n), np.zeros(n)
     for _ in range(size - 1):
         call = now[row][:, None]
@@ -157,16 +160,19 @@ def _thresholds(alarm: Array, miss: Array, at_one: Array, ranks: Ints) -> Array:
         if not moving.any():
             break
         row, call, saved, later = row[moving], call[moving], saved[moving], later[moving]
+        # Where a class is no candidate, 1 keeps the division quiet; its crossing is not looked at.
         crossing = _crossings(alarm[row], at_one[row], call, np.where(later, saved, 1.0))
         nearest = np.where(later, crossing, np.inf).min(axis=1, keepdims=True)
         # Several may cross at once. After the crossing the last of them is cheapest; before κ = 1, where crossings that
         # differ may round to the same number, it is the cheapest at κ = 1 (of equals, the last).
         rival = np.where(nearest <= 1, at_one[row], 0.0)
         now[row] = _last_smallest(np.where(later & (crossing == nearest), rival, np.inf))
+        # Rounding may put a crossing just before the one already passed; a path must not turn back.
         kappa[row] = np.maximum(kappa[row], nearest[:, 0])
         reach[row, now[row]] = kappa[row]
     most_urgent = ranks == ranks[-1]
     last = _last_smallest(np.where(most_urgent, alarm, np.inf))  # d_∞; of tied classes the likeliest
+    # fmin prefers numbers to NaN: a finite threshold stays, what was never reached is reached at ∞.
     reach[np.arange(n), last] = np.fmin(reach[np.arange(n), last], np.inf)
     # a class that the envelope skips is reached together with the next one called
     filled: Array = np.fmin.accumulate(reach[:, ::-1], axis=1)[:, ::-1]
@@ -181,6 +187,7 @@ def _crossings(alarm: Array, at_one: Array, call: Ints, saved: Array) -> Array:
     """
     small = (alarm - np.take_along_axis(alarm, call, 1)) / saved
     side = (at_one - np.take_along_axis(at_one, call, 1)) / saved
+    # 1 + a tiny difference rounds to 1, where the later class would be called although it costs more.
     large = np.where(side > 0, np.maximum(1.0 + side, np.nextafter(1.0, 2.0)), 1.0 + side)
     return np.where(small < 0.5, small, large)
 

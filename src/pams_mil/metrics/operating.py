@@ -65,12 +65,14 @@ class CurveResampler:
     def __init__(self, path: DecisionPath, target: Ints) -> None:
         ranks = path.ranks[target]
         enough, too_much = path.kappa_to_reach(target), path.kappa_to_exceed(target)
+        # The least urgent cannot be missed, and nothing is more urgent than the most urgent.
         missable, alarming = np.flatnonzero(ranks > path.ranks[0]), np.flatnonzero(ranks < path.ranks[-1])
         self._missable = missable[np.argsort(enough[missable], kind="stable")]
         self._alarming = alarming[np.argsort(too_much[alarming], kind="stable")]
         found, raised = enough[self._missable], too_much[self._alarming]
         kappa = np.unique(np.concatenate([found, raised, [1.0, np.inf]]))  # the most probable class is always marked
         self.kappa: Array = np.concatenate([[-np.inf], kappa])
+        # How many of the sorted cases have changed at each κ; the 0 is the constant call at κ = −∞.
         self._found = np.append(0, np.searchsorted(found, kappa, side="right"))
         self._raised = np.append(0, np.searchsorted(raised, kappa, side="right"))
 
@@ -78,6 +80,7 @@ class CurveResampler:
         """Missed and false alarms as shares of the total weight, [..., K] each, for weights [..., n]."""
         total = np.sum(weights, axis=-1, dtype=np.float64, keepdims=True)
         found, raised = _running(weights[..., self._missable]), _running(weights[..., self._alarming])
+        # Missed is what could be missed less what has been found by then.
         missed: Array = (found[..., -1:] - found[..., self._found]) / total
         alarms: Array = raised[..., self._raised] / total
         return missed, alarms
@@ -190,6 +193,7 @@ def constant_hull(shares: Array) -> tuple[Array, Array]:
 
 def missed_at(missed: Array, false_alarms: Array, wanted: Array) -> Array:
     """Missed where one curve [K] has the wanted false alarms [...]; where it falls straight down, at the bottom."""
+    # The last point that raises no more than wanted: on a vertical drop that is its lower end.
     place = np.searchsorted(false_alarms, wanted, side="right") - 1
     here, there = np.maximum(place, 0), np.minimum(place + 1, len(missed) - 1)
     step = divide(wanted - false_alarms[here], false_alarms[there] - false_alarms[here], empty=0.0)
@@ -215,6 +219,7 @@ def area(missed: Array, false_alarms: Array, most: float | None = None) -> Array
         return np.asarray(0.5 * (width * height).sum(axis=-1))
     inside = np.diff(np.minimum(false_alarms, most), axis=-1)
     part = divide(inside, width, empty=0.0)
+    # The trapezoid that `most` cuts ends at the height that its sloping side has come to there.
     height = 2.0 * missed[..., :-1] + part * np.diff(missed, axis=-1)
     return np.asarray(0.5 * (inside * height).sum(axis=-1))
 

@@ -112,7 +112,9 @@ def calibration_error(y_true: Ints, probabilities: Array, *, bins: int = 15) -> 
     true, scores = _checked(y_true, probabilities)
     confidence = scores.max(1)
     hit = scores.argmax(1) == true
+    # Bins include their upper edge, so that a confidence of 1 needs no bin of its own.
     bin_of = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    # Σ (hit − confidence) of a bin is n_b (accuracy_b − confidence_b).
     gap = np.bincount(bin_of, weights=hit - confidence, minlength=bins)
     return float(np.abs(gap).sum() / len(true))
 

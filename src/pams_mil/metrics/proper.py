@@ -77,6 +77,7 @@ def worklist_c_index(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: Cl
     won, pairs = 0.0, 0.0
     for urgent in np.unique(rank)[1:]:
         lower, higher = np.sort(score[rank < urgent]), score[rank == urgent]
+        # Strictly smaller scores are counted by both searches, equal ones by one: twice the won comparisons.
         below = np.searchsorted(lower, higher, side="left") + np.searchsorted(lower, higher, side="right")
         won += 0.5 * float(below.sum())
         pairs += float(len(lower) * len(higher))

@@ -56,6 +56,7 @@ def confidence(S: Counts, W: Array) -> Array:
 def mistake_confidence(S: Counts, W: Array) -> Array:
     """AsMC or EMC: (1/#errors) Σ_{t≠r} S[t,r] / (W[t,r] − 1); +inf without errors."""
     off = ~np.eye(W.shape[-1], dtype=bool)
+    # W − 1 is 0 on the diagonal, so the mask comes before the division.
     gentleness = np.zeros_like(W)
     gentleness[off] = 1.0 / (W[off] - 1.0)
     return divide((S * gentleness).sum((-2, -1)), errors(S), empty=np.inf)

@@ -38,6 +38,8 @@ def log_wealth(losses: npt.ArrayLike, mean: float, weights: npt.ArrayLike = 1.0)
     if not 0 < mean <= 1:
         raise ParameterError(f"The mean to test must be above 0 and at most 1, found {mean!r}.")
     stakes = np.asarray(STAKES)[:, None]
+    # Logarithms: the products leave the range of floats after some hundred patients. Stakes are at most 1/2, so no
+    # factor is below 1/2 and the logarithm exists.
     wealth = np.cumsum(np.log1p(stakes * (values / mean - np.asarray(weights))), axis=1)
     found: Array = special.logsumexp(wealth, axis=0) - np.log(len(stakes))
     return found
@@ -62,6 +64,7 @@ def lower_bound(losses: npt.ArrayLike, level: float, weights: npt.ArrayLike = 1.
     values = np.asarray(losses, dtype=np.float64)
     if not values.any():
         return 0.0
+    # Wealth falls in m, so whether m was ever rejected changes once, and halving finds where.
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = 0.5 * (low + high)

@@ -56,6 +56,7 @@ def breakpoint_drift(before: npt.ArrayLike, now: npt.ArrayLike, *, seed: int = 0
     for _ in range(shuffles):
         shuffled = rng.permutation(is_new)
         largest = max(_distance(shuffled, order, end) for order, end in zip(orders, ends, strict=True))
+        # equal distances may differ in the last bits, as they were summed in another order
         extreme += int(largest >= observed.max() - 1e-12)
     return Drift(float(observed.max()), int(observed.argmax()) + 1, (extreme + 1) / (shuffles + 1), len(second))
 

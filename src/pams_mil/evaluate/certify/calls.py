@@ -71,6 +71,7 @@ def path_of(probabilities: npt.NDArray[np.float64] | None, hierarchy: ClassHiera
 
 def rank_reach(path: DecisionPath) -> Array:
     """The table `reach` [n, R] by rank instead of by class: a rank is reached with the first of its classes."""
+    # The first class of a rank is never NaN: only classes behind the last one called at κ = ∞ are.
     _, first = np.unique(path.ranks, return_index=True)
     found: Array = path.reach[:, first]
     return found

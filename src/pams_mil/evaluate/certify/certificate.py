@@ -246,6 +246,7 @@ def kappa_in_words(kappa: float, hierarchy: ClassHierarchy) -> str:
 
 def content_digest(content: Mapping[str, Any]) -> str:
     """32 hex digits over canonical JSON."""
+    # Written and read once, so that it is taken over what a reader of the file will find.
     return digest(json.loads(atomic.strict_json(content)))
 
 

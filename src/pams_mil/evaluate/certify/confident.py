@@ -57,6 +57,7 @@ def is_confident(total: npt.ArrayLike, curve: LossCurve, alpha: float, delta: fl
     """Whether a summed loss certifies α with confidence 1 − δ."""
     if curve.zero_one:
         return clopper_pearson(total, curve.n, delta) <= alpha
+    # The level that α becomes when losses are scaled into [0, 1]: α itself unless B and W differ.
     level = alpha * curve.worst_weight / curve.worst_loss
     return hoeffding_bentkus(_scaled_mean(total, curve, alpha), curve.n, level) <= delta
 
@@ -81,6 +82,7 @@ def smallest_alpha(curve: LossCurve, delta: float) -> float:
     low, high = 0.0, 1.0
     if not curve.n:
         return 1.0
+    # By halving, since only 0/1 losses have a closed form.
     for _ in range(60):
         middle = 0.5 * (low + high)
         low, high = (low, middle) if is_confident(0.0, curve, middle, delta) else (middle, high)
@@ -103,6 +105,7 @@ def patients_needed(alpha: float, curve: LossCurve, delta: float) -> int:
         )  # fmt: skip
         return bool(is_confident(0.0, same, alpha, delta))
 
+    # Doubled until it is enough, then halved back to the first that is.
     high = 1
     while not enough(high):
         high *= 2

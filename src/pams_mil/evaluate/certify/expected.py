@@ -53,6 +53,7 @@ def patients_needed(alpha: float, curve: LossCurve) -> int:
     [9, 19, 49, 99]
     """
     each = curve.mass / curve.n if curve.n else curve.worst_weight
+    # Solved for n, and begun one too low: the loop decides by the very comparison that certifies.
     guess = max(0, math.floor((curve.worst_loss / alpha - curve.worst_weight) / each) - 1)
     while curve.worst_loss / (guess * each + curve.worst_weight) > alpha:
         guess += 1

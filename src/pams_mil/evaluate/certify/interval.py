@@ -38,6 +38,7 @@ def largest_kappa_below(
     0.2
     """
     counted = dial.as_unit(unit)
+    # Nothing is called above the highest rank: one more column that is never reached.
     beyond = np.concatenate([counted.reach, np.full((len(counted.reach), 1), np.inf)], axis=1)
     exceed = beyond[np.arange(len(beyond)), counted.rank + 1]
     # A dial that counts the distinct values from above: turning it to j takes the alarms at the j largest away.

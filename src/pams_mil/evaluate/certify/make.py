@@ -79,10 +79,12 @@ def certify(
     made = [make_promise(curves[name], share, certainty, name=name, rank=ranks[name]) for name, share in chosen.items()]
     _refuse_shortfalls(made, certainty)
     promises = tuple(promise for promise in made if isinstance(promise, Promise))
+    # Every loss falls with κ, so the largest κ keeps every promise.
     kappa = max(promise.kappa for promise in promises)
     low = None
     if alpha is not None:
         low = largest_kappa_below(dial, alpha, certainty, unit, most_slides=most, weighting=weighting)
+    # Turned back further the lower call only raises fewer false alarms, and must not lie above the upper one.
     low = None if low is None else min(low, kappa)
     return Certificate(
         hierarchy=hierarchy,
@@ -201,4 +203,5 @@ def _remembered(dial: Dial) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]
     reach = dial.as_unit("case").reach[:, 1:]
     if len(reach) <= MOST_REMEMBERED:
         return reach
+    # The seed is fixed, so that the same calibration makes the same certificate.
     return reach[np.sort(np.random.default_rng(0).choice(len(reach), MOST_REMEMBERED, replace=False))]

@@ -107,6 +107,7 @@ class LossCurve:
         """The same patients counted `weight` [n] times, one more counting `worst` times."""
         return replace(
             self, drop=self.drop * weight[self.patient], weight=self.weight * weight,
+            # a miss now loses v_y, so misses can no longer be counted
             worst_loss=self.worst_loss * worst, worst_weight=self.worst_weight * worst, zero_one=False,
         )  # fmt: skip
 
@@ -115,6 +116,7 @@ def as_cases(reach: Array, rank: Ints, patient: Ints) -> tuple[Array, Ints, Ints
     """Patients instead of slides: called as their most urgently called slide, labelled as their most urgent one."""
     patients = int(patient.max()) + 1 if len(patient) else 0
     soonest, top = np.full((patients, reach.shape[1]), np.inf), np.zeros(patients, dtype=np.int64)
+    # A case is called as urgent as its most urgent slide, so it reaches a rank with the first slide that does.
     np.minimum.at(soonest, patient, reach)
     np.maximum.at(top, patient, rank)
     return soonest, top, np.arange(patients)
@@ -156,6 +158,7 @@ def miss_losses(
 
 def unit_losses(kappa: Array, patient: Ints, *, unit: Unit, most_slides: int | None = None) -> LossCurve:
     """The curve of slides (cases) that lose 1 up to their `kappa` [n] and nothing from there on."""
+    # Numbered anew without gaps: at a boundary, patients without a slide above it are left out.
     who, patient = np.unique(patient, return_inverse=True)
     slides = np.bincount(patient, minlength=len(who)).astype(np.float64)
     if unit == "rate":

@@ -110,6 +110,7 @@ def monitor(certificate: Certificate, predictions: Predictions, *, level: float 
     path = path_of(predictions.probabilities, predictions.hierarchy, predictions.name)
     rank = rank_index(predictions.hierarchy)[predictions.target]
     dial, notes = _covered(certificate, Dial(rank_reach(path), rank, predictions.patient))
+    # Bonferroni: the level is for any of the promises.
     share = level / len(certificate.promises)
     checks = tuple(_check(certificate, promise, dial, share) for promise in certificate.promises)
     return Monitoring(checks, _drift(certificate, dial, seed), notes)
@@ -155,6 +156,7 @@ def _check(certificate: Certificate, promise: Promise, dial: Dial, level: float)
         return PromiseCheck(promise, 0, float("nan"), 0.0, None, level, "no patients")
     losses, weights = patient_losses(curve, certificate.kappa)
     alarm, at_least = first_alarm(losses, promise.alpha, level, weights), lower_bound(losses, level, weights)
+    # With a confidence the promise is about this very system, and the luck of its calibration is no excuse.
     lucky = certificate.guarantee.confidence is None and at_least <= promise.spread.high
     state: State = (
         "no evidence against it" if alarm is None

@@ -156,8 +156,10 @@ def make_promise(
     if kappa is None:
         return Shortfall(name, alpha, curve.n, least, guarantee.patients_needed(alpha, curve))
     patients = worth(curve)
+    # Losses of k whole patients, k = 0, 1, ...: the largest that still certifies α says how many may be missed.
     counts = np.arange(patients + 1) * (curve.mass / max(1, patients))
     allowed = int(guarantee.accepts(counts, curve, alpha).sum()) - 1
+    # Without ties κ̂ leaves exactly as many missed as are allowed.
     tied = curve.zero_one and curve.total(kappa) < allowed
     spread = beta_spread(allowed, patients, exact=curve.zero_one, tied=bool(tied))
     return Promise(name, rank, alpha, kappa, curve.n, curve.mass, least, curve.mean(kappa), spread)
