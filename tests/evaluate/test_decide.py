@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pams_mil.errors import ParameterError, PredictionsError
-from pams_mil.evaluate.decide import RULES, decide, least_risk, most_ascc, most_probable, redecide
+from pams_mil.evaluate.decide import RULES, DecisionRule, decide, least_risk, most_ascc, most_probable, redecide
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import lca_cost, metric_weight
@@ -136,3 +137,9 @@ def test_predictions_are_decided_anew():
 def test_decisions_need_no_torch():
     code = "import sys, pams_mil.evaluate.decide; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kappa", [0.0, 2 / 3, np.float64(1.1), 3, 1e22, math.inf])
+def test_a_rule_is_written_so_that_reading_it_gives_the_same_rule(kappa):
+    rule = DecisionRule("kappa", kappa)
+    assert DecisionRule.parse(str(rule)) == rule

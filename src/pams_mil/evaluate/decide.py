@@ -63,7 +63,8 @@ class DecisionRule:
         return cls(name, kappa)
 
     def __str__(self) -> str:
-        return f"kappa={self.kappa:g}" if self.name == "kappa" else self.name
+        # All digits: κ is often the very threshold of a slide, and a rounded one would call that slide otherwise.
+        return f"kappa={float(self.kappa)!r}".removesuffix(".0") if self.name == "kappa" else self.name
 
     def calls(self, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> Ints:
         """Class indices [n] for probabilities [n, c] at a level."""
