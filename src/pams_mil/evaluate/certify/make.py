@@ -150,7 +150,7 @@ def _weighting(prevalence: Mapping[str, float], predictions: Predictions) -> tup
     level, shares = check_prevalence(prevalence, predictions.hierarchy)
     label = np.zeros(predictions.num_patients, dtype=np.int64)
     np.maximum.at(label, predictions.patient, predictions.hierarchy.lift(predictions.target, level))
-    return prevalence_weights(shares, label)
+    return prevalence_weights(shares, label, predictions.hierarchy.names(level))
 
 
 def _refuse_shortfalls(made: Sequence[Promise | Shortfall], guarantee: Guarantee) -> None:

@@ -13,7 +13,7 @@ of classes above it stays the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -37,19 +37,19 @@ def check_prevalence(prevalence: Mapping[str, float], hierarchy: ClassHierarchy)
     )
 
 
-def prevalence_weights(shares: Array, label: Ints) -> tuple[Array, float]:
+def prevalence_weights(shares: Array, label: Ints, names: Sequence[str]) -> tuple[Array, float]:
     """The weights v [n] of patients with these labels, and the heaviest weight that the next patient can have.
 
-    >>> weights, worst = prevalence_weights(np.array([0.9, 0.1]), np.array([0, 0, 1, 1]))
+    >>> weights, worst = prevalence_weights(np.array([0.9, 0.1]), np.array([0, 0, 1, 1]), ["benign", "malignant"])
     >>> weights.tolist(), worst
     ([1.8, 1.8, 0.2, 0.2], 1.8)
     """
     found = np.bincount(label, minlength=len(shares)) / len(label)
-    absent = np.flatnonzero((found == 0) & (shares > 0))
-    if absent.size:
+    absent = [name for name, seen, share in zip(names, found, shares, strict=True) if share > 0 and not seen]
+    if absent:
         raise ParameterError(
-            f"No calibration patient is of the {absent.size} classes (number {listing(absent.tolist())}) that the "
-            "prevalence gives a share; nothing is known about them."
+            f"No calibration patient is {listing(absent)}, to which the prevalence gives a share; nothing is known "
+            "about them."
         )
     weight = np.divide(shares, found, out=np.zeros_like(shares), where=found > 0)
     return weight[label], float(weight.max())
