@@ -24,6 +24,7 @@ def check_events(text: str, *, where: str, error: type[Exception]) -> None:
         raise error(f"{where} is {len(text):,} characters; expected at most {MOST_CHARACTERS:,}. Is it the right file?")
     depth = 0
     try:
+        # Events come one by one as the text is read; aliases are expanded only when nodes are composed from them.
         for number, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
                 raise error(f"{where} uses YAML anchors (& or *); write every value out, at {_at(event)}.")

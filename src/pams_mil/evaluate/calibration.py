@@ -140,6 +140,7 @@ def prove_form(
     """
     true = np.asarray(targets, dtype=np.int64)
     best, least = FORMS[0], np.inf
+    # From simple to rich, and only a strictly better score goes on: ties stay simple.
     for form in FORMS[: FORMS.index(choose_form(true, hierarchy.num_classes(level))) + 1]:
         q = cross_calibrated(probabilities, true, patients, hierarchy, level, form=form, bias=bias)
         value = np.inf if q is None else float(-logarithm(q[np.arange(len(true)), true]).mean())
@@ -244,6 +245,7 @@ class _Problem:
         """1/T with the offset's coefficients, and the strengths."""
         best: tuple[float, Array, dict[str, float]] | None = None
         choices: tuple[float | None, ...] = (None, 0.0, 1.0)
+        # At most 3² small fits: the square of two strengths, its sides and its corners.
         for states in itertools.product(choices, repeat=len(self.corrections)):
             value, theta, strengths = self._fit(dict(zip(self.corrections, states, strict=True)))
             # 1/T of 0 or less has no temperature: probabilities would be flat, or turned upside down.

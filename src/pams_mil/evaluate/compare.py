@@ -215,6 +215,7 @@ def _auc_draws(
             target, _, scores = model.at(level)
             if scores is not None:
                 resamplers.append(AucResampler(target, scores))
+    # All levels and both models on the same resamples: differences stay paired.
     draws = auc_samples(resamplers, first.patient, seed=seed, resamples=resamples, progress=progress)
     return draws.reshape(len(resamplers) // 2, 2, resamples)
 

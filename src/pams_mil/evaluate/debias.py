@@ -71,6 +71,7 @@ def msce_posterior(probabilities: npt.ArrayLike, severity: npt.ArrayLike, *, det
         regular = np.abs(np.linalg.det(system)) > _SINGULAR
         # One singular matrix would make numpy refuse all of them; these rows fall back.
         system[~regular] = np.eye(p.shape[1])
+        # (I − H) u = 1, for all rows at once
         found = np.linalg.solve(system, np.ones((*p.shape, 1)))[:, :, 0]
         positive = regular & (found > 0).all(axis=1)
         lean[positive] = found[positive]

@@ -188,6 +188,7 @@ class _Measure:
         place = np.searchsorted(resampler.kappa, KAPPAS, side="right") - 1
         columns = [
             missed_at_each(missed, alarms, self.false_alarms),
+            # the same curve from its other end: false alarms where so much is missed
             missed_at_each(alarms[:, ::-1], missed[:, ::-1], self.missed),
             curve_auc(missed, alarms, shares),
             curve_auc(missed, alarms, shares, PARTIAL),

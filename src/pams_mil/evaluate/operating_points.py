@@ -220,5 +220,6 @@ def thinned(curve: OperatingCurve) -> OperatingCurve:
     if count <= MOST_POINTS:
         return curve
     kept = np.linspace(0, count - 1, MOST_POINTS).round().astype(np.int64)
+    # κ = 1 is always a point of the curve, and reports mark it.
     kept = np.union1d(kept, np.searchsorted(curve.kappa, 1.0))
     return OperatingCurve(curve.kappa[kept], curve.missed[kept], curve.false_alarms[kept])

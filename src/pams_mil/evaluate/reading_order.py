@@ -79,6 +79,7 @@ def waits_by_call(called: npt.ArrayLike, utilization: float) -> Array:
         raise ParameterError("The shares of the priorities must be 0 or more and sum to 1.")
     if not 0 <= utilization < 1:
         raise ParameterError(f"The utilization is {utilization:g}; expected a value from 0 to below 1.")
+    # σ_{≥r}: from the most urgent priority down
     at_or_above = utilization * share[::-1].cumsum()[::-1]
     above = at_or_above - utilization * share
     waits: Array = utilization / ((1 - above) * (1 - at_or_above))

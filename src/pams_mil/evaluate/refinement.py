@@ -51,6 +51,7 @@ def refined_nll(
     true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
     logits = logarithm(p)
     rank = np.unique(hierarchy.ranks(level), return_inverse=True)[1].astype(np.float64)
+    # coefficients 1/T and β
     features = np.stack([logits, np.broadcast_to(rank, p.shape)], axis=2)
     truth = np.eye(p.shape[1])[true] + prior_slides / len(p) * p
     found = _fit(features, truth)

@@ -88,6 +88,7 @@ def _derivatives(features: Array, truth: Array, theta: Array) -> tuple[Array, Ar
     weight = truth.sum(axis=1, keepdims=True)
     q = softmax(features @ theta, axis=1)
     slope = np.einsum("nk,nkj->j", weight * q - truth, features)
+    # The Hessian is the covariance of a row's features under q, summed over rows.
     centered = features - np.einsum("nk,nkj->nj", q, features)[:, None, :]
     curvature = np.einsum("nk,nkj,nkl->jl", weight * q, centered, centered)
     return slope, curvature

@@ -45,6 +45,7 @@ def _few(comparison: Comparison) -> bool:
 def _sentence(comparison: Comparison, level: str) -> str:
     differences, match = comparison.levels[level], comparison.matched.get(level)
     missed, alarms = differences["under_call_rate"], differences["over_call_rate"]
+    # Equal false alarms come first: only they tell a better model from another operating point.
     if match is not None and not _few(comparison) and _settled(match.missed):
         return _safer_at_equal_alarms(comparison, differences, match)
     if missed.difference == 0 and alarms.difference == 0:

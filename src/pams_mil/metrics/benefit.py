@@ -38,6 +38,7 @@ def normalized_cost(curve: OperatingCurve, shares: Array, kappas: npt.ArrayLike)
     kappa = check_kappas(kappas)
     place = np.searchsorted(curve.kappa, kappa, side="right") - 1
     missed, alarms = constant_calls(shares)
+    # The best constant is chosen for each κ: from calling all least urgent to calling all most urgent.
     best = (alarms + kappa[:, None] * missed).min(axis=1)
     return divide(curve.false_alarms[place] + kappa * curve.missed[place], best)
 
@@ -72,6 +73,7 @@ def net_benefit(
         act = at_least[:, column, None] >= 1.0 / (1.0 + kappa)
         event = reached[:, column, None]
         prevalence = float(event.mean())
+        # p_t / (1 − p_t) with the threshold p_t = 1/(1 + κ) is 1/κ.
         model = (act & event).mean(axis=0) - (act & ~event).mean(axis=0) / kappa
         found.append(NetBenefit(name, prevalence, model, prevalence - (1.0 - prevalence) / kappa))
     return found

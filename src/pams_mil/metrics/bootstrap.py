@@ -160,6 +160,7 @@ class AucResampler:
         for positive, order, below, upto in self._classes:
             w = weights[positive].astype(np.float64)
             m = float(w.sum())
+            # A resample may lose a class; the others still have an AUC.
             if not 0 < m < total:
                 continue
             np.take(weights, order, out=self._sorted, mode="clip")
@@ -186,6 +187,7 @@ def auc_samples(
     patients = int(patient.max()) + 1
     samples = np.empty((len(resamplers), resamples))
     for draw in range(resamples):
+        # [n]: all slides of a patient are drawn together, as often as the patient is
         weights = multiplicities(rng, patients)[patient]
         samples[:, draw] = [resampler(weights) for resampler in resamplers]
         if progress is not None:

@@ -66,6 +66,7 @@ class DecisionPath:
 
         With the true classes: slide i is missed exactly for κ below this. It is inf where only κ = ∞ helps.
         """
+        # Any class of the same rank is urgent enough, so the first of them counts.
         first = np.searchsorted(self.ranks, self.ranks, side="left")  # ranks ascend: tied classes stand side by side
         return self._at(first[self._classes(target)])
 
@@ -122,6 +123,7 @@ def decision_path(
     size, outranks = p.shape[1], hierarchy.outranks(level)
     unit = 1.0 - np.eye(size)
     total = unit if cost is None else check_cost(cost, size, zero_diagonal=True)
+    # Mistakes between tied classes are no misses: they stay in F and cost the same at every κ.
     misses = np.where(outranks, total, 0.0)
     _check_monotone(misses, outranks, hierarchy.names(level))
     alarm, miss = _weighted(p, total - misses), _weighted(p, misses)
@@ -170,6 +172,7 @@ def _thresholds(alarm: Array, miss: Array, at_one: Array, ranks: Ints) -> Array:
         # Rounding may put a crossing just before the one already passed; a path must not turn back.
         kappa[row] = np.maximum(kappa[row], nearest[:, 0])
         reach[row, now[row]] = kappa[row]
+    # κ = ∞ is defined, not computed: ∞ times a miss probability of 0 would say nothing.
     most_urgent = ranks == ranks[-1]
     last = _last_smallest(np.where(most_urgent, alarm, np.inf))  # d_∞; of tied classes the likeliest
     # fmin prefers numbers to NaN: a finite threshold stays, what was never reached is reached at ∞.

@@ -55,6 +55,7 @@ class OperatingCurve:
 
     def at(self, kappa: float) -> tuple[float, float]:
         """(missed, false alarms) when a miss costs κ false alarms."""
+        # Right-continuous: at a κ of the curve the calls have already changed.
         place = int(np.searchsorted(self.kappa, kappa, side="right")) - 1
         return float(self.missed[place]), float(self.false_alarms[place])
 
@@ -165,6 +166,7 @@ def curve_auc(missed: Array, false_alarms: Array, shares: Array, max_false_alarm
 
 def class_shares(target: Ints, weights: npt.NDArray[np.generic], ranks: Ints) -> Array:
     """The weight of each rank as a share, [..., R], least urgent first, for weights [..., n]."""
+    # [R, n], so that one product sums the weights of every rank for all weightings at once
     of_rank = np.unique(ranks)[:, None] == ranks[target]
     sums: Array = np.asarray(weights, dtype=np.float64) @ of_rank.T.astype(np.float64)
     shares: Array = sums / sums.sum(axis=-1, keepdims=True)
@@ -173,6 +175,7 @@ def class_shares(target: Ints, weights: npt.NDArray[np.generic], ranks: Ints) ->
 
 def constant_calls(shares: Array) -> tuple[Array, Array]:
     """(missed, false alarms) when every case is called the same, for each rank: P[t > r] and P[t < r]."""
+    # Summed from either end, not as 1 − the other: a constant call without a mistake must come out as exactly 0.
     below, above = np.zeros_like(shares), np.zeros_like(shares)
     below[..., 1:] = np.cumsum(shares[..., :-1], axis=-1)
     above[..., :-1] = np.cumsum(shares[..., :0:-1], axis=-1)[..., ::-1]

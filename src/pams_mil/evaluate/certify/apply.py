@@ -67,6 +67,7 @@ def apply_certificate(
     path = path_of(probabilities, hierarchy, "The table")
     patient, ranks = numbered(patient_ids), rank_index(hierarchy)
     slide = path.calls(certificate.kappa)
+    # New slides have no labels; calls do not look at these zeros.
     dial = Dial(rank_reach(path), np.zeros(len(patient), dtype=np.int64), patient)
     call = slide
     low = None if certificate.kappa_low is None else dial.called_before(certificate.kappa_low)

@@ -46,6 +46,7 @@ def breakpoint_drift(before: npt.ArrayLike, now: npt.ArrayLike, *, seed: int = 0
         raise ParameterError("The κ at which a rank is reached must be a number or ∞, found none.")
     pooled = np.concatenate([first, second])
     is_new = np.arange(len(pooled)) >= len(first)
+    # Shuffling who is new leaves the values in place, so each column is sorted once for all shuffles.
     orders = [np.argsort(column, kind="stable") for column in pooled.T]
     # A distance counts only after the last of equal values.
     ordered = [column[order] for column, order in zip(pooled.T, orders, strict=True)]

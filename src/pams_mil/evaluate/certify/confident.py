@@ -31,6 +31,7 @@ def clopper_pearson(misses: npt.ArrayLike, n: int, delta: float) -> Array:
     """
     k = np.asarray(misses, dtype=np.float64)
     inside = k < n
+    # n misses of n leave 1; betaincinv has no second parameter of 0, so 1 stands in for it.
     bound: Array = np.where(inside, special.betaincinv(k + 1, np.where(inside, n - k, 1.0), 1.0 - delta), 1.0)
     return bound
 
@@ -96,6 +97,7 @@ def patients_needed(alpha: float, curve: LossCurve, delta: float) -> int:
     >>> [patients_needed(alpha, curve, delta) for alpha, delta in ((0.1, 0.1), (0.05, 0.1), (0.05, 0.05), (0.02, 0.05))]
     [22, 45, 59, 149]
     """
+    # Further patients are taken to weigh what these do on average.
     each = curve.mass / curve.n if curve.n else curve.worst_weight
 
     def enough(n: int) -> bool:

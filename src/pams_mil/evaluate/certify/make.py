@@ -68,6 +68,7 @@ def certify(
     _check_prevalence(unit, guarantee, prevalence, alpha)
     certainty, dial = Guarantee.of(guarantee), dial_of(predictions)
     ranks = {name: None if name is None else boundary_rank(hierarchy, name) for name in chosen}
+    # M counts all slides of a patient, also for promises at a boundary, where only some of them count.
     most = int(most_slides or np.bincount(dial.patient).max()) if unit == "rate" else None
     curves = {
         name: miss_losses(dial.reach, dial.rank, dial.patient, unit=unit, boundary=rank, most_slides=most)
@@ -149,6 +150,7 @@ def _check_prevalence(
 def _weighting(prevalence: Mapping[str, float], predictions: Predictions) -> tuple[Array, float]:
     level, shares = check_prevalence(prevalence, predictions.hierarchy)
     label = np.zeros(predictions.num_patients, dtype=np.int64)
+    # a patient's class is its most urgent label, as for the loss
     np.maximum.at(label, predictions.patient, predictions.hierarchy.lift(predictions.target, level))
     return prevalence_weights(shares, label, predictions.hierarchy.names(level))
 

@@ -75,6 +75,7 @@ class LossCurve:
         if not (np.isfinite(d).all() and (d >= 0).all()):
             raise ParameterError("A miss loss must not grow with κ: every step must take away a finite amount.")
         used = np.flatnonzero(d > 0)
+        # Ascending, so that what is lost at κ is a sum over the end of the list.
         order = used[np.argsort(k[used], kind="stable")]
         return cls(k[order], d[order], p[order], len(w), w, worst_loss, worst_weight, zero_one)
 
@@ -150,6 +151,7 @@ def miss_losses(
     require_choice("unit", unit, UNITS)
     if unit == "case":
         reach, rank, patient = as_cases(reach, rank, patient)
+    # After the slides became cases: a patient is above a boundary by its most urgent slide.
     counted = rank >= (0 if boundary is None else boundary)
     needed = rank if boundary is None else np.full_like(rank, boundary)
     rows = np.flatnonzero(counted)

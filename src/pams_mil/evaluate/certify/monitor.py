@@ -128,6 +128,7 @@ def monitor_unlabelled(
 def patient_losses(curve: LossCurve, kappa: float) -> tuple[Array, Array]:
     """Losses and weights [n] of the patients in order, both in [0, 1], at κ."""
     loss: Array = np.zeros(curve.n)
+    # Strictly: at its κ a step has already been taken.
     beyond = curve.kappa > kappa
     np.add.at(loss, curve.patient[beyond], curve.drop[beyond])
     return np.minimum(loss / curve.worst_loss, 1.0), curve.weight / curve.worst_weight
@@ -142,6 +143,7 @@ def _covered(certificate: Certificate, dial: Dial) -> tuple[Dial, tuple[str, ...
     left = int((slides > certificate.most_slides).sum())
     if not left:
         return dial, ()
+    # without gaps, in the order they came: cases are made by number
     number = np.unique(dial.patient[kept], return_inverse=True)[1].astype(np.int64)
     note = f"{left} patients with more than {certificate.most_slides} slides are left out: the promise excludes them."
     return Dial(dial.reach[kept], dial.rank[kept], number), (note,)

@@ -47,6 +47,7 @@ def beta_spread(allowed: int, n: int, *, exact: bool = True, tied: bool = False)
     >>> round(spread.low, 3), round(spread.high, 3), spread.mean
     (0.019, 0.226, 0.1)
     """
+    # Beta needs n − m above 0, and a promise that all may break promises nothing.
     if allowed >= n:
         return Spread(0.0, 1.0, 1.0, "nothing was asked of the system")
     a, b = allowed + 1, n - allowed
@@ -64,4 +65,5 @@ def worth(curve: LossCurve) -> int:
     (3, 2)
     """
     squares = float((curve.weight**2).sum())
+    # Rounded down: fewer patients mean a wider spread. The small number saves whole ones from rounding.
     return math.floor(curve.mass**2 / squares + 1e-9) if squares else 0
