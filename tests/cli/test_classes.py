@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
+from pams_mil.cli import console
 from pams_mil.cli.main import app
 from pams_mil.hierarchy_file import presets
 from pams_mil.hierarchy_json import hierarchy_from_json
@@ -93,3 +96,19 @@ def test_show_as_json_is_the_hierarchy_again():
     said = json.loads(run("classes", "show", "bracs", "--json"))
     digest = said.pop("digest")
     assert hierarchy_from_json(said).digest == digest == ClassHierarchy.load("bracs").digest
+
+
+def test_names_are_printed_as_they_are(tmp_path):
+    """Rich would drop "[in situ]" as markup and turn ":x:" into a picture."""
+    file = tmp_path / "classes.yaml"
+    file.write_text("name: odd\nlevels: ['grade [who]']\nclasses: ['mild:x:', 'carcinoma [in situ]', 'worse [/]']\n")
+    shown = run("classes", "show", file)
+    assert "\ngrade [who]  mild:x: ≺ carcinoma [in situ] ≺ worse [/]\n" in shown
+
+
+def test_a_progress_bar_names_files_as_they_are(monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(console, "errors", Console(file=shown, force_terminal=True, width=100))
+    with console.progress_bar() as advance:
+        advance("Reading scores [v2]", 0.5)
+    assert "Reading scores [v2]" in shown.getvalue()

@@ -67,7 +67,7 @@ def _show_level(level: CalibratedLevel) -> None:
     from rich.table import Table
 
     counts = ", ".join(f"{label} {count}" for label, count in level.slides.items())
-    output.print(f"\n[bold]{level.name}[/]", highlight=False)
+    output.print(f"\n{level.name}", style="bold")
     output.print(f"slides: {counts}", highlight=False, markup=False, soft_wrap=True)
     output.print(
         f"{level.calibration.form}: {level.calibration.describe()}", highlight=False, markup=False, soft_wrap=True

@@ -73,6 +73,8 @@ def show(
 
     Example: pams classes show bracs
     """
+    from rich.text import Text
+
     from pams_mil.atomic import strict_json
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.hierarchy_json import hierarchy_to_json
@@ -89,7 +91,7 @@ def show(
     if hierarchy.source:
         output.print(f"source {hierarchy.source}", highlight=False, markup=False)
     for level in range(hierarchy.num_levels):
-        output.print(f"\n[bold]{hierarchy.level_names[level]}[/]  {hierarchy.order(level)}", highlight=False)
+        output.print(Text.assemble((f"\n{hierarchy.level_names[level]}", "bold"), f"  {hierarchy.order(level)}"))
         if hierarchy.num_classes(level) > MOST_IN_MATRIX:
             count = hierarchy.num_classes(level)
             output.print(

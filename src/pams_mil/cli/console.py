@@ -11,8 +11,10 @@ from rich.console import Console
 if TYPE_CHECKING:
     from pams_mil.evaluate.audit import OnStage
 
-output = Console()
-errors = Console(stderr=True)
+# Names of slides, classes and files are printed as they are: without this, rich takes "[in situ]" for markup and drops
+# it, and ":x:" for an emoji.
+output = Console(highlight=False, markup=False, emoji=False)
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
@@ -21,7 +23,7 @@ def progress_bar() -> Iterator[OnStage]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(),

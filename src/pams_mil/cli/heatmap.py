@@ -128,6 +128,8 @@ def _draw(loaded: LoadedRun, source: SlideSource, making: _Making, *, trusted: b
 
 
 def _bags(source: SlideSource, making: _Making, folder: Path) -> tuple[Path, Path]:
+    from rich.text import Text
+
     from pams_mil import atomic
     from pams_mil.wsi.encoders.encoder import EncoderOptions
     from pams_mil.wsi.slides_for_run import bags_for_run
@@ -136,7 +138,7 @@ def _bags(source: SlideSource, making: _Making, folder: Path) -> tuple[Path, Pat
         table = folder / "slides.csv"
         atomic.write_csv(table, ["slide_id"], [[source.slide_id]])
         return table, making.features
-    with errors.status(f"Encoding {source.slide_id}"):
+    with errors.status(Text(f"Encoding {source.slide_id}")):
         ready = bags_for_run(
             [source], making.out / "features", making.made, encoder=making.encoder,
             options=EncoderOptions(device=making.device, weights=making.weights),

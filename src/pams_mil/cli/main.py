@@ -115,7 +115,7 @@ def _options(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 def _complain(text: str) -> None:
-    errors.print("[bold red]Error:[/]", Text(text), soft_wrap=True, highlight=False)
+    errors.print(Text("Error:", style="bold red"), Text(text), soft_wrap=True)
 
 
 def _load(name: str) -> Any:

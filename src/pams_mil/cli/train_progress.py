@@ -65,7 +65,7 @@ class TrainBar(Watch):
         self._best = score if better else self._best
         mark = " [bold green]best[/]" if better else ""
         self._bar.console.print(
-            f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  val: {scores}{mark}", highlight=False, soft_wrap=True
+            f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  val: {scores}{mark}", markup=True, soft_wrap=True
         )
 
     def noted(self, text: str) -> None:
