@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
-from pams_mil import discover
+import pytest
+from typer.testing import CliRunner
+
+from pams_mil import atomic, discover
 from pams_mil.cli.experiment import _model, _training
+from pams_mil.cli.main import app
 from pams_mil.engine.config.run_config import configure
 from pams_mil.engine.run.blueprint import Blueprint, complete
 from pams_mil.errors import ConfigError
+from pams_mil.experiments.study import Section, Setting
 from pams_mil.hierarchy import ClassHierarchy
 
 
@@ -34,3 +40,16 @@ def test_a_width_that_does_not_fit_is_refused_at_once() -> None:
 
 def test_training_settings_with_and_without_their_section() -> None:
     assert _training(["epochs=3", "training.lr=1e-2"], quick=True) == {"epochs": 3, "patience": None, "lr": 1e-2}
+
+
+def test_only_files_that_were_written_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main table is drawn as SVG alone."""
+
+    def drawn(setting: Setting) -> Section:
+        atomic.write_text(setting.folder("main-table") / "pareto.svg", "<svg/>")
+        return Section("main-table", "Main table", figures=(("pareto", "Accuracy against AsMC."),))
+
+    monkeypatch.setattr(discover, "load", lambda group, name: drawn)
+    done = CliRunner().invoke(app, ["experiment", "main-table", "--json", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["files"] == ["pareto.svg"]

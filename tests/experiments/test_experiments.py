@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +14,14 @@ from pams_mil import ClassHierarchy, discover
 from pams_mil.cohorts.digits import Digits
 from pams_mil.cohorts.made_cohort import write_cohort
 from pams_mil.engine.grid.benchmark_cell import run_cell
+from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import ConfigError
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 from pams_mil.experiments.arms import ablation_arms, cluster_arms, loss_weight_arms, main_arms, remix_arms, stretch
 from pams_mil.experiments.entries import read_entries, together
 from pams_mil.experiments.experiments_page import names, write_section
 from pams_mil.experiments.printed import printed
+from pams_mil.experiments.sensitivity import validation_scores
 from pams_mil.experiments.study import Setting, Table, run_arms
 from pams_mil.experiments.untrained_arms import with_untrained
 from pams_mil.metrics import accuracy, ascc
@@ -163,6 +166,20 @@ def test_cifar10_reads_a_folder_of_class_folders(setting, tmp_path):
     Image.fromarray(255 - pixels).save(tmp_path / "cifar/train" / label / "0.png")
     run("cifar10", there)
     assert all(path.stat().st_mtime_ns > written[path] for path in stored)
+    with pytest.raises(ConfigError, match="cifar10: .*'patience'"):
+        run("cifar10", replace(there, training={"patience": 5}))
+
+
+def test_validation_without_any_mistake_has_no_asmc(tmp_path):
+    """A score that is not finite is an empty cell of metrics.csv."""
+    for key, asmc in (("a", ""), ("b", "0.5"), ("c", "")):
+        (tmp_path / key).mkdir()
+        (tmp_path / key / "metrics.csv").write_text(f"epoch,val_acc,val_ascc,val_asmc\n1,1.0,1.0,{asmc}\n")
+        RunFolder(tmp_path / key).set_status("finished", best_epoch=1)
+    cells = [SimpleNamespace(key=key, model="m", method=method) for key, method in (("a", "x"), ("b", "x"), ("c", "y"))]
+    scores = validation_scores(SimpleNamespace(finished=cells, out=tmp_path))
+    assert scores["m", "x"] == [1.0, 1.0, 0.5]
+    assert scores["m", "y"] == pytest.approx([1.0, 1.0, np.nan], nan_ok=True)
 
 
 def test_every_experiment_is_listed():

@@ -57,7 +57,7 @@ def experiment(
     from pams_mil.cli.bench import make_engine
     from pams_mil.cli.grid_bar import grid_bar
     from pams_mil.errors import ConfigError, listing, nearest
-    from pams_mil.experiments.experiments_page import names, write_section
+    from pams_mil.experiments.experiments_page import names, picture_file, write_section
     from pams_mil.experiments.study import Setting
 
     if name not in names():
@@ -80,7 +80,7 @@ def experiment(
         )
         section = discover.load("experiments", name.replace("-", "_"))(setting)
     report = write_section(section, out)
-    files = [*section.files, *(f"{figure}.png" for figure, _ in section.figures)]
+    files = [*section.files, *(picture_file(out / name, figure).name for figure, _ in section.figures)]
     if json:
         print(strict_json({"out": str(out / name), "report": str(report), **section.to_json(), "files": files}))
     else:

@@ -12,6 +12,7 @@ import numpy as np
 
 from pams_mil import atomic
 from pams_mil.cohorts.cifar10_bags import Cifar10
+from pams_mil.engine.config.run_config import build
 from pams_mil.errors import ConfigError
 from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions import Predictions, write_predictions
@@ -106,10 +107,10 @@ def _predictions(
 ) -> Predictions:
     """Predictions of one run, read back when an earlier run of the same images, classes and budget left them."""
     train, test = images
-    budget = Budget(**{"epochs": 8 if setting.quick else 30, **setting.training})
+    budget = build(Budget, {"epochs": 8 if setting.quick else 30, **setting.training}, where="cifar10")
     folder = setting.folder(NAME) / "runs" / f"{LOSSES[label].__name__}-seed{seed}"
     settings = {
-        "budget": vars(budget), "quick": setting.quick, "seed": seed, "loss": label, "classes": hierarchy.digest,
+        "budget": budget.model_dump(), "quick": setting.quick, "seed": seed, "loss": label, "classes": hierarchy.digest,
         "images": {"train": train.digest, "test": test.digest},
     }  # fmt: skip
     marker = folder / "settings.json"

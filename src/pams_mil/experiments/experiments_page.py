@@ -39,12 +39,17 @@ def names() -> list[str]:
     return [name.replace("_", "-") for name in discover.available("experiments")]
 
 
+def picture_file(folder: Path, name: str) -> Path:
+    """The file of a figure to show: the PNG, or the SVG where that is all there is."""
+    drawn = folder / f"{name}.png"
+    return drawn if drawn.exists() else folder / f"{name}.svg"
+
+
 def _with_pictures(section: dict[str, Any], folder: Path) -> dict[str, Any]:
     pictures = []
     for name, meaning in section["figures"]:
-        file, kind = folder / f"{name}.png", "png"
-        if not file.exists():
-            file, kind = folder / f"{name}.svg", "svg+xml"
+        file = picture_file(folder, name)
+        kind = "png" if file.suffix == ".png" else "svg+xml"
         data = base64.b64encode(file.read_bytes()).decode()
         pictures.append({"source": f"data:image/{kind};base64,{data}", "meaning": meaning})
     tables = [

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from pams_mil.engine.config.run_config import Strict
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.seeding import generator
@@ -39,8 +40,7 @@ class ImageSet:
         return hasher.hexdigest()
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(Strict):
     """What every loss gets alike: Adam with a cosine schedule, flips and shifted crops as augmentation."""
 
     epochs: int = 30

@@ -33,10 +33,10 @@ def run(setting: Setting) -> Section:
     folder = setting.folder(NAME)
     for name, arms in (("loss-weights", losses), ("clusters", clusters)):
         draw(folder, name, arms, scores)
-    rows = [(model, arm, *(f"{value:.6f}" for value in values)) for (model, arm), values in scores.items()]
+    rows = [(*key, *(_text(value, ".6f", "") for value in values)) for key, values in scores.items()]
     head = ("model", "setting", *METRICS)
     atomic.write_csv(folder / "validation.csv", head, rows)
-    shown = tuple((model, arm, *(f"{100 * value:.1f}" for value in values)) for (model, arm), values in scores.items())
+    shown = tuple((*key, *(_text(100 * value, ".1f", "–") for value in values)) for key, values in scores.items())
     labels = ("model", "setting", *(FACTS[metric].label for metric in METRICS))
     caption = "Validation scores in percent at the chosen epoch, mean over seeds and folds."
     return Section(
@@ -56,7 +56,9 @@ def validation_scores(done: GridRun) -> dict[tuple[str, str], list[float]]:
     found: dict[tuple[str, str], list[list[float]]] = {}
     for cell in done.finished:
         row = chosen_epoch(RunFolder(done.out / cell.key))
-        found.setdefault((cell.model, cell.method), []).append([float(row[f"val_{metric}"]) for metric in METRICS])
+        found.setdefault((cell.model, cell.method), []).append(
+            [float(row[f"val_{metric}"] or "nan") for metric in METRICS]
+        )
     return {key: [_mean(column) for column in zip(*rows, strict=True)] for key, rows in found.items()}
 
 
@@ -83,6 +85,10 @@ def draw(folder: Path, name: str, arms: Sequence[Arm], scores: dict[tuple[str, s
             ax.set_xticks(range(len(labels)), labels, rotation=35, ha="right")
             ax.set(title=model, ylabel="validation (%)")
         axes[0][0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _text(value: float, form: str, undefined: str) -> str:
+    return undefined if math.isnan(value) else format(value, form)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -63,7 +63,7 @@ class Section:
     lines: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     figures: tuple[tuple[str, str], ...] = ()
-    """Name and what it shows; `<name>.png` and `<name>.svg` lie in the experiment's folder."""
+    """Name and what it shows; `<name>.svg` lies in the experiment's folder, of most with `<name>.png` beside it."""
     files: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
