@@ -166,7 +166,7 @@ def test_cifar10_reads_a_folder_of_class_folders(setting, tmp_path):
     Image.fromarray(255 - pixels).save(tmp_path / "cifar/train" / label / "0.png")
     run("cifar10", there)
     assert all(path.stat().st_mtime_ns > written[path] for path in stored)
-    with pytest.raises(ConfigError, match="cifar10: .*'patience'"):
+    with pytest.raises(ConfigError, match=r"cifar10: .*'patience'"):
         run("cifar10", replace(there, training={"patience": 5}))
 
 

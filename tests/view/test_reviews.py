@@ -85,6 +85,14 @@ def test_two_servers_share_a_journal(cohort, tmp_path):
     assert dict(one.states()) == dict(two.states())
 
 
+def test_a_download_at_one_server_keeps_the_verdicts_of_another(cohort, tmp_path):
+    one, two = (session_of(cohort, reviews=tmp_path) for _ in range(2))
+    give(one.journal, "s-1", **{"class": "mild"})
+    client, _ = client_of(two)
+    assert "s-1" in client.get("/export/reviews.csv").text
+    assert read_table(one.journal.table)["slide_id"] == ["s-1"]
+
+
 def test_a_torn_or_damaged_line_is_skipped_and_counted(cohort, tmp_path):
     journal = session_of(cohort, reviews=tmp_path).journal
     give(journal, "s-1", **{"class": "mild"})

@@ -241,3 +241,11 @@ def test_regions_are_exported_for_qupath(client, session):
     }
     for bad in ({"box": [0, 0, -1, 5]}, {"box": "x"}, {"box": [0, 0, 1, float("1e9")]}, {"class": "other"}):
         assert client.post(f"/api/region/{key}", json={**box, **bad}, headers=OWN).status_code == 400
+
+
+def test_a_slide_is_found_under_the_names_that_pams_check_knows(tmp_path):
+    for name in ("a.ome.tiff", "b.ome.tiff", "b.tiff"):
+        scenes.write(tmp_path / name, seed=0)
+    shelf = Shelf.find(["a", "a.ome", "a.ome.tiff", "b"], tmp_path)
+    assert [shelf.has(row) for row in range(4)] == [True] * 4
+    assert not shelf.problems

@@ -155,7 +155,10 @@ class Viewer:
 
     async def table(self, request: Request) -> Response:
         """reviews.csv as it is now."""
-        await self._read(self.session.journal.write_table)
+        try:
+            await self._read(self.session.journal.write_table)
+        except PamsError as error:
+            return PlainTextResponse(str(error), getattr(error, "code", 500))
         data = self.session.journal.table.read_bytes()
         return Response(data, media_type="text/csv", headers=_download("reviews.csv"))
 

@@ -82,14 +82,15 @@ class Shelf:
         paths: list[Path | None] = []
         problems: dict[int, str] = {}
         for row, slide_id in enumerate(slide_ids):
-            found = files.get(slide_id) or files.get(_stem(slide_id)) or []
+            stem = _stem(slide_id)
+            found = files.get(slide_id) or files.get(stem) or files.get(f"{stem}.ome") or []  # a.ome.tiff, called a
             if len(found) == 1:
                 paths.append(found[0])
                 continue
             paths.append(None)
             if found:
                 problems[row] = f"{len(found)} files in the slide folder have this slide's name."
-            elif slide_id in outside or _stem(slide_id) in outside:
+            elif {slide_id, stem, f"{stem}.ome"} & outside:
                 problems[row] = "The slide is a link that leads out of the slide folder, so it is not opened."
             else:
                 problems[row] = "There is no file for this slide in the slide folder."

@@ -148,6 +148,13 @@ class Journal:
 
     def write_table(self) -> None:
         """Write reviews.csv; with the true classes where all reviewed cases have one."""
+        # Under the lock and after reading on: a table made from older events would replace one with newer verdicts.
+        with self._guard, self._held():
+            self.refresh()
+            atomic.write_csv(self.table, *self._table())
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of reviews.csv."""
         names = self.cases.hierarchy.names()
         found = list(self.states())
         target = [self.cases.target[self._rows[slide]] for slide, _ in found]
@@ -162,7 +169,7 @@ class Journal:
                 "yes" if verdict.blind else "no", " ".join(verdict.note.split()), self.reviewer, verdict.time,
                 self.cases.digest,
             ])  # fmt: skip
-        atomic.write_csv(self.table, header, rows)
+        return header, rows
 
     def _held(self) -> Any:
         try:
