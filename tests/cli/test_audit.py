@@ -7,12 +7,14 @@ import io
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
+from pams_mil.cli.audit import _names
 from pams_mil.cli.demo import figure_1_models
 from pams_mil.cli.main import app
 from pams_mil.evaluate.predictions import Predictions, write_predictions
@@ -343,3 +345,8 @@ def test_two_models_without_resamples(tmp_path):
     shown = run(*paths, "--classes", "bracs", "--resamples", "0", "--out", tmp_path / "audit").output
     page = (tmp_path / "audit" / "report.html").read_text()
     assert not re.search(r"\bnan\b", shown + page, re.IGNORECASE)
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders():
+    paths = [Path("r/x/a.csv"), Path("/q/r/x/a.csv")]
+    assert _names(paths) == ["r/x/a", "q/r/x/a"]

@@ -197,6 +197,8 @@ def test_monitor_with_labels_without_and_broken(tmp_path, table):
     text = flat(pams("monitor", certificate, tmp_path / "blank.csv"))
     assert "they differ from those" in text
     assert "nothing is said about the promises" in text
+    lacking = flat(pams("monitor", certificate, tmp_path / "blank.csv", "--patient", "patient", code=2))
+    assert "lacks 'patient'" in lacking  # slides must not pass for patients
     (tmp_path / "other.csv").write_text("slide_id,p_x\ns,1\n")
     assert "lacks 'p_N'" in flat(pams("monitor", certificate, tmp_path / "other.csv", code=2))
 

@@ -15,6 +15,7 @@ from pams_mil import atomic
 from pams_mil.cli.main import app
 from pams_mil.engine.run import checkpoint
 from pams_mil.errors import OutputError
+from pams_mil.wsi import slides_for_run
 
 NOBODY = 65534
 runner = CliRunner()
@@ -175,3 +176,20 @@ def test_files_get_the_users_umask_whoever_wrote_them(home, tmp_path, mask):
         os.umask(before)
     modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
     assert modes == {0o666 & ~mask}
+
+
+def test_the_device_is_also_that_of_the_encoder(home, tmp_path, monkeypatch):
+    def bags_for_run(sources, out, made, *, encoder, options, announce):
+        raise OutputError(f"asked for {options.device}")
+
+    monkeypatch.setattr(slides_for_run, "bags_for_run", bags_for_run)
+    (tmp_path / "a.tiff").touch()
+    result = pams(home, "predict {home}/run --mpp 1 --device cuda:1", tmp_path / "a.tiff", "--out", tmp_path / "out")
+    assert "asked for cuda:1" in result.stderr
+
+
+def test_a_checkpoint_is_evaluated_beside_itself(home):
+    words = "evaluate {home}/run/best.safetensors --manifest {home}/cohort/manifest.csv --features {home}/cohort/bags"
+    result = pams(home, words, "--resamples", 0)
+    assert result.exit_code == 0, result.output
+    assert (home / "run" / "report" / "report.html").is_file()

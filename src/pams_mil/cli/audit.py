@@ -180,7 +180,7 @@ def _names(paths: list[Path]) -> list[str]:
     from pams_mil.tables import table_name
 
     for depth in range(1, 6):
-        names = ["/".join((*path.parts[:-1][len(path.parts) - depth :], table_name(path))) for path in paths]
+        names = ["/".join((*path.parts[:-1][max(0, len(path.parts) - depth) :], table_name(path))) for path in paths]
         if len(set(names)) == len(names):
             return names
     return [f"{table_name(path)} ({number})" for number, path in enumerate(paths, 1)]

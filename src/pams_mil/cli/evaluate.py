@@ -82,7 +82,8 @@ def evaluate(
         if match_on is not None:
             models.extend(_with_fixed_dials(runs, models, match_on, split, trusted=trust_code, calibrated=calibrated))
         result = audit(models, tag=pair, resamples=resamples, progress=progress)
-    folder = out or runs[0] / ("report_calibrated" if calibrated else "report")
+    home = runs[0] if runs[0].is_dir() else runs[0].parent  # of a checkpoint
+    folder = out or home / ("report_calibrated" if calibrated else "report")
     write(result, folder)
     if json:
         print(strict_json(result.to_json()))

@@ -92,13 +92,13 @@ def _unlabelled(
 
     table = tables.read_table(path)
     names = [f"p_{label}" for label in made.hierarchy.names()]
-    who = next(
-        (name for name in (patient, "patient_id", slide, "slide_id") if name is not None and name in table), None
-    )
-    missing = [name for name in names if name not in table]
-    if missing or who is None:
+    # A column that was named must be there: slides must not be counted as patients because of a typing mistake.
+    known = ("patient_id", slide or "slide_id") if patient is None else (patient,)
+    who = next((name for name in known if name in table), known[-1])
+    missing = [name for name in (*names, who) if name not in table]
+    if missing:
         raise PredictionsError(
-            f"{path} lacks {listing(missing or ['slide_id'])}; expected one column p_<class> per class and slide_id."
+            f"{path} lacks {listing(missing)}; expected one column p_<class> per class and {known[-1]}."
         )
     try:
         values = np.asarray([[float(cell) for cell in table[name]] for name in names], dtype=np.float64).T

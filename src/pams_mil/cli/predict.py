@@ -107,7 +107,7 @@ def predict(
         known = load_run(runs[0], trusted=trust_code).blueprint.encoder
         stated = {"mpp": mpp, "tile_px": tile_px}
         made = complete_origin(known, stated, where="The command", whose=f"the run {runs[0]}")
-        manifest, features = encode_slides(slides, folder, made, encoder, mpp_of_slide)
+        manifest, features = encode_slides(slides, folder, made, encoder, mpp_of_slide, device)
     unwritten: dict[str, str] = {}
     writers = [attention_writer(folder)] if attention else []
     if tiles or into_stores:
@@ -153,15 +153,24 @@ def default_folder(runs: list[Path]) -> Path:
 
 
 def encode_slides(
-    slides: list[Path], folder: Path, made: Mapping[str, Any], encoder: str | None, mpp_of_slide: float | None
+    slides: list[Path],
+    folder: Path,
+    made: Mapping[str, Any],
+    encoder: str | None,
+    mpp_of_slide: float | None,
+    device: str,
 ) -> tuple[Path, Path]:
     """A table of the slides and the folder of their features, made as the run's own were."""
+    from pams_mil.wsi.encoders.encoder import EncoderOptions
     from pams_mil.wsi.slide_sources import find_slides
     from pams_mil.wsi.slides_for_run import bags_for_run
 
     sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
     with errors.status(f"Encoding {counted(len(sources), 'slide')}"):
-        ready = bags_for_run(sources, folder / "features", made, encoder=encoder, announce=errors.print)
+        ready = bags_for_run(
+            sources, folder / "features", made, encoder=encoder, options=EncoderOptions(device=device),
+            announce=errors.print,
+        )  # fmt: skip
     return ready.manifest, ready.features
 
 

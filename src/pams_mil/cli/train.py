@@ -57,7 +57,7 @@ def train(
     config = read_settings(list(arguments or []), options, out=out, resume=resume)
     folder = out or Path("runs") / run_name(config)
     try:
-        with TrainBar(config.training.select) as bar:
+        with TrainBar(config.training.select, earlier=_earlier_scores(folder, config.training.select)) as bar:
             run = run_training(config, folder, resume=resume, watch=bar)
     except RunInterruptedError as error:
         again = f"{error} Go on with: pams train --out {folder} --resume"
@@ -75,6 +75,16 @@ def train(
     )
     words = f"{chosen} Run folder: {folder}\nTest it with: pams evaluate {folder}"
     output.print(words, highlight=False, markup=False, soft_wrap=True)
+
+
+def _earlier_scores(folder: Path, select: str) -> list[float | None]:
+    """The scores of the epochs that a run to be resumed has behind it; None where one is not finite."""
+    from pams_mil.engine.run.folder import RunFolder
+    from pams_mil.tables import read_table
+
+    log = RunFolder(folder).metrics_file
+    cells = read_table(log).get(f"val_{select}", []) if log.exists() else []
+    return [float(cell) if cell else None for cell in cells]
 
 
 def run_name(config: RunConfig) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -18,7 +18,7 @@ _SHOWN = (("acc", "acc"), ("auc", "AUC"), ("ascc", "AsCC"), ("asmc", "AsMC"), ("
 class TrainBar(Watch):
     """Draws on stderr; use it as a context. Validation is short, and the bar stays."""
 
-    def __init__(self, select: str, *, console: Console = errors) -> None:
+    def __init__(self, select: str, *, earlier: Sequence[float | None] = (), console: Console = errors) -> None:
         columns = (
             TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(),
             TextColumn("{task.fields[terms]}", style="dim"),
@@ -30,6 +30,8 @@ class TrainBar(Watch):
         self._sums: dict[str, float] = {}
         self._bags = 0
         self._best: float | None = None
+        for score in earlier:  # of a resumed run: its next epoch is best only if it beats these
+            self._is_best(score)
 
     def __enter__(self) -> TrainBar:
         self._bar.start()
@@ -55,15 +57,8 @@ class TrainBar(Watch):
 
     def epoch_finished(self, row: Mapping[str, Any]) -> None:
         """One line per epoch."""
-        from pams_mil.engine.run.progress import WITHOUT_MISTAKES
-
         scores = "  ".join(f"{label} {_shown(row.get(f'val_{key}'))}" for key, label in _SHOWN)
-        score = row.get(f"val_{self._select}")
-        if score is None and self._select in WITHOUT_MISTAKES:
-            score = math.inf
-        better = score is not None and (self._best is None or self._improves(score))
-        self._best = score if better else self._best
-        mark = " [bold green]best[/]" if better else ""
+        mark = " [bold green]best[/]" if self._is_best(row.get(f"val_{self._select}")) else ""
         self._bar.console.print(
             f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  val: {scores}{mark}", markup=True, soft_wrap=True
         )
@@ -72,10 +67,14 @@ class TrainBar(Watch):
         """A line above the bar."""
         self._bar.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
-    def _improves(self, score: float) -> bool:
-        from pams_mil.engine.run.progress import beats
+    def _is_best(self, score: float | None) -> bool:
+        from pams_mil.engine.run.progress import WITHOUT_MISTAKES, beats
 
-        return self._best is None or beats(score, self._best, self._select)
+        if score is None and self._select in WITHOUT_MISTAKES:
+            score = math.inf
+        better = score is not None and (self._best is None or beats(score, self._best, self._select))
+        self._best = score if better else self._best
+        return better
 
 
 def _shown(value: float | None) -> str:
