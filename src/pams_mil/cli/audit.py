@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.cli.console import output, print_json, progress_bar, remark, say
 from pams_mil.cli.out_option import out_folder
+from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
-    from pams_mil.evaluate.audit import Audit, OnStage
+    from pams_mil.evaluate.audit import Audit
     from pams_mil.evaluate.prediction_layouts import Source
-    from pams_mil.evaluate.predictions import Predictions
-    from pams_mil.hierarchy import ClassHierarchy
 
 
 def audit(
@@ -54,21 +53,23 @@ def audit(
 
     Example: pams audit model_a.csv model_b.csv --classes bracs --out report
     """
-    from pams_mil.atomic import strict_json
     from pams_mil.evaluate.audit import audit as run_audit
     from pams_mil.evaluate.decide import DecisionRule, redecide
-    from pams_mil.evaluate.prediction_layouts import Source
+    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
     from pams_mil.hierarchy import ClassHierarchy
 
     rule = None if decide is None else DecisionRule.parse(decide)
     tag_pair = parse_tag(tag)
     hierarchy = ClassHierarchy.load(classes)
-    order = tuple(label.strip() for label in next(csv.reader([index_order]))) if index_order else ()
-    source = Source(true, None, id_column, patient, order, (tag_pair[0],) if tag_pair else ())
+    source = Source(true, None, id_column, patient, parse_labels(index_order), (tag_pair[0],) if tag_pair else ())
     asked = models_of(predictions, source, pred or [], proba or [])
-    _check_reference(reference, len(asked))
+    if reference > len(asked):
+        raise ConfigError(f"--reference is {reference}, but there are only {len(asked)} models.")
     with progress_bar() as progress:
-        models = _read(asked, hierarchy, progress)
+        models = [
+            read_predictions(path, hierarchy, source, name=name, progress=partial(progress, f"Reading {name}"))
+            for name, path, source in asked
+        ]
         if rule is not None:
             models = [redecide(model, rule=rule.name, kappa=rule.kappa, penalty=penalty) for model in models]
         result = run_audit(
@@ -78,37 +79,36 @@ def audit(
     if out is not None:
         write(result, out)
     if json:
-        print(strict_json(result.to_json()))
+        print_json(result.to_json())
     else:
         show(result)
     if out is not None:
-        errors.print(f"Report: {out / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+        remark(f"Report: {out / 'report.html'}")
 
 
 def show(result: Audit) -> None:
     """Print the audit for people."""
     from pams_mil.cli.audit_table import score_tables
-    from pams_mil.errors import counted
 
     hierarchy = result.hierarchy
     for sentence in result.cautions:
-        output.print(f"Caution, {sentence}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
+        say(f"Caution, {sentence}", style="bold yellow")
     for model in result.models:
         read = model.predictions
         size = f"{counted(len(read), 'slide')}, {counted(read.num_patients, 'patient')}"
         text = f"{model.name}: {size}, read as {read.layout}."
-        output.print(" ".join((text, *read.notes)), style="dim", highlight=False, markup=False)
+        output.print(" ".join((text, *read.notes)), style="dim")
     for note in hierarchy.tie_notes():
-        output.print(f"Note: {note}", style="dim", highlight=False, markup=False, soft_wrap=True)
+        say(f"Note: {note}", style="dim")
     for level in range(hierarchy.num_levels - 1, -1, -1):
         output.print()
         for table in score_tables(result, level, output.width):
             output.print(table)
     intervals = "; 95 % intervals in brackets" if result.resamples else ""
-    output.print(f"↑ higher is better, ↓ lower is better{intervals}.", style="dim", highlight=False)
+    output.print(f"↑ higher is better, ↓ lower is better{intervals}.", style="dim")
     for sentence in result.verdicts:
         output.print()
-        output.print(sentence, style="bold", highlight=False, markup=False)
+        output.print(sentence, style="bold")
 
 
 def write(result: Audit, out: Path) -> None:
@@ -147,7 +147,6 @@ def slide_pages(result: Audit, out: Path) -> dict[str, str]:
 
 def models_of(paths: list[Path], source: Source, preds: list[str], probas: list[str]) -> list[tuple[str, Path, Source]]:
     """Name, file and source of every model: one per file, or one per file and prediction column."""
-    from pams_mil.errors import ConfigError
     from pams_mil.evaluate.probability_columns import PREDICTION
 
     if len(probas) not in (0, 1, max(1, len(preds))):
@@ -166,15 +165,6 @@ def models_of(paths: list[Path], source: Source, preds: list[str], probas: list[
     return found
 
 
-def _read(asked: list[tuple[str, Path, Source]], hierarchy: ClassHierarchy, progress: OnStage) -> list[Predictions]:
-    from pams_mil.evaluate.prediction_layouts import read_predictions
-
-    return [
-        read_predictions(path, hierarchy, source, name=name, progress=partial(progress, f"Reading {name}"))
-        for name, path, source in asked
-    ]
-
-
 def _names(paths: list[Path]) -> list[str]:
     """File names without suffixes, with folders added until they differ."""
     from pams_mil.tables import table_name
@@ -188,8 +178,6 @@ def _names(paths: list[Path]) -> list[str]:
 
 def parse_tag(tag: str | None) -> tuple[str, str] | None:
     """COLUMN=VALUE as a pair."""
-    from pams_mil.errors import ConfigError
-
     if tag is None:
         return None
     column, sign, value = tag.partition("=")
@@ -198,8 +186,6 @@ def parse_tag(tag: str | None) -> tuple[str, str] | None:
     return column, value
 
 
-def _check_reference(reference: int, count: int) -> None:
-    from pams_mil.errors import ConfigError
-
-    if reference > count:
-        raise ConfigError(f"--reference is {reference}, but there are only {count} models.")
+def parse_labels(text: str | None) -> tuple[str, ...]:
+    """Class names separated by commas; one that holds a comma stands in quotes."""
+    return tuple(label.strip() for label in next(csv.reader([text]))) if text else ()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import errors, output, progress_bar
-from pams_mil.errors import counted
+from pams_mil.cli.console import output, print_json, progress_bar, remark, say
+from pams_mil.errors import ConfigError, counted, listing, nearest
 
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration
@@ -31,9 +31,7 @@ def calibrate(
 
     Example: pams calibrate runs/pams-abmil-seed0
     """
-    from pams_mil.atomic import strict_json
     from pams_mil.engine.prediction.calibrate import calibrate as run_calibration
-    from pams_mil.errors import ConfigError, listing, nearest
     from pams_mil.evaluate.calibration import FORMS
 
     known: dict[str, Form | None] = {"auto": None, **{name: name for name in FORMS}}
@@ -45,22 +43,19 @@ def calibrate(
             progress=lambda fraction: progress("Predicting validation slides", fraction),
         )  # fmt: skip
     if json:
-        print(strict_json(found.to_json()))
+        print_json(found.to_json())
     else:
         _show(found)
-    errors.print(
-        f"Wrote {run / 'calibration.json'}; apply it with: pams predict {run} MANIFEST --calibrated",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+    remark(f"Wrote {run / 'calibration.json'}; apply it with: pams predict {run} MANIFEST --calibrated")
 
 
 def _show(found: RunCalibration) -> None:
     said = f"Fitted on {counted(found.num_slides, 'validation slide')} of {counted(found.num_patients, 'patient')}."
-    output.print(said, highlight=False, markup=False)
+    output.print(said)
     for level in found.levels:
         _show_level(level)
     for note in found.notes:
-        output.print(f"Note: {note}", highlight=False, markup=False, soft_wrap=True)
+        say(f"Note: {note}")
 
 
 def _show_level(level: CalibratedLevel) -> None:
@@ -68,10 +63,8 @@ def _show_level(level: CalibratedLevel) -> None:
 
     counts = ", ".join(f"{label} {count}" for label, count in level.slides.items())
     output.print(f"\n{level.name}", style="bold")
-    output.print(f"slides: {counts}", highlight=False, markup=False, soft_wrap=True)
-    output.print(
-        f"{level.calibration.form}: {level.calibration.describe()}", highlight=False, markup=False, soft_wrap=True
-    )
+    say(f"slides: {counts}")
+    say(f"{level.calibration.form}: {level.calibration.describe()}")
     table = Table("lower is better", "before", "after, on other patients", box=None, header_style="dim")
     for key, label in SCORES.items():
         after = "too few patients" if level.after is None else f"{level.after[key]:.3f}"

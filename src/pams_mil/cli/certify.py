@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.cli.console import output, print_json, progress_bar, remark
+from pams_mil.errors import CertificateError, ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from pams_mil.evaluate.certify import Certificate
+    from pams_mil.evaluate.prediction_layouts import Source
     from pams_mil.evaluate.predictions import Predictions
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
@@ -59,28 +61,22 @@ def certify(
 
     Example: pams certify runs/pams-abmil-seed0 --alpha 0.2 --at Malignant=0.1
     """
-    from pams_mil.atomic import strict_json
-    from pams_mil.errors import ConfigError
+    from pams_mil.cli.audit import parse_labels
     from pams_mil.evaluate.certify import certify as run_certify
+    from pams_mil.evaluate.prediction_layouts import Source
 
     shares, priors = _pairs(at, "--at"), _pairs(prevalence, "--prevalence")
     if alpha is None and not shares:
         raise ConfigError("There is nothing to promise: give --alpha 0.05, or --at CLASS=0.05, or both.")
     if len(paths) == 1 and _is_table(paths[0]):
-        source = {"true": true, "predicted": pred, "slide": id_column, "patient": patient, "index_order": index_order}
+        source = Source(true, pred, id_column, patient, parse_labels(index_order))
         model, facts = _from_table(paths[0], classes, calibration, source, allowed=not_a_guarantee)
         folder = out
     else:
         model, facts = _from_runs(
-            paths,
-            calibration,
-            classes,
-            allowed=not_a_guarantee,
-            features=features,
-            trusted=trust_code,
-            device=device,
+            paths, calibration, classes, allowed=not_a_guarantee, features=features, trusted=trust_code, device=device,
             calibrated=calibrated,
-        )
+        )  # fmt: skip
         folder = out or (paths[0] if paths[0].is_dir() else paths[0].parent)
     made = run_certify(
         model, alpha=alpha, at=shares, guarantee=guarantee, unit=unit, prevalence=priors or None,  # type: ignore[arg-type]
@@ -90,11 +86,11 @@ def certify(
         write(made, model, folder)
     if json:
         content = made.to_json()
-        print(strict_json({**content, "calibration": {"digest": content["calibration"]["digest"]}}))
+        print_json({**content, "calibration": {"digest": content["calibration"]["digest"]}})
     else:
         show(made)
     if folder is not None:
-        errors.print(f"Certificate: {folder / 'certificate.json'}", highlight=False, markup=False, soft_wrap=True)
+        remark(f"Certificate: {folder / 'certificate.json'}")
 
 
 def write(made: Certificate, model: Predictions, folder: Path) -> None:
@@ -108,13 +104,12 @@ def write(made: Certificate, model: Predictions, folder: Path) -> None:
 
 def show(made: Certificate) -> None:
     """Print the certificate for people."""
-    for reason in made.reservations:
-        output.print(f"Not a guarantee: {reason}", style="bold red", highlight=False, markup=False)
+    show_reservations(made)
     for sentence in made.sentences:
-        output.print(sentence, style="bold" if sentence is made.sentences[0] else "", highlight=False, markup=False)
+        output.print(sentence, style="bold" if sentence is made.sentences[0] else "")
     output.print(_table(made))
     for note in made.notes:
-        output.print(note, style="dim", highlight=False, markup=False)
+        output.print(note, style="dim")
 
 
 def certificate_for(
@@ -133,31 +128,31 @@ def certificate_for(
     return certificate
 
 
+def show_reservations(made: Certificate) -> None:
+    """Say first why a certificate is no guarantee, where it is none."""
+    for reason in made.reservations:
+        output.print(f"Not a guarantee: {reason}", style="bold red")
+
+
 def show_promise(certificate: Certificate) -> None:
     """Say what the certified calls promise, and whether that is a guarantee."""
-    for reason in certificate.reservations:
-        output.print(f"Not a guarantee: {reason}", style="bold red", highlight=False, markup=False)
+    show_reservations(certificate)
     for promise in certificate.promises:
         sentence = promise.sentence(certificate.guarantee.words, certificate.unit, certificate.kappa)
-        output.print(f"Certified calls: {sentence}", highlight=False, markup=False)
+        output.print(f"Certified calls: {sentence}")
 
 
 def _table(made: Certificate) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, title="What these patients can certify at each boundary", title_justify="left")
     for head in ("at or above", "patients", "smallest α"):
         table.add_column(head, justify="left" if head == "at or above" else "right")
     for boundary in made.scarcity:
-        table.add_row(_plain(boundary.name), f"{boundary.n:,}", f"{100 * boundary.smallest_alpha:.3g} %")
+        table.add_row(Text(boundary.name), f"{boundary.n:,}", f"{100 * boundary.smallest_alpha:.3g} %")
     return table
-
-
-def _plain(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(text)
 
 
 def _is_table(path: Path) -> bool:
@@ -184,30 +179,26 @@ def _from_runs(
 
 
 def _from_table(
-    path: Path, classes: str | None, calibration: str | None, source: dict[str, Any], *, allowed: bool
+    path: Path, classes: str | None, calibration: str | None, source: Source, *, allowed: bool
 ) -> tuple[Predictions, dict[str, Any]]:
     from pams_mil import tables
-    from pams_mil.errors import CertificateError, ConfigError
-    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+    from pams_mil.evaluate.prediction_layouts import read_predictions
     from pams_mil.hierarchy import ClassHierarchy
 
     if classes is None:
         raise ConfigError("A table of predictions needs --classes: a preset (see 'pams classes') or a YAML class file.")
-    order = source.pop("index_order")
-    named = tuple(label.strip() for label in next(csv.reader([order]))) if order else ()
     has_splits = "split" in next(iter(tables.read_chunks(path, rows=1)))
-    model = read_predictions(
-        path, ClassHierarchy.load(classes), Source(**source, index_order=named, tags=("split",) if has_splits else ())
-    )
+    source = replace(source, tags=("split",) if has_splits else ())
+    model = read_predictions(path, ClassHierarchy.load(classes), source)
     if calibration is not None:
         if not has_splits:
             raise ConfigError(f"{path} has no column 'split', so its rows of {calibration!r} cannot be chosen.")
         model = model.tagged("split", calibration)
-    used = sorted({"train", "val"} & set(model.tags.get("split", ())))
+    splits = set(model.tags.get("split", ()))
     reservations = [
         f"{path} has rows of the split {split!r}, whose patients {what}."
         for split, what in (("train", "trained the model"), ("val", "may have chosen its epoch"))
-        if split in used
+        if split in splits
     ]
     if reservations and not allowed:
         raise CertificateError(
@@ -221,8 +212,6 @@ def _from_table(
 
 
 def _pairs(given: list[str] | None, option: str) -> dict[str, float]:
-    from pams_mil.errors import ConfigError
-
     found: dict[str, float] = {}
     for text in given or ():
         name, sign, share = text.rpartition("=")

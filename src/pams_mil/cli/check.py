@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, progress_bar
-from pams_mil.errors import counted
+from pams_mil.cli.console import output, print_json, progress_bar, say
+from pams_mil.cli.table_options import (
+    LABEL_COLUMN,
+    PATIENT_COLUMN,
+    PATIENTS_ARE_SLIDES,
+    SLIDE_COLUMN,
+    reading_options,
+)
+from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from pams_mil.data.doctor import Diagnosis
-    from pams_mil.data.manifest.manifest import Manifest
-    from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.wsi.slide_check import SlideFindings
 
 MOST_PROBLEMS = 40
@@ -32,12 +36,10 @@ def check(
     json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
     small_bag: int = typer.Option(8, "--small-bag", min=1, help="Warn about bags with fewer instances."),
     workers: int = typer.Option(2, "--workers", min=1, help="Files read at the same time."),
-    patients_are_slides: bool = typer.Option(
-        False, "--patients-are-slides", help="The table names no patients: take every slide for one."
-    ),
-    slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
-    patient_column: str | None = typer.Option(None, "--patient-column", help="Column of the patient."),
-    label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
+    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
+    slide_column: str | None = SLIDE_COLUMN,
+    patient_column: str | None = PATIENT_COLUMN,
+    label_column: str | None = LABEL_COLUMN,
     fold: int | None = typer.Option(
         None, "--fold", help="Take the splits from the column fold_<k>, or hold out the numbered fold."
     ),
@@ -50,84 +52,56 @@ def check(
 
     Example: pams check labels.csv --classes bracs --features features
     """
-    from pams_mil.atomic import strict_json
-    from pams_mil.errors import ConfigError
+    from pams_mil.data.doctor import diagnose
+    from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.hierarchy import ClassHierarchy
 
     if features is None and slides is None and not no_features:
         raise ConfigError("Give the folder of feature files with --features, or examine the table only: --no-features.")
     hierarchy = ClassHierarchy.load(classes)
-    columns = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
-    table = read_table(manifest, columns, patients_are_slides, fold, splits, clini)
-    found = _examine(table, hierarchy, None if no_features else features, workers, small_bag)
-    opened = None if slides is None else _open_slides(table, slides, workers)
-    if opened is not None:
+    reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
+    table = Manifest.read(manifest, fold=fold, splits=splits, **reading)
+    with progress_bar() as bar:
+        found = diagnose(
+            table, hierarchy, features=None if no_features else features, workers=workers, small_bag=small_bag,
+            progress=lambda done, total: bar("Reading bags", done / total),
+        )  # fmt: skip
+    opened = None
+    if slides is not None:
+        from pams_mil.wsi.slide_check import check_slides
+
+        ids = [record.slide_id for record in table]
+        with progress_bar() as bar:
+            opened = check_slides(
+                ids, slides, workers=workers, progress=lambda done, total: bar("Opening slides", done / total)
+            )
         found = replace(found, problems=(*found.problems, *opened.problems))
     if json:
-        print(strict_json({**found.to_json(), "slide_files": opened and opened.summary()}))
+        print_json({**found.to_json(), "slide_files": opened and opened.summary()})
     else:
         show(found, opened)
     raise typer.Exit(1 if found.errors else 0)
 
 
-def _examine(
-    table: Manifest, hierarchy: ClassHierarchy, features: Path | None, workers: int, small_bag: int
-) -> Diagnosis:
-    from pams_mil.data.doctor import diagnose
-
-    with progress_bar() as bar:
-        advance = partial(bar, "Reading bags")
-        return diagnose(
-            table, hierarchy, features=features, workers=workers, small_bag=small_bag,
-            progress=lambda done, total: advance(done / total),
-        )  # fmt: skip
-
-
-def _open_slides(table: Manifest, folder: Path, workers: int) -> SlideFindings:
-    from pams_mil.wsi.slide_check import check_slides
-
-    with progress_bar() as bar:
-        advance = partial(bar, "Opening slides")
-        ids = [record.slide_id for record in table]
-        return check_slides(ids, folder, workers=workers, progress=lambda done, total: advance(done / total))
-
-
-def read_table(
-    path: Path,
-    columns: dict[str, str | None],
-    patients_are_slides: bool,
-    fold: int | None = None,
-    splits: Path | None = None,
-    clini: Path | None = None,
-) -> Manifest:
-    """The manifest as the options of the data verbs describe it."""
-    from pams_mil.data.manifest.manifest import Manifest
-
-    given = {role: name for role, name in columns.items() if name is not None}
-    return Manifest.read(
-        path, columns=given, patients_are_slides=patients_are_slides, fold=fold, splits=splits, clini=clini
-    )
-
-
 def show(found: Diagnosis, opened: SlideFindings | None = None) -> None:
     """Print the diagnosis for people."""
     manifest = found.manifest
-    _say(f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')} in {manifest.where}.")
+    say(f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')} in {manifest.where}.")
     for note in (*manifest.notes, *found.hierarchy.tie_notes()):
-        _say(f"Note: {note}")
+        say(f"Note: {note}")
     output.print(counts_table(found.hierarchy.names(), found.counts))
     if found.read_features:
-        _say(_features(found.bag_summary()))
+        say(_features(found.bag_summary()))
     if opened is not None:
-        _say(_slide_files(opened.summary()))
+        say(_slide_files(opened.summary()))
     ordered = sorted(found.problems, key=lambda problem: not problem.error)
     for problem in ordered[:MOST_PROBLEMS]:
-        _say(f"{'ERROR' if problem.error else 'warning'}  {problem.kind}: {problem.message}")
+        say(f"{'ERROR' if problem.error else 'warning'}  {problem.kind}: {problem.message}")
     if len(ordered) > MOST_PROBLEMS:
-        _say(f"and {len(ordered) - MOST_PROBLEMS} more; --json lists them all.")
+        say(f"and {len(ordered) - MOST_PROBLEMS} more; --json lists them all.")
     warnings = len(found.problems) - len(found.errors)
     verdict = f"{len(found.errors)} problems" if found.errors else "Usable"
-    _say(f"{verdict}, {warnings} warning{'' if warnings == 1 else 's'}.")
+    say(f"{verdict}, {warnings} warning{'' if warnings == 1 else 's'}.")
 
 
 def counts_table(names: tuple[str, ...], counts: dict[str, dict[str, int]]) -> Table:
@@ -161,7 +135,3 @@ def _slide_files(summary: dict[str, Any]) -> str:
     readers = ", ".join(f"{name} ({count:,})" for name, count in summary["readers"].items()) or "none"
     scales = ", ".join(f"{mpp} ({count:,})" for mpp, count in summary["mpp"].items()) or "none stated"
     return f"{summary['readable']:,} slide files opened; reader: {readers}; microns per pixel: {scales}."
-
-
-def _say(text: str) -> None:
-    output.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import output
+from pams_mil.cli.console import output, print_json, say
+from pams_mil.errors import OutputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,7 +60,7 @@ def list_presets(ctx: typer.Context) -> None:
         hierarchy = ClassHierarchy.load(name)
         table.add_row(name, str(hierarchy.num_levels), hierarchy.order())
     output.print(table)
-    output.print("\n≺ is less urgent than, ≡ equally urgent. Draw one with: pams classes show bracs", highlight=False)
+    output.print("\n≺ is less urgent than, ≡ equally urgent. Draw one with: pams classes show bracs")
 
 
 @app.command()
@@ -75,36 +76,33 @@ def show(
     """
     from rich.text import Text
 
-    from pams_mil.atomic import strict_json
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.hierarchy_json import hierarchy_to_json
     from pams_mil.severity import loss_weight, metric_weight
 
     hierarchy = ClassHierarchy.load(classes)
     if json:
-        print(strict_json({"digest": hierarchy.digest, **hierarchy_to_json(hierarchy)}))
+        print_json({"digest": hierarchy.digest, **hierarchy_to_json(hierarchy)})
         return
     output.print(_tree(hierarchy))
-    output.print(f"\ndigest {hierarchy.digest}", highlight=False)
+    output.print(f"\ndigest {hierarchy.digest}")
     counted = "steps of urgency" if hierarchy.distance_by == "rank" else "classes as listed"
-    output.print(f"distance {counted}", highlight=False)
+    output.print(f"distance {counted}")
     if hierarchy.source:
-        output.print(f"source {hierarchy.source}", highlight=False, markup=False)
+        output.print(f"source {hierarchy.source}")
     for level in range(hierarchy.num_levels):
         output.print(Text.assemble((f"\n{hierarchy.level_names[level]}", "bold"), f"  {hierarchy.order(level)}"))
         if hierarchy.num_classes(level) > MOST_IN_MATRIX:
             count = hierarchy.num_classes(level)
-            output.print(
-                f"W and M have {count} x {count} entries; pams_mil.severity gives them in Python.", highlight=False
-            )
+            output.print(f"W and M have {count} x {count} entries; pams_mil.severity gives them in Python.")
             continue
         metric = metric_weight(hierarchy, level, penalty=penalty)
         loss = loss_weight(hierarchy, level, alpha=alpha)
         output.print(_matrix(hierarchy, level, metric, f"W, gravity in AsCC and AsMC (P = {penalty:g})"))
         output.print(_matrix(hierarchy, level, loss, f"M, weight in the MSCE loss (α = {alpha:g})"))
     for note in hierarchy.tie_notes():
-        output.print(f"\nNote: {note}", highlight=False, markup=False, soft_wrap=True)
-    output.print("\nRows are the true class, columns the predicted one; missed urgency in red.", highlight=False)
+        say(f"\nNote: {note}")
+    output.print("\nRows are the true class, columns the predicted one; missed urgency in red.")
 
 
 @app.command()
@@ -117,12 +115,11 @@ def init(
     Example: pams classes init my-classes.yaml
     """
     from pams_mil import atomic
-    from pams_mil.errors import OutputError
 
     if file.exists() and not force:
         raise OutputError(f"{file} exists already; choose another name or replace it with --force.")
     atomic.write_text(file, TEMPLATE.replace("{file}", str(file)))
-    output.print(f"Wrote {file}. Edit it, then check it with: pams classes show {file}", highlight=False, markup=False)
+    output.print(f"Wrote {file}. Edit it, then check it with: pams classes show {file}")
 
 
 def _tree(hierarchy: ClassHierarchy) -> Tree:

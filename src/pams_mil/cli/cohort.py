@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, progress_bar
+from pams_mil.cli.console import print_json, progress_bar, say
 from pams_mil.cli.out_option import out_folder
-from pams_mil.errors import counted
+from pams_mil.errors import ConfigError, counted, listing, nearest
 
 if TYPE_CHECKING:
     from pams_mil.cohorts.cifar10_bags import Cifar10
@@ -42,20 +41,20 @@ def make(
 
     Example: pams cohort make digits my-digits
     """
-    from pams_mil.atomic import strict_json
     from pams_mil.cohorts.made_cohort import write_cohort
 
     maker = build(kind, option, seed, source)
     total = len(maker)
     with progress_bar() as bar:
-        advance = partial(bar, f"Making {kind}")
-        manifest = write_cohort(out, maker.slides(), total=total, progress=lambda done: advance(done / total))
+        manifest = write_cohort(
+            out, maker.slides(), total=total, progress=lambda done: bar(f"Making {kind}", done / total)
+        )
     mixed = sum("mixed" in record.tags for record in manifest)
     classes = CLASSES.get(kind) or str(getattr(maker, "classes", kind))
     table, features = out / "manifest.csv", out / "h5_files"
     if json:
         counts = {"slides": len(manifest), "patients": len(manifest.patients), "mixed": mixed}
-        print(strict_json({"manifest": str(table), "features": str(features), "classes": classes, **counts}))
+        print_json({"manifest": str(table), "features": str(features), "classes": classes, **counts})
         return
     lines = (
         f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')}, "
@@ -63,7 +62,7 @@ def make(
         f"Next: pams check {table} --features {features} --classes {classes}",
     )
     for line in lines:
-        output.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
 
 
 def build(kind: str, options: list[str], seed: int, source: Path | None) -> Digits | Synthetic | Cifar10:
@@ -71,7 +70,6 @@ def build(kind: str, options: list[str], seed: int, source: Path | None) -> Digi
     from pams_mil.cohorts.cifar10_bags import Cifar10
     from pams_mil.cohorts.digits import Digits
     from pams_mil.cohorts.synthetic import Synthetic
-    from pams_mil.errors import ConfigError, listing, nearest
 
     makers: dict[str, Any] = {"digits": Digits, "synthetic": Synthetic, "cifar10": Cifar10}
     if kind not in makers:
@@ -88,8 +86,6 @@ def build(kind: str, options: list[str], seed: int, source: Path | None) -> Digi
 def _options(maker: Any, options: list[str]) -> dict[str, Any]:
     """NAME=VALUE pairs as the types of the cohort's settings."""
     import dataclasses
-
-    from pams_mil.errors import ConfigError, listing, nearest
 
     kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
     known = {item.name: item.type for item in dataclasses.fields(maker) if item.name not in ("seed", "source")}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+
+from pams_mil.atomic import strict_json
 
 if TYPE_CHECKING:
     from pams_mil.evaluate.audit import OnStage
@@ -15,6 +17,26 @@ if TYPE_CHECKING:
 # it, and ":x:" for an emoji.
 output = Console(highlight=False, markup=False, emoji=False)
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def say(text: str, *, style: str = "") -> None:
+    """A result on stdout, one line however long: a file's name can be copied."""
+    output.print(text, style=style, soft_wrap=True)
+
+
+def remark(text: str, *, style: str = "") -> None:
+    """A sentence on stderr, one line however long."""
+    errors.print(text, style=style, soft_wrap=True)
+
+
+def notice(text: str) -> None:
+    """What an encoder wants its users to know, on stderr."""
+    remark(f"Notice: {text}")
+
+
+def print_json(content: Any) -> None:
+    """A result for programs."""
+    print(strict_json(content))
 
 
 @contextmanager

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import errors, output, progress_bar
-from pams_mil.cli.fold_options import fold_cohort, reading_options, say
+from pams_mil.cli.console import output, print_json, progress_bar, remark
+from pams_mil.cli.fold_options import FOLDS, VAL_SHARE, fold_cohort
 from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
 
 if TYPE_CHECKING:
     from pams_mil.data.manifest.manifest import Manifest
@@ -27,12 +28,8 @@ def cv(
     changes: list[str] | None = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, e.g. patience=5."),
     classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
-    folds: int | None = typer.Option(
-        None, "--folds", min=3, help="How many; default: the table's own fold_<k> columns, or 5."
-    ),
-    val_share: float | None = typer.Option(
-        None, "--val-share", help="Share of all patients that validates each fold; default: a fold's worth."
-    ),
+    folds: int | None = FOLDS,
+    val_share: float | None = VAL_SHARE,
     method: str | None = typer.Option(None, "--method", help="Training method, e.g. pams or ce."),
     model: str | None = typer.Option(None, "--model", help="Model, e.g. abmil, transmil or dtfd."),
     epochs: int | None = typer.Option(None, "--epochs", min=1, help="Passes over the training slides; default 50."),
@@ -49,12 +46,10 @@ def cv(
     ),
     workers: int | None = typer.Option(None, "--workers", min=1, help="Folds at the same time; default: one per core."),
     threads: int | None = typer.Option(None, "--threads", min=1, help="Torch threads of each."),
-    patients_are_slides: bool = typer.Option(
-        False, "--patients-are-slides", help="The table names no patients: take every slide for one."
-    ),
-    slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
-    patient_column: str | None = typer.Option(None, "--patient-column", help="Column of the patient."),
-    label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
+    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
+    slide_column: str | None = SLIDE_COLUMN,
+    patient_column: str | None = PATIENT_COLUMN,
+    label_column: str | None = LABEL_COLUMN,
     clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; LABELS is its slide table."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of tables."),
@@ -65,8 +60,9 @@ def cv(
 
     Example: pams cv labels.csv --classes bracs --features features --folds 5 --method pams --epochs 20 --out cv/pams
     """
-    from pams_mil.atomic import strict_json
+    from pams_mil import atomic
     from pams_mil.cli.audit import show, write
+    from pams_mil.cli.train import read_settings
     from pams_mil.engine.grid.cross_validation import best_epochs
     from pams_mil.evaluate.audit import audit
     from pams_mil.hierarchy import ClassHierarchy
@@ -77,19 +73,19 @@ def cv(
         "data.manifest": manifest, "data.features": features or manifest.parent, "classes": classes, "method": method,
         "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
     }  # fmt: skip
-    config = _settings(options, changes or [])
+    config = read_settings(changes or [], options, out=None, resume=False)
     cohort, split, _ = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading)
     folder = out or Path("cv") / f"{config.method.name}-{config.model.name}-seed{config.seed}"
     numbers = range(config.seed, config.seed + seeds)
     done = _train(config, cohort, split, hierarchy, folder, numbers, workers, threads)
     parts, pooled = _read(done, hierarchy, config, len(split.folds))
     scores = _scores(parts, best_epochs(done.folder, len(parts)))
-    _write_folds(done, scores)
+    atomic.write_csv(done.folder.folds_file, list(scores[0]), (list(row.values()) for row in scores))
     with progress_bar() as progress:
         result = audit([pooled], resamples=resamples, progress=progress)
     write(result, folder / "report")
     if json:
-        print(strict_json({**result.to_json(), "folder": str(folder), "folds": scores, "notes": list(done.notes)}))
+        print_json({**result.to_json(), "folder": str(folder), "folds": scores, "notes": list(done.notes)})
     else:
         _show_folds(scores)
         show(result)
@@ -97,13 +93,7 @@ def cv(
         f"Report: {folder / 'report' / 'report.html'}. Out-of-fold predictions: {done.folder.predictions_file}.",
         f"Predict other slides with the mean of the folds: pams predict {folder} SLIDES.csv --features FEATURES",
     ):
-        errors.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _settings(options: dict[str, Any], changes: list[str]) -> RunConfig:
-    from pams_mil.cli.train import read_settings
-
-    return read_settings(changes, options, out=None, resume=False)
+        remark(line)
 
 
 def _train(
@@ -125,14 +115,14 @@ def _train(
             engine = LocalEngine(workers, threads)
             done = cross_validate(config, cohort, split, hierarchy, folder, engine, seeds=seeds, progress=tell)
     except KeyboardInterrupt:
-        say(f"Stopped; what was trained is in {folder}. Go on with the same command.")
+        remark(f"Stopped; what was trained is in {folder}. Go on with the same command.")
         raise typer.Exit(130) from None
     for line in done.notes:
-        say(line)
+        remark(line)
     if done.failures:
         for fold, reason in done.failures.items():
-            errors.print(f"{fold}: {reason}", style="red", highlight=False, markup=False, soft_wrap=True)
-        say(f"{len(done.failures)} of {len(done.grid.cells)} runs failed; the same command tries them again.")
+            remark(f"{fold}: {reason}", style="red")
+        remark(f"{len(done.failures)} of {len(done.grid.cells)} runs failed; the same command tries them again.")
         raise typer.Exit(1)
     return done
 
@@ -161,12 +151,6 @@ def _scores(parts: list[Predictions], epochs: list[int]) -> list[dict[str, Any]]
         values = {key: finest.values[key] for key in _SHOWN}
         found.append({"fold": fold, "slides": len(part), "patients": part.num_patients, "best_epoch": epoch, **values})
     return found
-
-
-def _write_folds(done: CrossValidation, scores: list[dict[str, Any]]) -> None:
-    from pams_mil import atomic
-
-    atomic.write_csv(done.folder.folds_file, list(scores[0]), (list(row.values()) for row in scores))
 
 
 def _show_folds(scores: list[dict[str, Any]]) -> None:

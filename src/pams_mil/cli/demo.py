@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.cli.console import output, progress_bar, remark, say
 from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import counted
 
@@ -57,17 +56,16 @@ def demo(
     from pams_mil.report.bench_page import write_bench
 
     cohort = make_digits(out / "cohort")
-    output.print(
+    say(
         f"Training {', '.join(arm['label'] for arm in ARMS)} on {cohort}: AB-MIL, {counted(seeds, 'seed')} each, "
-        f"{counted(epochs, 'epoch')}, the same for all.",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+        f"{counted(epochs, 'epoch')}, the same for all."
+    )
     with grid_bar() as tell:
         done = run_grid(demo_grid(cohort, seeds, epochs), out, LocalEngine(), progress=tell, each=tell.each)
     result = summarize_grid(done, REFERENCE, resamples=RESAMPLES)
     write_bench(result, out)
     show(result)
-    errors.print(f"Report: {out / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    remark(f"Report: {out / 'report.html'}")
     if done.failures:
         raise typer.Exit(1)
 
@@ -79,10 +77,11 @@ def make_digits(folder: Path) -> Path:
 
     if not (folder / "manifest.csv").exists():
         maker = Digits()
+        total = len(maker)
         with progress_bar() as bar:
-            advance = partial(bar, "Making bags of digits")
-            total = len(maker)
-            write_cohort(folder, maker.slides(), total=total, progress=lambda done: advance(done / total))
+            write_cohort(
+                folder, maker.slides(), total=total, progress=lambda done: bar("Making bags of digits", done / total)
+            )
     return folder
 
 
@@ -121,11 +120,9 @@ def audit_figure_1(out: Path) -> None:
         f"\nA is more accurate, yet calls {a.values['severe_errors']:.0f} of {a.n} slides less urgent than they are, B "
         f"only {b.values['severe_errors']:.0f}, and B's mistakes are milder. B also raises more false alarms; the "
         "figure prints no probabilities, so whether B would miss less with as few false alarms as A cannot be known. "
-        "(It prints confusion matrices, not slides: who got which slide wrong is drawn at random here.)",
-        highlight=False,
-        markup=False,
+        "(It prints confusion matrices, not slides: who got which slide wrong is drawn at random here.)"
     )
-    errors.print(f"Report: {out / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    remark(f"Report: {out / 'report.html'}")
 
 
 def figure_1_models() -> list[Predictions]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import errors, progress_bar
+from pams_mil.cli.console import print_json, progress_bar, remark
 from pams_mil.cli.out_option import out_folder
+from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
@@ -50,10 +51,8 @@ def evaluate(
 
     Example: pams evaluate runs/ce-abmil-seed0 runs/pams-abmil-seed0
     """
-    from pams_mil.atomic import strict_json
     from pams_mil.cli.audit import parse_tag, show, write
     from pams_mil.cli.predict import list_failures, refuse_other_classes
-    from pams_mil.errors import ConfigError
     from pams_mil.evaluate.audit import audit
 
     pair = parse_tag(tag)
@@ -86,10 +85,10 @@ def evaluate(
     folder = out or home / ("report_calibrated" if calibrated else "report")
     write(result, folder)
     if json:
-        print(strict_json(result.to_json()))
+        print_json(result.to_json())
     else:
         show(result)
-    errors.print(f"Report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    remark(f"Report: {folder / 'report.html'}")
     incomplete = {name: found for name, found in predictions.items() if found.failures}
     for name, found in incomplete.items():
         list_failures(found, name=name)
@@ -122,7 +121,6 @@ def _out_of_fold(run: Path, name: str, split: str, classes: str | None, tag: tup
     from pams_mil.engine.run.blueprint import Blueprint
     from pams_mil.engine.run.cv_folder import CrossValidationFolder
     from pams_mil.engine.run.folder import RunFolder
-    from pams_mil.errors import ConfigError
     from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 
     if split != "test":
@@ -142,7 +140,6 @@ def _with_fixed_dials(
 ) -> list[Predictions]:
     """Every model but the first, decided with a dial that was set on another split to the first one's false alarms."""
     from pams_mil.engine.run.cv_folder import CrossValidationFolder
-    from pams_mil.errors import ConfigError
     from pams_mil.evaluate.fixed_dial import at_fixed_dial, matching_kappa
 
     if on == scored:

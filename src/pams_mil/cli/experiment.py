@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import errors, output
+from pams_mil.cli.console import output, print_json, remark
 from pams_mil.cli.out_option import out_folder
+from pams_mil.errors import ConfigError, listing, nearest
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -52,11 +53,9 @@ def experiment(
     Example: pams experiment ablation --manifest digits/manifest.csv --classes digits --quick
     """
     from pams_mil import discover
-    from pams_mil.atomic import strict_json
     from pams_mil.cli.audit import parse_tag
     from pams_mil.cli.bench import make_engine
     from pams_mil.cli.grid_bar import grid_bar
-    from pams_mil.errors import ConfigError, listing, nearest
     from pams_mil.experiments.experiments_page import names, picture_file, write_section
     from pams_mil.experiments.study import Setting
 
@@ -82,22 +81,19 @@ def experiment(
     report = write_section(section, out)
     files = [*section.files, *(picture_file(out / name, figure).name for figure, _ in section.figures)]
     if json:
-        print(strict_json({"out": str(out / name), "report": str(report), **section.to_json(), "files": files}))
+        print_json({"out": str(out / name), "report": str(report), **section.to_json(), "files": files})
     else:
         for table in section.tables:
             _show(table)
         for line in section.lines:
-            output.print(line, highlight=False, markup=False)
-    errors.print(
-        f"In {out / name}: {', '.join(files)}. Report: {report}", highlight=False, markup=False, soft_wrap=True
-    )
+            output.print(line)
+    remark(f"In {out / name}: {', '.join(files)}. Report: {report}")
 
 
 def _model(name: str, quick: bool, hidden: int | None) -> dict[str, Any]:
     """A model of the width that was asked for, in the options that it has."""
     from pams_mil.discover import load
     from pams_mil.engine.run.blueprint import option_defaults
-    from pams_mil.errors import ConfigError
 
     width = hidden or (QUICK_WIDTH if quick else None)
     if width is None:
@@ -122,8 +118,6 @@ def _training(changes: list[str], quick: bool) -> dict[str, Any]:
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
-    from pams_mil.errors import ConfigError
-
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError as error:
@@ -131,8 +125,6 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def _default_classes(name: str, manifest: Path | None) -> str:
-    from pams_mil.errors import ConfigError
-
     if name == "cifar10":
         return "cifar10"
     if manifest is None:
@@ -150,7 +142,7 @@ def _show(table: Table) -> None:
         columns = columns[:-1]
     output.print(_rich(table, columns))
     if left := [table.head[column] for column in range(columns[-1] + 1, len(table.head))]:
-        output.print(f"No room here for: {', '.join(left)}.", style="dim", highlight=False, markup=False)
+        output.print(f"No room here for: {', '.join(left)}.", style="dim")
     output.print()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from pams_mil.cli.console import output
+from pams_mil.cli.console import print_json, say
 from pams_mil.cli.out_option import out_folder
 
 
@@ -23,13 +23,12 @@ def export(
 
     Example: pams export runs/pams-abmil-seed0 --out exported
     """
-    from pams_mil.atomic import strict_json
     from pams_mil.engine.prediction.export import export as run_export
 
     folder = out or run / "export"
     files = run_export(run, folder, onnx=onnx, trusted=trust_code)
     if json:
-        print(strict_json({"out": str(folder), "files": files}))
+        print_json({"out": str(folder), "files": files})
         return
     for file, what in files.items():
-        output.print(f"{folder / file}: {what}", highlight=False, markup=False, soft_wrap=True)
+        say(f"{folder / file}: {what}")

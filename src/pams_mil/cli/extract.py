@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import errors, output
+from pams_mil.cli.console import errors, notice, print_json, say
 from pams_mil.cli.out_option import out_folder
-from pams_mil.errors import counted
+from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -55,8 +55,6 @@ def extract(
 
     Example: pams extract slides/ --out features --preview
     """
-    from pams_mil.atomic import strict_json
-    from pams_mil.errors import ConfigError
     from pams_mil.wsi.encoders import create_encoder
     from pams_mil.wsi.encoders.encoder import EncoderOptions
     from pams_mil.wsi.extract import extract as run
@@ -74,19 +72,15 @@ def extract(
         if engine == "ray":
             from pams_mil.wsi.ray_slides import extract_on_cluster
 
-            outcome = extract_on_cluster(sources, out, encoder, options, settings, work, watcher, _notice)
+            outcome = extract_on_cluster(sources, out, encoder, options, settings, work, watcher, notice)
         else:
-            outcome = run(sources, out, create_encoder(encoder, options, announce=_notice), settings, work, watcher)
+            outcome = run(sources, out, create_encoder(encoder, options, announce=notice), settings, work, watcher)
     if json:
-        print(strict_json({"out": str(out), **outcome.to_json()}))
+        print_json({"out": str(out), **outcome.to_json()})
     else:
         _show(outcome, out)
     if not outcome.is_complete:
         raise typer.Exit(1)
-
-
-def _notice(text: str) -> None:
-    errors.print(f"Notice: {text}", highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -151,4 +145,4 @@ def _show(outcome: Outcome, out: Path) -> None:
     )
     if outcome.failed:
         text += f", {len(outcome.failed)} failed; see {out / 'failures.csv'}"
-    output.print(f"{text}.", highlight=False, markup=False, soft_wrap=True)
+    say(f"{text}.")

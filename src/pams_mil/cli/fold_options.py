@@ -6,28 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pams_mil.cli.console import errors
+import typer
+
+from pams_mil.cli.console import remark
+from pams_mil.errors import ManifestError, listing
 
 if TYPE_CHECKING:
     from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.data.splits.stratify import Split
     from pams_mil.hierarchy import ClassHierarchy
 
+FOLDS = typer.Option(None, "--folds", min=3, help="How many; default: the table's own fold_<k> columns, or 5.")
+VAL_SHARE = typer.Option(
+    None, "--val-share", help="Share of all patients that validates each fold; default: a fold's worth."
+)
 DEFAULT_FOLDS = 5
 HELD_OUT = ("test", "calib")
-
-
-def reading_options(
-    slide_column: str | None,
-    patient_column: str | None,
-    label_column: str | None,
-    clini: Path | None,
-    patients_are_slides: bool,
-) -> dict[str, Any]:
-    """How to read the table, as `Manifest.read` takes it."""
-    named = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
-    columns = {role: name for role, name in named.items() if name is not None}
-    return {"columns": columns, "clini": clini, "patients_are_slides": patients_are_slides}
 
 
 def fold_cohort(
@@ -57,12 +51,12 @@ def fold_cohort(
     _refuse_shared(whole, kept)
     records = tuple(record for record, keep in zip(whole, kept, strict=True) if keep)
     if not hold_out and any(record.split for record in whole):
-        say("The table's column split is not used: every slide is tested by one of the folds.")
+        remark("The table's column split is not used: every slide is tested by one of the folds.")
     cohort = replace(whole, records=records).with_splits([""] * len(records))
     refuse_errors(examine_manifest(cohort, hierarchy), cohort.where)
     own = folds_of_table(path, **reading) if folds is None else None
     if own is not None:
-        say(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
+        remark(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
         parts = (tuple(part for part, keep in zip(fold, kept, strict=True) if keep) for fold in own.folds)
         own = replace(own, folds=tuple(parts))
     made = own or split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
@@ -72,8 +66,6 @@ def fold_cohort(
 
 
 def _refuse_shared(whole: Manifest, kept: list[bool]) -> None:
-    from pams_mil.errors import ManifestError, listing
-
     inside = {record.patient_id for record, keep in zip(whole, kept, strict=True) if keep}
     outside = {record.patient_id for record, keep in zip(whole, kept, strict=True) if not keep}
     if inside & outside:
@@ -81,8 +73,3 @@ def _refuse_shared(whole: Manifest, kept: list[bool]) -> None:
             f"{whole.where}: patients have slides in test or calib and elsewhere: {listing(sorted(inside & outside))}. "
             "Test scores would be inflated; split by patient with 'pams split'."
         )
-
-
-def say(text: str) -> None:
-    """A sentence on stderr."""
-    errors.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import errors, output
+from pams_mil.cli.console import errors, notice, output, print_json, remark, say
 from pams_mil.cli.out_option import out_folder
+from pams_mil.errors import BagError, PamsError, SlideError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,10 +63,8 @@ def heatmap(
 
     Example: pams heatmap runs/pams-abmil-seed0 slides/case-17.svs --features features --out heat
     """
-    from pams_mil.atomic import strict_json
     from pams_mil.data.bags.stated_origin import complete_origin
     from pams_mil.engine.prediction.predict import load_run
-    from pams_mil.errors import PamsError
     from pams_mil.wsi.slide_sources import find_slides
 
     loaded = load_run(run, trusted=trust_code)
@@ -82,9 +81,9 @@ def heatmap(
             if len(sources) == 1:
                 raise
             failed[source.slide_id] = str(error)
-            errors.print(f"{source.slide_id}: {error}", highlight=False, markup=False, soft_wrap=True)
+            remark(f"{source.slide_id}: {error}")
     if json:
-        print(strict_json({"slides": report, "failed": failed}))
+        print_json({"slides": report, "failed": failed})
     if failed:
         raise typer.Exit(1)
 
@@ -93,7 +92,6 @@ def _draw(loaded: LoadedRun, source: SlideSource, making: _Making, *, trusted: b
     from pams_mil.data.bags.filenames import file_names
     from pams_mil.engine.prediction.predict import predict
     from pams_mil.engine.prediction.tile_evidence import measure
-    from pams_mil.errors import SlideError
     from pams_mil.wsi.slide import Slide
 
     folder = making.out / file_names([source.slide_id])[source.slide_id]
@@ -142,7 +140,7 @@ def _bags(source: SlideSource, making: _Making, folder: Path) -> tuple[Path, Pat
         ready = bags_for_run(
             [source], making.out / "features", making.made, encoder=making.encoder,
             options=EncoderOptions(device=making.device, weights=making.weights),
-            announce=lambda text: errors.print(f"Notice: {text}", highlight=False, markup=False, soft_wrap=True),
+            announce=notice,
         )  # fmt: skip
     return ready.manifest, ready.features
 
@@ -151,7 +149,6 @@ def _tiles(sample: BagSample, features: Path, made: dict[str, Any], mpp_of_slide
     from pams_mil.data import read_bag
     from pams_mil.data.bags.locate import FeatureFolder
     from pams_mil.data.manifest.manifest import SlideRecord
-    from pams_mil.errors import BagError
     from pams_mil.wsi.heatmap import Heatmap
     from pams_mil.wsi.slides_for_run import tile_side_px0
 
@@ -169,9 +166,9 @@ def _tiles(sample: BagSample, features: Path, made: dict[str, Any], mpp_of_slide
 
 
 def _show(found: SlidePredictions, page: Path) -> None:
-    output.print(f"{found.names[0]}:", style="bold", highlight=False, markup=False)
+    output.print(f"{found.names[0]}:", style="bold")
     for level, probabilities in enumerate(found.probabilities):
         labels = found.hierarchy.names(level)
         shown = ", ".join(f"{label} {p:.3f}" for label, p in zip(labels, probabilities[0].tolist(), strict=True))
-        output.print(f"{found.hierarchy.level_names[level]}: {shown}", highlight=False, markup=False, soft_wrap=True)
-    output.print(f"Page: {page}", highlight=False, markup=False, soft_wrap=True)
+        say(f"{found.hierarchy.level_names[level]}: {shown}")
+    say(f"Page: {page}")

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from pams_mil.cli.console import output
+from pams_mil.errors import OutputError
 
 TEMPLATE = """\
 # Settings of one training run. Check and train with: pams train {file}
@@ -68,12 +69,11 @@ def init(
     Example: pams init my-run.yaml
     """
     from pams_mil import atomic
-    from pams_mil.errors import OutputError
 
     if file.exists() and not force:
         raise OutputError(f"{file} exists already; choose another name or replace it with --force.")
     atomic.write_text(file, template(str(file)))
-    output.print(f"Wrote {file}. Edit it, then: pams train {file}", highlight=False, markup=False)
+    output.print(f"Wrote {file}. Edit it, then: pams train {file}")
 
 
 def template(file: str) -> str:

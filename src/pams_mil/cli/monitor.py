@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import output
+from pams_mil.cli.console import output, print_json
+from pams_mil.errors import PredictionsError, listing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +50,7 @@ def monitor(
     if out is not None:
         atomic.write_json(out, found.to_json())
     if json:
-        print(atomic.strict_json(found.to_json()))
+        print_json(found.to_json())
     else:
         show(made, found)
     if found.is_broken:
@@ -58,20 +59,20 @@ def monitor(
 
 def show(made: Certificate, found: Monitoring) -> None:
     """Print the verdicts for people."""
-    for reason in made.reservations:
-        output.print(f"Not a guarantee: {reason}", style="bold red", highlight=False, markup=False)
+    from pams_mil.cli.certify import show_reservations
+
+    show_reservations(made)
     for check in found.checks:
         style = "bold red" if check.state == "broken" else "bold"
-        output.print(check.words, style=style, highlight=False, markup=False)
+        output.print(check.words, style=style)
     drift = found.drift
     verdict = "they differ from" if drift.p_value <= 0.01 else "no sign that they differ from"
     output.print(
         f"Without labels, {drift.n} patients against calibration: {verdict} those, largest distance "
-        f"{drift.distance:.2f} at rank {drift.rank}, p = {drift.p_value:.2g}.",
-        highlight=False, markup=False,
-    )  # fmt: skip
+        f"{drift.distance:.2f} at rank {drift.rank}, p = {drift.p_value:.2g}."
+    )
     for note in found.notes:
-        output.print(note, style="dim", highlight=False, markup=False)
+        output.print(note, style="dim")
 
 
 def _has_labels(path: Path) -> bool:
@@ -88,7 +89,6 @@ def _unlabelled(
     import numpy as np
 
     from pams_mil import tables
-    from pams_mil.errors import PredictionsError, listing
 
     table = tables.read_table(path)
     names = [f"p_{label}" for label in made.hierarchy.names()]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pams_mil.atomic import require_folder
+from pams_mil.errors import OutputError
+
 
 def out_folder(path: Path | None) -> Path | None:
     """`--out` as a folder that can be written; nothing is created."""
-    from pams_mil.atomic import require_folder
-
     return None if path is None else require_folder(path)
 
 
 def out_file(path: Path | None) -> Path | None:
     """`--out` as a file that can be written; nothing is created."""
-    from pams_mil.atomic import require_folder
-    from pams_mil.errors import OutputError
-
     if path is None:
         return None
     if path.is_dir():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import typer
 
-from pams_mil.cli.check import read_table
-from pams_mil.cli.console import output, progress_bar
+from pams_mil.cli.console import print_json, progress_bar, say
 from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.table_options import LABEL_COLUMN, SLIDE_COLUMN, reading_options
 from pams_mil.errors import counted
 
 
@@ -22,8 +21,8 @@ def pack(
     dtype: str = typer.Option("keep", "--dtype", help="keep, float16 or float32."),
     workers: int = typer.Option(4, "--workers", min=1, help="Segments written at the same time."),
     allow_larger: bool = typer.Option(False, "--allow-larger", help="Accept a pack larger than its feature files."),
-    slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
-    label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
+    slide_column: str | None = SLIDE_COLUMN,
+    label_column: str | None = LABEL_COLUMN,
     clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
     json: bool = typer.Option(False, "--json", help="Print counts and sizes as JSON."),
 ) -> None:
@@ -33,26 +32,25 @@ def pack(
     """
     from dataclasses import asdict
 
-    from pams_mil.atomic import strict_json
+    from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.data.packs.pack_writer import write_pack
 
-    columns = {"slide_id": slide_column, "label": label_column}
-    table = read_table(manifest, columns, patients_are_slides=True, clini=clini)
+    table = Manifest.read(
+        manifest, **reading_options(slide_column, None, label_column, clini, patients_are_slides=True)
+    )
     with progress_bar() as bar:
-        advance = partial(bar, "Packing")
         done = write_pack(
             out, table, features, dtype=dtype, workers=workers, allow_larger=allow_larger,
-            progress=lambda size, total: advance(size / total),
+            progress=lambda size, total: bar("Packing", size / total),
         )  # fmt: skip
     if json:
-        print(strict_json({"out": str(out), **asdict(done)}))
+        print_json({"out": str(out), **asdict(done)})
         return
     kept = f"; {done.kept_shards} of {done.shards} shards were there already" if done.kept_shards else ""
-    output.print(
+    say(
         f"{counted(done.slides, 'bag')} packed into {out}: {done.source_bytes:,} bytes became "
-        f"{done.pack_bytes:,}{kept}.",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+        f"{done.pack_bytes:,}{kept}."
+    )
 
 
 def unpack(
@@ -65,13 +63,11 @@ def unpack(
 
     Example: pams unpack cohort.pack --out unpacked
     """
-    from pams_mil.atomic import strict_json
     from pams_mil.data.packs.unpack import unpack as run
 
     with progress_bar() as bar:
-        advance = partial(bar, "Unpacking")
-        count = run(packed, out, layout=layout, progress=lambda done, total: advance(done / total))
+        count = run(packed, out, layout=layout, progress=lambda done, total: bar("Unpacking", done / total))
     if json:
-        print(strict_json({"out": str(out), "layout": layout, "files": count}))
+        print_json({"out": str(out), "layout": layout, "files": count})
         return
-    output.print(f"{counted(count, 'feature file')} written to {out}.", highlight=False, markup=False, soft_wrap=True)
+    say(f"{counted(count, 'feature file')} written to {out}.")

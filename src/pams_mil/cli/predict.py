@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.cli.console import errors, notice, output, print_json, progress_bar, remark, say
 from pams_mil.cli.out_option import out_folder
-from pams_mil.errors import counted
+from pams_mil.errors import BagError, CheckpointError, ConfigError, counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,14 +75,12 @@ def predict(
 
     Example: pams predict runs/pams-abmil-seed0 new-slides.csv --features features --out predicted
     """
-    from pams_mil.atomic import strict_json
     from pams_mil.cli.certify import certificate_for, show_promise
     from pams_mil.data.bags.stated_origin import complete_origin
     from pams_mil.engine.prediction.predict import load_run
     from pams_mil.engine.prediction.predict import predict as run_prediction
     from pams_mil.engine.prediction.tile_tables import csv_as_parquet
     from pams_mil.engine.run.cv_folder import with_folds
-    from pams_mil.errors import ConfigError
     from pams_mil.evaluate.decide import DecisionRule
     from pams_mil.wsi.slides_for_run import is_slide
 
@@ -127,10 +125,10 @@ def predict(
         written += [csv_as_parquet(path) for path in written]
     _warn_of_training_slides(found, validated)
     if json:
-        print(strict_json(_as_json(found, written)))
+        print_json(_as_json(found, written))
     else:
         for path in written:
-            output.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
+            say(f"Wrote {path}")
         _counts(found)
         _disagreements(found, written)
         if promised is not None:
@@ -138,7 +136,7 @@ def predict(
         if slides:
             _each(found)
     for slide, reason in unwritten.items():
-        errors.print(f"{slide}: {reason}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        remark(f"{slide}: {reason}", style="yellow")
     if found.failures:
         list_failures(found)
     if found.failures or unwritten:
@@ -169,14 +167,13 @@ def encode_slides(
     with errors.status(f"Encoding {counted(len(sources), 'slide')}"):
         ready = bags_for_run(
             sources, folder / "features", made, encoder=encoder, options=EncoderOptions(device=device),
-            announce=errors.print,
+            announce=notice,
         )  # fmt: skip
     return ready.manifest, ready.features
 
 
 def refuse_other_classes(digests: list[str], runs: list[Path], classes: str) -> None:
     """Stop when a run was trained with another class hierarchy than the one named."""
-    from pams_mil.errors import CheckpointError
     from pams_mil.hierarchy import ClassHierarchy
 
     wanted = ClassHierarchy.load(classes).digest
@@ -218,7 +215,6 @@ def tile_writer(learners: list[Learner], folder: Path | None, stores: Path | Non
     from pams_mil.data.bags.locate import FeatureFolder
     from pams_mil.data.manifest.manifest import SlideRecord
     from pams_mil.engine.prediction.tile_tables import tile_columns, write_into_store, write_tiles
-    from pams_mil.errors import BagError
 
     files = None if stores is None else FeatureFolder(stores)
 
@@ -255,11 +251,11 @@ def _warn_of_training_slides(found: SlidePredictions, validated: list[Path]) -> 
         folder = CrossValidationFolder(path)
         own = folder.slides() & set(found.names)
         if own:
-            errors.print(
+            remark(
                 f"warning  {len(own):,} of these slides were used to train folds of {path}. Judge it by its "
                 f"out-of-fold predictions, {folder.predictions_file}, not by these.",
-                style="yellow", highlight=False, markup=False, soft_wrap=True,
-            )  # fmt: skip
+                style="yellow",
+            )
 
 
 def _as_json(found: SlidePredictions, written: list[Path]) -> dict[str, Any]:
@@ -289,7 +285,7 @@ def _counts(found: SlidePredictions) -> None:
     names = found.hierarchy.names()
     predicted = found.calls().tolist()
     shown = ", ".join(f"{label} {predicted.count(index)}" for index, label in enumerate(names))
-    output.print(f"{counted(len(found), 'slide')}, least urgent class first: {shown}", highlight=False, markup=False)
+    output.print(f"{counted(len(found), 'slide')}, least urgent class first: {shown}")
 
 
 def _disagreements(found: SlidePredictions, written: list[Path]) -> None:
@@ -297,30 +293,26 @@ def _disagreements(found: SlidePredictions, written: list[Path]) -> None:
     if unlike:
         shown = ", ".join(f"{slide} ({said})" for slide, said in list(unlike.items())[:3])
         listed = next(path.name for path in written if path.stem.endswith("_review"))
-        output.print(
+        say(
             f"On {len(unlike)} of {len(found)} slides a coarser level says otherwise, e.g. {shown}. The finest level "
-            f"decides; {listed} lists them.",
-            highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
+            f"decides; {listed} lists them."
+        )
 
 
 def list_failures(found: SlidePredictions, *, name: str = "") -> None:
     """Say on stderr which slides have no prediction, and why."""
     of = f" by {name}" if name else ""
-    errors.print(
-        f"{len(found.failures)} of {len(found) + len(found.failures)} slides could not be predicted{of}:",
-        highlight=False, markup=False,
-    )  # fmt: skip
+    errors.print(f"{len(found.failures)} of {len(found) + len(found.failures)} slides could not be predicted{of}:")
     for slide, reason in found.failures.items():
-        errors.print(f"- {slide}: {reason}", highlight=False, markup=False, soft_wrap=True)
+        remark(f"- {slide}: {reason}")
 
 
 def _each(found: SlidePredictions) -> None:
     """Every slide's probabilities at every level, for a handful of slide files."""
     names, called = found.hierarchy.names(), found.calls().tolist()
     for row, slide in enumerate(found.names):
-        output.print(f"{slide}: {names[called[row]]}", style="bold", highlight=False, markup=False)
+        output.print(f"{slide}: {names[called[row]]}", style="bold")
         for level, probabilities in enumerate(found.probabilities):
             labels = zip(found.hierarchy.names(level), probabilities[row].tolist(), strict=True)
             shown = "  ".join(f"{label} {value:.3f}" for label, value in labels)
-            output.print(f"{slide}, {found.hierarchy.level_names[level]}: {shown}", highlight=False, markup=False)
+            output.print(f"{slide}, {found.hierarchy.level_names[level]}: {shown}")

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, progress_bar
+from pams_mil.cli.console import output, print_json, progress_bar, say
 from pams_mil.cli.out_option import out_file
+from pams_mil.cli.table_options import PATIENTS_ARE_SLIDES
+from pams_mil.errors import ConfigError, ManifestError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,9 +37,7 @@ def remix(
     ),
     plane: str = typer.Option("pca", "--plane", help="pca, or umap if umap-learn is installed."),
     seed: int = typer.Option(0, "--seed", help="Seed of the strategies' random choices."),
-    patients_are_slides: bool = typer.Option(
-        False, "--patients-are-slides", help="The table names no patients: take every slide for one."
-    ),
+    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
     json: bool = typer.Option(False, "--json", help="Print what each strategy takes as JSON."),
 ) -> None:
     """Draw what each remix strategy takes from the more urgent of two slides, or from A with --keep-label.
@@ -47,7 +47,6 @@ def remix(
     from pams_mil import atomic
     from pams_mil.data.bags.dataset import BagDataset
     from pams_mil.data.manifest.manifest import Manifest
-    from pams_mil.errors import ConfigError
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.report.remix_figure import draw, select_all, selection_rows
 
@@ -66,7 +65,7 @@ def remix(
     if table is not None:
         atomic.write_csv(table, ["strategy", "slide_id", "row"], selection_rows(mixed, (a.name, b.name)))
     if json:
-        print(atomic.strict_json(_as_json(a, b, mixed, out)))
+        print_json(_as_json(a, b, mixed, out))
     else:
         _show(a, b, mixed, out)
 
@@ -75,7 +74,6 @@ def _views(
     bags: BagDataset, hierarchy: ClassHierarchy, first: str, second: str, keep_label: bool, evidence: bool, seed: int
 ) -> tuple[BagView, BagView]:
     """The two slides, the one whose label the remixed bag carries first."""
-    from pams_mil.errors import ManifestError, nearest
     from pams_mil.report.remix_figure import BagView
 
     place = {source.name: number for number, source in enumerate(bags.sources)}
@@ -160,6 +158,6 @@ def _show(a: BagView, b: BagView, mixed: dict[str, Mixed], out: Path) -> None:
         shown.add_row(
             title, f"{of_a} of {len(a.bag)}", f"{of_b} of {len(b.bag)}", str(made), f"{rows.weight_a:.2f}"
         )  # fmt: skip
-    output.print(f"a, whose label stays: {a.name} ({a.label}); b: {b.name} ({b.label})", highlight=False, markup=False)
+    output.print(f"a, whose label stays: {a.name} ({a.label}); b: {b.name} ({b.label})")
     output.print(shown)
-    output.print(f"Drawn in {out}", highlight=False, markup=False, soft_wrap=True)
+    say(f"Drawn in {out}")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.check import read_table
-from pams_mil.cli.console import output
+from pams_mil.cli.console import output, print_json, say
 from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
+from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,12 +35,10 @@ def split(
     hold_out_tag: str | None = typer.Option(
         None, "--hold-out-tag", help="Slides with this tag, e.g. mixed or findings=mixed, are for testing only."
     ),
-    patients_are_slides: bool = typer.Option(
-        False, "--patients-are-slides", help="The table names no patients: take every slide for one."
-    ),
-    slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
-    patient_column: str | None = typer.Option(None, "--patient-column", help="Column of the patient."),
-    label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
+    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
+    slide_column: str | None = SLIDE_COLUMN,
+    patient_column: str | None = PATIENT_COLUMN,
+    label_column: str | None = LABEL_COLUMN,
     clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
     json: bool = typer.Option(False, "--json", help="Print the counts as JSON."),
 ) -> None:
@@ -51,8 +50,8 @@ def split(
     """
     from dataclasses import asdict
 
-    from pams_mil.atomic import strict_json
     from pams_mil.data.manifest.examine import examine_manifest
+    from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.data.problems import refuse_errors
     from pams_mil.data.splits.parts_from_train import with_calibration, with_validation
     from pams_mil.data.splits.split_writer import write_split
@@ -60,8 +59,8 @@ def split(
     from pams_mil.hierarchy import ClassHierarchy
 
     hierarchy = ClassHierarchy.load(classes)
-    columns = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
-    table = read_table(manifest, columns, patients_are_slides, clini=clini)
+    reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
+    table = Manifest.read(manifest, **reading)
     table = table.with_splits([""] * len(table))  # the splits to be made replace any that the table has
     problems = examine_manifest(table, hierarchy)
     # Two spellings of one patient could be dealt into two splits.
@@ -76,14 +75,14 @@ def split(
         made = with_calibration(made, table, hierarchy, share=calib_share, seed=seed)
     written = write_split(out, table, hierarchy, made, is_folds=folds is not None)
     if json:
-        print(strict_json({"out": str(out), **asdict(written)}))
+        print_json({"out": str(out), **asdict(written)})
     else:
         _show(written)
 
 
 def _show(written: WrittenSplit) -> None:
     for line in written.lines:
-        output.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
     folds = list(range(len(written.counts)))
     while folds:  # as many folds beside each other as there is room for
         shown = next((n for n in range(len(folds), 1, -1) if _width(written, folds[:n]) <= output.width), 1)
@@ -121,8 +120,6 @@ def _table(written: WrittenSplit, folds: list[int]) -> Table:
 
 
 def _numbers(text: str) -> list[float]:
-    from pams_mil.errors import ConfigError
-
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import errors, output
+from pams_mil.cli.console import print_json, remark, say
 from pams_mil.cli.out_option import out_folder
+from pams_mil.errors import ConfigError, RunInterruptedError
 
 if TYPE_CHECKING:
     from pams_mil.engine.config.run_config import RunConfig
@@ -44,10 +45,8 @@ def train(
 
     Example: pams train --manifest splits/manifest.csv --fold 0 --features features --classes bracs --epochs 20
     """
-    from pams_mil.atomic import strict_json
     from pams_mil.cli.train_progress import TrainBar
     from pams_mil.engine.training.train import train as run_training
-    from pams_mil.errors import RunInterruptedError
 
     options = {
         "data.manifest": manifest, "data.features": features, "data.fold": fold, "classes": classes, "method": method,
@@ -61,11 +60,11 @@ def train(
             run = run_training(config, folder, resume=resume, watch=bar)
     except RunInterruptedError as error:
         again = f"{error} Go on with: pams train --out {folder} --resume"
-        errors.print(again, highlight=False, markup=False, soft_wrap=True)  # to be copied as one line
+        remark(again)  # to be copied as one line
         raise typer.Exit(error.exit_code) from error
     status = run.status()
     if json:
-        print(strict_json({"run": str(folder), **status}))
+        print_json({"run": str(folder), **status})
         return
     best = "no errors" if status["best"] is None else f"{status['best']:.4f}"
     chosen = (
@@ -74,7 +73,7 @@ def train(
         else f"Best {status['metric']} on validation: {best} in epoch {status['best_epoch']} of {status['epochs']}."
     )
     words = f"{chosen} Run folder: {folder}\nTest it with: pams evaluate {folder}"
-    output.print(words, highlight=False, markup=False, soft_wrap=True)
+    say(words)
 
 
 def _earlier_scores(folder: Path, select: str) -> list[float | None]:
@@ -98,7 +97,6 @@ def read_settings(arguments: list[str], options: dict[str, Any], *, out: Path | 
     from pams_mil.engine.config.run_config import RunConfig, build, with_overrides, with_setting
     from pams_mil.engine.config.yaml_file import read_yaml
     from pams_mil.engine.run.folder import RunFolder
-    from pams_mil.errors import ConfigError
 
     files = [text for text in arguments if "=" not in text or Path(text).is_file()]
     changes = [text for text in arguments if text not in files]

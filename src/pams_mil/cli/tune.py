@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import errors, output, progress_bar
-from pams_mil.cli.fold_options import fold_cohort, reading_options, say
+from pams_mil.cli.console import output, print_json, progress_bar, remark, say
+from pams_mil.cli.fold_options import FOLDS, VAL_SHARE, fold_cohort
 from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
+from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
     from pams_mil.engine.tuning.recipes import Space
@@ -26,12 +28,8 @@ def tune(
     ),
     classes: str | None = typer.Option(None, "--classes", help="A preset (see 'pams classes') or a YAML class file."),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
-    folds: int | None = typer.Option(
-        None, "--folds", min=3, help="How many; default: the table's own fold_<k> columns, or 5."
-    ),
-    val_share: float | None = typer.Option(
-        None, "--val-share", help="Share of all patients that validates each fold; default: a fold's worth."
-    ),
+    folds: int | None = FOLDS,
+    val_share: float | None = VAL_SHARE,
     budget: float = typer.Option(60.0, "--budget", min=0.01, help="Minutes of wall time for trying recipes."),
     space: str = typer.Option("default", "--space", help="default, quick, or a YAML file; see docs/tune.md."),
     show_space: bool = typer.Option(False, "--list", help="Only show the recipes of the space."),
@@ -47,12 +45,10 @@ def tune(
     address: str | None = typer.Option(None, "--address", help="Ray cluster, e.g. auto; default: one of our own."),
     cpus: float = typer.Option(1.0, "--cpus", help="Cores that a Ray task claims."),
     gpus: float = typer.Option(0.0, "--gpus", help="GPUs that a Ray task claims; a fraction shares one."),
-    patients_are_slides: bool = typer.Option(
-        False, "--patients-are-slides", help="The table names no patients: take every slide for one."
-    ),
-    slide_column: str | None = typer.Option(None, "--slide-column", help="Column of the slide id."),
-    patient_column: str | None = typer.Option(None, "--patient-column", help="Column of the patient."),
-    label_column: str | None = typer.Option(None, "--label-column", help="Column of the label."),
+    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
+    slide_column: str | None = SLIDE_COLUMN,
+    patient_column: str | None = PATIENT_COLUMN,
+    label_column: str | None = LABEL_COLUMN,
     clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; LABELS is its slide table."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     json: bool = typer.Option(False, "--json", help="Print the record and the comparison as JSON."),
@@ -67,7 +63,7 @@ def tune(
     """
     from pams_mil.cli.bench import make_engine
     from pams_mil.engine.tuning.recipes import REFERENCE, load_space
-    from pams_mil.errors import ConfigError
+    from pams_mil.evaluate.audit import audit
 
     chosen_space = load_space(space)
     if show_space:
@@ -85,13 +81,13 @@ def tune(
     name = str(tuning.folder.choice["recipe"])
     by_fold = list(tuning.folder.choice["by_fold"])
     with progress_bar() as progress:
-        audits = {"report": _audit(_out_of_fold(tuning, name), resamples, progress)}
+        audits = {"report": audit(_out_of_fold(tuning, name), resamples=resamples, progress=progress)}
         if set(by_fold) - {name}:
-            audits["report_by_fold"] = _audit(_by_fold(tuning, by_fold), resamples, progress)
+            audits["report_by_fold"] = audit(_by_fold(tuning, by_fold), resamples=resamples, progress=progress)
         if held_out:
-            say(f"Predicting the {held_out:,} slides that were held out.")
+            remark(f"Predicting the {held_out:,} slides that were held out.")
             models = _held_out(tuning, name, manifest, task, reading)
-            audits["report_held_out"] = _audit(models, resamples, progress)
+            audits["report_held_out"] = audit(models, resamples=resamples, progress=progress)
     _write(tuning, audits, held_out)
     if json:
         _print_json(tuning, audits)
@@ -99,8 +95,8 @@ def tune(
         _show(tuning.folder, audits)
     folder = tuning.folder.recipe(name).path
     reference = "" if name == REFERENCE else f" The reference: {tuning.folder.recipe(REFERENCE).path}."
-    say(f"Report: {tuning.folder.report_file}. The chosen recipe: {folder}.{reference}")
-    say(f"Predict other slides with all its runs: pams predict {folder} SLIDES.csv --features FEATURES")
+    remark(f"Report: {tuning.folder.report_file}. The chosen recipe: {folder}.{reference}")
+    remark(f"Predict other slides with all its runs: pams predict {folder} SLIDES.csv --features FEATURES")
 
 
 def _task(
@@ -126,7 +122,7 @@ def _task(
     }  # fmt: skip
     cohort, split, held_out = fold_cohort(manifest, hierarchy, folds, val_share, seeds[0], reading, hold_out=hold_out)
     if held_out:
-        say(f"{held_out:,} slides of the split test are held out: they are in no fold, and scored after the choice.")
+        remark(f"{held_out:,} slides of the split test are held out: they are in no fold, and scored after the choice.")
     task = TuningTask(space, shared, changes, cohort, split, hierarchy, tuple(seeds))
     task.simplicity  # noqa: B018  builds every recipe, so that a wrong setting is refused before any run
     return task, held_out
@@ -140,17 +136,17 @@ def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:
 
     try:
         with grid_bar() as tell:
-            tuning = Tuning(task, out, engine, budget, say=say, progress=lambda share, _: tell(share, ""))
+            tuning = Tuning(task, out, engine, budget, say=remark, progress=lambda share, _: tell(share, ""))
             chosen = tuning.run()
             done = tuning.finish([REFERENCE, chosen.name, *tuning.folder.choice["by_fold"]])
     except KeyboardInterrupt:
-        say(f"Stopped; what was trained is in {out}. Go on with the same command.")
+        remark(f"Stopped; what was trained is in {out}. Go on with the same command.")
         raise typer.Exit(130) from None
     failures = {f"{name}, {run}": reason for name, one in done.items() for run, reason in one.failures.items()}
     for run, reason in failures.items():
-        errors.print(f"{run}: {reason}", style="red", highlight=False, markup=False, soft_wrap=True)
+        remark(f"{run}: {reason}", style="red")
     if failures:
-        say("The chosen recipe could not be completed; the same command tries it again.")
+        remark("The chosen recipe could not be completed; the same command tries it again.")
         raise typer.Exit(1)
     return tuning
 
@@ -197,12 +193,6 @@ def _held_out(
     return models
 
 
-def _audit(models: list[Predictions], resamples: int, progress: Any) -> Audit:
-    from pams_mil.evaluate.audit import audit
-
-    return audit(models, resamples=resamples, progress=progress)
-
-
 def _write(tuning: Tuning, audits: dict[str, Audit], held_out: int) -> None:
     """The comparison's pages, and the page of the tuning, which links to them."""
     from pams_mil import atomic
@@ -217,8 +207,6 @@ def _write(tuning: Tuning, audits: dict[str, Audit], held_out: int) -> None:
 
 
 def _print_json(tuning: Tuning, audits: dict[str, Audit]) -> None:
-    from pams_mil.atomic import strict_json
-
     record = tuning.folder.to_json()
     found = {
         **record,
@@ -227,7 +215,7 @@ def _print_json(tuning: Tuning, audits: dict[str, Audit]) -> None:
         "by_fold": audits["report_by_fold"].to_json() if "report_by_fold" in audits else None,
         "held_out": audits["report_held_out"].to_json() if "report_held_out" in audits else None,
     }
-    print(strict_json(found))
+    print_json(found)
 
 
 def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
@@ -251,9 +239,9 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
     output.print(
         "Errors are standard errors over patients, of the score and of the difference from the best; '>' is chosen, "
         "dim ones are more than one standard error behind.",
-        style="dim", highlight=False,
-    )  # fmt: skip
-    output.print(folder.choice["why"], highlight=False, markup=False)
+        style="dim",
+    )
+    output.print(folder.choice["why"])
     places = {
         "report": "Out-of-fold test parts",
         "report_by_fold": "Chosen anew for every fold, without its test slides",
@@ -263,7 +251,7 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
         where = places[name]
         output.print()
         for sentence in result.verdicts or [f"{result.models[0].name} itself is chosen: nothing to compare."]:
-            output.print(f"{where}: {sentence}", style="bold", highlight=False, markup=False)
+            output.print(f"{where}: {sentence}", style="bold")
 
 
 def _show_space(space: Space, changes: tuple[str, ...]) -> None:
@@ -275,11 +263,6 @@ def _show_space(space: Space, changes: tuple[str, ...]) -> None:
     for one in space.recipes:
         words = in_words(one.config(shared, changes))
         mark = " (the reference)" if one.name == REFERENCE else ""
-        output.print(f"{one.name}: {words}{mark}", highlight=False, markup=False, soft_wrap=True)
+        say(f"{one.name}: {words}{mark}")
     said = ", ".join(f"{key} {value}" for key, value in space.training.items())
-    output.print(
-        f"{len(space.recipes)} recipes; unless one says otherwise, with {said}.",
-        style="dim",
-        highlight=False,
-        markup=False,
-    )
+    output.print(f"{len(space.recipes)} recipes; unless one says otherwise, with {said}.", style="dim")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import errors, progress_bar
+from pams_mil.cli.console import progress_bar, remark
+from pams_mil.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from pams_mil.view.serve import Server
@@ -48,7 +49,6 @@ def view(
 
     Example: pams view runs/pams-abmil-seed0 --slides slides/
     """
-    from pams_mil.errors import MissingExtraError
     from pams_mil.evaluate.prediction_layouts import Source
 
     try:
@@ -73,23 +73,19 @@ def view(
     server = open_server(session, host=host, port=port, allow_network=allow_network)
     _announce(server, open_browser=browser, network=not is_loopback(host))
     server.run()
-    _say(f"Reviews: {session.journal.table}" if session.journal.table.exists() else "No verdicts were given.")
+    remark(f"Reviews: {session.journal.table}" if session.journal.table.exists() else "No verdicts were given.")
 
 
 def _announce(server: Server, *, open_browser: bool, network: bool) -> None:
     if network:
-        _say(
+        remark(
             "Warning: other machines can reach this viewer. Nothing is encrypted: whoever listens on the network sees "
             "the token and every picture. 'ssh -L' is the safe way."
         )
     for note in server.session.notes:
-        _say(f"Note: {note}")
+        remark(f"Note: {note}")
     count = len(server.session.cases)
-    _say(f"{count:,} cases, {server.session.shelf.found:,} with a slide. Stop with Ctrl-C.")
+    remark(f"{count:,} cases, {server.session.shelf.found:,} with a slide. Stop with Ctrl-C.")
     print(server.address, flush=True)
     if open_browser:
         webbrowser.open(server.address)
-
-
-def _say(text: str) -> None:
-    errors.print(text, highlight=False, markup=False, soft_wrap=True)

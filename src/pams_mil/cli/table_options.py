@@ -1,0 +1,28 @@
+"""Options of the verbs that read a cohort table, and what they say about reading it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+SLIDE_COLUMN = typer.Option(None, "--slide-column", help="Column of the slide id.")
+PATIENT_COLUMN = typer.Option(None, "--patient-column", help="Column of the patient.")
+LABEL_COLUMN = typer.Option(None, "--label-column", help="Column of the label.")
+PATIENTS_ARE_SLIDES = typer.Option(
+    False, "--patients-are-slides", help="The table names no patients: take every slide for one."
+)
+
+
+def reading_options(
+    slide_column: str | None,
+    patient_column: str | None,
+    label_column: str | None,
+    clini: Path | None,
+    patients_are_slides: bool,
+) -> dict[str, Any]:
+    """How to read the table, as `Manifest.read` takes it."""
+    named = {"slide_id": slide_column, "patient_id": patient_column, "label": label_column}
+    columns = {role: name for role, name in named.items() if name is not None}
+    return {"columns": columns, "clini": clini, "patients_are_slides": patients_are_slides}
