@@ -89,6 +89,7 @@ def heatmap(
 
 
 def _draw(loaded: LoadedRun, source: SlideSource, making: _Making, *, trusted: bool, quiet: bool) -> dict[str, Any]:
+    from pams_mil.cli.predict import by_level
     from pams_mil.data.bags.filenames import file_names
     from pams_mil.engine.prediction.predict import predict
     from pams_mil.engine.prediction.tile_evidence import measure
@@ -115,14 +116,7 @@ def _draw(loaded: LoadedRun, source: SlideSource, making: _Making, *, trusted: b
         )  # fmt: skip
     if not quiet:
         _show(found, page)
-    levels = found.hierarchy.level_names
-    return {
-        "page": str(page),
-        "probabilities": {
-            levels[level]: dict(zip(found.hierarchy.names(level), values[0].tolist(), strict=True))
-            for level, values in enumerate(found.probabilities)
-        },
-    }
+    return {"page": str(page), "probabilities": by_level(found, 0)}
 
 
 def _bags(source: SlideSource, making: _Making, folder: Path) -> tuple[Path, Path]:

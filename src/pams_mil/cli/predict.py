@@ -259,7 +259,7 @@ def _warn_of_training_slides(found: SlidePredictions, validated: list[Path]) -> 
 
 
 def _as_json(found: SlidePredictions, written: list[Path]) -> dict[str, Any]:
-    names, levels = found.hierarchy.names(), found.hierarchy.level_names
+    names = found.hierarchy.names()
     called = found.calls().tolist()
     unlike = found.disagreements()
     return {
@@ -271,13 +271,19 @@ def _as_json(found: SlidePredictions, written: list[Path]) -> dict[str, Any]:
                 "slide_id": slide,
                 "prediction": names[called[row]],
                 "disagrees": unlike.get(slide),
-                "probabilities": {
-                    levels[level]: dict(zip(found.hierarchy.names(level), values[row].tolist(), strict=True))
-                    for level, values in enumerate(found.probabilities)
-                },
+                "probabilities": by_level(found, row),
             }
             for row, slide in enumerate(found.names)
         ],
+    }
+
+
+def by_level(found: SlidePredictions, row: int) -> dict[str, dict[str, float]]:
+    """The probabilities of one slide: level -> class -> value."""
+    hierarchy = found.hierarchy
+    return {
+        hierarchy.level_names[level]: dict(zip(hierarchy.names(level), values[row].tolist(), strict=True))
+        for level, values in enumerate(found.probabilities)
     }
 
 

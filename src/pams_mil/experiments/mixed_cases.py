@@ -5,8 +5,6 @@ Recall of the most urgent group counts a slide as found when any class of that g
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from pams_mil import atomic
@@ -20,6 +18,7 @@ from pams_mil.metrics.reduce import divide
 from pams_mil.metrics.table import FACTS
 from pams_mil.report import charts, svg
 from pams_mil.report.bench import Entry, SeedSpread
+from pams_mil.report.text_tables import spread_text
 
 DISCOVER = "run"
 TITLE = "Mixed cases: slides with several findings"
@@ -45,7 +44,10 @@ def run(setting: Setting) -> Section:
             if subset == value:
                 radar[entry.model, entry.method] = [spread.mean for spread in spreads]
     head = ("model", "method", "slides", *(FACTS[key].label for key in METRICS), f"Recall of {groups[urgent]}")
-    text = tuple((model, method, subset, *map(_text, spreads)) for model, method, subset, spreads in rows)
+    text = tuple(
+        (model, method, subset, *(spread_text(spread, "acc", digits=1) for spread in spreads))
+        for model, method, subset, spreads in rows
+    )
     atomic.write_csv(setting.folder(NAME) / "table.csv", head, text)
     pictures = draw(radar, [*(FACTS[key].label for key in METRICS), f"Recall of {groups[urgent]}"], setting)
     return Section(
@@ -69,7 +71,7 @@ def _spreads(entry: Entry, column: str, value: str, inside: bool, urgent: int) -
         part = run.where(rows)
         scores = score(part, resamples=0)[-1].values
         values.append([*(scores[key] for key in METRICS), group_recall(part, urgent)])
-    return [SeedSpread.of(column) for column in zip(*values, strict=True)]
+    return [SeedSpread.of(of_runs) for of_runs in zip(*values, strict=True)]
 
 
 def group_recall(predictions: Predictions, group: int) -> float:
@@ -89,9 +91,3 @@ def draw(radar: dict[tuple[str, str], list[float]], axes: list[str], setting: Se
         drawn = charts.radar(axes, [(method, values[method]) for method in shown], legend=True)
         atomic.write_text(setting.folder(NAME) / f"{name}.svg", svg.standalone(drawn))
     return names
-
-
-def _text(spread: SeedSpread) -> str:
-    if math.isnan(spread.mean):
-        return "–"
-    return f"{100 * spread.mean:.1f}" + ("" if math.isnan(spread.sd) else f" ± {100 * spread.sd:.1f}")

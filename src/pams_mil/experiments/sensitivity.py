@@ -5,7 +5,6 @@ The test split is not looked at here: choosing on it would spend it.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ from pams_mil.experiments.arms import Arm, cluster_arms, loss_weight_arms
 from pams_mil.experiments.study import Section, Setting, Table, run_arms
 from pams_mil.experiments.study_figures import drawing, look
 from pams_mil.metrics.table import FACTS
+from pams_mil.report.bench import SeedSpread
+from pams_mil.tables import read_table
 
 DISCOVER = "run"
 TITLE = "Sensitivity to the hyper-parameters (validation split)"
@@ -55,18 +56,12 @@ def validation_scores(done: GridRun) -> dict[tuple[str, str], list[float]]:
     """(model, arm) -> mean of each metric over runs, at the epoch that each run chose."""
     found: dict[tuple[str, str], list[list[float]]] = {}
     for cell in done.finished:
-        row = chosen_epoch(RunFolder(done.out / cell.key))
-        found.setdefault((cell.model, cell.method), []).append(
-            [float(row[f"val_{metric}"] or "nan") for metric in METRICS]
-        )
-    return {key: [_mean(column) for column in zip(*rows, strict=True)] for key, rows in found.items()}
-
-
-def chosen_epoch(folder: RunFolder) -> dict[str, str]:
-    """The log's row of the epoch whose weights were kept."""
-    best = folder.status()["best_epoch"]
-    with (Path(folder.path) / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        return next(row for row in csv.DictReader(file) if int(row["epoch"]) == best)
+        folder = RunFolder(done.out / cell.key)
+        log = read_table(folder.metrics_file)
+        row = log["epoch"].index(str(folder.status()["best_epoch"]))
+        values = [float(log[f"val_{metric}"][row] or "nan") for metric in METRICS]  # empty: not finite
+        found.setdefault((cell.model, cell.method), []).append(values)
+    return {key: [SeedSpread.of(column).mean for column in zip(*rows, strict=True)] for key, rows in found.items()}
 
 
 def draw(folder: Path, name: str, arms: Sequence[Arm], scores: dict[tuple[str, str], list[float]]) -> None:
@@ -89,8 +84,3 @@ def draw(folder: Path, name: str, arms: Sequence[Arm], scores: dict[tuple[str, s
 
 def _text(value: float, form: str, undefined: str) -> str:
     return undefined if math.isnan(value) else format(value, form)
-
-
-def _mean(values: Sequence[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else math.nan

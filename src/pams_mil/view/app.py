@@ -86,13 +86,14 @@ class Viewer:
     async def slide(self, request: Request) -> Response:
         """One slide."""
         row = self._row(request)
-        return _missing("slide") if row is None else await self._answer(request, lambda: self.session.slide(row))
+        try:
+            return JSONResponse(await self._read(lambda: self.session.slide(row)))
+        except PamsError as error:
+            return PlainTextResponse(str(error), 404)
 
     async def verdict(self, request: Request) -> Response:
         """Take a verdict; what another window did meanwhile is never overwritten."""
         row = self._row(request)
-        if row is None:
-            return _missing("slide")
         content = await _json_object(request)
         try:
             await self._read(lambda: self.session.journal.give(self.session.cases.slide_ids[row], content))
@@ -105,8 +106,6 @@ class Viewer:
     async def region(self, request: Request) -> Response:
         """Mark a region or take a mark away."""
         row = self._row(request)
-        if row is None:
-            return _missing("slide")
         content, slide = await _json_object(request), self.session.cases.slide_ids[row]
         try:
             await self._read(lambda: self.session.journal.mark(slide, content))
@@ -117,8 +116,6 @@ class Viewer:
     async def heat(self, request: Request) -> Response:
         """Values per tile."""
         row = self._row(request)
-        if row is None:
-            return _missing("slide")
         if self.session.hides(row):
             return PlainTextResponse("Hidden until you have given your reading.", 403)
         try:
@@ -131,25 +128,22 @@ class Viewer:
 
     async def tile(self, request: Request) -> Response:
         """A tile of the picture; numbers outside of the slide are refused before anything is read."""
-        row = self._row(request)
-        numbers = [_number(request.path_params[name]) for name in ("level", "column", "row")]
-        if row is None or None in numbers:
+        row = self._row(request, "tile")
+        level, column, line = (_number(request.path_params[name]) for name in ("level", "column", "row"))
+        if level is None or column is None or line is None:
             return _missing("tile")
-        level, column, line = (int(number or 0) for number in numbers)
         return await self._picture(request, lambda: tile_picture(self.session, row, level, column, line))
 
     async def thumbnail(self, request: Request) -> Response:
         """The whole slide, small, with the heatmap unless it is hidden."""
         row = self._row(request)
-        if row is None:
-            return _missing("slide")
         with_heat = request.query_params.get("heat") == "1" and not self.session.hides(row)
         return await self._picture(request, lambda: thumbnail_picture(self.session, row, with_heat=with_heat))
 
     async def patch(self, request: Request) -> Response:
         """The picture of one tile of the features, by its number."""
-        row, index = self._row(request), _number(request.path_params["index"])
-        if row is None or index is None or self.session.hides(row):
+        row, index = self._row(request, "tile"), _number(request.path_params["index"])
+        if index is None or self.session.hides(row):
             return _missing("tile")
         return await self._picture(request, lambda: patch_picture(self.session, row, index))
 
@@ -165,8 +159,6 @@ class Viewer:
     async def geojson(self, request: Request) -> Response:
         """Marked regions and tile values of a slide, for QuPath."""
         row = self._row(request)
-        if row is None:
-            return _missing("slide")
         pieces = await self._read(lambda: slide_geojson(self.session, row))
         name = f"{self.session.cases.keys[row]}.geojson"
         return StreamingResponse(pieces, media_type="application/geo+json", headers=_download(name))
@@ -177,18 +169,16 @@ class Viewer:
         self._heat_pool.shutdown(wait=False, cancel_futures=True)
         self.session.shelf.close()
 
-    def _row(self, request: Request) -> int | None:
-        return self.session.row(request.path_params["key"])
+    def _row(self, request: Request, what: str = "slide") -> int:
+        """The row of the key in the address; any other key ends the request, before anything is looked at."""
+        row = self.session.row(request.path_params["key"])
+        if row is None:
+            raise _RefusedError(_missing(what))
+        return row
 
     async def _read(self, work: Callable[[], Found]) -> Found:
         async with self._seats:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-    async def _answer(self, request: Request, work: Callable[[], dict[str, Any]]) -> Response:
-        try:
-            return JSONResponse(await self._read(work))
-        except PamsError as error:
-            return PlainTextResponse(str(error), 404)
 
     async def _picture(self, request: Request, work: Callable[[], bytes | None]) -> Response:
         async with self._seats:
@@ -204,16 +194,21 @@ class Viewer:
 def build_app(session: Session, *, token: str, hosts: frozenset[str], port: int) -> Guard:
     """The application behind its guard."""
     viewer = Viewer(session)
-    app = Starlette(routes=viewer.routes(), exception_handlers={Exception: _failed, _BadRequestError: _bad_request})
+    app = Starlette(routes=viewer.routes(), exception_handlers={Exception: _failed, _RefusedError: _refused})
     return Guard(app, token=token, hosts=hosts, port=port, close=viewer.close)
 
 
-class _BadRequestError(Exception):
-    pass
+class _RefusedError(Exception):
+    """Ends a request with this answer."""
+
+    def __init__(self, answer: Response) -> None:
+        super().__init__()
+        self.answer = answer
 
 
-async def _bad_request(request: Request, error: Exception) -> Response:
-    return JSONResponse({"problem": "Expected one JSON object."}, 400)
+async def _refused(request: Request, error: Any) -> Response:
+    answer: Response = error.answer
+    return answer
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -223,10 +218,10 @@ async def _failed(request: Request, error: Exception) -> Response:
 async def _json_object(request: Request) -> dict[str, Any]:
     try:
         content = await request.json()
-    except (ValueError, RecursionError) as error:
-        raise _BadRequestError from error
+    except (ValueError, RecursionError):
+        content = None
     if not isinstance(content, dict):
-        raise _BadRequestError
+        raise _RefusedError(JSONResponse({"problem": "Expected one JSON object."}, 400))
     return content
 
 

@@ -80,7 +80,7 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         records={slide: record for slide, record in records.items() if record.path},
         reads_cases=any(_merges_cases(run) for run in runs),
     )
-    journal = Journal(_review_folder(asked, shelf), cases, reviewer_name(asked.reviewer), blind=asked.blind)
+    journal = Journal(_review_folder(asked), cases, reviewer_name(asked.reviewer), blind=asked.blind)
     notes = [
         *([feature_note] if feature_note else []),
         *_certificate_notes(certificate, runs, asked),
@@ -148,8 +148,7 @@ def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, tell: Pr
 
     folder = RunFolder(run.path)
     if asked.manifest is None and folder.predictions_file.is_file() and asked.split == "test":
-        stored = read_predictions(folder.predictions_file, hierarchy, Source(labels_needed=False), name=run.path.name)
-        return stored
+        return read_predictions(folder.predictions_file, hierarchy, Source(labels_needed=False), name=run.path.name)
     options: dict[str, Any] = {
         "trusted": asked.trust_code,
         "progress": lambda done: tell(f"Predicting {run.path.name}", done),
@@ -199,7 +198,7 @@ def _attention(path: Path) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _review_folder(asked: Asked, shelf: Shelf) -> Path:
+def _review_folder(asked: Asked) -> Path:
     first = asked.paths[0]
     base = asked.reviews or (first / "reviews" if first.is_dir() else first.with_name(f"{first.stem}-reviews"))
     name = reviewer_name(asked.reviewer)
@@ -218,9 +217,7 @@ def _certificate_notes(certificate: Certificate | None, runs: Sequence[LoadedRun
         return []
     notes = [*certificate.reservations, *certificate.notes]
     if len(runs) == len(asked.paths):
-        from pams_mil.engine.run.checkpoint import weights_digest  # noqa: PLC0415
-
-        certificate.refuse_other_weights(tuple(weights_digest(run.learner.state_dict()) for run in runs))
+        certificate.refuse_other_weights(tuple(run.weights for run in runs))
     else:
         notes.append("Whether these predictions come from the certified weights cannot be told from a table.")
     return notes

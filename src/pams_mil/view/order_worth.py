@@ -50,10 +50,9 @@ def _truth(cases: Cases, journal: Journal) -> tuple[str, Ints]:
     if (cases.target >= 0).any():
         return "labels", cases.target
     read = np.full(len(cases), -1, np.int64)
-    rows = {slide: row for row, slide in enumerate(cases.slide_ids)}
     for slide, verdict in journal.states():
         if verdict.label:
-            read[rows[slide]] = cases.hierarchy.index(verdict.label)
+            read[cases.row_of[slide]] = cases.hierarchy.index(verdict.label)
     return ("verdicts" if (read >= 0).any() else "probabilities"), read
 
 

@@ -6,7 +6,6 @@ import ipaddress
 import secrets
 import socket
 from dataclasses import dataclass
-from typing import Any
 
 import uvicorn
 
@@ -51,14 +50,15 @@ class Server:
 
     def uvicorn(self) -> uvicorn.Server:
         """The HTTP server: no access log, for addresses name patients' slides; no name of the software."""
-        options: dict[str, Any] = {"access_log": False, "log_level": "error", "server_header": False}
         config = uvicorn.Config(
             self.app,
             lifespan="off",
             limit_concurrency=256,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=3,
-            **options,
+            access_log=False,
+            log_level="error",
+            server_header=False,
         )
         return uvicorn.Server(config)
 

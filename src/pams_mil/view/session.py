@@ -158,11 +158,7 @@ class Session:
         return {"width": pyramid.width, "height": pyramid.height, "top": pyramid.top}
 
     def _key(self, slide_id: str) -> str:
-        return self.cases.keys[self._row_of[slide_id]]
-
-    @cached_property
-    def _row_of(self) -> dict[str, int]:
-        return {slide: row for row, slide in enumerate(self.cases.slide_ids)}
+        return self.cases.keys[self.cases.row_of[slide_id]]
 
     def _verdict(self, slide_id: str, verdict: Verdict | None) -> dict[str, Any]:
         shown = {} if verdict is None else verdict.to_json()

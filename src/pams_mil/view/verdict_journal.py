@@ -76,7 +76,6 @@ class Journal:
         except OSError as error:
             raise OutputError(f"Reviews cannot be stored in {folder}: {error.strerror}.") from error
         self._lock = FileLock(str(folder / "journal.lock"))
-        self._rows = {slide: row for row, slide in enumerate(cases.slide_ids)}
         self.refresh()
 
     @property
@@ -157,12 +156,12 @@ class Journal:
         """Header and rows of reviews.csv."""
         names = self.cases.hierarchy.names()
         found = list(self.states())
-        target = [self.cases.target[self._rows[slide]] for slide, _ in found]
+        target = [self.cases.target[self.cases.row_of[slide]] for slide, _ in found]
         known = bool(found) and all(label >= 0 for label in target)
         header = [*HEADER[:2], *(["target"] if known else []), *HEADER[2:]]
         rows = []
         for (slide, verdict), label in zip(found, target, strict=True):
-            row = self._rows[slide]
+            row = self.cases.row_of[slide]
             rows.append([
                 slide, self.cases.patient_ids[row], *([names[label]] if known else []), names[self.cases.call[row]],
                 self.cases.cannot_exclude[row], verdict.label, verdict.verdict, f"{verdict.seconds:.1f}",
@@ -185,7 +184,7 @@ class Journal:
     def _apply(self, event: dict[str, Any]) -> None:
         self._number = max(self._number + 1, int(event["number"]))
         slide = event["slide_id"]
-        if event["run"] != self.cases.digest or slide not in self._rows:
+        if event["run"] != self.cases.digest or slide not in self.cases.row_of:
             self.of_other_predictions += 1  # kept in the journal, but it speaks of other calls
             return
         if event["action"] in ("region", "unmark"):
@@ -217,7 +216,7 @@ class Journal:
             raise ReviewError("The time spent must be a number of seconds.")
         verdict = action
         if action == "read":
-            call = self.cases.hierarchy.names()[self.cases.call[self._rows[slide_id]]]
+            call = self.cases.hierarchy.names()[self.cases.call[self.cases.row_of[slide_id]]]
             verdict = "agree" if self._label(label) == call else "override"
         return {
             **self._facts(slide_id), "action": action, "verdict": verdict, "class": label if action == "read" else "",

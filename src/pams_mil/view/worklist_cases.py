@@ -96,6 +96,11 @@ class Cases:
         return {key: row for row, key in enumerate(self.keys)}
 
     @cached_property
+    def row_of(self) -> dict[str, int]:
+        """The row of every slide."""
+        return {slide: row for row, slide in enumerate(self.slide_ids)}
+
+    @cached_property
     def digest(self) -> str:
         """32 hex digits of the classes, slides, calls and probabilities that a verdict was given on."""
         shown = [] if self.probabilities is None else [np.round(self.probabilities, 9).tolist()]
@@ -116,11 +121,6 @@ class Cases:
         certified = np.zeros(len(self), np.int64) if self.certified is None else self.certified.high
         by_urgency: Ints = np.lexsort((-self.severity, -certified))
         return by_urgency
-
-    @property
-    def labeled(self) -> bool:
-        """Whether the true class of every slide is known."""
-        return bool((self.target >= 0).all())
 
 
 def _call(first: Predictions, mean: Array | None, calls: Ints) -> Ints:
