@@ -100,14 +100,18 @@ def _colored(overview: Overview, tiles: Heatmap, kind: str, values: Any, opacity
 def _legend(name: str, kind: str, values: Any, found: SlidePredictions) -> Legend:
     from pams_mil.wsi.heat_figure import Legend
 
+    what, _, where = name.partition(" ")
     if kind == "rank":
-        return Legend(name.capitalize(), _COLORS[kind], "most", "least", "by rank")
-    _, level, label = name.split(" ", 2)
+        return Legend(f"{what.capitalize()} {where}", _COLORS[kind], "most", "least", "by rank")
+    # Names of levels and classes may hold spaces, so the pair is looked up instead of cut out.
+    tree = found.hierarchy
+    pairs = ((level, label) for number, level in enumerate(tree.level_names) for label in tree.names(number))
+    level, label = next(pair for pair in pairs if where == " ".join(pair))
     if kind == "probability":
-        shown = f"At least {found.hierarchy.display(label)} ({level}), tile by tile"
+        shown = f"At least {tree.display(label)} ({level}), tile by tile"
         return Legend(shown, _COLORS[kind], "probability 1", "0", "½")
     reach = float(abs(values).max())
-    shown = f"Evidence for {found.hierarchy.display(label)} ({level})"
+    shown = f"Evidence for {tree.display(label)} ({level})"
     return Legend(shown, _COLORS[kind], f"for: +{reach:.2g}", f"against: −{reach:.2g}", "0")
 
 
