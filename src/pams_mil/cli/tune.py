@@ -63,7 +63,9 @@ def tune(
     """
     from pams_mil.cli.bench import make_engine
     from pams_mil.engine.tuning.recipes import REFERENCE, load_space
+    from pams_mil.engine.tuning.tune import TuningTask
     from pams_mil.evaluate.audit import audit
+    from pams_mil.hierarchy import ClassHierarchy
 
     chosen_space = load_space(space)
     if show_space:
@@ -72,10 +74,17 @@ def tune(
     if manifest is None or classes is None:
         raise ConfigError("Expected a table of labels and --classes: pams tune LABELS.csv --classes bracs ...")
     reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
-    task, held_out = _task(
-        manifest, classes, features or manifest.parent, chosen_space, tuple(changes or ()), range(seed, seed + seeds),
-        folds, val_share, reading, hold_out=not all_slides,
-    )  # fmt: skip
+    shared = {
+        "data": {"manifest": manifest, "features": features or manifest.parent}, "classes": classes,
+        "training": dict(chosen_space.training), "seed": seed,
+    }  # fmt: skip
+    hierarchy = ClassHierarchy.load(classes)
+    cohort, split, held_out = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading, hold_out=not all_slides)
+    if held_out:
+        remark(f"{held_out:,} slides of the split test are held out: they are in no fold, and scored after the choice.")
+    all_seeds = tuple(range(seed, seed + seeds))
+    task = TuningTask(chosen_space, shared, tuple(changes or ()), cohort, split, hierarchy, all_seeds)
+    task.simplicity  # noqa: B018  builds every recipe, so that a wrong setting is refused before any run
     runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
     tuning = _run(task, out, runner, budget)
     name = str(tuning.folder.choice["recipe"])
@@ -97,35 +106,6 @@ def tune(
     reference = "" if name == REFERENCE else f" The reference: {tuning.folder.recipe(REFERENCE).path}."
     remark(f"Report: {tuning.folder.report_file}. The chosen recipe: {folder}.{reference}")
     remark(f"Predict other slides with all its runs: pams predict {folder} SLIDES.csv --features FEATURES")
-
-
-def _task(
-    manifest: Path,
-    classes: str,
-    features: Path,
-    space: Space,
-    changes: tuple[str, ...],
-    seeds: range,
-    folds: int | None,
-    val_share: float | None,
-    reading: dict[str, Any],
-    *,
-    hold_out: bool,
-) -> tuple[TuningTask, int]:
-    from pams_mil.engine.tuning.tune import TuningTask
-    from pams_mil.hierarchy import ClassHierarchy
-
-    hierarchy = ClassHierarchy.load(classes)
-    shared = {
-        "data": {"manifest": manifest, "features": features}, "classes": classes, "training": dict(space.training),
-        "seed": seeds[0],
-    }  # fmt: skip
-    cohort, split, held_out = fold_cohort(manifest, hierarchy, folds, val_share, seeds[0], reading, hold_out=hold_out)
-    if held_out:
-        remark(f"{held_out:,} slides of the split test are held out: they are in no fold, and scored after the choice.")
-    task = TuningTask(space, shared, changes, cohort, split, hierarchy, tuple(seeds))
-    task.simplicity  # noqa: B018  builds every recipe, so that a wrong setting is refused before any run
-    return task, held_out
 
 
 def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:

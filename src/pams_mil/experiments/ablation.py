@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from pams_mil.evaluate.compare import Difference
 from pams_mil.experiments.arms import ablation_arms
-from pams_mil.experiments.bench_section import bench_tables, printed_table, verdict_lines
+from pams_mil.experiments.bench_section import bench_section
 from pams_mil.experiments.study import Section, Setting, Table, compare_arms
 from pams_mil.experiments.study_figures import COLORS, drawing
 from pams_mil.metrics.table import FACTS
 from pams_mil.report.bench import TABLE, Bench
-from pams_mil.report.bench_page import write_tables
 
 DISCOVER = "run"
 TITLE = "Ablation: what each part contributes"
@@ -23,22 +23,13 @@ def run(setting: Setting) -> Section:
     """Train the ablations and report differences from the full model of the same runs."""
     arms = ablation_arms()
     bench = compare_arms(setting, arms, reference="PAMS")
-    files = write_tables(bench, setting.folder(NAME))
     draw(bench, setting)
-    return Section(
-        NAME,
-        TITLE,
-        lines=verdict_lines(bench),
-        tables=(differences(bench), *bench_tables(bench), *printed_table("ablation", "bracs", arms)),
-        figures=(
-            (
-                "differences",
-                "Change of each metric, in points, when a part is removed. The part helps where a bar is "
-                "below 0, for missed urgency above 0.",
-            ),
-        ),
-        files=files,
+    meaning = (
+        "Change of each metric, in points, when a part is removed. The part helps where a bar is below 0, for missed "
+        "urgency above 0."
     )
+    section = bench_section(setting, NAME, TITLE, bench, arms, (("differences", meaning),))
+    return replace(section, tables=(differences(bench), *section.tables))
 
 
 def differences(bench: Bench) -> Table:

@@ -6,12 +6,22 @@ from collections.abc import Sequence
 
 from pams_mil.experiments.arms import Arm
 from pams_mil.experiments.printed import printed
-from pams_mil.experiments.study import Table
+from pams_mil.experiments.study import Section, Setting, Table
 from pams_mil.metrics.table import FACTS
 from pams_mil.report import text_tables as tables
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
+from pams_mil.report.bench_page import write_tables
 
 COLUMNS = (*TABLE, *EXTRA)
+
+
+def bench_section(
+    setting: Setting, name: str, title: str, bench: Bench, arms: Sequence[Arm], figures: tuple[tuple[str, str], ...]
+) -> Section:
+    """The section of a benchmark, with the paper's numbers for BRACS; its tables are also written as files."""
+    tables = (*bench_tables(bench), *printed_table(name.replace("-", "_"), "bracs", arms))
+    files = write_tables(bench, setting.folder(name))
+    return Section(name, title, lines=verdict_lines(bench), tables=tables, figures=figures, files=files)
 
 
 def bench_tables(bench: Bench) -> tuple[Table, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pams_mil.experiments.arms import main_arms
-from pams_mil.experiments.bench_section import bench_tables, printed_table, verdict_lines
+from pams_mil.experiments.bench_section import bench_section
 from pams_mil.experiments.study import Section, Setting, compare_arms
-from pams_mil.report.bench_page import write_pareto, write_tables
+from pams_mil.report.bench_page import write_pareto
 
 DISCOVER = "run"
 TITLE = "Main table: every method the paper compares"
@@ -16,16 +16,8 @@ def run(setting: Setting) -> Section:
     """Train all methods and write the table, the tests against PAMS and the picture of accuracy against mildness."""
     arms = main_arms(setting.hierarchy)
     bench = compare_arms(setting, arms, reference="PAMS")
-    files = write_tables(bench, setting.folder(NAME))
     pictures = write_pareto(bench, setting.folder(NAME))
-    return Section(
-        NAME,
-        TITLE,
-        lines=verdict_lines(bench),
-        tables=(*bench_tables(bench), *printed_table("main_table", "bracs", arms)),
-        figures=tuple(
-            (name, f"{model}: accuracy against AsMC, up and to the right is better.")
-            for name, model in pictures.items()
-        ),
-        files=files,
-    )
+    figures = [
+        (name, f"{model}: accuracy against AsMC, up and to the right is better.") for name, model in pictures.items()
+    ]
+    return bench_section(setting, NAME, TITLE, bench, arms, tuple(figures))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from math import isnan
+from typing import Any
 
 from pams_mil.experiments.arms import remix_arms
-from pams_mil.experiments.bench_section import bench_tables, printed_table, verdict_lines
+from pams_mil.experiments.bench_section import bench_section
 from pams_mil.experiments.study import Section, Setting, compare_arms
 from pams_mil.experiments.study_figures import COLORS, drawing
 from pams_mil.metrics.table import FACTS
 from pams_mil.report.bench import Bench
-from pams_mil.report.bench_page import write_tables
 
 DISCOVER = "run"
 TITLE = "Remix: what mixing bags does under cross-entropy"
@@ -21,30 +21,16 @@ def run(setting: Setting) -> Section:
     """Train cross-entropy with every remix."""
     arms = remix_arms()
     bench = compare_arms(setting, arms, reference="SFR")
-    files = write_tables(bench, setting.folder(NAME))
     draw(bench, setting)
-    return Section(
-        NAME,
-        TITLE,
-        lines=verdict_lines(bench),
-        tables=(*bench_tables(bench), *printed_table("remix_table", "bracs", arms)),
-        figures=(("remix", "Accuracy, mildness of mistakes and missed urgency by remix; bars are sd over runs."),),
-        files=files,
-    )
+    figure = ("remix", "Accuracy, mildness of mistakes and missed urgency by remix; bars are sd over runs.")
+    return bench_section(setting, NAME, TITLE, bench, arms, (figure,))
 
 
 def draw(bench: Bench, setting: Setting) -> None:
     """Bars per strategy for accuracy, AsMC and missed urgency, one row of panels per model."""
     keys, finest, models = ("acc", "asmc", "under_call_rate"), bench.hierarchy.num_levels - 1, bench.models
-    with drawing(
-        setting.folder(NAME),
-        "remix",
-        width=7,
-        height=2.4 * len(models),
-        nrows=len(models),
-        ncols=len(keys),
-        squeeze=False,
-    ) as (_, axes):
+    layout: dict[str, Any] = {"nrows": len(models), "ncols": len(keys), "squeeze": False}
+    with drawing(setting.folder(NAME), "remix", width=7, height=2.4 * len(models), **layout) as (_, axes):
         for line, model in zip(axes, models, strict=True):
             rows = bench.of_model(model)
             for ax, key in zip(line, keys, strict=True):
