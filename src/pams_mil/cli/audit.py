@@ -116,6 +116,7 @@ def write(result: Audit, out: Path) -> None:
     from pams_mil import atomic
     from pams_mil.report.page import audit_page
 
+    # Rendered before anything is written, and written last: a page that is there finds what it links to.
     page = audit_page(result, pages=slide_pages(result, out))
     rows = [
         [model.name, e.slide_id, e.patient_id, e.true, e.predicted, e.gravity, e.probability_of_true]
@@ -137,6 +138,7 @@ def slide_pages(result: Audit, out: Path) -> dict[str, str]:
     if not (out / "slides").is_dir():
         return {}
     severe = dict.fromkeys(error.slide_id for model in result.models for error in model.severe)
+    # One by one, as `pams heatmap` names its folders: names made together could differ.
     folders = {slide: file_names([slide])[slide] for slide in severe}
     return {
         slide: quote(f"slides/{folder}/slide.html")

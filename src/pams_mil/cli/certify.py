@@ -98,6 +98,7 @@ def write(made: Certificate, model: Predictions, folder: Path) -> None:
     from pams_mil import atomic
     from pams_mil.report.certificate_page import certificate_page
 
+    # The JSON last: it is what others look for, and then nothing of it is missing.
     atomic.write_text(folder / "certificate.html", certificate_page(made, model))
     made.write(folder / "certificate.json")
 
@@ -214,11 +215,13 @@ def _from_table(
 def _pairs(given: list[str] | None, option: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for text in given or ():
+        # From the right: the name of a class may hold "=".
         name, sign, share = text.rpartition("=")
         try:
             value = float(share)
         except ValueError:
             value = float("nan")
+        # value != value: NaN, typed or from a share that is no number.
         if not (sign and name) or value != value or name in found:
             raise ConfigError(
                 f"{option} must be CLASS=SHARE, each class once, e.g. {option} Malignant=0.02; found {text!r}."

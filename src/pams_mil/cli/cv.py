@@ -137,6 +137,7 @@ def _read(
     seeds = len(done.grid.cells) // folds
     name = f"{config.method.name} {config.model.name}, {folds} folds{f' x {seeds} seeds' if seeds > 1 else ''}"
     pooled = read_predictions(done.folder.predictions_file, hierarchy, Source(tags=("fold",)), name=name)
+    # Where folds of the table overlap, a slide is tested by several, and its cell says "0 2".
     tested = [cell.split() for cell in pooled.tags["fold"]]
     parts = [pooled.where(np.array([str(fold) in cell for cell in tested])) for fold in range(folds)]
     return parts, pooled

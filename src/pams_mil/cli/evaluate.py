@@ -69,6 +69,7 @@ def evaluate(
                 continue
             found = predict_run(
                 run, split=split, manifest=manifest, features=features, trusted=trust_code, calibrated=calibrated,
+                # name=name: the function must not see the name of a later run.
                 progress=lambda fraction, name=name: progress(f"Predicting {name}", fraction),
             )  # fmt: skip
             if classes is not None:
@@ -107,6 +108,7 @@ def predict_run(
     if manifest is not None:
         return predict([run], manifest, split=split, features=features, **options)
     folder = open_run(run)
+    # Before predicting: where it cannot be told which slides trained the run, that is said at once.
     seen = trained_slides(folder) if split in ("test", "calib") else None
     found = predict_own([run], folder.config().data, split=split, features=features, **options)
     if seen is not None:
@@ -151,6 +153,7 @@ def _with_fixed_dials(
         raise ConfigError("--match-on compares runs with the first one; name at least two.")
     parts = []
     for run in runs:
+        # Each fold predicts the slides that validated it; one dial is then set on all of them together.
         folds = CrossValidationFolder(run).runs() if (run / "cv.json").is_file() else [run]
         parts.append([predict_run(fold, split=on, **options).labeled(str(fold)) for fold in folds])
     return [

@@ -129,6 +129,7 @@ class ExtractBar:
         """End a slide."""
         self._slides += 1
         self._slide_done = 0
+        # Whole slides again: a slide that failed halfway must not leave its share behind.
         self._bar.update(self._task, completed=self._slides)
         if problem:
             self._bar.console.print(problem, highlight=False, markup=False, soft_wrap=True)

@@ -66,6 +66,7 @@ class _Terminal:
         if key in self._runs:
             self._bar.update(self._runs[key], completed=share)
         else:
+            # The bar reads markup, and the name of a run may hold brackets.
             self._runs[key] = self._bar.add_task(escape(key), total=1.0, completed=share)  # type: ignore[arg-type]
 
 
@@ -82,6 +83,7 @@ class _Lines:
             self._print(text)
         now = time.monotonic()
         late = now - self._said_at >= SECONDS_BETWEEN_LINES and share > 0
+        # 0.3 / 0.1 is a little less than 3.
         step = int(share / STEP + 1e-9)
         self._step = min(self._step, step)  # a further grid begins at 0
         if step > self._step or late:

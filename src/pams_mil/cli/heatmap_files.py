@@ -124,6 +124,7 @@ def _strips(slide: Slide, tiles: Heatmap, measured: Measured, found: SlidePredic
     names, ranks = hierarchy.names(), hierarchy.ranks().tolist()
     index = int(found.calls()[0])
     finest, called = hierarchy.level_names[-1], names[index]
+    # Layers of urgency are named after the first class of a rank; tied classes share one.
     as_urgent = names[ranks.index(ranks[index])]
     wanted = [
         (f"attention {finest}", "The tiles with most attention, and their share of it", "{:.2%}"),

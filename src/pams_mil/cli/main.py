@@ -73,6 +73,7 @@ class Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb that is asked for; a misspelt one is answered with its likeness among all of them."""
         if args and args[0] not in _PLACES:
+            # Typer compares a wrong name with the verbs it has loaded, so here all of them are.
             for name in _PLACES:
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
@@ -88,6 +89,7 @@ class Verbs(TyperGroup):
             _complain(str(error))
             raise typer.Exit(error.exit_code) from error
         except OSError as error:
+            # Without a file name there is nothing to tell the user; a traceback then says more.
             if error.errno not in _OF_THE_MACHINE or error.filename is None:
                 raise
             _complain(f"{error.filename}: {explain(error)}")
@@ -122,6 +124,7 @@ def _load(name: str) -> Any:
     """Import a verb: `pams train --help` needs no other's options."""
     panel, module, attribute = _PLACES[name]
     verb = getattr(import_module(f"pams_mil.cli.{module}"), attribute)
+    # Typer turns functions into commands only as parts of an application, so each gets one of its own.
     one = typer.Typer(rich_markup_mode="rich")
     if isinstance(verb, typer.Typer):
         one.add_typer(verb, name=name, rich_help_panel=panel)
@@ -134,6 +137,7 @@ def main() -> None:
     """Run `pams`; Ctrl-C, SIGTERM and SIGHUP tidy up and end with the usual exit codes, 130, 143 and 129."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
+        # Only where nobody decided otherwise: under nohup SIGHUP is ignored, and must stay so.
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     app()

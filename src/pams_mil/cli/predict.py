@@ -93,6 +93,7 @@ def predict(
     if not runs:
         raise ConfigError("Expected at least one run folder before the slides: pams predict RUN SLIDE...")
     folder = out or default_folder(runs)
+    # From here on a cross-validation is the list of its folds; `folder` was taken from what the user named.
     validated, runs = [run for run in runs if (run / "cv.json").is_file()], with_folds(runs)
     if classes is not None:
         refuse_other_classes(
@@ -110,6 +111,7 @@ def predict(
     writers = [attention_writer(folder)] if attention else []
     if tiles or into_stores:
         learners = [load_run(run, trusted=trust_code).learner for run in runs]
+        # The same bag feeds all writers, so a slide is read and predicted once.
         writers.append(tile_writer(learners, folder if tiles else None, features if into_stores else None, unwritten))
     attend = _one_after_the_other(writers) if writers else None
     with progress_bar() as progress:

@@ -126,6 +126,7 @@ def _evidence(bags: BagDataset, hierarchy: ClassHierarchy, slide: int, seed: int
         def read(number: int) -> Tensor:
             nonlocal done
             done += 1
+            # Every bag is read twice, once to learn and once to score; hence 2 n.
             advance("learning evidence from slide labels", min(1.0, done / (2 * len(used))))
             return bags[used[number]].features
 

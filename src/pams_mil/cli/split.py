@@ -93,6 +93,7 @@ def _show(written: WrittenSplit) -> None:
 def _width(written: WrittenSplit, folds: list[int]) -> int:
     from rich.console import Console
 
+    # Measured where nothing has to wrap, else every table would fit.
     return Console(width=10_000).measure(_table(written, folds)).maximum
 
 

@@ -91,6 +91,7 @@ def tune(
     by_fold = list(tuning.folder.choice["by_fold"])
     with progress_bar() as progress:
         audits = {"report": audit(_out_of_fold(tuning, name), resamples=resamples, progress=progress)}
+        # Where every fold would have chosen the same recipe, this is the comparison above.
         if set(by_fold) - {name}:
             audits["report_by_fold"] = audit(_by_fold(tuning, by_fold), resamples=resamples, progress=progress)
         if held_out:
@@ -163,6 +164,7 @@ def _held_out(
     models = []
     for one in dict.fromkeys((REFERENCE, name)):
         folder = tuning.folder.recipe(one).path
+        # Trusted: these runs were trained by this very command, from settings that the user typed.
         found = predict(
             [folder], manifest, split="test", features=task.shared["data"]["features"], trusted=True, **reading
         )

@@ -78,6 +78,7 @@ def loss_weight_arms(alphas: Sequence[float] = (1.2, 1.6, 2.0)) -> list[Arm]:
 
 def cluster_arms(sizes: Sequence[int] = (5, 8, 11), iterations: Sequence[int] = (2, 4, 6, 8)) -> list[Arm]:
     """L x k at T = 6 (k a third, half and three quarters of L), then T at (L, k) = (11, 6)."""
+    # 0.55 rather than a half: it gives the k = 6 of L = 11 that PAMS has by default.
     grid = [(L, max(1, round(share * L)), 6) for L in sizes for share in (0.33, 0.55, 0.75)]
     grid += [(11, 6, T) for T in iterations]
     return [

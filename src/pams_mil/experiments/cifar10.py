@@ -78,6 +78,7 @@ def expected_classes(entries: Sequence[Entry]) -> dict[str, list[float]]:
             for p in entry.runs.values()
             if p.probabilities is not None
         ]
+        # A loss without mistakes in a class has no mean there; the other seeds still count.
         known = ~np.isnan(per_seed)
         sums = np.where(known, per_seed, 0.0).sum(0)
         found[entry.method] = [float(s / n) if n else float("nan") for s, n in zip(sums, known.sum(0), strict=True)]
@@ -121,6 +122,7 @@ def _predictions(
         label, network, LOSSES[label](hierarchy), train, test, hierarchy, budget=budget, seed=seed
     )
     write_predictions(folder / "predictions.csv", found)
+    # After the predictions: what the marker says is there is there.
     atomic.write_json(marker, settings)
     return found
 

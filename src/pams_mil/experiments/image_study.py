@@ -61,6 +61,7 @@ def train_and_predict(
     seed: int,
 ) -> Predictions:
     """Predictions on the test images after training with one loss; deterministic for a seed."""
+    # The same first weights for every loss, whatever was drawn before; the caller's generator is left alone.
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = network()
@@ -94,6 +95,7 @@ def augment(images: Tensor, draw: torch.Generator) -> Tensor:
     top, left = (torch.randint(0, 2 * margin + 1, (n, 1), generator=draw) for _ in range(2))
     rows = (top + torch.arange(height))[:, None, :, None]
     columns = (left + torch.arange(width))[:, None, None, :]
+    # One gather for all crops: [n, 1, 1, 1], [1, 3, 1, 1], rows [n, 1, h, 1] and columns [n, 1, 1, w] broadcast.
     return padded[torch.arange(n)[:, None, None, None], torch.arange(3)[None, :, None, None], rows, columns]
 
 

@@ -65,6 +65,7 @@ def mirrored_models() -> list[Predictions]:
     """Five classes; B makes A's mistakes in the opposite direction, with the classes counted from the other end."""
     hierarchy = ClassHierarchy.flat(["i", "ii", "iii", "iv", "v"], name="scenario")
     a = np.asarray(TOO_LOW, dtype=np.int64)
+    # Turning both axes around keeps every distance and swaps misses with false alarms.
     return [_as_predictions(name, hierarchy, matrix) for name, matrix in (("A", a), ("B", a[::-1, ::-1]))]
 
 

@@ -66,6 +66,7 @@ def seconds(arm: Arm, instances: int, repeats: int) -> float:
         for _ in range(2)
     ]
     taken = []
+    # Another generator every time, the same for all strategies.
     for repeat in range(repeats + 1):
         start = time.perf_counter()
         remix(bags[0], bags[1], generator(0, repeat))

@@ -81,5 +81,6 @@ def pareto(points: Sequence[Point], x_name: str, y_name: str) -> Markup:
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values, default=0.0), max(values, default=1.0)
+    # One method, or all alike: no range to take a share of.
     room = 0.12 * (high - low) or 0.05
     return low - room, high + room

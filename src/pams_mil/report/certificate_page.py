@@ -57,14 +57,17 @@ def operating_points(dial: Dial, unit: Unit) -> list[Point]:
     counted = dial.as_unit(unit)
     misses = miss_losses(dial.reach, dial.rank, dial.patient, unit=unit)
     weight = counted.weight(unit)
+    # exceed: the κ from which on a unit is called above its true rank; never (∞) where it has the highest.
     beyond = np.concatenate([counted.reach, np.full((len(counted.reach), 1), np.inf)], axis=1)
     exceed = beyond[np.arange(len(beyond)), counted.rank + 1]
     order = np.argsort(exceed, kind="stable")
+    # alarms[k]: the share of weight among the first k units in this order, so alarms[0] is 0.
     alarms = np.append(0.0, np.cumsum(weight[order])) / weight.sum()
     kappas = np.unique(np.concatenate([[0.0, 1.0], misses.kappa, exceed]))
     kappas = kappas[np.isfinite(kappas)]
     if len(kappas) > MOST_POINTS:
         kappas = kappas[np.linspace(0, len(kappas) - 1, MOST_POINTS).astype(int)]
+    # side="right": at κ itself the call has changed already.
     high = alarms[np.searchsorted(exceed[order], kappas, side="right")]
     low = misses.total(kappas) / misses.mass
     return list(zip(kappas.tolist(), high.tolist(), low.tolist(), strict=True))

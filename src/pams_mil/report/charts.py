@@ -62,6 +62,7 @@ def expected_class(
         parts.append(svg.text(left - 14, y + 4, svg.short(label, 27), "end"))
         parts.append(svg.bar(true - 1.5, y - 9, 3, 18, "truth"))
         if math.isfinite(value):
+            # Class numbers count from 1, and a mean between tied classes is neither side.
             nearest = ranks[min(count - 1, max(0, round(value) - 1))]
             tied = nearest == ranks[position]
             side = "tied" if tied else "severe" if value < position + 1 else "over"
@@ -82,6 +83,7 @@ def radar(axes: Sequence[str], series: Sequence[Series], *, legend: bool = False
     height = 2 * cy + 6
 
     def point(axis: int, value: float) -> svg.Place:
+        # The first axis points up; y grows downward, so the others follow clockwise.
         angle = 2 * math.pi * axis / len(axes) - math.pi / 2
         return cx + radius * value * math.cos(angle), cy + radius * value * math.sin(angle)
 

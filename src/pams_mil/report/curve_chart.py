@@ -48,11 +48,13 @@ def curve_chart(series: Sequence[CurveSeries], shares: Sequence[float]) -> Marku
         if one.points is not None and one.points.band is not None:
             band = one.points.band
             there = path(band.low, band.false_alarms)
+            # The band goes there along its lower bound and back along the upper one, cut where the plane ends.
             back = path(np.minimum(band.high, up)[::-1], band.false_alarms[::-1])
             parts.append(svg.polygon([*there, *back], f"band {svg.series(number)}"))
     for number, one in reversed(list(enumerate(series))):  # of equal curves the first is seen
         if one.points is not None:
             curve = one.points.curve
+            # At most so many corners: a curve may have one per slide, and every one makes the page longer.
             kept = np.unique(np.linspace(0, len(curve.kappa) - 1, MOST_DRAWN).round().astype(np.int64))
             line = path(curve.missed[kept], curve.false_alarms[kept])
             parts.append(svg.polyline(line, f"curve {svg.series(number)}", one.name))

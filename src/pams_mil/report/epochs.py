@@ -62,6 +62,7 @@ def epoch_charts(series: Sequence[tuple[int, str, Epochs]]) -> Markup:
 
 def _chart(title: str, lines: Sequence[tuple[int, str, Sequence[float]]]) -> Markup:
     values = [value for _, _, line in lines for value in line if math.isfinite(value)] or [0.0, 1.0]
+    # The finest step that needs at most five of them.
     step = next(size for size in (*STEPS, 1.0) if max(values) - min(values) <= 5 * size)
     low = math.floor(min(values) / step)
     high = max(low + 1, math.ceil(max(values) / step))

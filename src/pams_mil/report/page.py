@@ -137,6 +137,7 @@ def _best(audit: Audit) -> dict[tuple[int, str], int]:
             if len(values) < 2 or any(map(math.isnan, values)):
                 continue
             top = max(values) if FACTS[key].higher_is_better else min(values)
+            # Bold print for one of two equal models would be a claim.
             if values.count(top) == 1:
                 best[level, key] = values.index(top)
     return best

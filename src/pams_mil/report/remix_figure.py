@@ -45,6 +45,7 @@ def select_all(a: Tensor, b: Tensor, *, evidence: Tensor | None = None, seed: in
     mixed = {}
     for title, (name, options) in STRATEGIES.items():
         strategy = create_remix(name, **options)
+        # Only strategies that ask for evidence take the argument.
         known = {"evidence": evidence} if getattr(strategy, "needs_evidence", False) else {}
         if known and evidence is None:
             continue
@@ -63,6 +64,7 @@ def plane_of(rows: Array, plane: Plane, *, seed: int = 0) -> Array:
         centered = unit - unit.mean(0)
         _, _, directions = np.linalg.svd(centered, full_matrices=False)
         flat: Array = centered @ directions[:2].T
+        # Features of width 1, or a single row, have one direction only.
         return np.pad(flat, ((0, 0), (0, 2 - flat.shape[1])))
     try:
         from umap import UMAP  # noqa: PLC0415  optional and slow to import
@@ -80,6 +82,7 @@ def draw(a: BagView, b: BagView, mixed: Mapping[str, Mixed], *, plane: Plane = "
     from matplotlib.figure import Figure  # noqa: PLC0415  slow to import; no global state this way
 
     made = [rows.features[rows.origin_bag == SYNTHETIC].float() for rows in mixed.values()]
+    # One plane for both bags and all made rows, else their places could not be compared.
     flat = plane_of(torch.cat([a.bag.float(), b.bag.float(), *made]).cpu().numpy(), plane, seed=seed)
     points_a, points_b = flat[: len(a.bag)], flat[len(a.bag) : len(a.bag) + len(b.bag)]
     points_made = np.split(flat[len(a.bag) + len(b.bag) :], np.cumsum([len(rows) for rows in made])[:-1])

@@ -90,6 +90,7 @@ def standalone(drawn: Markup) -> str:
     >>> standalone(picture(8, 6, "a & b", []))[:66]
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 6" role="im'
     """
+    # The first ">" ends the opening tag: in its label every other one is escaped.
     head, _, rest = str(drawn).partition(">")
     return head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + ">" + _COLORS + rest
 

@@ -66,6 +66,7 @@ def recipe_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         scores = [next((s for s in rung["scores"] if s["recipe"] == name), None) for rung in rungs]
         entered = [number for number, rung in enumerate(rungs) if name in rung["recipes"]]
         failure = next((rung["failed"][name] for rung in rungs if name in rung["failed"]), "")
+        # Entered and not reached: the budget ended before the recipe was scored there.
         reached = [number for number, score in enumerate(scores) if score is not None]
         last = scores[reached[-1]] if reached else None
         found.append(

@@ -37,7 +37,9 @@ class Viewer:
     def __init__(self, session: Session, *, readers: int = READERS) -> None:
         self.session = session
         self._pool = ThreadPoolExecutor(readers, thread_name_prefix="reader")
+        # Heatmaps are made one at a time anyway; waiting for one must not keep a reader from showing tiles.
         self._heat_pool = ThreadPoolExecutor(1, thread_name_prefix="heat")
+        # As many seats as threads: requests wait here, where they can still be dropped, not in the pool.
         self._seats = asyncio.Semaphore(readers)
         self._files = _packaged()
 
@@ -98,6 +100,7 @@ class Viewer:
         try:
             await self._read(lambda: self.session.journal.give(self.session.cases.slide_ids[row], content))
         except ReviewError as error:
+            # With the present state: the window shows it instead of what it had.
             return JSONResponse({"problem": str(error), **self.session.verdict_of(row)}, error.code)
         except PamsError as error:
             return JSONResponse({"problem": str(error)}, 500)
@@ -165,6 +168,7 @@ class Viewer:
 
     def close(self) -> None:
         """Stop the threads and close the slides."""
+        # Not waiting: a thread may be reading from a slow disk, and Ctrl-C must end the server.
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._heat_pool.shutdown(wait=False, cancel_futures=True)
         self.session.shelf.close()

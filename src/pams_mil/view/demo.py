@@ -126,6 +126,7 @@ def _draw(folder: Path, progress: Progress, train_each: int, shown_each: int) ->
         if not place.exists():
             mpp, levels = (FINE_MPP, 3) if shown else (COARSE_MPP, 1)
             write_slide(place, scene(label, number), mpp=mpp, levels=levels)
+        # A quarter of the learning slides chooses the epoch.
         split = "test" if shown else "val" if number % 4 == 3 else "train"
         records.append(SlideRecord(name, patient, label, split))
         progress("Drawing slides with planted lesions", (done + 1) / len(jobs))

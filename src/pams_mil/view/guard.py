@@ -81,11 +81,13 @@ class Guard:
     def answer(self, scope: Scope) -> Response | None:
         """The answer for whoever may not pass; None for whoever may."""
         headers = Headers(scope=scope)
+        # Two Host headers, or none, are refused too.
         if headers.getlist("host") != [headers.get("host", "")] or headers["host"].lower() not in self.hosts:
             return PlainTextResponse("This host name does not belong to the viewer.", 421)
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("Only GET and POST are answered.", 405)
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token")
+        # The token is taken at "/" alone, and the redirect takes it out of the address bar.
         if given and scope["path"] == "/" and scope["method"] == "GET":
             return self._exchange(given[0])
         if not self._has_cookie(headers):
@@ -95,9 +97,11 @@ class Guard:
         return _refused_post(headers, self.hosts) if scope["method"] == "POST" else None
 
     def _exchange(self, given: str) -> Response:
+        # Compared in constant time: how long it takes tells nothing about the token.
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
             return HTMLResponse(_CLOSED, 403)
         answer = RedirectResponse("/", 303)
+        # No "secure": the viewer speaks plain HTTP, on this machine.
         answer.set_cookie(self.cookie, self.token, path="/", httponly=True, samesite="strict")
         return answer
 
@@ -134,6 +138,7 @@ def _refused_post(headers: Headers, hosts: frozenset[str]) -> Response | None:
         return PlainTextResponse("The viewer's own header is missing.", 403)
     if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         return PlainTextResponse("Changes are sent as JSON.", 415)
+    # Chunked bodies, which do not say how long they are, are refused with this.
     length = headers.get("content-length", "")
     if not (length.isascii() and length.isdigit() and len(length) < 9 and int(length) <= MOST_BODY):
         return PlainTextResponse(f"Changes are at most {MOST_BODY} bytes long, and say how long.", 413)

@@ -52,9 +52,11 @@ class Heat:
     def grid(self) -> dict[str, float] | None:
         """Corner and size of the grid if the tiles lie on one without overlap, else None."""
         left, top = self.coords_px0.min(0).astype(np.float64).tolist()
+        # Column and row of every tile, if they lie on a grid; `off` is how far any of them does not, in pixels.
         cells = np.rint((self.coords_px0 - [left, top]) / self.tile_px0).astype(np.int64)
         off = np.abs(cells * self.tile_px0 + [left, top] - self.coords_px0).max()
         columns, rows = (cells.max(0) + 1).tolist()
+        # Two tiles in one cell overlap; one pixel per tile could not show both.
         alone = len(np.unique(cells, axis=0)) == len(cells)
         if off > 1.0 or not alone or max(columns, rows) > MOST_CELLS:
             return None
@@ -139,10 +141,12 @@ class HeatMaker:
                 )
             made = run.learner.predict(BagBatch.single(features, slide_id), attention=True).attention or []
             present = [weights for weights in made if weights is not None]
+            # None stands for a level whose model has no attention.
             if len(present) < len(made) or not made:
                 notes.append("The model has no attention to show.")
                 return {}
             found.append(measure(run.learner, features, present, slide_id))
+        # Runs may differ in the levels they trained; only what all of them have can be averaged.
         shared = [name for name in found[0] if all(name in one for one in found)]
         return {name: (found[0][name][0], np.mean([one[name][1] for one in found], axis=0)) for name in shared}
 
@@ -166,6 +170,7 @@ def _tile_side(bag: Bag) -> tuple[float, list[str]]:
     if bag.info.tile_px0 is not None and bag.info.tile_px0 > 0:
         return float(bag.info.tile_px0), []
     coords = np.asarray(bag.coords_px0)
+    # Where tissue is patchy some gaps span several tiles; the median is of neighbors.
     gaps = np.concatenate([np.diff(np.unique(coords[:, axis])) for axis in (0, 1)])
     if not gaps.size:
         raise BagError("The feature file does not state the size of its tiles, so there is no heatmap.")

@@ -203,6 +203,7 @@ def _review_folder(asked: Asked) -> Path:
     base = asked.reviews or (first / "reviews" if first.is_dir() else first.with_name(f"{first.stem}-reviews"))
     name = reviewer_name(asked.reviewer)
     folder = base / file_names([name])[name]
+    # Resolved, so that no link leads there either.
     if asked.slides is not None and folder.resolve().is_relative_to(asked.slides.resolve()):
         raise ConfigError(
             f"Reviews would be stored in {folder}, inside the folder of slides, where nothing is ever written. "

@@ -29,6 +29,7 @@ def order_worth(cases: Cases, journal: Journal) -> dict[str, Any]:
         confusion = count_cells(truth[known], cases.call[known], len(ranks)).astype(np.float64)
     elif cases.probabilities is not None:
         confusion = np.zeros((len(ranks), len(ranks)))
+        # Row r of the transpose is the column of calls r: it gets p_t of every case called r.
         np.add.at(confusion.T, cases.call, cases.probabilities)
     else:
         return {"basis": "none", "known": 0, "piles": [], "waits": None}
@@ -61,6 +62,7 @@ def _piles(cases: Cases, truth: Ints, known: Ints) -> list[dict[str, Any]]:
     if not known.size:
         return []
     ranks = cases.hierarchy.ranks()
+    # Still in the order of the worklist, without the cases that nobody knows the class of.
     in_order = cases.order[np.isin(cases.order, known)]
     found = []
     for rank in np.unique(ranks)[1:].tolist():

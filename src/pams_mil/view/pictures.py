@@ -26,6 +26,7 @@ def tile_picture(session: Session, row: int, level: int, column: int, line: int)
         with session.shelf.use(row) as entry:
             box = entry.pyramid.tile(level, column, line)
     except SlideError:
+        # No picture: the plane is as large as the tiles of the features reach.
         box = Pyramid(*session.heat.of(session.cases.slide_ids[row]).extent).tile(level, column, line)
         return None if box is None else _jpeg(Image.new("RGB", (box.width, box.height), "white"))
     return None if box is None else session.shelf.tile(row, box)

@@ -54,6 +54,7 @@ class Pyramid:
     def size(self, level: int) -> tuple[int, int]:
         """Pixels across and down at a level."""
         scale = 1 << (self.top - level)
+        # Rounded up, as Deep Zoom does: the last column of pixels may stand for less than `scale`.
         return -(-self.width // scale), -(-self.height // scale)
 
     def tile(self, level: int, column: int, row: int) -> TileBox | None:
@@ -69,6 +70,7 @@ class Pyramid:
         width, height = self.size(level)
         if not (0 <= column * TILE_PX < width and 0 <= row * TILE_PX < height):
             return None
+        # A tile starts one pixel before its own square, save at the border of the slide.
         left, top = max(0, column * TILE_PX - OVERLAP_PX), max(0, row * TILE_PX - OVERLAP_PX)
         right = min(width, (column + 1) * TILE_PX + OVERLAP_PX)
         bottom = min(height, (row + 1) * TILE_PX + OVERLAP_PX)

@@ -85,6 +85,7 @@ def open_server(session: Session, *, host: str = LOOPBACK, port: int = 0, allow_
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
+    # A port that was just given back can be taken again at once.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
@@ -96,6 +97,7 @@ def open_server(session: Session, *, host: str = LOOPBACK, port: int = 0, allow_
         ) from error
     chosen = int(listener.getsockname()[1])
     token = secrets.token_urlsafe(32)
+    # Others reach the machine by its name, so that is one of ours then.
     more = () if is_loopback(host) else (socket.gethostname(),)
     app = build_app(session, token=token, hosts=own_hosts(host, chosen, more), port=chosen)
     return Server(session, listener, host, chosen, token, app)

@@ -81,9 +81,11 @@ class Session:
         found = []
         for rank in np.unique(ranks)[1:].tolist():
             first = int(np.flatnonzero(ranks == rank)[0])
+            # Classes are listed from the least urgent on, so the class before has the next lower rank.
             starts = tree.num_levels > 1 and top_ranks[top[first]] > top_ranks[top[first - 1]]
             label = tree.names(0)[top[first]] if starts else names[first]
             found.append({"rank": rank, "class": names[first], "shown": tree.display(label), "coarse": bool(starts)})
+        # One level, or groups of one rank: then every boundary is worth a line.
         if not any(one["coarse"] for one in found):
             for one in found:
                 one["coarse"] = True
@@ -97,6 +99,7 @@ class Session:
         found: dict[str, Any] = {
             "key": cases.keys, "slide": cases.slide_ids, "patient": cases.patient_ids, "group": cases.groups,
             "has_slide": has_slide, "call": _shown(cases.call, hidden), "severity": _shown(cases.severity, hidden),
+            # The order itself would tell a blind reader which cases the model finds urgent.
             "order": [] if self.blind else cases.order.tolist(),
         }  # fmt: skip
         if cases.probabilities is not None:
@@ -115,6 +118,7 @@ class Session:
         """All verdicts in force."""
         self.journal.refresh()
         verdicts = {self._key(slide): self._verdict(slide, verdict) for slide, verdict in self.journal.states()}
+        # A case whose verdicts were all undone has an event number, which the next verdict must name.
         undone = {
             self._key(slide): self._verdict(slide, None)
             for slide in self.cases.slide_ids

@@ -114,6 +114,7 @@ class Shelf:
         finally:
             with self._guard:
                 entry.users -= 1
+                # Decided under the lock, done outside of it: closing may take long.
                 close = entry.evicted and entry.users == 0
             if close:
                 entry.slide.close()
@@ -156,6 +157,7 @@ class Shelf:
                 entry = self._open[row] = fresh
             entry.users += 1
             idle = self._evict()
+        # Two requests opened the slide at once: the first stays, the second copy goes.
         if entry is not fresh:
             idle.append(fresh)
         for one in idle:
@@ -166,6 +168,7 @@ class Shelf:
         idle = []
         while len(self._open) > MOST_OPEN or (len(self._open) > 1 and self._pixels_in_memory() > MOST_PIXELS):
             _, old = self._open.popitem(last=False)
+            # In use: whoever uses it last closes it; see `use`.
             old.evicted = True
             if old.users == 0:
                 idle.append(old)
@@ -190,6 +193,7 @@ class Shelf:
         try:
             slide, mpp = _open(path, cache)
         except SlideError as error:
+            # The browser is told no paths of this machine.
             raise SlideError(str(error).replace(str(path), path.name)) from error
         return OpenSlide(slide, mpp, Painter(slide.icc_profile))
 
@@ -207,6 +211,7 @@ def _open(path: Path, cache: Any) -> tuple[Slide, float | None]:
     try:
         slide = Slide(path, cache=cache)
     except ScaleError:
+        # The 1.0 only lets the slide be opened; the None beside it keeps it from being shown as a scale.
         return Slide(path, mpp_of_slide=1.0, mpp_is_certain=True, cache=cache), None
     return slide, slide.mpp
 

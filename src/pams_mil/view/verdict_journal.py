@@ -104,6 +104,7 @@ class Journal:
         event = self._checked(slide_id, content)
         with self._guard, self._held():
             self.refresh()
+            # Compared under the lock, after reading on: no event of another window can come in between.
             if event.pop("seen") != self.last_event(slide_id):
                 raise ReviewError("This case was changed in another window; its present state is shown.", code=409)
             if event["action"] == "undo" and self.state(slide_id) is None:
@@ -118,6 +119,7 @@ class Journal:
         with self._guard, self._held():
             self.refresh()
             if event["action"] == "region":
+                # The number of its own event: unique, and known under the lock only.
                 event["region"] = self._number + 1
             self._append(event)
         return event
@@ -136,6 +138,7 @@ class Journal:
             return
         except OSError as error:
             raise OutputError(f"{self.path} cannot be read: {error.strerror}.") from error
+        # A line without its end may still be being written by another server; it is read the next time.
         complete = data[: data.rfind(b"\n") + 1]
         self._read_bytes += len(complete)
         for line in complete.splitlines():
@@ -182,6 +185,7 @@ class Journal:
         self.refresh()
 
     def _apply(self, event: dict[str, Any]) -> None:
+        # The event says its own number; a damaged line before it must not make numbers come twice.
         self._number = max(self._number + 1, int(event["number"]))
         slide = event["slide_id"]
         if event["run"] != self.cases.digest or slide not in self.cases.row_of:
@@ -194,6 +198,7 @@ class Journal:
         self._last[slide] = self._number
         stack = self._stacks.setdefault(slide, [])
         if event["action"] == "undo":
+            # The verdict before is in force again; nothing happens where there is none.
             del stack[-1:]
             return
         if event["action"] == "read":
@@ -249,6 +254,7 @@ class Journal:
 
 def _sealed(event: Mapping[str, Any]) -> str:
     """The event with a checksum, so that a damaged line cannot pass for a verdict."""
+    # Text within text: the checksum is of these very bytes, whatever a JSON library does to numbers.
     text = json.dumps(event, ensure_ascii=True, sort_keys=True)
     return json.dumps({"crc": zlib.crc32(text.encode()), "event": text})
 

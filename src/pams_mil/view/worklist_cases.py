@@ -103,6 +103,7 @@ class Cases:
     @cached_property
     def digest(self) -> str:
         """32 hex digits of the classes, slides, calls and probabilities that a verdict was given on."""
+        # Rounded: the same predictions, made again, may differ in their last bits.
         shown = [] if self.probabilities is None else [np.round(self.probabilities, 9).tolist()]
         certified = [] if self.certified is None else self.certified.call.tolist()
         return _digest([self.hierarchy.digest, *self.slide_ids, self.call.tolist(), shown, certified], 16)
@@ -119,6 +120,7 @@ class Cases:
     def order(self) -> Ints:
         """Rows from the most to the least urgent: certified call first, then severity; among equals as in the file."""
         certified = np.zeros(len(self), np.int64) if self.certified is None else self.certified.high
+        # lexsort: the last key counts first, and equals keep their order.
         by_urgency: Ints = np.lexsort((-self.severity, -certified))
         return by_urgency
 
@@ -137,6 +139,7 @@ def _call(first: Predictions, mean: Array | None, calls: Ints) -> Ints:
 
 def _targets(models: Iterable[Predictions]) -> Ints:
     known = np.stack([model.target for model in models])
+    # -1 is "unknown", so the largest is a label wherever any model knows one.
     best: Ints = known.max(0)
     contradicting = ((known >= 0) & (known != best)).any(0)
     if contradicting.any():
