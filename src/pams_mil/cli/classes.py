@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import output, print_json, say
-from pams_mil.errors import OutputError
+from pams_mil.cli.out_option import write_new
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -114,11 +114,7 @@ def init(
 
     Example: pams classes init my-classes.yaml
     """
-    from pams_mil import atomic
-
-    if file.exists() and not force:
-        raise OutputError(f"{file} exists already; choose another name or replace it with --force.")
-    atomic.write_text(file, TEMPLATE.replace("{file}", str(file)))
+    write_new(file, TEMPLATE.replace("{file}", str(file)), force=force)
     output.print(f"Wrote {file}. Edit it, then check it with: pams classes show {file}")
 
 

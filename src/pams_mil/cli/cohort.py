@@ -56,13 +56,11 @@ def make(
         counts = {"slides": len(manifest), "patients": len(manifest.patients), "mixed": mixed}
         print_json({"manifest": str(table), "features": str(features), "classes": classes, **counts})
         return
-    lines = (
+    say(
         f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')}, "
-        f"{mixed:,} of them mixed, written to {out}.",
-        f"Next: pams check {table} --features {features} --classes {classes}",
+        f"{mixed:,} of them mixed, written to {out}."
     )
-    for line in lines:
-        say(line)
+    say(f"Next: pams check {table} --features {features} --classes {classes}")
 
 
 def build(kind: str, options: list[str], seed: int, source: Path | None) -> Digits | Synthetic | Cifar10:

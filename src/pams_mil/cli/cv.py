@@ -89,11 +89,8 @@ def cv(
     else:
         _show_folds(scores)
         show(result)
-    for line in (
-        f"Report: {folder / 'report' / 'report.html'}. Out-of-fold predictions: {done.folder.predictions_file}.",
-        f"Predict other slides with the mean of the folds: pams predict {folder} SLIDES.csv --features FEATURES",
-    ):
-        remark(line)
+    remark(f"Report: {folder / 'report' / 'report.html'}. Out-of-fold predictions: {done.folder.predictions_file}.")
+    remark(f"Predict other slides with the mean of the folds: pams predict {folder} SLIDES.csv --features FEATURES")
 
 
 def _train(

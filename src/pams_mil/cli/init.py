@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from pams_mil.cli.console import output
-from pams_mil.errors import OutputError
+from pams_mil.cli.out_option import write_new
 
 TEMPLATE = """\
 # Settings of one training run. Check and train with: pams train {file}
@@ -68,11 +68,7 @@ def init(
 
     Example: pams init my-run.yaml
     """
-    from pams_mil import atomic
-
-    if file.exists() and not force:
-        raise OutputError(f"{file} exists already; choose another name or replace it with --force.")
-    atomic.write_text(file, template(str(file)))
+    write_new(file, template(str(file)), force=force)
     output.print(f"Wrote {file}. Edit it, then: pams train {file}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pams_mil.atomic import require_folder
+from pams_mil.atomic import require_folder, write_text
 from pams_mil.errors import OutputError
 
 
@@ -21,3 +21,10 @@ def out_file(path: Path | None) -> Path | None:
         raise OutputError(f"{path} is a folder; expected the name of a file.")
     require_folder(path.parent)
     return path
+
+
+def write_new(file: Path, text: str, *, force: bool) -> None:
+    """Write a file that people will edit; one that is there already is replaced with --force alone."""
+    if file.exists() and not force:
+        raise OutputError(f"{file} exists already; choose another name or replace it with --force.")
+    write_text(file, text)

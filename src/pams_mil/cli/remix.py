@@ -85,7 +85,8 @@ def _views(
     found = f"{first!r} is {names[targets[first]]} and {second!r} is {names[targets[second]]}"
     if keep_label:
         less_urgent = ranks[targets[second]] < ranks[targets[first]]
-        if not less_urgent and (targets[first] != targets[second] or _same_patient(bags, place[first], place[second])):
+        patients = {bags.sources[place[name]].patient_id for name in (first, second)}
+        if not less_urgent and (targets[first] != targets[second] or len(patients) == 1):
             raise ManifestError(
                 f"{first!r} cannot keep its label: {found}. With --keep-label the second slide must be less urgent, or "
                 "of the same class and another patient."
@@ -105,10 +106,6 @@ def _views(
         coords = None if sample.coords_px0 is None else sample.coords_px0.numpy()
         views.append(BagView(sample.features, name, names[targets[name]], coords, own))
     return views[0], views[1]
-
-
-def _same_patient(bags: BagDataset, one: int, two: int) -> bool:
-    return bags.sources[one].patient_id == bags.sources[two].patient_id
 
 
 def _evidence(bags: BagDataset, hierarchy: ClassHierarchy, slide: int, seed: int) -> Tensor | None:

@@ -9,7 +9,7 @@ from pams_mil.experiments.printed import printed
 from pams_mil.experiments.study import Section, Setting, Table
 from pams_mil.metrics.table import FACTS
 from pams_mil.report import text_tables as tables
-from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
+from pams_mil.report.bench import EXTRA, TABLE, Bench
 from pams_mil.report.bench_page import write_tables
 
 COLUMNS = (*TABLE, *EXTRA)
@@ -68,14 +68,11 @@ def printed_table(name: str, dataset: str, arms: Sequence[Arm]) -> tuple[Table, 
 
 def verdict_lines(bench: Bench) -> tuple[str, ...]:
     """The verdict of every comparison, model by model, and what failed."""
-    lines = [f"{row.model}: {sentence}" for row, sentence in zip(_compared(bench), bench.verdicts, strict=True)]
+    compared = [row for row in bench.rows if row.comparison is not None]
+    lines = [f"{row.model}: {sentence}" for row, sentence in zip(compared, bench.verdicts, strict=True)]
     if bench.missing:
         lines.append(f"{len(bench.missing)} runs failed and are left out: {', '.join(bench.missing)}.")
     return tuple(lines)
-
-
-def _compared(bench: Bench) -> list[Row]:
-    return [row for row in bench.rows if row.comparison is not None]
 
 
 def _p(bench: Bench, number: int, level: int) -> str:

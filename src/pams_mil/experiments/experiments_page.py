@@ -10,7 +10,7 @@ from typing import Any
 
 from pams_mil import atomic, discover
 from pams_mil.experiments.study import Section
-from pams_mil.report.page import environment
+from pams_mil.report.page import render
 
 
 def write_section(section: Section, out: Path) -> Path:
@@ -31,7 +31,7 @@ def page(out: Path) -> str:
         path = out / name / "section.json"
         if path.exists():
             sections.append(_with_pictures(json.loads(path.read_text("utf-8")), out / name))
-    return environment().get_template("experiments.html.j2").render(sections=sections)
+    return render("experiments.html.j2", sections=sections)
 
 
 def names() -> list[str]:

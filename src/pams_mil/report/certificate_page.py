@@ -15,7 +15,7 @@ from pams_mil.evaluate.certify.make import calibration_digest, rates
 from pams_mil.evaluate.certify.miss_losses import Unit, miss_losses
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.report import svg
-from pams_mil.report.page import environment
+from pams_mil.report.page import render
 
 Point = tuple[float, float, float]
 """κ, false alarms, missed urgency."""
@@ -29,17 +29,14 @@ def certificate_page(certificate: Certificate, predictions: Predictions) -> str:
         raise ParameterError("The predictions are not those that the certificate was calibrated on.")
     dial = dial_of(predictions)
     points = operating_points(dial, certificate.unit)
-    return (
-        environment()
-        .get_template("certificate.html.j2")
-        .render(
-            certificate=certificate,
-            hierarchy=certificate.hierarchy,
-            not_a_guarantee=NOT_A_GUARANTEE,
-            chart=_chart(certificate, points, dial),
-            infinite=math.isinf(certificate.kappa),
-            percent=percent,
-        )
+    return render(
+        "certificate.html.j2",
+        certificate=certificate,
+        hierarchy=certificate.hierarchy,
+        not_a_guarantee=NOT_A_GUARANTEE,
+        chart=_chart(certificate, points, dial),
+        infinite=math.isinf(certificate.kappa),
+        percent=percent,
     )
 
 
@@ -87,7 +84,8 @@ def _chart(certificate: Certificate, points: Sequence[Point], dial: Dial) -> Mar
         parts.append(svg.text(x, y - 5, f"α = {100 * whole:g} %", "end severe-text"))
     parts.append(svg.polyline([plane.at(x, y) for _, x, y in points], "curve s0"))
     for kappa in MARKED:
-        x, y = plane.at(*_at_kappa(dial, kappa, certificate.unit))
+        found = rates(dial, kappa, certificate.unit)
+        x, y = plane.at(found.false_alarms, found.missed)
         parts += [svg.dot((x, y), 3, "dim"), svg.text(x + 6, y - 5, f"{kappa:g}", "dim")]
     x, y = plane.at(certificate.certified.false_alarms, certificate.certified.missed)
     label = "κ = ∞" if math.isinf(certificate.kappa) else f"certified, κ = {certificate.kappa:.3g}"
@@ -99,8 +97,3 @@ def _chart(certificate: Certificate, points: Sequence[Point], dial: Dial) -> Mar
 def _round_up(share: float) -> float:
     """The end of an axis whose quarters are whole percents."""
     return min(1.0, 0.2 * max(1, math.ceil(share / 0.2 - 1e-9)))
-
-
-def _at_kappa(dial: Dial, kappa: float, unit: Unit) -> tuple[float, float]:
-    found = rates(dial, kappa, unit)
-    return found.false_alarms, found.missed

@@ -49,27 +49,29 @@ def environment() -> jinja2.Environment:
     return env
 
 
+def render(template: str, **content: Any) -> str:
+    """A page from its template."""
+    return environment().get_template(template).render(**content)
+
+
 def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None) -> str:
     """The audit as one HTML page; `pages` are addresses of pages about single slides, by slide id."""
-    return (
-        environment()
-        .get_template("audit.html.j2")
-        .render(
-            audit=audit,
-            hierarchy=audit.hierarchy,
-            summary=[key for key in SUMMARY if key != "auc" or any(_has_auc(m.levels[-1]) for m in audit.models)],
-            best=_best(audit),
-            charts=[_model_charts(audit.hierarchy, model.levels) for model in audit.models],
-            radar=_radar(audit),
-            most_listed=MOST_LISTED,
-            matrix=_matrix,
-            curves=[_curve(audit, level) for level in range(audit.hierarchy.num_levels)],
-            false_alarms=FALSE_ALARMS,
-            misses=MISSES,
-            kappas=KAPPAS,
-            partial=PARTIAL,
-            pages=dict(pages or {}),
-        )
+    return render(
+        "audit.html.j2",
+        audit=audit,
+        hierarchy=audit.hierarchy,
+        summary=[key for key in SUMMARY if key != "auc" or any(_has_auc(m.levels[-1]) for m in audit.models)],
+        best=_best(audit),
+        charts=[_model_charts(audit.hierarchy, model.levels) for model in audit.models],
+        radar=_radar(audit),
+        most_listed=MOST_LISTED,
+        matrix=_matrix,
+        curves=[_curve(audit, level) for level in range(audit.hierarchy.num_levels)],
+        false_alarms=FALSE_ALARMS,
+        misses=MISSES,
+        kappas=KAPPAS,
+        partial=PARTIAL,
+        pages=dict(pages or {}),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from pams_mil.report.page import environment
+from pams_mil.report.page import render
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,9 @@ def slide_page(
 ) -> str:
     """The page; the attention of the finest level is shown first."""
     first = max((number for number, layer in enumerate(layers) if layer.kind == "rank"), default=0)
-    template = environment().get_template("slide.html.j2")
-    return template.render(
-        slide_id=slide_id, model=model, facts=facts, levels=levels, layers=layers, strips=strips, first=first,
-        embedded=_embedded,
+    return render(
+        "slide.html.j2", slide_id=slide_id, model=model, facts=facts, levels=levels, layers=layers, strips=strips,
+        first=first, embedded=_embedded,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from pams_mil.evaluate.audit import Audit
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report import svg
-from pams_mil.report.page import environment
+from pams_mil.report.page import render
 
 PLACES = {
     "report": "Out-of-fold test parts, every slide by the runs that saw none of its patient's",
@@ -36,25 +36,22 @@ def tune_page(
         held_out: Slides that were in no fold.
     """
     scored = [rung for rung in record["rungs"] if rung["scores"]]
-    return (
-        environment()
-        .get_template("tune.html.j2")
-        .render(
-            record=record,
-            choice=record["choice"],
-            reference=record["asked"]["reference"],
-            hierarchy=hierarchy,
-            rungs=scored,
-            rows=recipe_rows(record),
-            charts=[
-                score_chart(rung["scores"], record["choice"]["recipe"], record["asked"]["reference"]) for rung in scored
-            ],
-            audits=audits,
-            by_fold=record["choice"]["by_fold"],
-            held_out=held_out,
-            places=PLACES,
-            together=next(s["severity_auc"] for s in scored[-1]["scores"] if s["recipe"] == record["choice"]["recipe"]),
-        )
+    return render(
+        "tune.html.j2",
+        record=record,
+        choice=record["choice"],
+        reference=record["asked"]["reference"],
+        hierarchy=hierarchy,
+        rungs=scored,
+        rows=recipe_rows(record),
+        charts=[
+            score_chart(rung["scores"], record["choice"]["recipe"], record["asked"]["reference"]) for rung in scored
+        ],
+        audits=audits,
+        by_fold=record["choice"]["by_fold"],
+        held_out=held_out,
+        places=PLACES,
+        together=next(s["severity_auc"] for s in scored[-1]["scores"] if s["recipe"] == record["choice"]["recipe"]),
     )
 
 
