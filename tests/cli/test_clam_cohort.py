@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from click.testing import Result
@@ -123,5 +124,14 @@ def test_heatmap_of_foreign_features_and_export(home: Path) -> None:
     )  # fmt: skip
     assert list((home / "heat").rglob("slide.html"))
     assert len(list((home / "heat").rglob("evidence_*.png"))) == 7 + 3
+    with h5py.File(home / "h5_files/case0_slide0.h5") as file:  # the same tiles as STAMP writes them, in microns
+        (home / "stamp").mkdir()
+        writers.stamp(home / "stamp/case0_slide0.h5", file["features"][()], file["coords"][()] * 1.0)
+    pams(
+        "heatmap", home / "cv/fold0", home / "slides/case0_slide0.tiff", "--features", home / "stamp",
+        "--picture-px", 200, "--out", home / "heat-stamp",
+    )  # fmt: skip
+    drawn = {file.name: file.read_bytes() for file in (home / "heat").rglob("evidence_*.png")}
+    assert {file.name: file.read_bytes() for file in (home / "heat-stamp").rglob("evidence_*.png")} == drawn
     pams("export", home / "cv/fold0", "--out", home / "exported")
     assert {"model.safetensors", "config.json", "README.md"} <= {file.name for file in (home / "exported").iterdir()}

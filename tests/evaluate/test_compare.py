@@ -167,6 +167,17 @@ def test_either_file_may_know_the_patients():
     assert compare(one, replace(two, patient_ids=None), resamples=20).levels == compare(one, two, resamples=20).levels
 
 
+def test_files_that_disagree_on_patients_are_told_apart_from_other_names_for_them():
+    one, two = twins()
+    renamed = replace(two, patient_ids=[f"case {patient}" for patient in two.patient_ids])
+    assert compare(one, renamed, resamples=20).notes == ()
+    assert compare(one, renamed, resamples=20).levels == compare(one, two, resamples=20).levels
+    merged = replace(two, patient_ids=["everybody"] * len(two))
+    found = compare(one, merged, resamples=20)
+    assert "put slides together as patients in different ways; those of one are used" in found.notes[0]
+    assert found.levels == compare(one, two, resamples=20).levels
+
+
 def test_the_verdict_does_not_claim_what_the_slides_do_not_show():
     one, two = (replace(model, probabilities=None) for model in twins(rows=12, patients=12))
     sentence = verdict(compare(one, two, resamples=200))

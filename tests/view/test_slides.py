@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from tests.data import writers
 from tests.view.leica import write_leica
 from tests.view.sessions import OWN, SIDE, client_of, session_of, write_cohort, write_tiles
 from tests.wsi import scenes
 
+from pams_mil.errors import BagError
 from pams_mil.view import shelf as shelf_module
 from pams_mil.view.heat import Heat
 from pams_mil.view.pyramid import TILE_PX, Pyramid
@@ -166,6 +168,22 @@ def test_features_without_a_tile_size_use_the_spacing_and_say_so(tmp_path):
     heat = session_of(folder).heat.of("one")
     assert heat.tile_px0 == SIDE
     assert "spacing" in heat.notes[0]
+
+
+def test_places_in_microns_become_pixels_of_the_slide(tmp_path):
+    folder = write_cohort(tmp_path / "cohort", ids=("one", "two"))
+    session = session_of(folder)
+    mpp = session.shelf.mpp(0)
+    places = session.heat.of("one").coords_px0
+    for slide in ("one", "two"):
+        writers.stamp(folder / "features" / f"{slide}.h5", np.ones((64, 4), np.float32), places * mpp)
+    (folder / "slides" / "two.tiff").unlink()
+    session = session_of(folder)
+    heat = session.heat.of("one")
+    np.testing.assert_allclose(heat.coords_px0, places)
+    assert heat.tile_px0 == pytest.approx(256.0 / mpp)
+    with pytest.raises(BagError, match="in microns, and there is no slide that states its resolution"):
+        session.heat.of("two")
 
 
 def test_without_slides_there_are_tiles_on_white(tmp_path):

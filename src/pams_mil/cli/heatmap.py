@@ -140,6 +140,8 @@ def _bags(source: SlideSource, making: _Making, folder: Path) -> tuple[Path, Pat
 
 
 def _tiles(sample: BagSample, features: Path, made: dict[str, Any], mpp_of_slide: float) -> Heatmap:
+    import numpy as np
+
     from pams_mil.data import read_bag
     from pams_mil.data.bags.locate import FeatureFolder
     from pams_mil.data.manifest.manifest import SlideRecord
@@ -147,16 +149,16 @@ def _tiles(sample: BagSample, features: Path, made: dict[str, Any], mpp_of_slide
     from pams_mil.wsi.slides_for_run import tile_side_px0
 
     record = SlideRecord(slide_id=sample.slide_id, patient_id=sample.patient_id, label="")
-    info = read_bag(FeatureFolder(features).find(record)).info
-    side = tile_side_px0(info, made, mpp_of_slide)
-    if sample.coords_px0 is None:
+    bag = read_bag(FeatureFolder(features).find(record), level0_mpp=mpp_of_slide)  # places may be in microns
+    side = tile_side_px0(bag.info, made, mpp_of_slide)
+    if bag.coords_px0 is None:
         raise BagError(f"The bag of {sample.slide_id!r} has no coordinates, so there is no heatmap; extract it again.")
     if side is None:
         raise BagError(
             f"Neither the bag of {sample.slide_id!r} nor the run says how large its tiles are. State it with --mpp and "
             "--tile-px."
         )
-    return Heatmap(sample.coords_px0.numpy(), side)
+    return Heatmap(np.asarray(bag.coords_px0), side)
 
 
 def _show(found: SlidePredictions, page: Path) -> None:

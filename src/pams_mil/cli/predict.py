@@ -125,6 +125,8 @@ def predict(
     written = found.write(folder, name="predictions_calibrated" if calibrated else "predictions")
     if parquet:
         written += [csv_as_parquet(path) for path in written]
+    for note in found.excluded:
+        notice(note)
     _warn_of_training_slides(found, validated)
     if json:
         print_json(_as_json(found, written))

@@ -169,12 +169,20 @@ def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predic
         )
     if a.patient_ids is None and b.patient_ids is not None:  # either file may know the patients
         a = replace(a, patient_ids=b.patient_ids)
+    notes = []
     left_out = len(first) - len(a), len(second) - len(b)
-    notes = () if not any(left_out) else (
-        f"Compared on the {len(a)} slides that both predict; {left_out[0]} of {first.name} and {left_out[1]} of "
-        f"{second.name} are left out.",
-    )  # fmt: skip
-    return a, b, notes
+    if any(left_out):
+        notes.append(
+            f"Compared on the {len(a)} slides that both predict; {left_out[0]} of {first.name} and {left_out[1]} of "
+            f"{second.name} are left out."
+        )
+    # Patients are numbered as they appear, so other names for the same patients do no harm.
+    if b.patient_ids is not None and not np.array_equal(a.patient, b.patient):
+        notes.append(
+            f"{first.name} and {second.name} put slides together as patients in different ways; those of {first.name} "
+            "are used for intervals and tests."
+        )
+    return a, b, tuple(notes)
 
 
 def _differences(

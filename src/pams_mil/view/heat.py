@@ -9,7 +9,7 @@ import json
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,6 +87,8 @@ class HeatMaker:
     attention: Path | None = None
     records: Mapping[str, SlideRecord] = field(default_factory=dict)
     reads_cases: bool = False
+    mpp_of: Callable[[str], float | None] = lambda slide_id: None
+    """Microns per level-0 pixel of a slide, where its file says: some tools store the places of tiles in microns."""
 
     def __post_init__(self) -> None:
         self._kept: OrderedDict[str, Heat] = OrderedDict()
@@ -115,9 +117,17 @@ class HeatMaker:
             raise BagError("No folder of feature files was given (--features), so there are no tiles to show.")
         record = self.records.get(slide_id) or SlideRecord(slide_id=slide_id, patient_id=slide_id, label="")
         try:
-            bag = read_bag(self._folder.find(record))
+            path = self._folder.find(record)
+            bag = read_bag(path)
+            mpp = self.mpp_of(slide_id) if bag.coords_um is not None else None
+            bag = bag if mpp is None else read_bag(path, level0_mpp=mpp)
         except BagError as error:
             raise BagError(str(error).replace(str(self._folder.folder), "the feature folder")) from error
+        if bag.coords_um is not None:
+            raise BagError(
+                "The feature file gives the places of its tiles in microns, and there is no slide that states its "
+                "resolution, so there is no heatmap."
+            )
         if bag.coords_px0 is None:
             raise BagError("The feature file does not say where its tiles lie, so there is no heatmap.")
         side, notes = _tile_side(bag)

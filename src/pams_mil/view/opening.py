@@ -79,11 +79,12 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         attention=_attention(asked.paths[0]),
         records={slide: record for slide, record in records.items() if record.path},
         reads_cases=any(_merges_cases(run) for run in runs),
+        mpp_of=lambda slide: shelf.mpp(cases.row_of[slide]),
     )
     journal = Journal(_review_folder(asked), cases, reviewer_name(asked.reviewer), blind=asked.blind)
     notes = [
         *([feature_note] if feature_note else []),
-        *_certificate_notes(certificate, runs, asked),
+        *_certificate_notes(certificate, cases, runs, asked),
         *_slide_note(asked, shelf, cases),
         *_journal_notes(journal),
     ]
@@ -212,11 +213,13 @@ def _review_folder(asked: Asked) -> Path:
     return folder
 
 
-def _certificate_notes(certificate: Certificate | None, runs: Sequence[LoadedRun], asked: Asked) -> list[str]:
+def _certificate_notes(
+    certificate: Certificate | None, cases: Cases, runs: Sequence[LoadedRun], asked: Asked
+) -> list[str]:
     """A certificate holds for the weights it was made for; where those cannot be compared, that is said."""
     if certificate is None:
         return []
-    notes = [*certificate.reservations, *certificate.notes]
+    notes = [*certificate.reservations, *certificate.notes, *(() if cases.certified is None else cases.certified.notes)]
     if len(runs) == len(asked.paths):
         certificate.refuse_other_weights(tuple(run.weights for run in runs))
     else:

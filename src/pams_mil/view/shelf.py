@@ -119,6 +119,14 @@ class Shelf:
             if close:
                 entry.slide.close()
 
+    def mpp(self, row: int) -> float | None:
+        """Microns per level-0 pixel, where there is a slide that can be opened and says."""
+        try:
+            with self.use(row) as entry:
+                return entry.mpp
+        except SlideError:
+            return None
+
     def tile(self, row: int, box: TileBox) -> bytes:
         """A tile as JPEG."""
         with self.use(row) as entry:

@@ -278,6 +278,16 @@ def test_columns_say_the_case_on_every_slide():
     assert (calls.call == calls.slide).all()
 
 
+def test_patients_with_more_slides_than_were_certified_are_named():
+    made = certify(model(100, hierarchy=FLAT, most=3), alpha=0.3, unit="rate", most_slides=3)
+    p = np.full((9, 3), 1 / 3)
+    found = apply_certificate(made, p, ["light"] * 3 + ["heavy"] * 4 + ["other"] * 2)
+    assert found.notes == ("1 patients have more than 3 slides, and the promise is not about them: 'heavy'.",)
+    assert apply_certificate(made, p, ["a", "b", "c"] * 3).notes == ()
+    by_case = certify(model(100, hierarchy=FLAT, most=3), alpha=0.3)
+    assert apply_certificate(by_case, p, ["heavy"] * 9).notes == ()
+
+
 def test_at_kappa_itself_the_calls_are_those_that_were_certified():
     """κ̂ is a corner of some patient's path; applying it must land on the same side as certifying did."""
     for seed in range(5):

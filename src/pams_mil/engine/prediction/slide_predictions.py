@@ -48,6 +48,7 @@ class SlidePredictions:
         made_by: What every run is, in full; `<name>.json` beside the predictions says so.
         failures: Slides that could not be predicted, with the reason; they are in none of the other fields.
         rule: What makes calls of probabilities; the files say so.
+        excluded: Whom the promise of a certificate is not about.
     """
 
     hierarchy: ClassHierarchy
@@ -63,6 +64,7 @@ class SlidePredictions:
     weights: tuple[str, ...] = ()
     made_by: tuple[Mapping[str, Any], ...] = ()
     rule: DecisionRule = field(default_factory=DecisionRule)
+    excluded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for level in self.probabilities:
@@ -135,14 +137,14 @@ class SlidePredictions:
                 f"On {len(unlike)} of {len(self)} slides a coarser level's own output contradicts the call; the finest "
                 f"level decides: {listing(unlike, most=5)}."
             )
-        return tuple(notes)
+        return (*notes, *self.excluded)
 
     def certified(self, certificate: Certificate) -> SlidePredictions:
         """With the certified calls as further columns; refused for other classes or weights than were certified."""
         certificate.refuse_other_classes(self.hierarchy, "the run")
         certificate.refuse_other_weights(self.weights)
         calls = apply_certificate(certificate, self.probabilities[-1], self.patient_ids)
-        return replace(self, tags={**self.tags, **calls.columns()})
+        return replace(self, tags={**self.tags, **calls.columns()}, excluded=calls.notes)
 
     def write(self, folder: Path | str, *, name: str = "predictions") -> list[Path]:
         """Write `<name>.csv` of the finest level and `<name>_<level>.csv` of coarser levels with their own output.

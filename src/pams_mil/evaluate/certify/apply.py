@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -9,6 +10,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.errors import listing
 from pams_mil.evaluate.certify.calls import Dial, path_of, rank_index, rank_reach
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.miss_losses import Ints
@@ -26,6 +28,7 @@ class CertifiedCalls:
         slide: [n] each slide's own call at κ, a class.
         call: [n] the call that the promise is about: of the case, or of the slide.
         low, high: [n] ranks of the interval; `low` is None without one.
+        notes: Whom the promise excludes.
     """
 
     hierarchy: ClassHierarchy
@@ -33,6 +36,7 @@ class CertifiedCalls:
     call: Ints
     low: Ints | None
     high: Ints
+    notes: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, list[str]]:
         """For a predictions file, beside the model's own call."""
@@ -75,7 +79,20 @@ def apply_certificate(
         call = _most_urgent(slide, patient)
         low = None if low is None else _most_urgent(low, patient)
     high = ranks[call]
-    return CertifiedCalls(hierarchy, slide, call, None if low is None else np.minimum(low, high), high)
+    low = None if low is None else np.minimum(low, high)
+    return CertifiedCalls(hierarchy, slide, call, low, high, _excluded(certificate, patient_ids))
+
+
+def _excluded(certificate: Certificate, patient_ids: Sequence[str]) -> tuple[str, ...]:
+    """A rate is promised for patients with so many slides at most; a heavier one could break it alone."""
+    most = certificate.most_slides
+    heavy = [] if most is None else [patient for patient, count in Counter(patient_ids).items() if count > most]
+    if not heavy:
+        return ()
+    return (
+        f"{len(heavy)} patients have more than {most} slides, and the promise is not about them: "
+        f"{listing(heavy, most=5)}.",
+    )
 
 
 def _most_urgent(values: Ints, patient: Ints) -> Ints:
