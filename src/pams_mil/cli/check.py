@@ -99,9 +99,8 @@ def show(found: Diagnosis, opened: SlideFindings | None = None) -> None:
         say(f"{'ERROR' if problem.error else 'warning'}  {problem.kind}: {problem.message}")
     if len(ordered) > MOST_PROBLEMS:
         say(f"and {len(ordered) - MOST_PROBLEMS} more; --json lists them all.")
-    warnings = len(found.problems) - len(found.errors)
-    verdict = f"{len(found.errors)} problems" if found.errors else "Usable"
-    say(f"{verdict}, {warnings} warning{'' if warnings == 1 else 's'}.")
+    verdict = counted(len(found.errors), "problem") if found.errors else "Usable"
+    say(f"{verdict}, {counted(len(found.problems) - len(found.errors), 'warning')}.")
 
 
 def counts_table(names: tuple[str, ...], counts: dict[str, dict[str, int]]) -> Table:

@@ -282,7 +282,7 @@ def test_patients_with_more_slides_than_were_certified_are_named():
     made = certify(model(100, hierarchy=FLAT, most=3), alpha=0.3, unit="rate", most_slides=3)
     p = np.full((9, 3), 1 / 3)
     found = apply_certificate(made, p, ["light"] * 3 + ["heavy"] * 4 + ["other"] * 2)
-    assert found.notes == ("1 patients have more than 3 slides, and the promise is not about them: 'heavy'.",)
+    assert found.notes == ("The promise is not about 1 patient with more than 3 slides: 'heavy'.",)
     assert apply_certificate(made, p, ["a", "b", "c"] * 3).notes == ()
     by_case = certify(model(100, hierarchy=FLAT, most=3), alpha=0.3)
     assert apply_certificate(by_case, p, ["heavy"] * 9).notes == ()

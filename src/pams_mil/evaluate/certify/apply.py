@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.errors import listing
+from pams_mil.errors import counted, listing
 from pams_mil.evaluate.certify.calls import Dial, path_of, rank_index, rank_reach
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.miss_losses import Ints
@@ -90,7 +90,7 @@ def _excluded(certificate: Certificate, patient_ids: Sequence[str]) -> tuple[str
     if not heavy:
         return ()
     return (
-        f"{len(heavy)} patients have more than {most} slides, and the promise is not about them: "
+        f"The promise is not about {counted(len(heavy), 'patient')} with more than {most} slides: "
         f"{listing(heavy, most=5)}.",
     )
 
