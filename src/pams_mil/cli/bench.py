@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import errors, output, progress_bar
+from pams_mil.cli.console import errors, output, print_json, progress_bar, remark
 from pams_mil.cli.out_option import out_folder
+from pams_mil.errors import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,7 +46,6 @@ def bench(
 
     Example: pams bench grid.yaml --out bench/bracs
     """
-    from pams_mil.atomic import strict_json
     from pams_mil.cli.grid_bar import grid_bar
     from pams_mil.engine.config.grid_config import load_grid, reference_label
     from pams_mil.engine.grid.grid import run_grid
@@ -60,12 +60,13 @@ def bench(
     result = summarize_grid(done, reference, resamples, calibrated=calibrated)
     write_bench(result, folder)
     if json:
-        print(strict_json(result.to_json()))
+        print_json(result.to_json())
     else:
         show(result)
-    errors.print(f"Report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    remark(f"Report: {folder / 'report.html'}")
     if done.failures:
-        errors.print(f"{len(done.failures)} runs failed; see {folder / 'failures.csv'}. Run it again to retry them.")
+        failed = counted(len(done.failures), "run")
+        remark(f"{failed} failed; see {folder / 'failures.csv'}. Run it again to retry.")
         raise typer.Exit(1)
 
 
@@ -105,7 +106,7 @@ def _calibrated(done: GridRun, entries: list[Entry]) -> list[Entry]:
     with progress_bar() as progress:
         found, refused = with_calibrated(done, entries, lambda share: progress("Calibrating", share))
     for run, reason in refused.items():
-        errors.print(f"{run} cannot be calibrated: {reason}", highlight=False, markup=False, soft_wrap=True)
+        remark(f"{run} cannot be calibrated: {reason}")
     return found
 
 
@@ -115,10 +116,10 @@ def show(result: Bench) -> None:
         output.print()
         output.print(_table(result, level))
     runs = " to ".join(str(count) for count in sorted({len(row.repetitions) for row in result.rows}))
-    output.print(f"Mean ± sd over {runs} runs, in percent; best bold, second underlined.", style="dim", highlight=False)
+    output.print(f"Mean ± sd over {runs} runs, in percent; best bold, second underlined.", style="dim")
     for sentence in result.verdicts:
         output.print()
-        output.print(sentence, style="bold", highlight=False, markup=False)
+        output.print(sentence, style="bold")
 
 
 def _table(result: Bench, level: int) -> Table:
