@@ -7,6 +7,9 @@ import os
 import hypothesis
 import pytest
 
+# As `make test` sets it: threads of OpenMP do not live on in a forked process, which then waits for them forever.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 hypothesis.settings.register_profile("ci", derandomize=True, max_examples=60, deadline=None)
 hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
