@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import warnings
 from pathlib import Path
 
 import h5py
@@ -70,14 +72,23 @@ class Served:
         self.server = open_server(session)
         self.port, self.token, self.app = self.server.port, self.server.token, self.server.app
         self.uvicorn = self.server.uvicorn()
+        # On a busy machine requests of a browser may take longer than a user would wait.
+        self.uvicorn.config.timeout_graceful_shutdown = 20
         self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [self.server.socket]}, daemon=True)
         self.thread.start()
 
     def close(self):
         self.client.close()
         self.uvicorn.should_exit = True
-        self.thread.join(20)
+        self.thread.join(60)
         self.server.close()
+        if self.uvicorn.server_state.connections:
+            # A browser opened them while the server went, and nobody closes them: let them go here and in silence, or
+            # they would be a warning, and so an error, in some later test.
+            self.uvicorn = None
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                gc.collect()
 
 
 def client_of(session, *, open_it=True):
