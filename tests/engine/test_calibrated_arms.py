@@ -22,7 +22,7 @@ from pams_mil.severity import metric_weight
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     cohort = make_cohort(tmp_path_factory.mktemp("cohort"), sizes={"train": 24, "val": 16})
-    learned = grid_of(cohort, training={"epochs": 12, "lr": 3e-2})
+    learned = grid_of(cohort, training={"epochs": 5, "lr": 3e-2})
     return run_grid(learned, tmp_path_factory.mktemp("bench"), Here())
 
 
