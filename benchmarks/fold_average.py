@@ -25,7 +25,7 @@ from pams_mil.metrics.confusion import confusion_matrix
 from pams_mil.metrics.table import LabelMetrics
 
 FOLDS, SMALLEST = 5, 1e-12
-SHOWN = ("acc", "ascc", "under_call_rate", "over_call_rate")
+SHOWN = ("acc", "ascc", "missed_rate", "false_alarm_rate")
 Array = npt.NDArray[np.float64]
 
 

@@ -82,7 +82,7 @@ def main() -> None:
     total = path_seconds + resample_seconds
     print(f"{chosen.slides:,} slides, 7 classes, {len(curve.kappa):,} operating points, {chosen.resamples:,} resamples")
     print(f"ours: path and curve {path_seconds:.2f} s, resamples {resample_seconds:.2f} s")
-    print(f"      severity AUC, 95 % interval over patients: {low:.4f} to {high:.4f}")
+    print(f"      urgency AUC, 95 % interval over patients: {low:.4f} to {high:.4f}")
     print(f"peer: {once:.1f} s once, {each:.1f} s per resample, projected from {PEER_RESAMPLES}: {projected:,.0f} s")
     print(f"ratio {projected / total:,.0f}; largest difference of a rate at the 200 grid points {max(gaps):.1e}")
     if max(gaps) > 1e-9 or projected < 100 * total:

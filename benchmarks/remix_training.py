@@ -33,7 +33,7 @@ VARIANTS: dict[str, tuple[str, dict]] = {
     "sfr evidence .2": ("sfr", {"selection": "evidence", "level": 0.2}),
     "sfr evidence .1": ("sfr", {"selection": "evidence", "level": 0.1}),
 }
-MEASURES = ("accuracy", "ascc", "asmc", "under_call_rate", "over_call_rate", "quadratic_kappa")
+MEASURES = ("accuracy", "ascc", "asmc", "missed_rate", "false_alarm_rate", "quadratic_kappa")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def table(cohort: TruthCohort, found: dict[str, list[np.ndarray]]) -> None:
         print(f"{name:20s}" + "".join(f"{np.mean(v):11.3f} ± {np.std(v):.3f}" for v in values))
     for name in found:
         if name != "sfr quantile" and "sfr quantile" in found:
-            for measure in ("ascc", "asmc", "under_call_rate"):
+            for measure in ("ascc", "asmc", "missed_rate"):
                 low, mid, high = difference(cohort, measure, found[name], found["sfr quantile"])
                 print(f"{name} minus sfr quantile, {measure}: {mid:+.3f} (95 % {low:+.3f} to {high:+.3f})")
 

@@ -35,10 +35,10 @@ from pams_mil.metrics.modules import AsymmetricClassificationConfidence as Asymm
 from pams_mil.metrics.modules import AsymmetricMisclassificationConfidence as AsymmetricMisclassificationConfidence
 from pams_mil.metrics.modules import ClassificationConfidence as ClassificationConfidence
 from pams_mil.metrics.modules import ExpectedRisk as ExpectedRisk
+from pams_mil.metrics.modules import FalseAlarmRate as FalseAlarmRate
 from pams_mil.metrics.modules import MisclassificationConfidence as MisclassificationConfidence
-from pams_mil.metrics.modules import OverCallRate as OverCallRate
+from pams_mil.metrics.modules import MissedRate as MissedRate
 from pams_mil.metrics.modules import SevereErrors as SevereErrors
-from pams_mil.metrics.modules import UnderCallRate as UnderCallRate
 from pams_mil.models.core.factory import create_model as create_model
 from pams_mil.remix.strategy import create_remix as create_remix
 from pams_mil.wsi.encoders.encoder import create_encoder as create_encoder

@@ -133,7 +133,7 @@ def write_csv(path: Path | str, header: Sequence[str], rows: Iterable[Sequence[o
         plain = csv.writer(file, lineterminator="\n")
         quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
         for row in chain([header], rows):
-            cells = [inert(cell) for cell in row]
+            cells = [escape_formula(cell) for cell in row]
             # before Python 3.13 a lone carriage return is not quoted and would end the row for every reader
             torn = any(isinstance(cell, str) and "\r" in cell for cell in cells)
             (quoted if torn else plain).writerow(cells)
@@ -170,12 +170,12 @@ def append_line(path: Path | str, line: str) -> None:
     _flush_folder(path.parent)
 
 
-def inert(cell: object) -> object:
+def escape_formula(cell: object) -> object:
     """Text that starts like a spreadsheet formula gets a leading apostrophe; everything else is kept.
 
-    `revive` undoes it, so labels and ids survive a round trip through our own files.
+    `unescape_formula` undoes it, so labels and ids survive a round trip through our own files.
 
-    >>> inert("=cmd()"), inert("-HSIL"), inert(-1.5), inert("-1.5")
+    >>> escape_formula("=cmd()"), escape_formula("-HSIL"), escape_formula(-1.5), escape_formula("-1.5")
     ("'=cmd()", "'-HSIL", -1.5, '-1.5')
     """
     if not isinstance(cell, str) or not _FORMULA.match(cell) or _NUMBER.fullmatch(cell):
@@ -183,10 +183,10 @@ def inert(cell: object) -> object:
     return "'" + cell
 
 
-def revive(cell: str) -> str:
-    """The text that `inert` was given.
+def unescape_formula(cell: str) -> str:
+    """The text that `escape_formula` was given.
 
-    >>> [revive(str(inert(text))) for text in ("=cmd()", "'=cmd()", "N", "-1.5")]
+    >>> [unescape_formula(str(escape_formula(text))) for text in ("=cmd()", "'=cmd()", "N", "-1.5")]
     ['=cmd()', "'=cmd()", 'N', '-1.5']
     """
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell

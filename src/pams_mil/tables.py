@@ -17,7 +17,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pams_mil.atomic import revive
+from pams_mil.atomic import unescape_formula
 from pams_mil.errors import TableError, listing, needs_extra
 
 Columns = dict[str, list[str]]
@@ -87,7 +87,7 @@ def _check_file(path: Path) -> None:
 
 
 def _header(cells: list[str], path: Path) -> list[str]:
-    header = [revive(cell.strip()) for cell in cells]
+    header = [unescape_formula(cell.strip()) for cell in cells]
     if not any(header):
         raise TableError(f"{path} has no header line with column names.")
     repeated = sorted(name for name, times in Counter(header).items() if times > 1)
@@ -109,7 +109,7 @@ def _columns(header: list[str], piece: list[list[str]], path: Path) -> Columns:
     # What was written with an apostrophe against formulas is given back; most columns have none and are not copied.
     for name, column in columns.items():
         if any(cell[:1] == "'" for cell in column):
-            columns[name] = [revive(cell) for cell in column]
+            columns[name] = [unescape_formula(cell) for cell in column]
     return columns
 
 

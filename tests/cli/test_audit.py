@@ -74,18 +74,18 @@ def test_figure_1_gives_the_papers_numbers(tmp_path):
     assert found["verdicts"][0].startswith("B works at another operating point than A: it misses 4.5 points less")
     assert "neither can be called safer" in found["verdicts"][0]
     assert found["matched"] is None
-    assert (a["curve"], a["severity_auc"], a["missed_at"]) == (None, None, None)
+    assert (a["curve"], a["urgency_auc"], a["missed_at"]) == (None, None, None)
 
 
 def test_json_has_the_promised_keys(predictions):
     found = json.loads(run(predictions, "--classes", "bracs", "--json").stdout)
     levels = found["files"][0]["levels"]
     assert list(levels) == ["group", "class"]
-    promised = {"acc", "balanced_acc", "auc", "ascc", "asmc", "ecc", "emc", "risk", "severe_errors", "under_call_rate",
-                "over_call_rate", "n", "errors", "ci"}  # fmt: skip
+    promised = {"acc", "balanced_acc", "auc", "ascc", "asmc", "ecc", "emc", "risk", "severe_errors", "missed_rate",
+                "false_alarm_rate", "n", "errors", "ci"}  # fmt: skip
     for scores in levels.values():
         assert promised <= set(scores)
-        for metric in ("acc", "auc", "ascc", "asmc", "under_call_rate"):
+        for metric in ("acc", "auc", "ascc", "asmc", "missed_rate"):
             low, high = scores["ci"][metric]
             assert low <= scores[metric] <= high
 
@@ -195,7 +195,7 @@ def test_json_carries_the_operating_points_and_the_matched_comparison(tmp_path):
     found = json.loads(run(*paths, "--classes", "bracs", "--json", "--resamples", "50").stdout)
     for file in found["files"]:
         for scores in file["levels"].values():
-            assert 0 <= scores["severity_auc"] <= 1
+            assert 0 <= scores["urgency_auc"] <= 1
             assert list(scores["missed_at"]) == ["0.1", "0.2", "0.3"]
             curve = scores["curve"]
             assert len(curve["kappa"]) == len(curve["missed"]) == len(curve["false_alarms"]) > 2
@@ -221,9 +221,9 @@ def test_decide_anew_before_scoring(predictions, tmp_path):
         decided["argmax"]["levels"]["class"]["confusion"] == decided["kappa=1"]["levels"]["class"]["confusion"] == same
     )
     urgent = decided["kappa=4"]["levels"]["class"]
-    assert urgent["under_call_rate"] < plain["levels"]["class"]["under_call_rate"]
-    assert urgent["over_call_rate"] > plain["levels"]["class"]["over_call_rate"]
-    assert decided["kappa=inf"]["levels"]["class"]["under_call_rate"] == 0
+    assert urgent["missed_rate"] < plain["levels"]["class"]["missed_rate"]
+    assert urgent["false_alarm_rate"] > plain["levels"]["class"]["false_alarm_rate"]
+    assert decided["kappa=inf"]["levels"]["class"]["missed_rate"] == 0
     assert urgent["curve"] == plain["levels"]["class"]["curve"]  # another decision, the same probabilities
 
 

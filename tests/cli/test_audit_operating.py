@@ -68,8 +68,8 @@ def test_little_to_draw_is_drawn_and_said_in_words(tmp_path, kind):
     assert re.findall(r".{30}\b(?:nan|inf)\b", page.lower()) == []
     scores = found["files"][0]["levels"]["class"]
     if kind in ("one class", "one slide"):
-        assert scores["severity_auc"] is None  # all slides are equally urgent
+        assert scores["urgency_auc"] is None  # all slides are equally urgent
     elif kind == "all right":
-        assert scores["severity_auc"] == 1
+        assert scores["urgency_auc"] == 1
         assert scores["missed_at"]["0.1"] == 0
     assert TREE.num_classes() == len(scores["classes"])

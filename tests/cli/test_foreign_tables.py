@@ -191,7 +191,7 @@ def test_the_terminal_shows_every_name_and_every_interval(hierarchy, count, widt
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
-    intervals = sum(key in ("acc", "auc", "ascc", "asmc", "risk", "under_call_rate", "over_call_rate")
+    intervals = sum(key in ("acc", "auc", "ascc", "asmc", "risk", "missed_rate", "false_alarm_rate")
                     for model in result.models for key in model.finest.intervals)  # fmt: skip
     assert text.count("[") == text.count("]") == intervals
     letters = re.sub(r"\s", "", text)

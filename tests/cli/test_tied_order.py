@@ -41,7 +41,7 @@ def files(tmp_path):
 def scores(files, classes):
     said = run("audit", files / "p.csv", "--classes", files / f"{classes}.yaml", "--resamples", "0", "--json")
     finest = json.loads(said)["files"][0]["levels"]["class"]
-    return {key: finest[key] for key in ("ascc", "asmc", "risk", "acc", "under_call_rate", "over_call_rate")}
+    return {key: finest[key] for key in ("ascc", "asmc", "risk", "acc", "missed_rate", "false_alarm_rate")}
 
 
 def test_the_listed_order_changes_scores_by_index_and_not_by_rank(files):

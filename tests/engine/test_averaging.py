@@ -121,7 +121,7 @@ def test_bad_values_are_refused(cohort, value):
         settings(cohort, average=value)
 
 
-@pytest.mark.parametrize(("metric", "best"), [("severity_auc", max), ("refined_nll", min)])
+@pytest.mark.parametrize(("metric", "best"), [("urgency_auc", max), ("refined_nll", min)])
 def test_epochs_can_be_chosen_whatever_the_operating_point(cohort, tmp_path, metric, best):
     out = run(settings(cohort, method="ce", select=metric, epochs=5, lr=1e-2), tmp_path / "run")
     values = [float(value) for value in read_table(out / "metrics.csv")[f"val_{metric}"]]

@@ -24,7 +24,7 @@ from pams_mil.engine.tuning.tuning_folder import TuningFolder
 from pams_mil.errors import ConfigError, RunError
 from pams_mil.evaluate.predictions import Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics import severity_auc
+from pams_mil.metrics import urgency_auc
 
 THREE = ClassHierarchy.flat(["low", "middle", "high"])
 SHARED = {"data": "any.csv", "classes": "any", "training": {"lr": 5e-4}}
@@ -46,15 +46,15 @@ def test_scores_are_those_of_slides_written_out_patient_by_patient(seed, recipes
     found = {score.name: score for score in score_recipes(target, p, patient, THREE, seed=seed, resamples=12)}
     drawn = {name: reference.drawn_aucs(target, p[name], patient, THREE, seed, 12) for name in p}
     kept = [k for k in range(12) if all(np.isfinite(values[k]) for values in drawn.values())]
-    best = max(p, key=lambda name: severity_auc(target, p[name], THREE))
+    best = max(p, key=lambda name: urgency_auc(target, p[name], THREE))
     for name, score in found.items():
-        assert score.severity_auc == pytest.approx(severity_auc(target, p[name], THREE))
+        assert score.urgency_auc == pytest.approx(urgency_auc(target, p[name], THREE))
         assert score.standard_error == pytest.approx(reference.deviation([drawn[name][k] for k in kept]))
         apart = [drawn[best][k] - drawn[name][k] for k in kept]
-        assert score.behind == pytest.approx(found[best].severity_auc - score.severity_auc)
+        assert score.behind == pytest.approx(found[best].urgency_auc - score.urgency_auc)
         assert score.behind_error == pytest.approx(reference.deviation(apart), abs=1e-12)
-    assert [score.severity_auc for score in score_recipes(target, p, patient, THREE, resamples=2)] == sorted(
-        (score.severity_auc for score in found.values()), reverse=True
+    assert [score.urgency_auc for score in score_recipes(target, p, patient, THREE, resamples=2)] == sorted(
+        (score.urgency_auc for score in found.values()), reverse=True
     )
 
 
@@ -83,7 +83,7 @@ def test_choice_and_survivors_are_those_of_plain_loops(given_, random, count):
     error = {score.name: score.behind_error for score in scores}
     choice = choose(scores, simple).name
     assert choice == reference.chosen(names, behind, error, order)
-    expected = reference.going_on({s.name: s.severity_auc for s in scores}, choice, "r0", order, count)
+    expected = reference.going_on({s.name: s.urgency_auc for s in scores}, choice, "r0", order, count)
     assert survivors(scores, count, simple, "r0") == expected
     assert choice in expected  # the choice of a rung is never dropped before the next one
 

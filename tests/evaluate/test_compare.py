@@ -85,9 +85,9 @@ def test_a_permutation_p_value_is_small_for_a_real_difference_and_honest_for_non
     good, _ = twins(rows=200, patients=100)
     bad = replace(good, name="bad", predicted=np.maximum(good.predicted - 2, 0), probabilities=None)
     clear = compare(good, bad, resamples=300).levels["class"]
-    assert clear["under_call_rate"].p_value < 0.001
-    assert clear["under_call_rate"].better is False
-    assert clear["under_call_rate"].p_value > 0  # the observed labelling is one of the permutations
+    assert clear["missed_rate"].p_value < 0.001
+    assert clear["missed_rate"].better is False
+    assert clear["missed_rate"].p_value > 0  # the observed labelling is one of the permutations
 
 
 def test_p_values_are_uniform_when_the_models_are_alike(monkeypatch: pytest.MonkeyPatch):
@@ -140,7 +140,7 @@ def test_holm_over_several_models():
     ]
     found = compare_all(models, resamples=50)
     assert [c.candidate for c in found] == ["m1", "m2", "m3"]
-    for metric in ("ascc", "acc", "under_call_rate"):
+    for metric in ("ascc", "acc", "missed_rate"):
         raw = [c.levels["class"][metric].p_value for c in found]
         corrected = [c.levels["class"][metric].corrected_p for c in found]
         assert corrected == pytest.approx(reference.holm(raw))
@@ -236,7 +236,7 @@ def test_without_resamples_there_are_tests_but_no_intervals():
     one, _ = twins()
     perfect = replace(one, name="perfect", predicted=one.target)
     comparison = compare(one, perfect, resamples=0)
-    missed = comparison.levels["class"]["under_call_rate"]
+    missed = comparison.levels["class"]["missed_rate"]
     assert np.isnan(missed.interval).all()
     assert missed.p_value is not None
     assert verdict(comparison).startswith("perfect is safer than one")

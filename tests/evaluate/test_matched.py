@@ -18,7 +18,7 @@ from pams_mil.evaluate import decision_path
 from pams_mil.evaluate.matched import _Measure, matched
 from pams_mil.evaluate.operating_points import KAPPAS, PARTIAL, operating_points, patient_coins, patient_draws
 from pams_mil.evaluate.predictions import Predictions
-from pams_mil.metrics import operating_curve, severity_auc
+from pams_mil.metrics import operating_curve, urgency_auc
 from pams_mil.metrics.kappa_path import DecisionPath
 from pams_mil.metrics.operating import CurveResampler, class_shares
 
@@ -35,8 +35,8 @@ def by_hand(model: Predictions, false_alarms: float, missed: float) -> list[floa
     return [
         float(curve.missed_at(false_alarms)),
         float(curve.false_alarms_at(missed)),
-        severity_auc(model.target, model.probabilities, model.hierarchy),
-        severity_auc(model.target, model.probabilities, model.hierarchy, max_false_alarms=PARTIAL),
+        urgency_auc(model.target, model.probabilities, model.hierarchy),
+        urgency_auc(model.target, model.probabilities, model.hierarchy, max_false_alarms=PARTIAL),
         *costs,
     ]
 
@@ -90,7 +90,7 @@ def test_another_dial_on_the_same_model_is_no_difference():
     one, _ = twins(rows=300, patients=100)
     urgent = replace(one, name="urgent", predicted=decision_path(one.probabilities, TREE).calls(5.0))
     found = matched(one, urgent, resamples=100, swaps=100)
-    for gap in (found.missed, found.false_alarms, found.severity_auc, *found.at_kappa.values()):
+    for gap in (found.missed, found.false_alarms, found.urgency_auc, *found.at_kappa.values()):
         assert gap.difference == 0
         assert gap.interval == (0, 0)
         assert gap.p_value == 1
@@ -106,9 +106,9 @@ def test_a_better_model_is_better_at_equal_false_alarms():
     assert found.missed.interval[1] < 0
     assert found.missed.p_value == pytest.approx(1 / 201)
     assert found.false_alarms.difference < 0
-    assert found.severity_auc.difference > 0
+    assert found.urgency_auc.difference > 0
     back = matched(better, one, resamples=200, swaps=200)
-    assert back.severity_auc.difference == pytest.approx(-found.severity_auc.difference)
+    assert back.urgency_auc.difference == pytest.approx(-found.urgency_auc.difference)
     assert found.candidate_cheaper[0][0] <= 1 <= found.candidate_cheaper[-1][1]
 
 
@@ -134,7 +134,7 @@ def test_models_without_probabilities_have_no_curve():
 def test_json_is_strict_and_names_the_gap():
     found = matched(*twins(), level=0, resamples=20, swaps=20)
     read = json.loads(strict_json(found.to_json()), parse_constant=pytest.fail)
-    assert {"difference", "ci", "p", "at_false_alarms", "severity_auc", "false_alarms"} <= set(read)
+    assert {"difference", "ci", "p", "at_false_alarms", "urgency_auc", "false_alarms"} <= set(read)
     assert read["difference"] == pytest.approx(read["candidate"] - read["reference"])
 
 
@@ -148,8 +148,8 @@ def test_progress_grows_to_one():
 def test_points_of_one_model():
     one, _ = twins(rows=200, patients=60)
     found = operating_points(one, resamples=200)
-    assert found.severity_auc.value == severity_auc(one.target, one.probabilities, TREE)
-    assert found.severity_auc.interval[0] < found.severity_auc.value < found.severity_auc.interval[1]
+    assert found.urgency_auc.value == urgency_auc(one.target, one.probabilities, TREE)
+    assert found.urgency_auc.interval[0] < found.urgency_auc.value < found.urgency_auc.interval[1]
     assert found.decided == pytest.approx(
         found.argmax, abs=0.02
     )  # equal probabilities: the file takes the milder class
@@ -187,6 +187,6 @@ def test_only_one_class_is_undefined_and_said_as_such():
     one, two = twins()
     one, two = (replace(model, target=np.full(len(model), 3)) for model in (one, two))
     found = matched(one, two, resamples=20, swaps=20)
-    assert np.isnan(found.severity_auc.difference)
-    assert found.severity_auc.p_value is None
-    assert np.isnan(operating_points(one, resamples=20).severity_auc.value)
+    assert np.isnan(found.urgency_auc.difference)
+    assert found.urgency_auc.p_value is None
+    assert np.isnan(operating_points(one, resamples=20).urgency_auc.value)

@@ -18,8 +18,8 @@ from pams_mil.metrics.table import FACTS
 
 FIGURE_TREE = ClassHierarchy.flat(["Benign", "Atypical", "Malignant"])
 REQUIRED = {
-    "acc", "balanced_acc", "auc", "ascc", "asmc", "ecc", "emc", "risk", "severe_errors", "under_call_rate",
-    "over_call_rate", "n", "errors", "ci",
+    "acc", "balanced_acc", "auc", "ascc", "asmc", "ecc", "emc", "risk", "severe_errors", "missed_rate",
+    "false_alarm_rate", "n", "errors", "ci",
 }  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def test_a_single_class_cohort():
     assert found.classes_without_auc == ("Benign", "Atypical", "Malignant")
     assert math.isnan(found.values["auc"])
     assert found.values["ascc"] == pytest.approx(1 / 5)
-    assert found.under_call_magnitude == 2
+    assert found.missed_distance == 2
 
 
 def test_severe_errors_are_sorted_by_gravity():

@@ -12,7 +12,7 @@ import pytest
 from tests.strategies import random_predictions
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics import severity_auc
+from pams_mil.metrics import urgency_auc
 from pams_mil.metrics.table import FACTS
 from pams_mil.report.bench import Entry, summarize
 from pams_mil.report.bench_page import bench_page, write_bench
@@ -47,7 +47,7 @@ def bench():
 def test_deviations_are_over_runs_and_the_rest_over_all(bench):
     entries, summary = bench
     for entry, row in zip(entries, summary.rows, strict=True):
-        aucs = [severity_auc(run.target, run.probabilities, TREE) for run in entry.runs.values()]
+        aucs = [urgency_auc(run.target, run.probabilities, TREE) for run in entry.runs.values()]
         right = []
         for run in entry.runs.values():
             least = [slide for slide in range(120) if TREE.ranks()[run.target[slide]] == 0]
@@ -100,18 +100,18 @@ def test_files_carry_the_table_and_the_epochs(bench, tmp_path):
     _, summary = bench
     write_bench(summary, tmp_path)
     table = (tmp_path / "table.md").read_text()
-    assert table.index("Severity AUC ↑") < table.index(f"{FACTS['acc'].label} ↑")
+    assert table.index("Urgency AUC ↑") < table.index(f"{FACTS['acc'].label} ↑")
     assert "| &lt;b>PAMS |" in table
     rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
     assert rows[0]["epochs"]["missed"] == [0.2, 0.5, 0.4]
     assert rows[2]["epochs"] is None
-    assert rows[1]["severity_auc"]["n"] == 2
+    assert rows[1]["urgency_auc"]["n"] == 2
 
 
 def test_page_draws_one_line_per_trained_method(bench):
     page = bench_page(bench[1])
     section = page[page.index("While training") :]
-    assert section.count('aria-label="severity AUC by epoch"') == 1
+    assert section.count('aria-label="urgency AUC by epoch"') == 1
     assert section.split("</svg>")[0].count("<polyline") == 2
     assert "&lt;b&gt;PAMS" in section
 
@@ -123,7 +123,7 @@ def test_mean_over_runs_that_trained_so_long():
         {f"val_{metric}": [str(value) for value in rng.random(length)] for metric, _ in SHOWN.values()}
         for length in lengths
     ]
-    logs[1]["val_severity_auc"][0] = "nan"
+    logs[1]["val_urgency_auc"][0] = "nan"
     found = mean_epochs(logs).scores
     for name, (metric, _) in SHOWN.items():
         for epoch in range(5):

@@ -69,4 +69,4 @@ def test_tables_say_what_is_missed_at_the_references_false_alarms():
     assert "Missed at CE's false alarms ↓" in markdown(bench)
     lines = [line for line in csv_rows(bench) if line[3] == "missed_at_reference_false_alarms"]
     assert len(lines) == 3 * TREE.num_levels
-    assert bench.to_json()["rows"][0]["operating_points"]["severity_auc"] == rows["CE"].points.severity_auc.value
+    assert bench.to_json()["rows"][0]["operating_points"]["urgency_auc"] == rows["CE"].points.urgency_auc.value

@@ -43,7 +43,7 @@ def expected(kind: type[SeverityMetric], data: list[tuple[torch.Tensor, torch.Te
 
 def test_every_severity_metric_has_a_class():
     assert {kind.key for kind in CLASSES} == {
-        "ascc", "asmc", "ecc", "emc", "risk", "severe_errors", "under_call_rate", "over_call_rate",
+        "ascc", "asmc", "ecc", "emc", "risk", "severe_errors", "missed_rate", "false_alarm_rate",
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from tests.strategies import predictions
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate import decision_path
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics import operating_curve, severity_auc
+from pams_mil.metrics import operating_curve, urgency_auc
 from pams_mil.metrics.operating import CurveResampler, class_shares, constant_calls, constant_hull
 
 TWO = ClassHierarchy.flat(["benign", "malignant"])
@@ -36,7 +36,7 @@ def two_classes(seed, rows, digits):
 @given(binary)
 def test_two_classes_give_scikit_learns_auc_and_roc(case):
     true, p = two_classes(*case)
-    assert severity_auc(true, p, TWO) == pytest.approx(sklearn.metrics.roc_auc_score(true, p[:, 1]), abs=1e-12)
+    assert urgency_auc(true, p, TWO) == pytest.approx(sklearn.metrics.roc_auc_score(true, p[:, 1]), abs=1e-12)
     fpr, tpr, _ = sklearn.metrics.roc_curve(true, p[:, 1], drop_intermediate=False)
     curve = operating_curve(true, p, TWO)
     share = true.mean()
@@ -48,7 +48,7 @@ def test_two_classes_give_scikit_learns_auc_and_roc(case):
 @given(binary, st.floats(0.01, 0.99))
 def test_two_classes_give_scikit_learns_partial_auc(case, most):
     true, p = two_classes(*case)
-    ours = severity_auc(true, p, TWO, max_false_alarms=most * float(np.mean(true == 0)))
+    ours = urgency_auc(true, p, TWO, max_false_alarms=most * float(np.mean(true == 0)))
     assert ours == pytest.approx(sklearn.metrics.roc_auc_score(true, p[:, 1], max_fpr=most), abs=1e-12)
 
 
@@ -77,7 +77,7 @@ def test_the_area_equals_loops(model):
     kappas = [k for k in curve.kappa.tolist() if k >= 0]
     points = [(curve.missed[0], 0.0), *(reference.rates(true.tolist(), path.calls(k).tolist(), ranks) for k in kappas)]
     chance = reference.no_information_area(true.tolist(), ranks)
-    value = severity_auc(true, p, tree)
+    value = urgency_auc(true, p, tree)
     if chance <= 1e-12:
         assert math.isnan(value)
     else:
@@ -91,8 +91,8 @@ def test_weights_count_cases_several_times(model, seed):
         weights[0] = 1
     repeated = model.take(np.repeat(np.arange(len(model)), weights))
     tree = model.hierarchy
-    weighted = severity_auc(model.target, model.probabilities, tree, weights=weights)
-    assert weighted == pytest.approx(severity_auc(repeated.target, repeated.probabilities, tree), nan_ok=True)
+    weighted = urgency_auc(model.target, model.probabilities, tree, weights=weights)
+    assert weighted == pytest.approx(urgency_auc(repeated.target, repeated.probabilities, tree), nan_ok=True)
     curve = CurveResampler(decision_path(model.probabilities, tree), model.target).curve(weights)
     plain = operating_curve(repeated.target, repeated.probabilities, tree)
     for share in (0.0, 0.1, 0.3, 1.0):
@@ -104,25 +104,25 @@ def test_no_information_is_a_half_and_perfection_one():
     rng = np.random.default_rng(0)
     true = rng.choice(7, 500, p=[0.3, 0.05, 0.2, 0.1, 0.1, 0.05, 0.2])
     shares = np.bincount(true, minlength=7) / 500
-    assert severity_auc(true, np.tile(shares, (500, 1)), BRACS) == pytest.approx(0.5, abs=1e-12)
-    assert severity_auc(true, np.eye(7)[true], BRACS) == 1.0
+    assert urgency_auc(true, np.tile(shares, (500, 1)), BRACS) == pytest.approx(0.5, abs=1e-12)
+    assert urgency_auc(true, np.eye(7)[true], BRACS) == 1.0
     soft = 0.9 * np.eye(7)[true] + 0.1 * shares
-    assert severity_auc(true, soft, BRACS) == pytest.approx(1.0)
+    assert urgency_auc(true, soft, BRACS) == pytest.approx(1.0)
     for constant in ([0.5, 0.5], [0.9, 0.1], [0.0, 1.0]):
-        assert severity_auc([0, 1, 1], [constant] * 3, TWO) == 0.5
+        assert urgency_auc([0, 1, 1], [constant] * 3, TWO) == 0.5
 
 
 def test_other_constants_than_the_class_shares_never_beat_a_half():
     rng = np.random.default_rng(1)
     for _ in range(50):
         true = rng.integers(0, 3, 40)
-        assert severity_auc(true, np.tile(rng.dirichlet(np.ones(3)), (40, 1)), THREE) <= 0.5 + 1e-12
+        assert urgency_auc(true, np.tile(rng.dirichlet(np.ones(3)), (40, 1)), THREE) <= 0.5 + 1e-12
 
 
 def test_all_cases_equally_urgent_is_undefined():
-    assert math.isnan(severity_auc([1, 1], [[0.2, 0.3, 0.5]] * 2, THREE))
+    assert math.isnan(urgency_auc([1, 1], [[0.2, 0.3, 0.5]] * 2, THREE))
     tied = [BRACS.index("FEA"), BRACS.index("ADH")]
-    assert math.isnan(severity_auc(tied, np.full((2, 7), 1 / 7), BRACS))
+    assert math.isnan(urgency_auc(tied, np.full((2, 7), 1 / 7), BRACS))
 
 
 def test_by_hand():
@@ -172,6 +172,6 @@ def test_what_is_refused():
     with pytest.raises(ParameterError, match="at least one"):
         operating_curve([], np.zeros((0, 2)), TWO)
     with pytest.raises(ParameterError, match="max_false_alarms"):
-        severity_auc([0, 1], [[1.0, 0.0]] * 2, TWO, max_false_alarms=0)
+        urgency_auc([0, 1], [[1.0, 0.0]] * 2, TWO, max_false_alarms=0)
     with pytest.raises(ParameterError, match="weights must be 2"):
-        severity_auc([0, 1], [[1.0, 0.0]] * 2, TWO, weights=[0, 0])
+        urgency_auc([0, 1], [[1.0, 0.0]] * 2, TWO, weights=[0, 0])

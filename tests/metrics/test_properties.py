@@ -32,8 +32,8 @@ def test_metrics_of_a_union_are_weighted_means(case: tuple[LabelMetrics, np.ndar
     score, first, second = case
     one, two, both = score(first), score(second), score(first + second)
     weights = {
-        "acc": reduce.total, "ascc": reduce.total, "ecc": reduce.total, "under_call_rate": reduce.total,
-        "over_call_rate": reduce.total, "asmc": reduce.errors, "emc": reduce.errors, "risk": reduce.errors,
+        "acc": reduce.total, "ascc": reduce.total, "ecc": reduce.total, "missed_rate": reduce.total,
+        "false_alarm_rate": reduce.total, "asmc": reduce.errors, "emc": reduce.errors, "risk": reduce.errors,
     }  # fmt: skip
     for metric, weight in weights.items():
         a, b = weight(first), weight(second)
@@ -75,7 +75,7 @@ def test_mirrored_errors_tie_symmetrically_and_are_told_apart_asymmetrically(
     assert float(bad["acc"]) == float(good["acc"])
     for metric in ("ecc", "emc"):
         assert float(bad[metric]) == pytest.approx(float(good[metric]), rel=1e-12)
-    for metric in ("ascc", "asmc", "risk", "severe_errors", "under_call_rate"):
+    for metric in ("ascc", "asmc", "risk", "severe_errors", "missed_rate"):
         better = good[metric] > bad[metric] if FACTS[metric].higher_is_better else good[metric] < bad[metric]
         assert better, metric
 
@@ -86,7 +86,7 @@ def test_ranges(case: tuple[LabelMetrics, np.ndarray, np.ndarray]):
     found = score(S)
     assert 0 <= found["acc"] <= found["ascc"] <= found["ecc"] <= 1
     assert 0 < found["asmc"] <= found["emc"] <= 1
-    assert found["under_call_rate"] + found["over_call_rate"] <= 1 - found["acc"] + 1e-12
+    assert found["missed_rate"] + found["false_alarm_rate"] <= 1 - found["acc"] + 1e-12
 
 
 @given(pairs())
@@ -102,7 +102,7 @@ def test_agreement_with_scikit_learn(case: tuple[LabelMetrics, np.ndarray, np.nd
         assert float(found["balanced_acc"]) == pytest.approx(sklearn.metrics.balanced_accuracy_score(true, predicted))
         kappa = sklearn.metrics.cohen_kappa_score(true, predicted, weights="quadratic", labels=range(size))
         recall = sklearn.metrics.recall_score(true, predicted, labels=range(size), average=None, zero_division=np.nan)
-    assert float(found["kappa"]) == pytest.approx(kappa, nan_ok=True, abs=1e-12)
+    assert float(found["cohen_kappa"]) == pytest.approx(kappa, nan_ok=True, abs=1e-12)
     assert metrics.per_class_recall(true, predicted, score.hierarchy, score.level) == pytest.approx(recall, nan_ok=True)
 
 
@@ -126,7 +126,7 @@ def test_one_sample(label: int):
     found = {key: float(value) for key, value in LabelMetrics(TREE)(np.diag(np.eye(3, dtype=int)[label])).items()}
     assert (found["acc"], found["balanced_acc"], found["ascc"], found["risk"]) == (1, 1, 1, 0)
     assert found["asmc"] == math.inf
-    assert math.isnan(found["kappa"])
+    assert math.isnan(found["cohen_kappa"])
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_one_sample(label: int):
     ],
 )
 def test_labels_that_cannot_be_scored(true: list[object], predicted: list[object], message: str):
-    for function in (metrics.ascc, metrics.accuracy, metrics.severe_errors, metrics.over_call_rate):
+    for function in (metrics.ascc, metrics.accuracy, metrics.severe_errors, metrics.false_alarm_rate):
         with pytest.raises(ParameterError, match=message):
             function(true, predicted, TREE)
 

@@ -36,9 +36,9 @@ FUNCTIONS = {
     "emc": metrics.emc,
     "risk": metrics.risk,
     "severe_errors": metrics.severe_errors,
-    "under_call_rate": metrics.under_call_rate,
-    "over_call_rate": metrics.over_call_rate,
-    "kappa": metrics.quadratic_kappa,
+    "missed_rate": metrics.missed_rate,
+    "false_alarm_rate": metrics.false_alarm_rate,
+    "cohen_kappa": metrics.quadratic_kappa,
 }
 
 
@@ -91,16 +91,16 @@ def test_severity_metrics_equal_their_equations(case: tuple[ClassHierarchy, int,
         "emc": reference.misclassification_confidence(S, outranks, 0.0),
         "risk": reference.risk(S, outranks, penalty),
         "severe_errors": reference.severe(S, outranks),
-        "under_call_rate": reference.severe(S, outranks) / n,
-        "over_call_rate": reference.over_calls(S, outranks) / n,
+        "missed_rate": reference.severe(S, outranks) / n,
+        "false_alarm_rate": reference.over_calls(S, outranks) / n,
     }
     for key, value in expected.items():
         assert found[key] == pytest.approx(value, rel=1e-12), key
     true, predicted = labels_of(S)
     under = reference.mean_distance(S, outranks)
     over = reference.mean_distance(S, lambda t, r: outranks(r, t))
-    assert metrics.under_call_magnitude(true, predicted, hierarchy, level) == pytest.approx(under, nan_ok=True)
-    assert metrics.over_call_magnitude(true, predicted, hierarchy, level) == pytest.approx(over, nan_ok=True)
+    assert metrics.missed_distance(true, predicted, hierarchy, level) == pytest.approx(under, nan_ok=True)
+    assert metrics.false_alarm_distance(true, predicted, hierarchy, level) == pytest.approx(over, nan_ok=True)
 
 
 @given(cases())
@@ -133,7 +133,7 @@ def test_no_errors():
     assert metrics.ascc(*perfect) == 1.0
     assert metrics.risk(*perfect) == 0.0
     assert metrics.severe_errors(*perfect) == 0
-    assert math.isnan(metrics.under_call_magnitude(*perfect))
+    assert math.isnan(metrics.missed_distance(*perfect))
 
 
 def test_group_recall():

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics import severity_auc
+from pams_mil.metrics import urgency_auc
 
 
 def drawn_aucs(
     target: Sequence[int], p: Any, patient: Sequence[int], hierarchy: ClassHierarchy, seed: int, resamples: int
 ) -> list[float]:
-    """Severity AUC of resamples of patients, every slide written out as often as its patient was drawn."""
+    """Urgency AUC of resamples of patients, every slide written out as often as its patient was drawn."""
     rng, patients, found = np.random.default_rng(seed), max(patient) + 1, []
     for _ in range(resamples):
         rows = []
         for drawn in rng.integers(0, patients, patients):
             rows += [row for row, owner in enumerate(patient) if owner == drawn]
-        found.append(severity_auc(np.asarray(target)[rows], np.asarray(p)[rows], hierarchy))
+        found.append(urgency_auc(np.asarray(target)[rows], np.asarray(p)[rows], hierarchy))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import output, print_json, progress_bar, remark, say
+from pams_mil.cli.console import output, print_json, print_note, print_result, progress_bar
 from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import ConfigError, counted
 
@@ -83,7 +83,7 @@ def audit(
     else:
         show(result)
     if out is not None:
-        remark(f"Report: {out / 'report.html'}")
+        print_note(f"Report: {out / 'report.html'}")
 
 
 def show(result: Audit) -> None:
@@ -92,14 +92,14 @@ def show(result: Audit) -> None:
 
     hierarchy = result.hierarchy
     for sentence in result.cautions:
-        say(f"Caution, {sentence}", style="bold yellow")
+        print_result(f"Caution, {sentence}", style="bold yellow")
     for model in result.models:
         read = model.predictions
         size = f"{counted(len(read), 'slide')}, {counted(read.num_patients, 'patient')}"
         text = f"{model.name}: {size}, read as {read.layout}."
         output.print(" ".join((text, *read.notes)), style="dim")
     for note in hierarchy.tie_notes():
-        say(f"Note: {note}", style="dim")
+        print_result(f"Note: {note}", style="dim")
     for level in range(hierarchy.num_levels - 1, -1, -1):
         output.print()
         for table in score_tables(result, level, output.width):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Row = tuple[str, LevelScores]
 
-COLUMNS = ("acc", "auc", "ascc", "asmc", "risk", "under_call_rate", "over_call_rate")
+COLUMNS = ("acc", "auc", "ascc", "asmc", "risk", "missed_rate", "false_alarm_rate")
 _HEAD_WIDTH, _STACKED_WIDTH, _BESIDE_WIDTH = 20, 15, 26
 
 

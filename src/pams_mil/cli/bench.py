@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import errors, output, print_json, progress_bar, remark
+from pams_mil.cli.console import errors, output, print_json, print_note, progress_bar
 from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import counted
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pams_mil.engine.grid.grid import Engine, GridRun
     from pams_mil.report.bench import Bench, Entry
 
-_SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate")
+_SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate")
 
 
 def bench(
@@ -63,10 +63,10 @@ def bench(
         print_json(result.to_json())
     else:
         show(result)
-    remark(f"Report: {folder / 'report.html'}")
+    print_note(f"Report: {folder / 'report.html'}")
     if done.failures:
         failed = counted(len(done.failures), "run")
-        remark(f"{failed} failed; see {folder / 'failures.csv'}. Run it again to retry.")
+        print_note(f"{failed} failed; see {folder / 'failures.csv'}. Run it again to retry.")
         raise typer.Exit(1)
 
 
@@ -106,7 +106,7 @@ def _calibrated(done: GridRun, entries: list[Entry]) -> list[Entry]:
     with progress_bar() as progress:
         found, refused = with_calibrated(done, entries, lambda share: progress("Calibrating", share))
     for run, reason in refused.items():
-        remark(f"{run} cannot be calibrated: {reason}")
+        print_note(f"{run} cannot be calibrated: {reason}")
     return found
 
 

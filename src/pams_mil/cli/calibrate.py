@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import output, print_json, progress_bar, remark, say
+from pams_mil.cli.console import output, print_json, print_note, print_result, progress_bar
 from pams_mil.errors import ConfigError, counted, listing, nearest
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def calibrate(
         print_json(found.to_json())
     else:
         _show(found)
-    remark(f"Wrote {run / 'calibration.json'}; apply it with: pams predict {run} MANIFEST --calibrated")
+    print_note(f"Wrote {run / 'calibration.json'}; apply it with: pams predict {run} MANIFEST --calibrated")
 
 
 def _show(found: RunCalibration) -> None:
@@ -55,7 +55,7 @@ def _show(found: RunCalibration) -> None:
     for level in found.levels:
         _show_level(level)
     for note in found.notes:
-        say(f"Note: {note}")
+        print_result(f"Note: {note}")
 
 
 def _show_level(level: CalibratedLevel) -> None:
@@ -63,8 +63,8 @@ def _show_level(level: CalibratedLevel) -> None:
 
     counts = ", ".join(f"{label} {count}" for label, count in level.slides.items())
     output.print(f"\n{level.name}", style="bold")
-    say(f"slides: {counts}")
-    say(f"{level.calibration.form}: {level.calibration.describe()}")
+    print_result(f"slides: {counts}")
+    print_result(f"{level.calibration.form}: {level.calibration.describe()}")
     table = Table("lower is better", "before", "after, on other patients", box=None, header_style="dim")
     for key, label in SCORES.items():
         after = "too few patients" if level.after is None else f"{level.after[key]:.3f}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_json, progress_bar, remark
+from pams_mil.cli.console import output, print_json, print_note, progress_bar
 from pams_mil.errors import CertificateError, ConfigError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def certify(
     else:
         show(made)
     if folder is not None:
-        remark(f"Certificate: {folder / 'certificate.json'}")
+        print_note(f"Certificate: {folder / 'certificate.json'}")
 
 
 def write(made: Certificate, model: Predictions, folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_json, progress_bar, say
+from pams_mil.cli.console import output, print_json, print_result, progress_bar
 from pams_mil.cli.table_options import (
     LABEL_COLUMN,
     PATIENT_COLUMN,
@@ -86,21 +86,23 @@ def check(
 def show(found: Diagnosis, opened: SlideFindings | None = None) -> None:
     """Print the diagnosis for people."""
     manifest = found.manifest
-    say(f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')} in {manifest.where}.")
+    print_result(
+        f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')} in {manifest.where}."
+    )
     for note in (*manifest.notes, *found.hierarchy.tie_notes()):
-        say(f"Note: {note}")
+        print_result(f"Note: {note}")
     output.print(counts_table(found.hierarchy.names(), found.counts))
     if found.read_features:
-        say(_features(found.bag_summary()))
+        print_result(_features(found.bag_summary()))
     if opened is not None:
-        say(_slide_files(opened.summary()))
+        print_result(_slide_files(opened.summary()))
     ordered = sorted(found.problems, key=lambda problem: not problem.error)
     for problem in ordered[:MOST_PROBLEMS]:
-        say(f"{'ERROR' if problem.error else 'warning'}  {problem.kind}: {problem.message}")
+        print_result(f"{'ERROR' if problem.error else 'warning'}  {problem.kind}: {problem.message}")
     if len(ordered) > MOST_PROBLEMS:
-        say(f"and {len(ordered) - MOST_PROBLEMS} more; --json lists them all.")
+        print_result(f"and {len(ordered) - MOST_PROBLEMS} more; --json lists them all.")
     verdict = counted(len(found.errors), "problem") if found.errors else "Usable"
-    say(f"{verdict}, {counted(len(found.problems) - len(found.errors), 'warning')}.")
+    print_result(f"{verdict}, {counted(len(found.problems) - len(found.errors), 'warning')}.")
 
 
 def counts_table(names: tuple[str, ...], counts: dict[str, dict[str, int]]) -> Table:

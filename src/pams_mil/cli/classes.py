@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import output, print_json, say
+from pams_mil.cli.console import output, print_json, print_result
 from pams_mil.cli.out_option import write_new
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def show(
         output.print(_matrix(hierarchy, level, metric, f"W, gravity in AsCC and AsMC (P = {penalty:g})"))
         output.print(_matrix(hierarchy, level, loss, f"M, weight in the MSCE loss (α = {alpha:g})"))
     for note in hierarchy.tie_notes():
-        say(f"\nNote: {note}")
+        print_result(f"\nNote: {note}")
     output.print("\nRows are the true class, columns the predicted one; missed urgency in red.")
 
 

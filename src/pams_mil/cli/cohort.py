@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import print_json, progress_bar, say
+from pams_mil.cli.console import print_json, print_result, progress_bar
 from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import ConfigError, counted, listing, nearest
 
@@ -56,11 +56,11 @@ def make(
         counts = {"slides": len(manifest), "patients": len(manifest.patients), "mixed": mixed}
         print_json({"manifest": str(table), "features": str(features), "classes": classes, **counts})
         return
-    say(
+    print_result(
         f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')}, "
         f"{mixed:,} of them mixed, written to {out}."
     )
-    say(f"Next: pams check {table} --features {features} --classes {classes}")
+    print_result(f"Next: pams check {table} --features {features} --classes {classes}")
 
 
 def build(kind: str, options: list[str], seed: int, source: Path | None) -> Digits | Synthetic | Cifar10:

@@ -19,19 +19,19 @@ output = Console(highlight=False, markup=False, emoji=False)
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
-def say(text: str, *, style: str = "") -> None:
+def print_result(text: str, *, style: str = "") -> None:
     """A result on stdout, one line however long: a file's name can be copied."""
     output.print(text, style=style, soft_wrap=True)
 
 
-def remark(text: str, *, style: str = "") -> None:
+def print_note(text: str, *, style: str = "") -> None:
     """A sentence on stderr, one line however long."""
     errors.print(text, style=style, soft_wrap=True)
 
 
-def notice(text: str) -> None:
+def print_notice(text: str) -> None:
     """What an encoder wants its users to know, on stderr."""
-    remark(f"Notice: {text}")
+    print_note(f"Notice: {text}")
 
 
 def print_json(content: Any) -> None:

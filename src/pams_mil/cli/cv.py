@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_json, progress_bar, remark
+from pams_mil.cli.console import output, print_json, print_note, progress_bar
 from pams_mil.cli.fold_options import FOLDS, VAL_SHARE, fold_cohort
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pams_mil.evaluate.predictions import Predictions
     from pams_mil.hierarchy import ClassHierarchy
 
-_SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate", "over_call_rate")
+_SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate", "false_alarm_rate")
 
 
 def cv(
@@ -89,8 +89,8 @@ def cv(
     else:
         _show_folds(scores)
         show(result)
-    remark(f"Report: {folder / 'report' / 'report.html'}. Out-of-fold predictions: {done.folder.predictions_file}.")
-    remark(f"Predict other slides with the mean of the folds: pams predict {folder} SLIDES.csv --features FEATURES")
+    print_note(f"Report: {folder / 'report' / 'report.html'}. Out-of-fold predictions: {done.folder.predictions_file}.")
+    print_note(f"Predict other slides with the mean of the folds: pams predict {folder} SLIDES.csv --features FEATURES")
 
 
 def _train(
@@ -112,14 +112,14 @@ def _train(
             engine = LocalEngine(workers, threads)
             done = cross_validate(config, cohort, split, hierarchy, folder, engine, seeds=seeds, progress=tell)
     except KeyboardInterrupt:
-        remark(f"Stopped; what was trained is in {folder}. Go on with the same command.")
+        print_note(f"Stopped; what was trained is in {folder}. Go on with the same command.")
         raise typer.Exit(130) from None
     for line in done.notes:
-        remark(line)
+        print_note(line)
     if done.failures:
         for fold, reason in done.failures.items():
-            remark(f"{fold}: {reason}", style="red")
-        remark(f"{len(done.failures)} of {len(done.grid.cells)} runs failed; the same command tries them again.")
+            print_note(f"{fold}: {reason}", style="red")
+        print_note(f"{len(done.failures)} of {len(done.grid.cells)} runs failed; the same command tries them again.")
         raise typer.Exit(1)
     return done
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, progress_bar, remark, say
+from pams_mil.cli.console import output, print_note, print_result, progress_bar
 from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import counted
 
@@ -56,7 +56,7 @@ def demo(
     from pams_mil.report.bench_page import write_bench
 
     cohort = make_digits(out / "cohort")
-    say(
+    print_result(
         f"Training {', '.join(arm['label'] for arm in ARMS)} on {cohort}: AB-MIL, {counted(seeds, 'seed')} each, "
         f"{counted(epochs, 'epoch')}, the same for all."
     )
@@ -65,7 +65,7 @@ def demo(
     result = summarize_grid(done, REFERENCE, resamples=RESAMPLES)
     write_bench(result, out)
     show(result)
-    remark(f"Report: {out / 'report.html'}")
+    print_note(f"Report: {out / 'report.html'}")
     if done.failures:
         raise typer.Exit(1)
 
@@ -122,7 +122,7 @@ def audit_figure_1(out: Path) -> None:
         "figure prints no probabilities, so whether B would miss less with as few false alarms as A cannot be known. "
         "(It prints confusion matrices, not slides: who got which slide wrong is drawn at random here.)"
     )
-    remark(f"Report: {out / 'report.html'}")
+    print_note(f"Report: {out / 'report.html'}")
 
 
 def figure_1_models() -> list[Predictions]:

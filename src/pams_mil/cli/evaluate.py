@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import print_json, progress_bar, remark
+from pams_mil.cli.console import print_json, print_note, progress_bar
 from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import ConfigError
 
@@ -89,7 +89,7 @@ def evaluate(
         print_json(result.to_json())
     else:
         show(result)
-    remark(f"Report: {folder / 'report.html'}")
+    print_note(f"Report: {folder / 'report.html'}")
     incomplete = {name: found for name, found in predictions.items() if found.failures}
     for name, found in incomplete.items():
         list_failures(found, name=name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_json, remark
+from pams_mil.cli.console import output, print_json, print_note
 from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import ConfigError, listing, nearest
 
@@ -87,7 +87,7 @@ def experiment(
             _show(table)
         for line in section.lines:
             output.print(line)
-    remark(f"In {out / name}: {', '.join(files)}. Report: {report}")
+    print_note(f"In {out / name}: {', '.join(files)}. Report: {report}")
 
 
 def _model(name: str, quick: bool, hidden: int | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from pams_mil.cli.console import print_json, say
+from pams_mil.cli.console import print_json, print_result
 from pams_mil.cli.out_option import out_folder
 
 
@@ -31,4 +31,4 @@ def export(
         print_json({"out": str(folder), "files": files})
         return
     for file, what in files.items():
-        say(f"{folder / file}: {what}")
+        print_result(f"{folder / file}: {what}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import errors, notice, print_json, say
+from pams_mil.cli.console import errors, print_json, print_notice, print_result
 from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import ConfigError, counted
 
@@ -72,9 +72,11 @@ def extract(
         if engine == "ray":
             from pams_mil.wsi.ray_slides import extract_on_cluster
 
-            outcome = extract_on_cluster(sources, out, encoder, options, settings, work, watcher, notice)
+            outcome = extract_on_cluster(sources, out, encoder, options, settings, work, watcher, print_notice)
         else:
-            outcome = run(sources, out, create_encoder(encoder, options, announce=notice), settings, work, watcher)
+            outcome = run(
+                sources, out, create_encoder(encoder, options, announce=print_notice), settings, work, watcher
+            )
     if json:
         print_json({"out": str(out), **outcome.to_json()})
     else:
@@ -146,4 +148,4 @@ def _show(outcome: Outcome, out: Path) -> None:
     )
     if outcome.failed:
         text += f", {len(outcome.failed)} failed; see {out / 'failures.csv'}"
-    say(f"{text}.")
+    print_result(f"{text}.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import remark
+from pams_mil.cli.console import print_note
 from pams_mil.errors import ManifestError, listing
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ def fold_cohort(
     _refuse_shared(whole, kept)
     records = tuple(record for record, keep in zip(whole, kept, strict=True) if keep)
     if not hold_out and any(record.split for record in whole):
-        remark("The table's column split is not used: every slide is tested by one of the folds.")
+        print_note("The table's column split is not used: every slide is tested by one of the folds.")
     # Inside of the folds the column split means nothing, and must not be examined as if it did.
     cohort = replace(whole, records=records).with_splits([""] * len(records))
     refuse_errors(examine_manifest(cohort, hierarchy), cohort.where)
     own = folds_of_table(path, **reading) if folds is None else None
     if own is not None:
-        remark(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
+        print_note(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
         # Folds of the table have one part per slide of the whole table; those held out go here, too.
         parts = (tuple(part for part, keep in zip(fold, kept, strict=True) if keep) for fold in own.folds)
         own = replace(own, folds=tuple(parts))

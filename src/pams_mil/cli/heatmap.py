@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import errors, notice, output, print_json, remark, say
+from pams_mil.cli.console import errors, output, print_json, print_note, print_notice, print_result
 from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import BagError, PamsError, SlideError
 
@@ -81,7 +81,7 @@ def heatmap(
             if len(sources) == 1:
                 raise
             failed[source.slide_id] = str(error)
-            remark(f"{source.slide_id}: {error}")
+            print_note(f"{source.slide_id}: {error}")
     if json:
         print_json({"slides": report, "failed": failed})
     if failed:
@@ -134,7 +134,7 @@ def _bags(source: SlideSource, making: _Making, folder: Path) -> tuple[Path, Pat
         ready = bags_for_run(
             [source], making.out / "features", making.made, encoder=making.encoder,
             options=EncoderOptions(device=making.device, weights=making.weights),
-            announce=notice,
+            announce=print_notice,
         )  # fmt: skip
     return ready.manifest, ready.features
 
@@ -166,5 +166,5 @@ def _show(found: SlidePredictions, page: Path) -> None:
     for level, probabilities in enumerate(found.probabilities):
         labels = found.hierarchy.names(level)
         shown = ", ".join(f"{label} {p:.3f}" for label, p in zip(labels, probabilities[0].tolist(), strict=True))
-        say(f"{found.hierarchy.level_names[level]}: {shown}")
-    say(f"Page: {page}")
+        print_result(f"{found.hierarchy.level_names[level]}: {shown}")
+    print_result(f"Page: {page}")

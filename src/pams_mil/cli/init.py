@@ -43,7 +43,7 @@ training:
   # clip_norm: 1.0                # 0: none. Left out: the model's recipe (DTFD: 5 for every part)
   # schedule: cosine              # constant, step or cosine. Left out: the model's recipe (DTFD: step)
   select: ascc                    # the validation metric that chooses the checkpoint; last: the last epoch's
-                                  # severity_auc and refined_nll cannot be won by leaning toward urgency
+                                  # urgency_auc and refined_nll cannot be won by leaning toward urgency
   # average: 2                    # validate and predict with weights averaged over about two epochs
   # drop_instances: 0.5           # share of a bag's instances that a step does not see; more where many carry the label
   # max_instances: 20000          # of a training bag, chosen anew every epoch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from pams_mil.cli.console import print_json, progress_bar, say
+from pams_mil.cli.console import print_json, print_result, progress_bar
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import LABEL_COLUMN, SLIDE_COLUMN, reading_options
 from pams_mil.errors import counted
@@ -47,7 +47,7 @@ def pack(
         print_json({"out": str(out), **asdict(done)})
         return
     kept = f"; {done.kept_shards} of {done.shards} shards were there already" if done.kept_shards else ""
-    say(
+    print_result(
         f"{counted(done.slides, 'bag')} packed into {out}: {done.source_bytes:,} bytes became "
         f"{done.pack_bytes:,}{kept}."
     )
@@ -70,4 +70,4 @@ def unpack(
     if json:
         print_json({"out": str(out), "layout": layout, "files": count})
         return
-    say(f"{counted(count, 'feature file')} written to {out}.")
+    print_result(f"{counted(count, 'feature file')} written to {out}.")

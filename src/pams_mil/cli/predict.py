@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import errors, notice, output, print_json, progress_bar, remark, say
+from pams_mil.cli.console import errors, output, print_json, print_note, print_notice, print_result, progress_bar
 from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import BagError, CheckpointError, ConfigError, counted
 
@@ -126,13 +126,13 @@ def predict(
     if parquet:
         written += [csv_as_parquet(path) for path in written]
     for note in found.excluded:
-        notice(note)
+        print_notice(note)
     _warn_of_training_slides(found, validated)
     if json:
         print_json(_as_json(found, written))
     else:
         for path in written:
-            say(f"Wrote {path}")
+            print_result(f"Wrote {path}")
         _counts(found)
         _disagreements(found, written)
         if promised is not None:
@@ -140,7 +140,7 @@ def predict(
         if slides:
             _each(found)
     for slide, reason in unwritten.items():
-        remark(f"{slide}: {reason}", style="yellow")
+        print_note(f"{slide}: {reason}", style="yellow")
     if found.failures:
         list_failures(found)
     if found.failures or unwritten:
@@ -171,7 +171,7 @@ def encode_slides(
     with errors.status(f"Encoding {counted(len(sources), 'slide')}"):
         ready = bags_for_run(
             sources, folder / "features", made, encoder=encoder, options=EncoderOptions(device=device),
-            announce=notice,
+            announce=print_notice,
         )  # fmt: skip
     return ready.manifest, ready.features
 
@@ -255,7 +255,7 @@ def _warn_of_training_slides(found: SlidePredictions, validated: list[Path]) -> 
         folder = CrossValidationFolder(path)
         own = folder.slides() & set(found.names)
         if own:
-            remark(
+            print_note(
                 f"warning  {len(own):,} of these slides were used to train folds of {path}. Judge it by its "
                 f"out-of-fold predictions, {folder.predictions_file}, not by these.",
                 style="yellow",
@@ -303,7 +303,7 @@ def _disagreements(found: SlidePredictions, written: list[Path]) -> None:
     if unlike:
         shown = ", ".join(f"{slide} ({said})" for slide, said in list(unlike.items())[:3])
         listed = next(path.name for path in written if path.stem.endswith("_review"))
-        say(
+        print_result(
             f"On {len(unlike)} of {len(found)} slides a coarser level says otherwise, e.g. {shown}. The finest level "
             f"decides; {listed} lists them."
         )
@@ -314,7 +314,7 @@ def list_failures(found: SlidePredictions, *, name: str = "") -> None:
     of = f" by {name}" if name else ""
     errors.print(f"{len(found.failures)} of {len(found) + len(found.failures)} slides could not be predicted{of}:")
     for slide, reason in found.failures.items():
-        remark(f"- {slide}: {reason}")
+        print_note(f"- {slide}: {reason}")
 
 
 def _each(found: SlidePredictions) -> None:

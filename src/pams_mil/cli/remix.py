@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_json, progress_bar, say
+from pams_mil.cli.console import output, print_json, print_result, progress_bar
 from pams_mil.cli.out_option import out_file
 from pams_mil.cli.table_options import PATIENTS_ARE_SLIDES
 from pams_mil.errors import ConfigError, ManifestError, nearest
@@ -158,4 +158,4 @@ def _show(a: BagView, b: BagView, mixed: dict[str, Mixed], out: Path) -> None:
         )  # fmt: skip
     output.print(f"a, whose label stays: {a.name} ({a.label}); b: {b.name} ({b.label})")
     output.print(shown)
-    say(f"Drawn in {out}")
+    print_result(f"Drawn in {out}")

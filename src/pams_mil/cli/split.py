@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import output, print_json, say
+from pams_mil.cli.console import output, print_json, print_result
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
 from pams_mil.errors import ConfigError
@@ -82,7 +82,7 @@ def split(
 
 def _show(written: WrittenSplit) -> None:
     for line in written.lines:
-        say(line)
+        print_result(line)
     folds = list(range(len(written.counts)))
     while folds:  # as many folds beside each other as there is room for
         shown = next((n for n in range(len(folds), 1, -1) if _width(written, folds[:n]) <= output.width), 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import print_json, remark, say
+from pams_mil.cli.console import print_json, print_note, print_result
 from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import ConfigError, RunInterruptedError
 
@@ -60,7 +60,7 @@ def train(
             run = run_training(config, folder, resume=resume, watch=bar)
     except RunInterruptedError as error:
         again = f"{error} Go on with: pams train --out {folder} --resume"
-        remark(again)  # to be copied as one line
+        print_note(again)  # to be copied as one line
         raise typer.Exit(error.exit_code) from error
     status = run.status()
     if json:
@@ -73,7 +73,7 @@ def train(
         else f"Best {status['metric']} on validation: {best} in epoch {status['best_epoch']} of {status['epochs']}."
     )
     words = f"{chosen} Run folder: {folder}\nTest it with: pams evaluate {folder}"
-    say(words)
+    print_result(words)
 
 
 def _earlier_scores(folder: Path, select: str) -> list[float | None]:

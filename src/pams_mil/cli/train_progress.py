@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pams_mil.cli.console import errors
 from pams_mil.engine.run.watch import Watch
 
-_SHOWN = (("acc", "acc"), ("auc", "AUC"), ("ascc", "AsCC"), ("asmc", "AsMC"), ("under_call_rate", "missed"))
+_SHOWN = (("acc", "acc"), ("auc", "AUC"), ("ascc", "AsCC"), ("asmc", "AsMC"), ("missed_rate", "missed"))
 
 
 class TrainBar(Watch):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_json, progress_bar, remark, say
+from pams_mil.cli.console import output, print_json, print_note, print_result, progress_bar
 from pams_mil.cli.fold_options import FOLDS, VAL_SHARE, fold_cohort
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
@@ -56,7 +56,7 @@ def tune(
     """Try recipes on the folds of a cohort, choose one by its validation slides, and test it against cross-entropy.
 
     Many recipes on few folds, a third of them on all folds, a third of those with more seeds. The choice is the
-    simplest recipe within one standard error of the best severity AUC. Slides that the column split calls test are
+    simplest recipe within one standard error of the best urgency AUC. Slides that the column split calls test are
     held out of everything and scored last. Ctrl-C saves; the same command goes on, and a larger budget goes further.
 
     Example: pams tune labels.csv --classes bracs --features features --folds 5 --budget 30 --out tuned
@@ -81,7 +81,9 @@ def tune(
     hierarchy = ClassHierarchy.load(classes)
     cohort, split, held_out = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading, hold_out=not all_slides)
     if held_out:
-        remark(f"{held_out:,} slides of the split test are held out: they are in no fold, and scored after the choice.")
+        print_note(
+            f"{held_out:,} slides of the split test are held out: they are in no fold, and scored after the choice."
+        )
     all_seeds = tuple(range(seed, seed + seeds))
     task = TuningTask(chosen_space, shared, tuple(changes or ()), cohort, split, hierarchy, all_seeds)
     task.simplicity  # noqa: B018  builds every recipe, so that a wrong setting is refused before any run
@@ -95,7 +97,7 @@ def tune(
         if set(by_fold) - {name}:
             audits["report_by_fold"] = audit(_by_fold(tuning, by_fold), resamples=resamples, progress=progress)
         if held_out:
-            remark(f"Predicting the {held_out:,} slides that were held out.")
+            print_note(f"Predicting the {held_out:,} slides that were held out.")
             models = _held_out(tuning, name, manifest, task, reading)
             audits["report_held_out"] = audit(models, resamples=resamples, progress=progress)
     _write(tuning, audits, held_out)
@@ -105,8 +107,8 @@ def tune(
         _show(tuning.folder, audits)
     folder = tuning.folder.recipe(name).path
     reference = "" if name == REFERENCE else f" The reference: {tuning.folder.recipe(REFERENCE).path}."
-    remark(f"Report: {tuning.folder.report_file}. The chosen recipe: {folder}.{reference}")
-    remark(f"Predict other slides with all its runs: pams predict {folder} SLIDES.csv --features FEATURES")
+    print_note(f"Report: {tuning.folder.report_file}. The chosen recipe: {folder}.{reference}")
+    print_note(f"Predict other slides with all its runs: pams predict {folder} SLIDES.csv --features FEATURES")
 
 
 def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:
@@ -117,17 +119,17 @@ def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:
 
     try:
         with grid_bar() as tell:
-            tuning = Tuning(task, out, engine, budget, say=remark, progress=lambda share, _: tell(share, ""))
+            tuning = Tuning(task, out, engine, budget, say=print_note, progress=lambda share, _: tell(share, ""))
             chosen = tuning.run()
             done = tuning.finish([REFERENCE, chosen.name, *tuning.folder.choice["by_fold"]])
     except KeyboardInterrupt:
-        remark(f"Stopped; what was trained is in {out}. Go on with the same command.")
+        print_note(f"Stopped; what was trained is in {out}. Go on with the same command.")
         raise typer.Exit(130) from None
     failures = {f"{name}, {run}": reason for name, one in done.items() for run, reason in one.failures.items()}
     for run, reason in failures.items():
-        remark(f"{run}: {reason}", style="red")
+        print_note(f"{run}: {reason}", style="red")
     if failures:
-        remark("The chosen recipe could not be completed; the same command tries it again.")
+        print_note("The chosen recipe could not be completed; the same command tries it again.")
         raise typer.Exit(1)
     return tuning
 
@@ -209,11 +211,11 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
     title = f"Rung {number + 1}: validation slides of {rung.folds} folds x {len(rung.seeds)} seeds, in percent"
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("recipe", overflow="fold")
-    for head in ("severity AUC", "error", "behind best", "error"):
+    for head in ("urgency AUC", "error", "behind best", "error"):
         table.add_column(head, justify="right")
     for score in rung.scores:
         chosen = score.name == folder.choice["recipe"]
-        values = (score.severity_auc, score.standard_error, score.behind, score.behind_error)
+        values = (score.urgency_auc, score.standard_error, score.behind, score.behind_error)
         near = "" if score.is_near_best else "dim"
         cells = [f"{100 * value:.1f}" for value in values]
         table.add_row(f"> {score.name}" if chosen else score.name, *cells, style="bold" if chosen else near)
@@ -245,6 +247,6 @@ def _show_space(space: Space, changes: tuple[str, ...]) -> None:
     for one in space.recipes:
         words = in_words(one.config(shared, changes))
         mark = " (the reference)" if one.name == REFERENCE else ""
-        say(f"{one.name}: {words}{mark}")
+        print_result(f"{one.name}: {words}{mark}")
     said = ", ".join(f"{key} {value}" for key, value in space.training.items())
     output.print(f"{len(space.recipes)} recipes; unless one says otherwise, with {said}.", style="dim")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import progress_bar, remark
+from pams_mil.cli.console import print_note, progress_bar
 from pams_mil.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -73,19 +73,19 @@ def view(
     server = open_server(session, host=host, port=port, allow_network=allow_network)
     _announce(server, open_browser=browser, network=not is_loopback(host))
     server.run()
-    remark(f"Reviews: {session.journal.table}" if session.journal.table.exists() else "No verdicts were given.")
+    print_note(f"Reviews: {session.journal.table}" if session.journal.table.exists() else "No verdicts were given.")
 
 
 def _announce(server: Server, *, open_browser: bool, network: bool) -> None:
     if network:
-        remark(
+        print_note(
             "Warning: other machines can reach this viewer. Nothing is encrypted: whoever listens on the network sees "
             "the token and every picture. 'ssh -L' is the safe way."
         )
     for note in server.session.notes:
-        remark(f"Note: {note}")
+        print_note(f"Note: {note}")
     count = len(server.session.cases)
-    remark(f"{count:,} cases, {server.session.shelf.found:,} with a slide. Stop with Ctrl-C.")
+    print_note(f"{count:,} cases, {server.session.shelf.found:,} with a slide. Stop with Ctrl-C.")
     print(server.address, flush=True)
     if open_browser:
         webbrowser.open(server.address)

@@ -124,7 +124,7 @@ class Audit:
 
 def _points_json(points: OperatingPoints | None) -> dict[str, Any]:
     if points is None:  # one decision is one point, and has no curve
-        return {"severity_auc": None, "missed_at": None, "curve": None}
+        return {"urgency_auc": None, "missed_at": None, "curve": None}
     return points.to_json()
 
 

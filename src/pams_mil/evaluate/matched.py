@@ -72,8 +72,8 @@ class Matched:
         missed: Misses there.
         at_missed: The share of misses at which false alarms are compared, by default the reference's own.
         false_alarms: False alarms there.
-        severity_auc: The whole curves.
-        partial_severity_auc: The curves up to PARTIAL false alarms.
+        urgency_auc: The whole curves.
+        partial_urgency_auc: The curves up to PARTIAL false alarms.
         at_kappa: Expected cost O + κ U of both at the same κ, for several κ.
         candidate_cheaper: Ranges of κ from 0.1 to 100 in which the candidate costs less than the reference.
     """
@@ -82,8 +82,8 @@ class Matched:
     missed: Gap
     at_missed: float
     false_alarms: Gap
-    severity_auc: Gap
-    partial_severity_auc: Gap
+    urgency_auc: Gap
+    partial_urgency_auc: Gap
     at_kappa: dict[float, Gap]
     candidate_cheaper: tuple[tuple[float, float], ...]
 
@@ -94,8 +94,8 @@ class Matched:
             **self.missed.to_json(),
             "at_missed": self.at_missed,
             "false_alarms": self.false_alarms.to_json(),
-            "severity_auc": self.severity_auc.to_json(),
-            "partial_severity_auc": {"max_false_alarms": PARTIAL, **self.partial_severity_auc.to_json()},
+            "urgency_auc": self.urgency_auc.to_json(),
+            "partial_urgency_auc": {"max_false_alarms": PARTIAL, **self.partial_urgency_auc.to_json()},
             "cost_at_kappa": {f"{kappa:g}": gap.to_json() for kappa, gap in self.at_kappa.items()},
             "candidate_cheaper_for_kappa": [list(pair) for pair in self.candidate_cheaper],
         }
@@ -169,8 +169,8 @@ def matched(
         missed=gaps[0],
         at_missed=own_missed,
         false_alarms=gaps[1],
-        severity_auc=gaps[2],
-        partial_severity_auc=gaps[3],
+        urgency_auc=gaps[2],
+        partial_urgency_auc=gaps[3],
         at_kappa=dict(zip(KAPPAS, gaps[4:], strict=True)),
         candidate_cheaper=_cheaper(resamplers[0], resamplers[1], once),
     )

@@ -32,7 +32,7 @@ FALSE_ALARMS = (0.1, 0.2, 0.3)
 MISSES = (0.05, 0.1)
 """At these shares of misses the false alarms are reported."""
 PARTIAL = 0.3
-"""The partial severity AUC looks at the curve up to this share of false alarms."""
+"""The partial urgency AUC looks at the curve up to this share of false alarms."""
 KAPPAS = (1.0, 2.0, 3.0, 5.0, 10.0)
 """Where expected cost and net benefit are reported."""
 MOST_POINTS = 1000
@@ -74,8 +74,8 @@ class OperatingPoints:
     curve: OperatingCurve
     band: Band | None
     decided: tuple[float, float]
-    severity_auc: Estimate
-    partial_severity_auc: Estimate
+    urgency_auc: Estimate
+    partial_urgency_auc: Estimate
     missed_at: dict[float, Estimate]
     false_alarms_at: dict[float, Estimate]
     normalized_cost: Array
@@ -95,9 +95,9 @@ class OperatingPoints:
         """What `pams audit --json` adds to a level."""
         thin = thinned(self.curve)
         return {
-            "severity_auc": self.severity_auc.value,
-            "severity_auc_ci": list(self.severity_auc.interval),
-            "partial_severity_auc": {"max_false_alarms": PARTIAL, **self.partial_severity_auc.to_json()},
+            "urgency_auc": self.urgency_auc.value,
+            "urgency_auc_ci": list(self.urgency_auc.interval),
+            "partial_urgency_auc": {"max_false_alarms": PARTIAL, **self.partial_urgency_auc.to_json()},
             "missed_at": {f"{share:g}": found.value for share, found in self.missed_at.items()},
             "missed_at_ci": {f"{share:g}": list(found.interval) for share, found in self.missed_at.items()},
             "false_alarms_at": {f"{share:g}": found.value for share, found in self.false_alarms_at.items()},
@@ -165,8 +165,8 @@ def operating_points(
         curve=curve,
         band=Band(grid, *np.percentile(np.concatenate(bands), [2.5, 97.5], axis=0)) if resamples else None,
         decided=(float(confusion[outranks].sum()), float(confusion[outranks.T].sum())),
-        severity_auc=estimates[0],
-        partial_severity_auc=estimates[1],
+        urgency_auc=estimates[0],
+        partial_urgency_auc=estimates[1],
         missed_at=dict(zip(FALSE_ALARMS, estimates[2 : 2 + len(FALSE_ALARMS)], strict=True)),
         false_alarms_at=dict(zip(MISSES, estimates[2 + len(FALSE_ALARMS) :], strict=True)),
         normalized_cost=normalized_cost(curve, shares, KAPPAS),
@@ -180,7 +180,7 @@ def operating_points(
 
 
 def summary(missed: Array, alarms: Array, shares: Array) -> Array:
-    """Severity AUC, its partial form, misses at FALSE_ALARMS and false alarms at MISSES, of curves [B, K]; [B, 7]."""
+    """Urgency AUC, its partial form, misses at FALSE_ALARMS and false alarms at MISSES, of curves [B, K]; [B, 7]."""
     columns = [curve_auc(missed, alarms, shares), curve_auc(missed, alarms, shares, PARTIAL)]
     columns += [missed_at_each(missed, alarms, share) for share in FALSE_ALARMS]
     columns += [missed_at_each(alarms[:, ::-1], missed[:, ::-1], share) for share in MISSES]

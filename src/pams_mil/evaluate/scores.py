@@ -33,8 +33,8 @@ class LevelScores:
     values: dict[str, float]
     intervals: dict[str, Interval]
     recall: Array
-    under_call_magnitude: float
-    over_call_magnitude: float
+    missed_distance: float
+    false_alarm_distance: float
     expected_class: Array | None
     calibration_error: float | None
     expected_cost: float | None
@@ -59,8 +59,8 @@ class LevelScores:
             "n": self.n,
             "errors": self.errors,
             "no_errors": self.errors == 0,
-            "under_call_magnitude": self.under_call_magnitude,
-            "over_call_magnitude": self.over_call_magnitude,
+            "missed_distance": self.missed_distance,
+            "false_alarm_distance": self.false_alarm_distance,
             "calibration_error": self.calibration_error,
             "expected_cost": self.expected_cost,
             "recall": dict(zip(self.classes, self.recall.tolist(), strict=True)),
@@ -123,8 +123,8 @@ def _score_level(
         values=values,
         intervals=intervals,
         recall=reduce.recalls(confusion),
-        under_call_magnitude=float(reduce.mean_where(confusion, distance, outranks)),
-        over_call_magnitude=float(reduce.mean_where(confusion, distance, outranks.T)),
+        missed_distance=float(reduce.mean_where(confusion, distance, outranks)),
+        false_alarm_distance=float(reduce.mean_where(confusion, distance, outranks.T)),
         expected_class=None if scores is None else expected_class_of_errors(target, predicted, scores),
         calibration_error=None if scores is None else calibration_error(target, scores),
         expected_cost=None if scores is None else expected_cost(target, scores, cost),

@@ -44,7 +44,7 @@ def _few(comparison: Comparison) -> bool:
 
 def _sentence(comparison: Comparison, level: str) -> str:
     differences, match = comparison.levels[level], comparison.matched.get(level)
-    missed, alarms = differences["under_call_rate"], differences["over_call_rate"]
+    missed, alarms = differences["missed_rate"], differences["false_alarm_rate"]
     # Equal false alarms come first: only they tell a better model from another operating point.
     if match is not None and not _few(comparison) and _settled(match.missed):
         return _safer_at_equal_alarms(comparison, differences, match)
@@ -62,7 +62,7 @@ def _safer_at_equal_alarms(comparison: Comparison, differences: dict[str, Differ
     mine, theirs = _mine_and_theirs(gap, candidate)
     alarms = f"{100 * match.at_false_alarms:.1f} % false alarms"
     where = f"at the {alarms} of {other}" if candidate else f"at its own {alarms}"
-    missed, raised = differences["under_call_rate"], differences["over_call_rate"]
+    missed, raised = differences["missed_rate"], differences["false_alarm_rate"]
     return (
         f"{safer} is safer than {other}: {where} it misses urgency in {100 * mine:.1f} % of the slides against "
         f"{100 * theirs:.1f} % (difference {100 * abs(gap.difference):.1f} points{_evidence(gap, candidate)}). "
@@ -96,7 +96,7 @@ def _at_equal_alarms(comparison: Comparison, gap: Gap, candidate: bool) -> str:
 
 
 def _no_worse_in_both(comparison: Comparison, differences: dict[str, Difference], match: Matched | None) -> str:
-    missed, alarms, mild = differences["under_call_rate"], differences["over_call_rate"], differences["asmc"]
+    missed, alarms, mild = differences["missed_rate"], differences["false_alarm_rate"], differences["asmc"]
     candidate = missed.difference < 0 or (missed.difference == 0 and alarms.difference < 0)
     safer, other = _names(comparison, candidate)
     if missed.difference == 0:
@@ -120,7 +120,7 @@ def _no_worse_in_both(comparison: Comparison, differences: dict[str, Difference]
 
 
 def _equal(comparison: Comparison, differences: dict[str, Difference]) -> str:
-    missed, alarms = differences["under_call_rate"], differences["over_call_rate"]
+    missed, alarms = differences["missed_rate"], differences["false_alarm_rate"]
     pair = f"{comparison.reference} and {comparison.candidate}"
     rates = f"both miss {100 * missed.reference:.1f} % and over-call {100 * alarms.reference:.1f} %"
     return f"{pair} are equally safe on these {comparison.n} slides: {rates}."

@@ -16,7 +16,7 @@ from pams_mil.report.bench import TABLE, Bench
 DISCOVER = "run"
 TITLE = "Ablation: what each part contributes"
 NAME = "ablation"
-SHOWN = (*TABLE, "under_call_rate")
+SHOWN = (*TABLE, "missed_rate")
 
 
 def run(setting: Setting) -> Section:

@@ -79,5 +79,5 @@ def _p(bench: Bench, number: int, level: int) -> str:
     comparison = bench.rows[number].comparison
     if comparison is None:
         return ""
-    p = comparison.levels[bench.hierarchy.level_names[level]]["under_call_rate"].p
+    p = comparison.levels[bench.hierarchy.level_names[level]]["missed_rate"].p
     return "" if p is None else f"{p:.2g}"

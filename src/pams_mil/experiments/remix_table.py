@@ -28,7 +28,7 @@ def run(setting: Setting) -> Section:
 
 def draw(bench: Bench, setting: Setting) -> None:
     """Bars per strategy for accuracy, AsMC and missed urgency, one row of panels per model."""
-    keys, finest, models = ("acc", "asmc", "under_call_rate"), bench.hierarchy.num_levels - 1, bench.models
+    keys, finest, models = ("acc", "asmc", "missed_rate"), bench.hierarchy.num_levels - 1, bench.models
     layout: dict[str, Any] = {"nrows": len(models), "ncols": len(keys), "squeeze": False}
     with drawing(setting.folder(NAME), "remix", width=7, height=2.4 * len(models), **layout) as (_, axes):
         for line, model in zip(axes, models, strict=True):

@@ -3,7 +3,7 @@ from pams_mil.metrics.benefit import normalized_cost as normalized_cost
 from pams_mil.metrics.confusion import confusion_matrix as confusion_matrix
 from pams_mil.metrics.operating import OperatingCurve as OperatingCurve
 from pams_mil.metrics.operating import operating_curve as operating_curve
-from pams_mil.metrics.operating import severity_auc as severity_auc
+from pams_mil.metrics.operating import urgency_auc as urgency_auc
 from pams_mil.metrics.probability import calibration_error as calibration_error
 from pams_mil.metrics.probability import expected_class_of_errors as expected_class_of_errors
 from pams_mil.metrics.probability import expected_cost as expected_cost
@@ -17,12 +17,12 @@ from pams_mil.metrics.severity_scores import ascc as ascc
 from pams_mil.metrics.severity_scores import asmc as asmc
 from pams_mil.metrics.severity_scores import ecc as ecc
 from pams_mil.metrics.severity_scores import emc as emc
-from pams_mil.metrics.severity_scores import over_call_magnitude as over_call_magnitude
-from pams_mil.metrics.severity_scores import over_call_rate as over_call_rate
+from pams_mil.metrics.severity_scores import false_alarm_distance as false_alarm_distance
+from pams_mil.metrics.severity_scores import false_alarm_rate as false_alarm_rate
+from pams_mil.metrics.severity_scores import missed_distance as missed_distance
+from pams_mil.metrics.severity_scores import missed_rate as missed_rate
 from pams_mil.metrics.severity_scores import risk as risk
 from pams_mil.metrics.severity_scores import severe_errors as severe_errors
-from pams_mil.metrics.severity_scores import under_call_magnitude as under_call_magnitude
-from pams_mil.metrics.severity_scores import under_call_rate as under_call_rate
 from pams_mil.metrics.standard import accuracy as accuracy
 from pams_mil.metrics.standard import balanced_accuracy as balanced_accuracy
 from pams_mil.metrics.standard import group_recall as group_recall

@@ -111,13 +111,13 @@ class SevereErrors(SeverityMetric):
     key = "severe_errors"
 
 
-class UnderCallRate(SeverityMetric):
+class MissedRate(SeverityMetric):
     """Share of samples that were called less urgent than they are."""
 
-    key = "under_call_rate"
+    key = "missed_rate"
 
 
-class OverCallRate(SeverityMetric):
+class FalseAlarmRate(SeverityMetric):
     """Share of samples that were called more urgent than they are."""
 
-    key = "over_call_rate"
+    key = "false_alarm_rate"

@@ -121,7 +121,7 @@ def operating_curve(
     return CurveResampler(path, target).curve(_weights(weights, len(target)))
 
 
-def severity_auc(
+def urgency_auc(
     y_true: Labels,
     probabilities: npt.ArrayLike,
     hierarchy: ClassHierarchy,
@@ -132,7 +132,7 @@ def severity_auc(
 ) -> float:
     """How well probabilities trade missed urgency against false alarms at all operating points; higher is better.
 
-        severity AUC = 1 − A / (2 A₀),   A = ∫ U dO along the curve,   A₀ = the same for calls that ignore the case
+        urgency AUC = 1 − A / (2 A₀),   A = ∫ U dO along the curve,   A₀ = the same for calls that ignore the case
 
     A₀ is the area under the lower hull of the constant calls (P[t < r], P[t > r]). With two classes this is the AUC. It
     is 1 when the classes are told apart completely, ½ for the class shares as probabilities of every case (with more
@@ -147,7 +147,7 @@ def severity_auc(
         weights: How often each case counts; default once.
 
     >>> tree = ClassHierarchy.flat(["benign", "malignant"])
-    >>> severity_auc([0, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.875, 0.125]], tree)
+    >>> urgency_auc([0, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.875, 0.125]], tree)
     0.5
     """
     curve = operating_curve(y_true, probabilities, hierarchy, level, weights=weights)

@@ -76,25 +76,25 @@ def severe_errors(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, lev
     return int(reduce.count_where(counts, hierarchy.outranks(level)))
 
 
-def under_call_rate(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
+def missed_rate(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
     """Share of all samples that were called less urgent than they are."""
     counts = confusion_matrix(y_true, y_pred, hierarchy, level)
     return float(reduce.divide(reduce.count_where(counts, hierarchy.outranks(level)), reduce.total(counts)))
 
 
-def over_call_rate(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
+def false_alarm_rate(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
     """Share of all samples that were called more urgent than they are."""
     counts = confusion_matrix(y_true, y_pred, hierarchy, level)
     return float(reduce.divide(reduce.count_where(counts, hierarchy.outranks(level).T), reduce.total(counts)))
 
 
-def under_call_magnitude(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
+def missed_distance(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
     """Mean class distance where urgency is missed; NaN when there are none."""
     counts = confusion_matrix(y_true, y_pred, hierarchy, level)
     return float(reduce.mean_where(counts, hierarchy.distance(level).astype(float), hierarchy.outranks(level)))
 
 
-def over_call_magnitude(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
+def false_alarm_distance(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
     """Mean class distance of the false alarms; NaN when there are none."""
     counts = confusion_matrix(y_true, y_pred, hierarchy, level)
     return float(reduce.mean_where(counts, hierarchy.distance(level).astype(float), hierarchy.outranks(level).T))

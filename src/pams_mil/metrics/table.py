@@ -43,9 +43,11 @@ FACTS = {
         MetricFacts(
             "severe_errors", "Missed urgency, count", False, "cases called less urgent than they are", percent=False
         ),
-        MetricFacts("under_call_rate", "Missed urgency", False, "share of cases called less urgent than they are"),
-        MetricFacts("over_call_rate", "False alarms", False, "share of cases called more urgent than they are"),
-        MetricFacts("kappa", "Quadratic kappa", True, "agreement beyond chance, by squared distance", percent=False),
+        MetricFacts("missed_rate", "Missed urgency", False, "share of cases called less urgent than they are"),
+        MetricFacts("false_alarm_rate", "False alarms", False, "share of cases called more urgent than they are"),
+        MetricFacts(
+            "cohen_kappa", "Quadratic kappa", True, "agreement beyond chance, by squared distance", percent=False
+        ),
     )
 }
 
@@ -74,9 +76,9 @@ class LabelMetrics:
             "emc": reduce.mistake_confidence(S, symmetric),
             "risk": reduce.mean_risk(S, W, outranks),
             "severe_errors": severe,
-            "under_call_rate": reduce.divide(severe, n),
-            "over_call_rate": reduce.divide(over, n),
-            "kappa": reduce.quadratic_kappa(S),
+            "missed_rate": reduce.divide(severe, n),
+            "false_alarm_rate": reduce.divide(over, n),
+            "cohen_kappa": reduce.quadratic_kappa(S),
         }
 
 

@@ -18,13 +18,13 @@ from pams_mil.evaluate.predictions import Predictions, join_predictions
 from pams_mil.evaluate.scores import LevelScores, score
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.operating import severity_auc
+from pams_mil.metrics.operating import urgency_auc
 from pams_mil.metrics.table import FACTS
 from pams_mil.report.epochs import Epochs
 
 TABLE = ("acc", "auc", "ascc", "asmc")
 """The columns of the paper's table."""
-EXTRA = ("under_call_rate", "over_call_rate", "risk")
+EXTRA = ("missed_rate", "false_alarm_rate", "risk")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Row:
     """Share of the least urgent slides that are called no more urgent: the price of a method that leans to urgency."""
     points: OperatingPoints | None = None
     """All operating points at the finest level, of the runs put together; None without probabilities."""
-    severity_auc: SeedSpread | None = None
+    urgency_auc: SeedSpread | None = None
     """Run by run, at the finest level; None without probabilities."""
     epochs: Epochs | None = None
     """Validation scores by epoch."""
@@ -152,7 +152,7 @@ class Bench:
                         for level in range(self.hierarchy.num_levels)
                     },
                     "least_urgent_right": row.least_urgent_right.to_json(),
-                    "severity_auc": None if row.severity_auc is None else row.severity_auc.to_json(),
+                    "urgency_auc": None if row.urgency_auc is None else row.urgency_auc.to_json(),
                     "epochs": None if row.epochs is None else row.epochs.scores,
                     "calibrated": None if row.calibrated is None else row.calibrated.to_json(),
                     "operating_points": None if row.points is None else row.points.to_json(),
@@ -197,7 +197,7 @@ def _model_rows(entries: Sequence[Entry], hierarchy: ClassHierarchy, reference: 
             pooled=score(pooled[entry.method], resamples=resamples),
             comparison=comparisons.get(entry.method),
             least_urgent_right=SeedSpread.of([_least_urgent_right(run) for run in entry.runs.values()]),
-            severity_auc=_severity_aucs(entry),
+            urgency_auc=_urgency_aucs(entry),
             epochs=entry.epochs,
             points=operating_points(pooled[entry.method], resamples=resamples),
             calibrated=_calibrated(entry, resamples),
@@ -232,9 +232,9 @@ def _calibrated(entry: Entry, resamples: int) -> LevelScores | None:
     return score(pool(entry.method, entry.calibrated), resamples=resamples)[-1]
 
 
-def _severity_aucs(entry: Entry) -> SeedSpread | None:
+def _urgency_aucs(entry: Entry) -> SeedSpread | None:
     found = [
-        severity_auc(run.target, run.probabilities, run.hierarchy)
+        urgency_auc(run.target, run.probabilities, run.hierarchy)
         for run in entry.runs.values()
         if run.probabilities is not None
     ]

@@ -81,7 +81,7 @@ def _curves(rows: list[Row], hierarchy: ClassHierarchy) -> object:
         values, points = row.pooled[-1].values, row.points
         if points is not None and len(rows) > MOST_BANDS:
             points = replace(points, band=None)
-        series.append(CurveSeries(row.method, (values["under_call_rate"], values["over_call_rate"]), points))
+        series.append(CurveSeries(row.method, (values["missed_rate"], values["false_alarm_rate"]), points))
     confusion = rows[0].pooled[-1].confusion.sum(1)
     ranks = hierarchy.ranks()
     shares = [float(confusion[ranks == rank].sum() / confusion.sum()) for rank in np.unique(ranks)]
@@ -98,8 +98,8 @@ def _bars(rows: list[Row]) -> list[bench_charts.Bar]:
     bars = []
     for row in rows:
         scores = row.pooled[-1]
-        low, high = scores.intervals.get("under_call_rate", (float("nan"),) * 2)
-        bars.append(bench_charts.Bar(row.method, scores.values["under_call_rate"], low, high))
+        low, high = scores.intervals.get("missed_rate", (float("nan"),) * 2)
+        bars.append(bench_charts.Bar(row.method, scores.values["missed_rate"], low, high))
     return bars
 
 

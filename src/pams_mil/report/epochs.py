@@ -1,7 +1,7 @@
-"""How a method moves while it trains: severity AUC, missed urgency and false alarms on validation, epoch by epoch.
+"""How a method moves while it trains: urgency AUC, missed urgency and false alarms on validation, epoch by epoch.
 
 A loss that weighs missed urgency moves the operating point, and the whole curve may move too. The first is seen in
-misses and false alarms of the most probable class, which go opposite ways; only the second is seen in the severity AUC.
+misses and false alarms of the most probable class, which go opposite ways; only the second is seen in the urgency AUC.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from markupsafe import Markup
 from pams_mil.report import svg
 
 SHOWN = {
-    "severity_auc": ("severity_auc", "severity AUC"),
-    "missed": ("under_call_rate", "missed urgency"),
-    "false_alarms": ("over_call_rate", "false alarms"),
+    "urgency_auc": ("urgency_auc", "urgency AUC"),
+    "missed": ("missed_rate", "missed urgency"),
+    "false_alarms": ("false_alarm_rate", "false alarms"),
 }
 """By the name in JSON: the metric in a run's `metrics.csv`, there with `val_` before it, and its name on the page."""
 WIDTH, HEIGHT = 360, 250

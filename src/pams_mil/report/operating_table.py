@@ -1,6 +1,6 @@
 """The benchmark at equal false alarms: what every method misses there, beside what it does as decided.
 
-One row per method, as text; the page and `table.md` lay it out. Severity AUC and the share of the least
+One row per method, as text; the page and `table.md` lay it out. Urgency AUC and the share of the least
 urgent slides that are called so are means over runs, with their deviation: how far a result depends on the seed.
 Everything else is of all runs put together under one dial.
 """
@@ -20,7 +20,7 @@ def heads(bench: Bench) -> list[str]:
     """The columns after the method's name."""
     least = bench.hierarchy.levels[-1].names[0]
     return [
-        "Severity AUC ↑",
+        "Urgency AUC ↑",
         matched_head(bench),
         "difference (95 %), p",
         "at 10 / 20 / 30 % ↓",
@@ -33,14 +33,14 @@ def heads(bench: Bench) -> list[str]:
 def cells(bench: Bench, row: Row) -> list[str]:
     """One method's numbers in percent; a dash where a file has no probabilities."""
     last = [_calibrated(row)] if _any_calibrated(bench) else []
-    if row.points is None or row.severity_auc is None:
+    if row.points is None or row.urgency_auc is None:
         return ["–"] * 4 + [_pair(*_decided(row)), spread_text(row.least_urgent_right, "acc", digits=1), *last]
     finest = bench.hierarchy.level_names[-1]
     gap = None if row.comparison is None else row.comparison.matched.get(finest)
     reference = matched_reference(bench, row.model, finest) if row.method == bench.reference else None
     missed = reference if gap is None else gap.missed.candidate
     return [
-        spread_text(row.severity_auc, "acc", digits=1),
+        spread_text(row.urgency_auc, "acc", digits=1),
         "–" if missed is None else f"{100 * missed:.1f}",
         "" if gap is None else _difference(gap.missed),
         " / ".join(f"{100 * found.value:.1f}" for found in row.points.missed_at.values()),
@@ -77,12 +77,12 @@ def _calibrated(row: Row) -> str:
     if row.calibrated is None:
         return "–"
     values = row.calibrated.values
-    return f"{_pair(values['under_call_rate'], values['over_call_rate'])}; {100 * values['ascc']:.1f}"
+    return f"{_pair(values['missed_rate'], values['false_alarm_rate'])}; {100 * values['ascc']:.1f}"
 
 
 def _decided(row: Row) -> tuple[float, float]:
     values = row.pooled[-1].values
-    return values["under_call_rate"], values["over_call_rate"]
+    return values["missed_rate"], values["false_alarm_rate"]
 
 
 def _pair(missed: float, false_alarms: float) -> str:

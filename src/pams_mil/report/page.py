@@ -23,7 +23,7 @@ from pams_mil.report import charts, curve_chart, svg
 MOST_LISTED = 500
 """Slides with missed urgency shown on the page; the CSV has them all."""
 
-SUMMARY = ("acc", "balanced_acc", "auc", "ascc", "asmc", "risk", "under_call_rate", "over_call_rate")
+SUMMARY = ("acc", "balanced_acc", "auc", "ascc", "asmc", "risk", "missed_rate", "false_alarm_rate")
 RADAR = ("acc", "balanced_acc", "auc", "ascc", "asmc", "emc")
 
 
@@ -179,7 +179,7 @@ def _curve(audit: Audit, level: int) -> Any:
     series = []
     for model in audit.models:
         values = model.levels[level].values
-        decided = (values["under_call_rate"], values["over_call_rate"])
+        decided = (values["missed_rate"], values["false_alarm_rate"])
         series.append(curve_chart.CurveSeries(model.name, decided, model.points[level]))
     target = audit.models[0].predictions.at(level)[0]
     shares = class_shares(target, np.ones(len(target)), audit.hierarchy.ranks(level))

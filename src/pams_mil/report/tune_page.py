@@ -51,7 +51,7 @@ def tune_page(
         by_fold=record["choice"]["by_fold"],
         held_out=held_out,
         places=PLACES,
-        together=next(s["severity_auc"] for s in scored[-1]["scores"] if s["recipe"] == record["choice"]["recipe"]),
+        together=next(s["urgency_auc"] for s in scored[-1]["scores"] if s["recipe"] == record["choice"]["recipe"]),
     )
 
 
@@ -74,7 +74,7 @@ def recipe_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "chosen": name == choice,
                 "failure": failure,
                 "fate": _fate(name, entered, reached, len(rungs), failure, choice, record["asked"]["reference"]),
-                "order": (-len(reached), 0.0 if last is None else -last["severity_auc"]),
+                "order": (-len(reached), 0.0 if last is None else -last["urgency_auc"]),
             }
         )
     return sorted(found, key=lambda row: row["order"])
@@ -97,10 +97,10 @@ def _fate(
 
 
 def score_chart(scores: Sequence[Mapping[str, Any]], chosen: str, reference: str) -> Markup:
-    """Severity AUC of a rung's recipes with one standard error to each side, the best first."""
+    """Urgency AUC of a rung's recipes with one standard error to each side, the best first."""
     row, left, width, top = 22, 230, 240, 26
-    low = min(score["severity_auc"] - score["standard_error"] for score in scores)
-    high = max(score["severity_auc"] + score["standard_error"] for score in scores)
+    low = min(score["urgency_auc"] - score["standard_error"] for score in scores)
+    high = max(score["urgency_auc"] + score["standard_error"] for score in scores)
     span = max(high - low, 1e-6)
 
     def x(value: float) -> float:
@@ -113,7 +113,7 @@ def score_chart(scores: Sequence[Mapping[str, Any]], chosen: str, reference: str
         parts.append(svg.text(x(value), top - 12, f"{100 * value:.1f}", "mid dim"))
     for place, score in enumerate(scores):
         y = top + place * row + 10
-        name, value, error = score["recipe"], score["severity_auc"], score["standard_error"]
+        name, value, error = score["recipe"], score["urgency_auc"], score["standard_error"]
         style = "s1" if name == chosen else "s0" if score["within_one_standard_error"] else "s5"
         mark = " (reference)" if name == reference else ""
         weight = ' style="font-weight:700"' if name == chosen else ""
@@ -121,4 +121,4 @@ def score_chart(scores: Sequence[Mapping[str, Any]], chosen: str, reference: str
         parts.append(svg.line((x(value - error), y), (x(value + error), y), style, ' stroke-width="1.5"'))
         parts.append(svg.dot((x(value), y), 4.5, style))
         parts.append(svg.text(left + width + 10, y + 4, f"{100 * value:.1f}"))
-    return svg.picture(left + width + 60, height, "severity AUC of the recipes", parts)
+    return svg.picture(left + width + 60, height, "urgency AUC of the recipes", parts)

@@ -29,7 +29,7 @@ from pams_mil.errors import ConfigError, listing, nearest
 
 Schedule = Literal["constant", "step", "cosine"]
 Selection = Literal[
-    "ascc", "acc", "balanced_acc", "auc", "asmc", "ecc", "emc", "risk", "under_call_rate", "kappa", "severity_auc",
+    "ascc", "acc", "balanced_acc", "auc", "asmc", "ecc", "emc", "risk", "missed_rate", "cohen_kappa", "urgency_auc",
     "refined_nll", "loss", "last",
 ]  # fmt: skip
 

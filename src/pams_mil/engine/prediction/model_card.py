@@ -15,7 +15,7 @@ _METRICS = (
     ("auc", "AUC"),
     ("ascc", "AsCC"),
     ("asmc", "AsMC"),
-    ("under_call_rate", "Missed urgency"),
+    ("missed_rate", "Missed urgency"),
 )
 
 

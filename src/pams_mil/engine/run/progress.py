@@ -105,10 +105,10 @@ class RunProgress:
 def beats(score: float, best: float, metric: str) -> bool:
     """Whether a validation score is better than the best one.
 
-    >>> beats(0.8, 0.7, "severity_auc"), beats(0.8, 0.7, "refined_nll")
+    >>> beats(0.8, 0.7, "urgency_auc"), beats(0.8, 0.7, "refined_nll")
     (True, False)
     """
-    higher = metric in ("last", "severity_auc") or (metric in FACTS and FACTS[metric].higher_is_better)
+    higher = metric in ("last", "urgency_auc") or (metric in FACTS and FACTS[metric].higher_is_better)
     return score > best if higher else score < best
 
 

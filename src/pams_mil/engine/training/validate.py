@@ -20,13 +20,13 @@ from pams_mil.evaluate.cautions import TopCall
 from pams_mil.evaluate.refinement import refined_nll
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import count_cells
-from pams_mil.metrics.operating import severity_auc
+from pams_mil.metrics.operating import urgency_auc
 from pams_mil.metrics.probability import macro_auc
 from pams_mil.metrics.table import LabelMetrics
 from pams_mil.models.core.batch import PACKED_BAGS, BagBatch, in_packs
 from pams_mil.models.core.limits import explain_out_of_memory
 
-SHOWN = ("acc", "auc", "ascc", "asmc", "under_call_rate")
+SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate")
 """What a row of the log says about the coarser levels."""
 
 
@@ -107,7 +107,7 @@ def _rows(learner: Learner, targets: Any, given: list[npt.NDArray[np.float64]]) 
     hierarchy = learner.hierarchy
     finest = hierarchy.num_levels - 1
     yield from level_scores(hierarchy, finest, targets, given[-1]).items()
-    yield "severity_auc", severity_auc(targets, given[-1], hierarchy)
+    yield "urgency_auc", urgency_auc(targets, given[-1], hierarchy)
     yield "refined_nll", refined_nll(targets, given[-1], hierarchy)
     top = TopCall.of(count_cells(targets, given[-1].argmax(1), hierarchy.num_classes()))
     yield from (("top_call", float(top.label)), ("top_call_share", top.share), ("collapsed", float(top.collapsed)))

@@ -1,8 +1,8 @@
-"""Which recipe wins: pooled validation severity AUC, and the simplest within one standard error of the best.
+"""Which recipe wins: pooled validation urgency AUC, and the simplest within one standard error of the best.
 
 All recipes of a rung have predicted the same validation slides, each slide by models that saw none of its patient's.
 A slide's probabilities are the mean over the runs that validated it, as they are when the runs predict together. With
-A_r the severity AUC of recipe r over all these slides and * a resample of patients, the same for all recipes:
+A_r the urgency AUC of recipe r over all these slides and * a resample of patients, the same for all recipes:
 
     standard error of r            SE_r  = sd_* A*_r
     r is behind the best b by      D_r   = A_b − A_r,      with standard error   S_r = sd_* (A*_b − A*_r)
@@ -39,14 +39,14 @@ class RecipeScore:
 
     Attributes:
         name: The recipe.
-        severity_auc: A_r.
+        urgency_auc: A_r.
         standard_error: SE_r over patients.
         behind: D_r, 0 for the best.
         behind_error: S_r.
     """
 
     name: str
-    severity_auc: float
+    urgency_auc: float
     standard_error: float
     behind: float = 0.0
     behind_error: float = 0.0
@@ -60,7 +60,7 @@ class RecipeScore:
         """Plain values."""
         return {
             "recipe": self.name,
-            "severity_auc": self.severity_auc,
+            "urgency_auc": self.urgency_auc,
             "standard_error": self.standard_error,
             "behind_best": self.behind,
             "behind_best_error": self.behind_error,
@@ -70,7 +70,7 @@ class RecipeScore:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> RecipeScore:
         """A score as `to_json` wrote it."""
-        keys = ("recipe", "severity_auc", "standard_error", "behind_best", "behind_best_error")
+        keys = ("recipe", "urgency_auc", "standard_error", "behind_best", "behind_best_error")
         return cls(*(content[key] for key in keys))
 
 
@@ -118,7 +118,7 @@ def score_recipes(
         )
         for at, name in enumerate(names)
     ]
-    return sorted(found, key=lambda score: -score.severity_auc)
+    return sorted(found, key=lambda score: -score.urgency_auc)
 
 
 def choose(scores: Sequence[RecipeScore], simplicity: Mapping[str, Any]) -> RecipeScore:
@@ -139,14 +139,14 @@ def survivors(scores: Sequence[RecipeScore], count: int, simplicity: Mapping[str
     >>> survivors(scores, 2, {"a": 1, "b": 2, "plain": 0}, "plain")
     ['plain', 'a']
     """
-    ranked = sorted(scores, key=lambda score: (-score.severity_auc, simplicity[score.name]))
+    ranked = sorted(scores, key=lambda score: (-score.urgency_auc, simplicity[score.name]))
     # The choice of now first: it may be a simple recipe that the score alone would drop.
     first = (reference, choose(scores, simplicity).name)
     return list(dict.fromkeys([*first, *(score.name for score in ranked)]))[:count]
 
 
 def _aucs(curves: Sequence[CurveResampler], weights: npt.NDArray[np.generic], target: Ints, ranks: Ints) -> Array:
-    """Severity AUC of every recipe [R, B] with cases weighted [B, n]."""
+    """Urgency AUC of every recipe [R, B] with cases weighted [B, n]."""
     shares = class_shares(target, weights, ranks)
     return np.stack([curve_auc(*curve(weights), shares) for curve in curves])
 

@@ -33,7 +33,7 @@ from pams_mil.engine.tuning.validation_scores import read_validation, score_vali
 from pams_mil.errors import RunError, counted
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.operating import severity_auc
+from pams_mil.metrics.operating import urgency_auc
 
 PILOTS = 4
 """Recipes, spread over the first ENOUGH of the space, that are run on one fold to see how long a run takes."""
@@ -276,8 +276,8 @@ class Tuning:
         self.folder.save()
         best = rung.scores[0]
         self._say(
-            f"Rung {number + 1}: {best.name} leads {counted(len(done), 'recipe')} with a severity AUC of "
-            f"{100 * best.severity_auc:.1f} (standard error {100 * best.standard_error:.1f})."
+            f"Rung {number + 1}: {best.name} leads {counted(len(done), 'recipe')} with a urgency AUC of "
+            f"{100 * best.urgency_auc:.1f} (standard error {100 * best.standard_error:.1f})."
         )
         return rung.complete
 
@@ -326,7 +326,7 @@ class Tuning:
     def _alone(self, name: str, rung: RungRecord, seed: int) -> float:
         """The score of a recipe with one seed only."""
         one = self.validation(name, rung, seed=seed)
-        return severity_auc(one.target, one.probabilities if one.probabilities is not None else [], one.hierarchy)
+        return urgency_auc(one.target, one.probabilities if one.probabilities is not None else [], one.hierarchy)
 
     def _keep(self) -> None:
         self.folder.time = {key: round(getattr(self.timed, key), 3) for key in TIMES}
@@ -340,7 +340,7 @@ def why(chosen: RecipeScore, best: RecipeScore, near: int, tried: int, rung: int
     >>> why(one, two, 3, 5, 2, "")[:79]
     'plain is the simplest of 3 recipes within one standard error of the best of the'
     """
-    shown = f"severity AUC {100 * chosen.severity_auc:.1f}, standard error {100 * chosen.standard_error:.1f}"
+    shown = f"urgency AUC {100 * chosen.urgency_auc:.1f}, standard error {100 * chosen.standard_error:.1f}"
     early = f" {ended}, so the choice is among the recipes that were all measured alike before." if ended else ""
     if chosen.name == best.name:
         within = "within one standard error"
