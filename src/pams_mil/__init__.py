@@ -12,6 +12,6 @@ More is in the packages: `methods` (losses), `models`, `remix`, `metrics`, `data
 
 from pams_mil.lazy import lazy_names
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
