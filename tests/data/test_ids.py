@@ -13,7 +13,7 @@ from tests.data import writers
 from tests.data.cohorts import TREE
 
 from pams_mil.data import Bag, Manifest, Pack, SlideRecord, read_bag, write_bag, write_pack
-from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.locate import FeatureFolder
 from pams_mil.data.manifest.examine import examine_manifest
 from pams_mil.data.packs.unpack import unpack
@@ -31,11 +31,12 @@ HOSTILE = [
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=30), min_size=1, max_size=12, unique=True))
 @example(HOSTILE)
 def test_names_are_safe_and_all_different(ids: list[str]) -> None:
-    names = file_names(ids)
-    assert set(names) == set(ids)
-    folded = {unicodedata.normalize("NFKC", name).casefold() for name in names.values()}
-    assert len(folded) == len(ids)
-    for name in names.values():
+    together, one_by_one = FileNames(ids), FileNames()
+    for names in (together, one_by_one):
+        named = [names[slide_id] for slide_id in ids]
+        assert len({unicodedata.normalize("NFKC", name).casefold() for name in named}) == len(ids)
+        assert [names[slide_id] for slide_id in ids] == named
+    for name in named:
         assert name not in ("", ".", "..")
         assert not set(name) & set('/\\:*?"<>|\0\n')
         assert name[0] not in ".~- "
@@ -45,7 +46,12 @@ def test_names_are_safe_and_all_different(ids: list[str]) -> None:
 
 def test_ordinary_ids_keep_their_names() -> None:
     ordinary = ["TCGA-A1-A0SB-01Z-00-DX1", "BRACS_1003658", "S 12 (2)", "22.1187", "Прeпарат"]
-    assert list(file_names(ordinary).values()) == ordinary
+    assert [FileNames()[slide_id] for slide_id in ordinary] == ordinary
+
+
+def test_unicode_forms_of_one_id_never_share_a_name_even_when_named_apart() -> None:
+    forms = ["Jos\u00e9", "Jose\u0301", "\u212b", "\u00c5", "A\u030a", "ﬁ", "fi"]
+    assert len({unicodedata.normalize("NFKC", FileNames()[form]).casefold() for form in forms}) == len(forms)
 
 
 def test_hostile_ids_survive_pack_and_unpack(tmp_path: Path) -> None:
@@ -63,7 +69,7 @@ def test_hostile_ids_survive_pack_and_unpack(tmp_path: Path) -> None:
     written = {path for path in tmp_path.rglob("*") if path.is_file()} - before
     assert all(path.is_relative_to(out) for path in written)
     assert len(written) == len(HOSTILE) + 1
-    names = file_names(HOSTILE)
+    names = FileNames(HOSTILE)
     for slide_id, features in made.items():
         np.testing.assert_array_equal(Pack(tmp_path / "p").read(slide_id).features, features)
         np.testing.assert_array_equal(read_bag(out / "h5_files" / f"{names[slide_id]}.h5").features, features)

@@ -133,13 +133,13 @@ def slide_pages(result: Audit, out: Path) -> dict[str, str]:
     """Addresses, from the report, of the pages that 'pams heatmap --out REPORT/slides' made of the severe errors."""
     from urllib.parse import quote
 
-    from pams_mil.data.bags.filenames import file_names
+    from pams_mil.data.bags.filenames import FileNames
 
     if not (out / "slides").is_dir():
         return {}
     severe = dict.fromkeys(error.slide_id for model in result.models for error in model.severe)
     # One by one, as `pams heatmap` names its folders: names made together could differ.
-    folders = {slide: file_names([slide])[slide] for slide in severe}
+    folders = {slide: FileNames()[slide] for slide in severe}
     return {
         slide: quote(f"slides/{folder}/slide.html")
         for slide, folder in folders.items()

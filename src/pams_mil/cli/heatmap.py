@@ -90,12 +90,12 @@ def heatmap(
 
 def _draw(loaded: LoadedRun, source: SlideSource, making: _Making, *, trusted: bool, quiet: bool) -> dict[str, Any]:
     from pams_mil.cli.predict import by_level
-    from pams_mil.data.bags.filenames import file_names
+    from pams_mil.data.bags.filenames import FileNames
     from pams_mil.engine.prediction.predict import predict
     from pams_mil.engine.prediction.tile_evidence import measure
     from pams_mil.wsi.slide import Slide
 
-    folder = making.out / file_names([source.slide_id])[source.slide_id]
+    folder = making.out / FileNames()[source.slide_id]
     manifest, features = _bags(source, making, folder)
     seen: list[tuple[BagSample, list[Tensor]]] = []
     found = predict(

@@ -38,14 +38,14 @@ def write_heatmaps(
 ) -> Path:
     """Write everything about one slide and return its page, which is written last."""
     from pams_mil import atomic
-    from pams_mil.data.bags.filenames import file_names
+    from pams_mil.data.bags.filenames import FileNames
     from pams_mil.report.slide_page import PictureLayer, slide_page
     from pams_mil.wsi.heat_figure import compose, readable_overview, with_scale_bar
     from pams_mil.wsi.heatmap import write_geojson, write_png
 
     overview = readable_overview(slide, longest_px=longest_px)
     mpp = overview.scale * slide.mpp
-    names = file_names(measured)
+    names = FileNames(measured)
     layers = [PictureLayer("Slide", _jpeg(with_scale_bar(overview.pixels, mpp), _PAGE_PX))]
     levels = _calls(found)
     lines = [f"{level.name}: {level.classes[level.called][0]}, probability {level.classes[level.called][1]:.3f}"

@@ -194,11 +194,12 @@ def attention_writer(folder: Path) -> Attend:
     import h5py
 
     from pams_mil import atomic
-    from pams_mil.data.bags.filenames import file_names
+    from pams_mil.data.bags.filenames import FileNames
+
+    names = FileNames()
 
     def write(sample: BagSample, attention: list[Tensor]) -> None:
-        name = file_names([sample.slide_id])[sample.slide_id]
-        with atomic.replacing(folder / "attention" / f"{name}.h5") as part, h5py.File(part, "w") as file:
+        with atomic.replacing(folder / "attention" / f"{names[sample.slide_id]}.h5") as part, h5py.File(part, "w") as file:
             file.attrs["slide_id"] = sample.slide_id
             file.create_dataset("attention", data=attention[-1].numpy(), fletcher32=True)
             for number, weights in enumerate(attention[:-1]):
@@ -214,18 +215,18 @@ def tile_writer(learners: list[Learner], folder: Path | None, stores: Path | Non
 
     A slide whose store cannot be written to is noted in `unwritten`, and does not stop the others.
     """
-    from pams_mil.data.bags.filenames import file_names
+    from pams_mil.data.bags.filenames import FileNames
     from pams_mil.data.bags.layouts.lazyslide import store_of
     from pams_mil.data.bags.locate import FeatureFolder
     from pams_mil.data.manifest.manifest import SlideRecord
     from pams_mil.engine.prediction.tile_tables import tile_columns, write_into_store, write_tiles
 
-    files = None if stores is None else FeatureFolder(stores)
+    files, names = None if stores is None else FeatureFolder(stores), FileNames()
 
     def write(sample: BagSample, attention: list[Tensor]) -> None:
         columns = tile_columns(learners, sample, attention)
         if folder is not None:
-            write_tiles(folder / "tiles" / f"{file_names([sample.slide_id])[sample.slide_id]}.parquet", sample, columns)
+            write_tiles(folder / "tiles" / f"{names[sample.slide_id]}.parquet", sample, columns)
         if files is not None:
             try:
                 found = files.find(SlideRecord(sample.slide_id, "", ""))

@@ -11,7 +11,7 @@ import numpy as np
 from pams_mil import atomic
 from pams_mil.data.bags.bag import Array, Bag, BagInfo
 from pams_mil.data.bags.bag_file import write_bag
-from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.errors import OutputError
 
@@ -40,9 +40,9 @@ def write_cohort(
         raise OutputError(f"{out} already holds a cohort; choose another folder or delete it first.")
     records: list[SlideRecord] = []
     truth: list[tuple[str, int, str]] = []
+    names = FileNames()
     for number, slide in enumerate(slides):
-        name = file_names([slide.record.slide_id])[slide.record.slide_id]
-        write_bag(out / FEATURES / f"{name}.h5", slide.bag)
+        write_bag(out / FEATURES / f"{names[slide.record.slide_id]}.h5", slide.bag)
         records.append(slide.record)
         truth.extend((slide.record.slide_id, row, label) for row, label in enumerate(slide.instance_labels))
         if progress is not None:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.data import Bag, read_bag
-from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.locate import FeatureFolder
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.errors import BagError
@@ -162,7 +162,7 @@ class HeatMaker:
 
     def _stored(self, bag: Bag, slide_id: str) -> dict[str, tuple[str, Array]]:
         """Attention written by `pams predict --attention`, where no run is at hand."""
-        path = None if self.attention is None else self.attention / f"{file_names([slide_id])[slide_id]}.h5"
+        path = None if self.attention is None else self.attention / f"{FileNames()[slide_id]}.h5"
         if path is None or not path.is_file():
             return {}
         try:

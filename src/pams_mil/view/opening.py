@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.errors import ConfigError, PredictionsError
 from pams_mil.evaluate.certify.certificate import Certificate
@@ -203,7 +203,7 @@ def _review_folder(asked: Asked) -> Path:
     first = asked.paths[0]
     base = asked.reviews or (first / "reviews" if first.is_dir() else first.with_name(f"{first.stem}-reviews"))
     name = reviewer_name(asked.reviewer)
-    folder = base / file_names([name])[name]
+    folder = base / FileNames()[name]
     # Resolved, so that no link leads there either.
     if asked.slides is not None and folder.resolve().is_relative_to(asked.slides.resolve()):
         raise ConfigError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pams_mil import atomic
-from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.bags.filenames import FileNames
 from pams_mil.errors import TableError
 from pams_mil.tables import read_table
 
@@ -31,7 +31,7 @@ class Claims:
     def take(self, slide_id: str) -> FileLock | None:
         """The slide's lock, held; None where another process holds it."""
         # a name that fits a file of its own may be too long for one with this suffix
-        lock = FileLock(self._folder / f"{file_names([slide_id])[slide_id]}.lock")
+        lock = FileLock(self._folder / f"{FileNames()[slide_id]}.lock")
         try:
             lock.acquire(timeout=0)
         except Timeout:

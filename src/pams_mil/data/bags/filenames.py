@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable
 
 SLIDE_SUFFIXES = (
@@ -16,25 +15,35 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _MOST_BYTES = 180  # leaves room for a suffix and for the name of a part file
 
 
-def file_names(slide_ids: Iterable[str]) -> dict[str, str]:
-    """A file name, without suffix, for every id.
+class FileNames:
+    """A file name, without suffix, for every slide id: no two ids share one, also when they come one by one.
 
-    Ordinary ids are their own names. Signs with a meaning to file systems are percent-encoded; names that are
-    too long, reserved, or that some file system would take for one another end in a hash of the id.
+    Ordinary ids are their own names. Signs with a meaning to file systems are percent-encoded. Names that are too long
+    or reserved, and ids in a Unicode form that some system would rewrite, end in a hash of the id; so do ids that
+    differ from another one only in upper and lower case.
 
-    >>> file_names(["S-01 a", "../x", "a/b", "%00"])
-    {'S-01 a': 'S-01 a', '../x': '%2E.%2Fx', 'a/b': 'a%2Fb', '%00': '%2500'}
-    >>> sorted(file_names(["A", "a"]).values())
-    ['A~...', 'a~...']
+    >>> names = FileNames(["S-01 a", "../x", "a/b", "%00"])
+    >>> [names[slide_id] for slide_id in ("S-01 a", "../x", "a/b", "%00")]
+    ['S-01 a', '%2E.%2Fx', 'a%2Fb', '%2500']
+    >>> names = FileNames(["A", "a"])
+    >>> names["A"], names["a"]
+    ('A~...', 'a~...')
     """
-    ids = list(dict.fromkeys(slide_ids))
-    plain = {slide_id: _plain(slide_id) for slide_id in ids}
-    # All of a pair that collide get a hash, not only the later one: names must not depend on the order of ids.
-    taken = Counter(_as_taken(name) for name in plain.values())
-    return {
-        slide_id: f"{_cut(name)}~{_hash(slide_id)}" if taken[_as_taken(name)] > 1 or _unsafe(name) else name
-        for slide_id, name in plain.items()
-    }
+
+    def __init__(self, slide_ids: Iterable[str] = ()) -> None:
+        # Who has a name, as file systems that ignore case see it. Of ids known in advance that collide nobody has it:
+        # names must not depend on the order of ids.
+        self._owner: dict[str, str | None] = {}
+        for slide_id in dict.fromkeys(slide_ids):
+            name = _plain(slide_id)
+            if not _needs_hash(slide_id, name):
+                self._owner[_as_taken(name)] = None if _as_taken(name) in self._owner else slide_id
+
+    def __getitem__(self, slide_id: str) -> str:
+        name = _plain(slide_id)
+        if _needs_hash(slide_id, name) or self._owner.setdefault(_as_taken(name), slide_id) != slide_id:
+            return f"{_cut(name)}~{_hash(slide_id)}"
+        return name
 
 
 def _plain(slide_id: str) -> str:
@@ -54,8 +63,10 @@ def _encoded(sign: str) -> str:
     return "".join(f"%{byte:02X}" for byte in sign.encode("utf-8", "surrogatepass"))
 
 
-def _unsafe(name: str) -> bool:
-    return not name or len(name.encode()) > _MOST_BYTES or _RESERVED.fullmatch(name) is not None
+def _needs_hash(slide_id: str, name: str) -> bool:
+    # Of all ids that one Unicode form makes equal only the one in that form keeps its name, whichever come along.
+    rewritten = unicodedata.normalize("NFKC", slide_id) != slide_id
+    return rewritten or not name or len(name.encode()) > _MOST_BYTES or _RESERVED.fullmatch(name) is not None
 
 
 def _as_taken(name: str) -> str:

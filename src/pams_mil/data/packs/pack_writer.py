@@ -21,7 +21,7 @@ from safetensors.numpy import save
 
 from pams_mil import atomic
 from pams_mil.data.bags.bag import Array, Bag, BagInfo, all_finite
-from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.layouts import read_bag
 from pams_mil.data.bags.layouts.lazyslide import store_of
 from pams_mil.data.bags.locate import FeatureFolder
@@ -180,7 +180,7 @@ def _shard(path: Path, sources: Sequence[PackSource], *, dtype: np.dtype[Any] | 
     """Write one shard, unless it is there already; says whether it was kept."""
     if path.exists() and _is_as_planned(path, sources):
         return True
-    names = file_names(source.slide_id for source in sources)
+    names = FileNames(source.slide_id for source in sources)
     tensors: dict[str, Array] = {}
     notes: list[BagNote] = []
     infos: dict[BagInfo, int] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pams_mil import atomic
 from pams_mil.data.bags.bag_file import write_bag
-from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.packs.pack_reader import Pack
 from pams_mil.errors import BagError, ParameterError, listing
 
@@ -26,7 +26,7 @@ def unpack(
         raise ParameterError(f"layout must be one of {listing(LAYOUTS)}, found {layout!r}.")
     opened, out = Pack(pack), Path(out)
     folder, suffix = LAYOUTS[layout]
-    names = file_names(opened)
+    names = FileNames(opened)
     damaged: list[str] = []
     for number, slide_id in enumerate(opened, 1):
         try:
@@ -40,6 +40,6 @@ def unpack(
     if damaged:
         shown = "".join(f"\n- {message}" for message in damaged[:8])
         raise BagError(f"{len(damaged)} of {len(opened)} slides could not be unpacked, the others were:{shown}")
-    rows = ([slide_id, f"{folder}/{name}{suffix}"] for slide_id, name in names.items())
+    rows = ([slide_id, f"{folder}/{names[slide_id]}{suffix}"] for slide_id in opened)
     atomic.write_csv(out / "paths.csv", ["slide_id", "path"], rows)
     return len(opened)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field
 
-from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.bags.filenames import FileNames
 from pams_mil.engine.config.run_config import (
     Choice,
     ComputeConfig,
@@ -118,7 +118,7 @@ def cells(grid: GridConfig) -> list[Cell]:
             pairing={**grid.pairing, **_own(method, "pairing")}, training=_training(grid, method),
             compute=grid.compute, seed=seed,
         )  # fmt: skip
-        found.append(Cell(file_names([name])[name], label(model), label(method), seed, fold, config))
+        found.append(Cell(FileNames()[name], label(model), label(method), seed, fold, config))
     return found
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil import __version__, atomic
-from pams_mil.data.bags.filenames import file_names
+from pams_mil.data.bags.filenames import FileNames
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import read_json
 from pams_mil.engine.run.identity import refuse_another
@@ -83,7 +83,7 @@ class TuningFolder:
 
     def recipe(self, name: str) -> CrossValidationFolder:
         """The folder of a recipe."""
-        return CrossValidationFolder(self.recipes / file_names([name])[name])
+        return CrossValidationFolder(self.recipes / FileNames()[name])
 
     @property
     def decisive(self) -> tuple[int, RungRecord]:
