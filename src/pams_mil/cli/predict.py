@@ -199,7 +199,10 @@ def attention_writer(folder: Path) -> Attend:
     names = FileNames()
 
     def write(sample: BagSample, attention: list[Tensor]) -> None:
-        with atomic.replacing(folder / "attention" / f"{names[sample.slide_id]}.h5") as part, h5py.File(part, "w") as file:
+        with (
+            atomic.replacing(folder / "attention" / f"{names[sample.slide_id]}.h5") as part,
+            h5py.File(part, "w") as file,
+        ):
             file.attrs["slide_id"] = sample.slide_id
             file.create_dataset("attention", data=attention[-1].numpy(), fletcher32=True)
             for number, weights in enumerate(attention[:-1]):
