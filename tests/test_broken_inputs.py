@@ -12,7 +12,7 @@ import yaml
 from pams_mil import ClassHierarchy, PamsError
 from pams_mil.errors import HierarchyError
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
-from pams_mil.hierarchy_file import parse
+from pams_mil.hierarchy import parse
 
 FOLDER = Path(__file__).with_name("broken")
 CLASSES = yaml.safe_load((FOLDER / "classes.expected.yaml").read_text("utf-8"))

@@ -17,8 +17,7 @@ from tests.strategies import trees, trees_and_levels
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import HierarchyError, LabelError, ParameterError
-from pams_mil.hierarchy import Level
-from pams_mil.hierarchy_json import hierarchy_from_json, hierarchy_to_json
+from pams_mil.hierarchy import Level, as_hierarchy, hierarchy_from_json, hierarchy_to_json
 
 
 def test_bracs_by_hand():
@@ -235,7 +234,6 @@ def test_distance_by_rank_counts_steps_of_urgency(case: tuple[ClassHierarchy, in
     assert by_rank.tie_notes() == ()
     assert by_rank.digest != hierarchy.digest
     assert hierarchy_from_json(json.loads(json.dumps(hierarchy_to_json(by_rank)))).digest == by_rank.digest
-    assert "distance_by" not in hierarchy_to_json(hierarchy)
 
 
 @given(trees_and_levels())
@@ -273,3 +271,41 @@ def test_lift_refuses_to_go_down_and_takes_nothing():
     with pytest.raises(ParameterError, match="finer"):
         hierarchy.lift([0], 1, from_level=0)
     assert hierarchy.lift([], 0).tolist() == []
+
+
+@given(trees())
+def test_length_iteration_and_classes_are_those_of_the_finest_level(hierarchy: ClassHierarchy):
+    assert len(hierarchy) == hierarchy.num_classes()
+    assert tuple(hierarchy) == hierarchy.classes == hierarchy.names()
+
+
+@given(trees())
+def test_the_tree_shows_every_class_once_below_its_group(hierarchy: ClassHierarchy):
+    shown = repr(hierarchy)
+    position = 0
+    for leaf, label in enumerate(hierarchy):
+        above = hierarchy.groups(0)[leaf]
+        sign = "≡" if leaf and hierarchy.ranks()[leaf] == hierarchy.ranks()[leaf - 1] else ("≺" if leaf else " ")
+        position = shown.index(f"─ {sign} {label}", position)
+        assert shown.index(hierarchy.names(0)[above]) <= position + 4
+    assert shown.count("─ ") == sum(len(level) for level in hierarchy.levels)
+
+
+def test_nested_lists_and_groups():
+    assert ClassHierarchy.of(["benign", ["FEA", "ADH"], "malignant"]).order() == "benign ≺ FEA ≡ ADH ≺ malignant"
+    bracs = {"Benign": ["N", "PB", "UDH"], "Atypical": [["FEA", "ADH"]], "Malignant": ("DCIS", "IC")}
+    assert as_hierarchy(bracs).digest == ClassHierarchy.load("bracs").digest
+    with pytest.raises(HierarchyError, match="mixes depths"):
+        as_hierarchy(["a", {"B": ["b"]}])
+    with pytest.raises(HierarchyError, match="a tie must be a plain list"):
+        as_hierarchy(["a", ["b", ["c", "d"]]])
+    with pytest.raises(HierarchyError, match=r"empty name \(None\)"):
+        as_hierarchy(["a", None])
+    assert as_hierarchy([0, 1, 2]).digest == as_hierarchy(np.arange(3)).digest == ClassHierarchy.flat("012").digest
+
+
+def test_a_hierarchy_is_itself_and_other_values_are_refused():
+    hierarchy = ClassHierarchy.load("bracs")
+    assert as_hierarchy(hierarchy) is hierarchy
+    with pytest.raises(HierarchyError, match="found int"):
+        as_hierarchy(7)

@@ -14,9 +14,7 @@ LAYERS = {
     0: {
         "errors",
         "hierarchy",
-        "hierarchy_file",
-        "hierarchy_ties",
-        "hierarchy_json",
+        "class_file",
         "severity",
         "ops",
         "seeding",
@@ -103,10 +101,3 @@ def test_the_rule_sees_every_way_to_import(where: str, line: str, tmp_path: Path
     path.write_text(line)
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     assert violations(path)
-
-
-def test_a_cycle_within_a_layer_0_module_is_still_no_cycle_at_import_time():
-    """`hierarchy` reaches its file format inside a function, so either can be imported first."""
-    top = ast.parse((ROOT / "hierarchy.py").read_text("utf-8")).body
-    names = [node.module for node in top if isinstance(node, ast.ImportFrom)]
-    assert "pams_mil.hierarchy_file" not in names

@@ -16,7 +16,7 @@ ROOT = Path(pams_mil.__file__).parent
 TORCH_FREE = [
     "pams_mil",
     "pams_mil.hierarchy",
-    "pams_mil.hierarchy_file",
+    "pams_mil.class_file",
     "pams_mil.severity",
     "pams_mil.tables",
     "pams_mil.atomic",

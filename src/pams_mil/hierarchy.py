@@ -1,7 +1,7 @@
 """Class hierarchies: which classes there are, which is more urgent, and which belong together.
 
-Everything else is derived from this: losses, metrics, remix, decisions and reports. Class order comes
-from the hierarchy and never from data.
+Everything else is derived from this, and class order never comes from data. `as_hierarchy` is the only way in which a
+name or file becomes a hierarchy.
 
 Conventions, used everywhere:
     * Levels run from 0 (coarsest) to H-1 (finest); the paper's h is level + 1. Level -1 is the finest.
@@ -11,10 +11,11 @@ Conventions, used everywhere:
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import itertools
 import json
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,39 +24,32 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.class_file import Level, check_level, class_fields, class_levels, read_class_file, tied_lists
 from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest
-from pams_mil.hierarchy_ties import order_note, tie_of
 
-DistanceBy = Literal["index", "rank"]
-"""What `ClassHierarchy.distance` counts: classes as they are listed, or steps of urgency."""
+DistanceBy = Literal["index", "rank"]  # distances count classes as listed, or steps of urgency
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-_JOINERS = "\u200c\u200d"  # some scripts are written with them
 
 
-@dataclass(frozen=True)
-class Level:
-    """One level of the tree: class names, each class's parent index one level up, and its rank."""
-
-    names: tuple[str, ...]
-    parents: tuple[int, ...]
-    ranks: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClassHierarchy:
     """A validated tree of classes with an order of urgency; ill-formed ones cannot be constructed.
 
     >>> hierarchy = ClassHierarchy.load("bracs")
-    >>> hierarchy.names(0), hierarchy.names()
-    (('Benign', 'Atypical', 'Malignant'), ('N', 'PB', 'UDH', 'FEA', 'ADH', 'DCIS', 'IC'))
+    >>> len(hierarchy), hierarchy.names(0), list(hierarchy)
+    (7, ('Benign', 'Atypical', 'Malignant'), ['N', 'PB', 'UDH', 'FEA', 'ADH', 'DCIS', 'IC'])
     >>> bool(hierarchy.outranks()[hierarchy.index("ADH"), hierarchy.index("FEA")])  # tied
     False
     >>> hierarchy.lift([0, 4, 6], level=0).tolist()
     [0, 1, 2]
+    >>> ClassHierarchy.of({"low": ["a"], "high": [["b", "c"]]}, name="demo")
+    demo
+    ├─   low
+    │  └─   a
+    └─ ≺ high
+       ├─ ≺ b
+       └─ ≡ c
     """
 
     name: str
@@ -68,15 +62,25 @@ class ClassHierarchy:
 
     def __post_init__(self) -> None:
         if not self.level_names:
-            object.__setattr__(self, "level_names", _default_level_names(len(self.levels)))
+            coarse = [f"level{number}" for number in range(1, len(self.levels))]
+            object.__setattr__(self, "level_names", (*(["group"] if len(coarse) == 1 else coarse), "class"))
         _validate(self)
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> ClassHierarchy:
         """A preset by name (`bracs`), or a YAML file by path."""
-        from pams_mil.hierarchy_file import load  # noqa: PLC0415  the file format knows this class
+        return as_hierarchy(name_or_path)
 
-        return load(name_or_path)
+    @classmethod
+    def of(
+        cls, classes: Sequence[Any] | Mapping[str, Any], *, name: str = "classes", distance_by: DistanceBy = "index"
+    ) -> ClassHierarchy:
+        """Classes as a class file has them: least urgent first, a nested list is a tie, a mapping has groups.
+
+        >>> ClassHierarchy.of(["benign", ["FEA", "ADH"], "malignant"]).order()
+        'benign ≺ FEA ≡ ADH ≺ malignant'
+        """
+        return cls(name=name, levels=class_levels(classes, "the class list"), distance_by=distance_by)
 
     @classmethod
     def flat(
@@ -92,13 +96,18 @@ class ClassHierarchy:
         >>> ClassHierarchy.flat(["low", "mid", "other", "high"], ties=[["mid", "other"]]).ranks().tolist()
         [0, 1, 1, 2]
         """
-        group = tie_of(list(names), ties)
-        ranks: list[int] = []
-        for position, label in enumerate(names):
-            tied = position > 0 and label in group and group.get(names[position - 1]) == group[label]
-            ranks.append(ranks[-1] if tied else (ranks[-1] + 1 if ranks else 0))
-        levels = (Level(tuple(names), (0,) * len(names), tuple(ranks)),)
-        return cls(name=name, levels=levels, distance_by=distance_by)
+        return cls.of(tied_lists(list(names), ties), name=name, distance_by=distance_by)
+
+    def __len__(self) -> int:
+        return self.num_classes()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.classes)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the finest classes, least urgent first."""
+        return self.levels[-1].names
 
     @property
     def num_levels(self) -> int:
@@ -136,10 +145,10 @@ class ClassHierarchy:
 
     def lift(self, target: npt.ArrayLike, level: int, *, from_level: int = -1) -> Ints:
         """Class indices at `from_level` translated to their ancestors at the coarser `level`."""
-        given = np.asarray(target)
-        if given.size and not np.issubdtype(given.dtype, np.integer):  # refused, not rounded
-            raise ParameterError(f"Class indices must be whole numbers, found {given.dtype}.")
-        lifted: Ints = given.astype(np.int64)
+        indices = np.asarray(target)
+        if indices.size and not np.issubdtype(indices.dtype, np.integer):  # refused, not rounded
+            raise ParameterError(f"Class indices must be whole numbers, found {indices.dtype}.")
+        lifted: Ints = indices.astype(np.int64)
         current, wanted = self.level(from_level), self.level(level)
         if wanted > current:
             raise ParameterError(f"lift goes from fine to coarse; level {wanted} is finer than {current}.")
@@ -160,9 +169,9 @@ class ClassHierarchy:
         >>> ClassHierarchy.load("bracs").summed(np.full((1, 7), 1 / 7), 0).round(3).tolist()
         [[0.429, 0.286, 0.286]]
         """
-        belongs = self.groups(level)[:, None] == np.arange(self.num_classes(level))
-        found: npt.NDArray[np.float64] = probabilities @ belongs.astype(np.float64)
-        return found
+        members = self.groups(level)[:, None] == np.arange(self.num_classes(level))
+        coarse: npt.NDArray[np.float64] = probabilities @ members.astype(np.float64)
+        return coarse
 
     def outranks(self, level: int = -1) -> Bools:
         """`[i, j]` is true when class i is strictly more urgent than class j."""
@@ -190,12 +199,21 @@ class ClassHierarchy:
     def tie_notes(self) -> tuple[str, ...]:
         """Where the order in which tied classes are listed changes distances, and so scores and loss; one per level.
 
+        Two tied classes and no other are at distance 1 either way round.
+
         >>> ClassHierarchy.flat("abc").tie_notes(), len(ClassHierarchy.load("bracs").tie_notes())
         ((), 1)
         """
-        if self.distance_by == "rank":
-            return ()
-        return tuple(note for level in self.levels if (note := order_note(level.names, level.ranks)))
+        notes = []
+        for level in self.levels if self.distance_by == "index" else ():
+            tied = [" ≡ ".join(group) for group in names_by_rank(level.names, level.ranks) if len(group) > 1]
+            if tied and len(level) > 2:
+                notes.append(
+                    f"The order in which {', '.join(tied)} are listed changes AsCC, AsMC and the loss, because "
+                    "distances are counted in classes. 'distance: rank' in the class file counts steps of urgency "
+                    "instead."
+                )
+        return tuple(notes)
 
     def lca_height(self, level: int = -1) -> Ints:
         """Height of the lowest common ancestor: 0 for the same class, up to level + 1 for the root."""
@@ -235,7 +253,6 @@ class ClassHierarchy:
     def digest(self) -> str:
         """16 hex digits that change whenever a name, parent, rank or distance changes; stored in every output."""
         content: list[Any] = [[level.names, level.parents, level.ranks] for level in self.levels]
-        # Left out by default: digests in files from before there was a choice must stay the same.
         if self.distance_by != "index":
             content.append({"distance": self.distance_by})
         canonical = json.dumps(content, ensure_ascii=True, separators=(",", ":"))
@@ -247,15 +264,95 @@ class ClassHierarchy:
         >>> ClassHierarchy.load("bracs").order()
         'N ≺ PB ≺ UDH ≺ FEA ≡ ADH ≺ DCIS ≺ IC'
         """
-        names, ranks = self.names(level), self.ranks(level)
-        signs = ["≡" if same else "≺" for same in ranks[1:] == ranks[:-1]]
-        return names[0] + "".join(f" {sign} {label}" for sign, label in zip(signs, names[1:], strict=True))
+        return "".join(map("".join, zip(self._signs(self.level(level)), self.names(level), strict=True)))
+
+    def tree(self) -> str:
+        """The classes as a tree of text, with the signs of their order and the names to show people."""
+
+        def branches(level: int, parent: int, indent: str) -> Iterator[str]:
+            members = [child for child, above in enumerate(self.levels[level].parents) if above == parent]
+            for child in members:
+                label, last = self.levels[level].names[child], child == members[-1]
+                shown = "" if self.display(label) == label else f"  {self.display(label)}"
+                sign = self._signs(level)[child].strip() or " "
+                yield f"{indent}{'└─' if last else '├─'} {sign} {label}{shown}"
+                if level + 1 < self.num_levels:
+                    yield from branches(level + 1, child, indent + ("   " if last else "│  "))
+
+        return "\n".join([self.name, *branches(0, 0, "")])
+
+    __repr__ = tree
+
+    def _signs(self, level: int) -> list[str]:
+        ranks = self.levels[level].ranks
+        return ["", *(" ≡ " if rank == before else " ≺ " for before, rank in itertools.pairwise(ranks))]
 
 
-def _default_level_names(count: int) -> tuple[str, ...]:
-    if count <= 2:
-        return ("group", "class")[2 - count :]
-    return (*(f"level{number + 1}" for number in range(count - 1)), "class")
+def as_hierarchy(value: ClassHierarchy | str | Path | Sequence[Any] | Mapping[str, Any]) -> ClassHierarchy:
+    """The hierarchy that a preset's name, a class file, nested lists or a mapping of groups stands for.
+
+    >>> as_hierarchy("isup").order() == as_hierarchy(["0", "1", "2", "3", "4", "5"]).order()
+    True
+    """
+    if isinstance(value, ClassHierarchy):
+        return value
+    if isinstance(value, (str, Path)):
+        return parse(*read_class_file(value))
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(value, (Sequence, Mapping)):
+        return ClassHierarchy.of(value)
+    raise HierarchyError(
+        f"Expected a ClassHierarchy, a preset, a class file, nested lists or groups, found {type(value).__name__}."
+    )
+
+
+def parse(text: str, where: str = "the class file") -> ClassHierarchy:
+    r"""A hierarchy from the text of a class file.
+
+    >>> parse("name: demo\nclasses: [low, [mid, other], high]").order()
+    'low ≺ mid ≡ other ≺ high'
+    """
+    return ClassHierarchy(**class_fields(text, where))
+
+
+def hierarchy_to_json(hierarchy: ClassHierarchy) -> dict[str, Any]:
+    """A class hierarchy as plain values, for files that must know their classes on their own."""
+    names = {"aliases": dict(hierarchy.aliases), "display_names": dict(hierarchy.display_names)}
+    return {**dataclasses.asdict(hierarchy), **names}
+
+
+def hierarchy_from_json(content: Mapping[str, Any]) -> ClassHierarchy:
+    """The class hierarchy that `hierarchy_to_json` wrote.
+
+    >>> bracs = ClassHierarchy.load("bracs")
+    >>> hierarchy_from_json(hierarchy_to_json(bracs)).digest == bracs.digest
+    True
+    """
+    try:
+        fields = ("names", "parents", "ranks")
+        return ClassHierarchy(
+            name=content["name"],
+            levels=tuple(Level(*(tuple(level[key]) for key in fields)) for level in content["levels"]),
+            level_names=tuple(content["level_names"]),
+            display_names=dict(content["display_names"]),
+            aliases={label: tuple(others) for label, others in content["aliases"].items()},
+            source=content["source"],
+            distance_by=content["distance_by"],
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise HierarchyError(f"The classes are not described as expected: {error!r}.") from error
+
+
+def names_by_rank(names: Sequence[str], ranks: Iterable[int]) -> list[list[str]]:
+    """The classes of every rank, least urgent first.
+
+    >>> names_by_rank("abc", [0, 4, 4])
+    [['a'], ['b', 'c']]
+    """
+    groups: dict[int, list[str]] = {}
+    for name, rank in zip(names, ranks, strict=True):
+        groups.setdefault(rank, []).append(name)
+    return [groups[rank] for rank in sorted(groups)]
 
 
 def _validate(hierarchy: ClassHierarchy) -> None:
@@ -274,98 +371,14 @@ def _validate(hierarchy: ClassHierarchy) -> None:
     if len(set(hierarchy.level_names)) != len(hierarchy.level_names):
         raise HierarchyError(f"Level names must differ, found {listing(hierarchy.level_names)}.")
     for number, level in enumerate(hierarchy.levels):
-        _validate_level(hierarchy, number, level)
+        where = f"level {hierarchy.level_names[number]!r} of {hierarchy.name!r}"
+        check_level(level, hierarchy.levels[number - 1] if number else None, where)
     if len(hierarchy.levels[-1]) < 2:
         raise HierarchyError(
             f"The hierarchy {hierarchy.name!r} has only the class {hierarchy.levels[-1].names[0]!r}; "
             "an order of urgency needs at least two classes."
         )
     _validate_labels(hierarchy)
-
-
-def _validate_level(hierarchy: ClassHierarchy, number: int, level: Level) -> None:
-    where = f"level {hierarchy.level_names[number]!r} of {hierarchy.name!r}"
-    if not len(level.names) == len(level.parents) == len(level.ranks) or not level.names:
-        raise HierarchyError(f"{where} needs as many parents and ranks as names, and at least one class.")
-    for label in level.names:
-        _validate_name(label, where)
-        if level.names.count(label) > 1:
-            raise HierarchyError(f"The class {label!r} appears twice in {where}; every class needs its own name.")
-    expected = len(hierarchy.levels[number - 1]) if number else 1
-    for label, parent in zip(level.names, level.parents, strict=True):
-        if not 0 <= parent < expected:
-            raise HierarchyError(f"The class {label!r} in {where} has no parent: index {parent} of {expected}.")
-    childless = sorted(set(range(expected)) - set(level.parents))
-    if childless:
-        group = hierarchy.levels[number - 1].names[childless[0]]
-        raise HierarchyError(f"The group {group!r} has no classes below it in {where}; every group needs at least one.")
-    _validate_order(hierarchy, number, level, where)
-
-
-def _validate_order(hierarchy: ClassHierarchy, number: int, level: Level, where: str) -> None:
-    """Indices follow ranks, and the order of the classes follows the order of their parents."""
-    for first in range(len(level) - 1):
-        low, high = level.names[first], level.names[first + 1]
-        if level.ranks[first] > level.ranks[first + 1]:
-            raise HierarchyError(
-                f"{low!r} (rank {level.ranks[first]}) is listed before {high!r} (rank {level.ranks[first + 1]}) in "
-                f"{where}; list the least urgent class first."
-            )
-        above = hierarchy.levels[number - 1] if number else None
-        parent_low, parent_high = level.parents[first], level.parents[first + 1]
-        if above is None or parent_low == parent_high:
-            continue
-        if parent_low > parent_high:
-            raise HierarchyError(
-                f"{high!r} is listed after {low!r} in {where}, but its group {above.names[parent_high]!r} comes "
-                f"before {above.names[parent_low]!r}; list the classes group by group."
-            )
-        tied, parents_tied = (
-            level.ranks[first] == level.ranks[first + 1],
-            above.ranks[parent_low] == above.ranks[parent_high],
-        )
-        if tied and not parents_tied:
-            raise HierarchyError(
-                f"The rank of {high!r} contradicts its group: {low!r} and {high!r} are equally urgent in {where}, but "
-                f"{above.names[parent_high]!r} is more urgent than {above.names[parent_low]!r}. "
-                "Classes may tie only inside one group, or across groups that tie themselves."
-            )
-        if parents_tied and not tied:
-            raise HierarchyError(
-                f"The groups {above.names[parent_low]!r} and {above.names[parent_high]!r} are equally urgent, but "
-                f"{low!r} and {high!r} in {where} are not; classes of tied groups must all tie."
-            )
-    if number:
-        _validate_tied_groups(hierarchy, number, level, where)
-
-
-def _validate_tied_groups(hierarchy: ClassHierarchy, number: int, level: Level, where: str) -> None:
-    above = hierarchy.levels[number - 1]
-    for rank in set(above.ranks):
-        tied = [index for index, other in enumerate(above.ranks) if other == rank]
-        below = {level.ranks[i] for i, parent in enumerate(level.parents) if parent in tied}
-        if len(tied) > 1 and len(below) > 1:
-            raise HierarchyError(
-                f"The groups {listing(above.names[i] for i in tied)} are equally urgent, but their classes in {where} "
-                "are not; classes of tied groups must all tie."
-            )
-
-
-def _validate_name(label: Any, where: str) -> None:
-    if not isinstance(label, str) or not label.strip():
-        raise HierarchyError(f"A class in {where} has an empty name ({label!r}); every class needs a name.")
-    if label != label.strip() or label != unicodedata.normalize("NFC", label):
-        raise HierarchyError(
-            f"The class name {label!r} in {where} has surrounding spaces or decomposed Unicode characters; "
-            f"write it as {unicodedata.normalize('NFC', label.strip())!r}."
-        )
-    # Zero-width and direction marks; a line break is odd, but everyone sees it.
-    hidden = [sign for sign in label if unicodedata.category(sign) == "Cf" and sign not in _JOINERS]
-    if hidden:
-        raise HierarchyError(
-            f"The class name {label!a} in {where} has the invisible character {hidden[0]!a}, which makes it look like "
-            f"another name; write it as {''.join(sign for sign in label if sign not in hidden)!r}."
-        )
 
 
 def _validate_labels(hierarchy: ClassHierarchy) -> None:
@@ -383,7 +396,5 @@ def _validate_labels(hierarchy: ClassHierarchy) -> None:
                 if not alias.strip():
                     raise HierarchyError(f"An alias of {label!r} is empty; a missing label must stay an error.")
                 if owner.setdefault(alias, label) != label:
-                    raise HierarchyError(
-                        f"The alias {alias!r} of {label!r} already belongs to {owner[alias]!r}; "
-                        "an alias names one class."
-                    )
+                    clash = f"The alias {alias!r} of {label!r} already belongs to {owner[alias]!r}"
+                    raise HierarchyError(f"{clash}; an alias names one class.")

@@ -13,10 +13,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
+from pams_mil.class_file import presets
 from pams_mil.cli import console
 from pams_mil.cli.main import app
-from pams_mil.hierarchy_file import presets
-from pams_mil.hierarchy_json import hierarchy_from_json
+from pams_mil.hierarchy import hierarchy_from_json
 
 
 def run(*arguments, code=0):

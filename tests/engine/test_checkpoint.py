@@ -21,8 +21,7 @@ from pams_mil.engine.run.blueprint import Blueprint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.optimizer_state import flatten, unflatten
 from pams_mil.errors import CheckpointError, OutputError
-from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.hierarchy_json import hierarchy_to_json
+from pams_mil.hierarchy import ClassHierarchy, hierarchy_to_json
 
 
 @pytest.fixture(scope="module")

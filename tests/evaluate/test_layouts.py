@@ -237,3 +237,13 @@ def test_slides_that_appear_more_than_once_are_counted_once(tmp_path: Path):
     path.write_text("slide_id,target,prediction\n" + "a,low,low\n" * 3 + "b,low,low\n")
     with pytest.raises(PredictionsError, match="1 slide ids appear more than once: 'a'"):
         read_predictions(path, TREE)
+
+
+def test_classes_by_file_preset_and_list(tmp_path: Path):
+    (tmp_path / "model.csv").write_text(OURS)
+    (tmp_path / "classes.yaml").write_text("classes: [low, mid, high]")
+    expected = read_predictions(tmp_path / "model.csv", TREE)
+    for classes in (str(tmp_path / "classes.yaml"), tmp_path / "classes.yaml", ["low", "mid", "high"]):
+        model = read_predictions(tmp_path / "model.csv", classes)
+        assert model.hierarchy.digest == TREE.digest
+        assert model.target.tolist() == expected.target.tolist()

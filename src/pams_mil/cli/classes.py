@@ -52,8 +52,8 @@ def list_presets(ctx: typer.Context) -> None:
         return
     from rich.table import Table
 
+    from pams_mil.class_file import presets
     from pams_mil.hierarchy import ClassHierarchy
-    from pams_mil.hierarchy_file import presets
 
     table = Table("preset", "levels", "classes, least urgent first", box=None, header_style="bold")
     for name in presets():
@@ -76,8 +76,7 @@ def show(
     """
     from rich.text import Text
 
-    from pams_mil.hierarchy import ClassHierarchy
-    from pams_mil.hierarchy_json import hierarchy_to_json
+    from pams_mil.hierarchy import ClassHierarchy, hierarchy_to_json
     from pams_mil.severity import loss_weight, metric_weight
 
     hierarchy = ClassHierarchy.load(classes)

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 from pams_mil.engine.config.run_config import configure
 from pams_mil.engine.memory_fit import fit_in_memory, probabilities_in_memory
 from pams_mil.errors import LabelError, ParameterError
-from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 
 Array = npt.NDArray[Any]
 
@@ -126,11 +126,7 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.classes_ = found
             names = {label: str(number) for number, label in enumerate(found.tolist())}
             return ClassHierarchy.flat(list(names.values()), ties=[list(names.values())]), names
-        hierarchy = self.hierarchy
-        if isinstance(hierarchy, str):
-            hierarchy = ClassHierarchy.load(hierarchy)
-        elif not isinstance(hierarchy, ClassHierarchy):
-            hierarchy = ClassHierarchy.flat([str(name) for name in hierarchy])
+        hierarchy = as_hierarchy(self.hierarchy)
         known = hierarchy.names()
         try:
             names = {label: known[hierarchy.index(str(label))] for label in found.tolist()}

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.evaluate.predictions import Predictions
-from pams_mil.hierarchy import ClassHierarchy, DistanceBy
-from pams_mil.hierarchy_ties import names_by_rank
+from pams_mil.hierarchy import ClassHierarchy, DistanceBy, names_by_rank
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.table import LabelMetrics
 

@@ -7,9 +7,10 @@ order, so they are read only with `index_order`, which names the classes in that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from pams_mil.errors import LabelError, PredictionsError, listing, nearest
 from pams_mil.evaluate import reviews
 from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, check_probabilities
 from pams_mil.evaluate.probability_columns import probability_columns
-from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 from pams_mil.tables import Columns, OnFraction, read_chunks, table_name
 
 Array = npt.NDArray[np.float64]
@@ -57,14 +58,17 @@ class Source:
 
 def read_predictions(
     path: Path | str,
-    hierarchy: ClassHierarchy,
+    hierarchy: ClassHierarchy | str | Path | Sequence[Any] | Mapping[str, Any],
     source: Source | None = None,
     *,
     name: str | None = None,
     progress: OnFraction | None = None,
 ) -> Predictions:
-    """Read a predictions file of any known layout in one pass, bounded by what is kept."""
-    source = source or Source()
+    """Read a predictions file of any known layout in one pass, bounded by what is kept.
+
+    `hierarchy` may be anything that `as_hierarchy` takes: a preset, a class file, nested lists or groups.
+    """
+    source, hierarchy = source or Source(), as_hierarchy(hierarchy)
     _check_index_order(source.index_order, hierarchy)
     collected: _Collector | None = None
     for piece in read_chunks(path, progress=progress):

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from pams_mil import discover
+from pams_mil.class_file import locate_classes
 from pams_mil.engine.config.yaml_file import parse_yaml, read_yaml
 from pams_mil.errors import ConfigError, listing, nearest
 
@@ -200,7 +201,7 @@ class RunConfig(Strict):
             for key in ("manifest", "features", "splits", "clini")
             if (value := getattr(self.data, key)) is not None
         }
-        classes = str(Path(self.classes).resolve()) if Path(self.classes).is_file() else self.classes
+        classes = locate_classes(self.classes)
         init = None if self.model.init is None else self.model.init.resolve()
         return self.model_copy(
             update={

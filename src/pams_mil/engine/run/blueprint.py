@@ -16,8 +16,7 @@ from pams_mil import discover
 from pams_mil.engine.config.run_config import Choice, ModelChoice, RunConfig
 from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import CheckpointError, ConfigError, HierarchyError
-from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.hierarchy_json import hierarchy_from_json, hierarchy_to_json
+from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json
 from pams_mil.methods.method import Method
 from pams_mil.methods.method_by_name import create_method
 from pams_mil.models.core.hierarchical import HierarchicalModel, sums_classes

@@ -25,8 +25,7 @@ from pams_mil.engine.config.run_config import RunConfig, build
 from pams_mil.engine.run.blueprint import complete, make_method
 from pams_mil.engine.run.trained_slides import Difference, TrainedSlides, digest_of_0_1_0, slide_differences
 from pams_mil.errors import CheckpointError, PamsError, RunError
-from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.hierarchy_json import hierarchy_from_json
+from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json
 from pams_mil.remix.strategy import create_remix
 
 PARTS = ("classes", "cohort", "features", "settings", "backends")

@@ -15,8 +15,7 @@ from pams_mil.evaluate.certify.calls import Dial, path_of, rank_index, rank_reac
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.miss_losses import Ints
 from pams_mil.evaluate.predictions import numbered
-from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.hierarchy_ties import names_by_rank
+from pams_mil.hierarchy import ClassHierarchy, names_by_rank
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from pams_mil.errors import CertificateError, HierarchyError
 from pams_mil.evaluate.certify.miss_losses import Array, Unit
 from pams_mil.evaluate.certify.promise import Guarantee, Promise
 from pams_mil.evaluate.certify.spread import Spread
-from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.hierarchy_json import hierarchy_from_json, hierarchy_to_json
+from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json
 
 FORMAT, VERSION = "pams-certificate", 1
 NOT_A_GUARANTEE = "not a guarantee"

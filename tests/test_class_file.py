@@ -9,7 +9,10 @@ from hypothesis import given
 from tests.strategies import class_file, trees
 
 from pams_mil import ClassHierarchy
-from pams_mil.hierarchy_file import parse, presets
+from pams_mil.class_file import presets
+from pams_mil.engine.config.run_config import configure
+from pams_mil.errors import HierarchyError
+from pams_mil.hierarchy import as_hierarchy, parse
 
 
 @given(trees())
@@ -105,10 +108,24 @@ def test_default_level_names_of_deep_trees():
     assert parse("classes: {A: {B: [a, b]}}").level_names == ("level1", "level2", "class")
 
 
-def test_a_preset_wins_over_a_file_of_that_name_and_a_path_reaches_the_file(
+def test_a_name_that_is_a_preset_and_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert ClassHierarchy.load("bracs").num_classes() == 7
+    Path("bracs").write_text("classes: [a, b]")
+    with pytest.raises(HierarchyError, match=r"both a preset and a file.*preset:bracs.*\./bracs"):
+        as_hierarchy("bracs")
+    assert len(as_hierarchy("preset:bracs")) == 7
+    assert len(as_hierarchy("./bracs")) == len(as_hierarchy(Path("bracs"))) == 2
+
+
+def test_a_config_refuses_the_same_name_and_keeps_the_meaning_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """Two readers of one string once gave one command two hierarchies."""
     monkeypatch.chdir(tmp_path)
+    assert configure("m.csv", classes="bracs").resolved().classes == "bracs"
     Path("bracs").write_text("classes: [a, b]")
-    assert ClassHierarchy.load("bracs").num_classes() == 7
-    assert ClassHierarchy.load("./bracs").num_classes() == 2
+    with pytest.raises(HierarchyError, match="both a preset and a file"):
+        configure("m.csv", classes="bracs").resolved()
+    assert configure("m.csv", classes="preset:bracs").resolved().classes == "preset:bracs"
+    assert configure("m.csv", classes="./bracs").resolved().classes == str(tmp_path.resolve() / "bracs")

@@ -1,0 +1,388 @@
+"""The class file: YAML that a pathologist can read and write, least urgent first.
+
+    name: bracs
+    classes:
+      Benign:    [N, PB, UDH]
+      Atypical:  [[FEA, ADH]]      # a nested list: equally urgent
+      Malignant: [DCIS, IC]
+
+`classes` is a mapping from group to classes, to any depth, or a flat list. Optional keys: `levels` (names of
+the levels, coarsest first), `display` (class: name to show), `aliases` (class: other spellings),
+`ranks` (class: whole number, an alternative to nested lists at the finest level), `distance` (`index`: distances count
+classes as listed, as in the paper; `rank`: steps of urgency) and `source` (free text).
+
+Every scalar is read as text, so classes called `No`, `0` or `1.0` keep their spelling. YAML anchors, tags and
+very large or deeply nested files are refused before anything is expanded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from pams_mil.errors import HierarchyError, listing, nearest
+from pams_mil.yaml_guard import MOST_CHARACTERS, check_events
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+KEYS = ("name", "classes", "levels", "display", "aliases", "ranks", "distance", "source")
+_JOINERS = "\u200c\u200d"  # some scripts are written with them
+PRESET = "preset:"
+"""Before a name: the preset, even where a file has that name, too."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of the tree: class names, each class's parent index one level up, and its rank."""
+
+    names: tuple[str, ...]
+    parents: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A class or group while reading: its name, what is below it, and whether it ties with its predecessor."""
+
+    name: str
+    below: list[_Entry]
+    tied: bool
+
+
+def presets() -> tuple[str, ...]:
+    """The names of the hierarchies that come with PAMS."""
+    return tuple(sorted(item.name[:-5] for item in _preset_folder().iterdir() if item.name.endswith(".yaml")))
+
+
+def locate_classes(name_or_path: str | Path) -> str:
+    """What names one hierarchy from any folder: a preset's name, or the absolute path of a class file.
+
+    A `Path` is always a file. A name that is both a preset and a file here is refused.
+    """
+    text = str(name_or_path)
+    if not isinstance(name_or_path, Path):
+        name = text.removeprefix(PRESET)
+        if name in presets():
+            # A name that is typed in one folder and read in another must not change its meaning.
+            if name == text and _exists(Path(name)):
+                raise HierarchyError(
+                    f"{name!r} is both a preset and a file in this folder. "
+                    f"Write {PRESET}{name} for the preset, or ./{name} for the file."
+                )
+            return text
+    path = Path(name_or_path)
+    if not _exists(path):
+        raise HierarchyError(
+            f"There is neither a preset nor a file called {text!r}.{nearest(text, presets())} "
+            f"Presets: {listing(presets())}. 'pams classes init' writes a template for your own."
+        )
+    if not path.is_file():
+        raise HierarchyError(f"{path} is not a file; expected a YAML class file.")
+    return str(path.resolve())
+
+
+def read_class_file(name_or_path: str | Path) -> tuple[str, str]:
+    """The text of a preset or class file, and what to call it in messages."""
+    place = locate_classes(name_or_path)
+    if (name := place.removeprefix(PRESET)) in presets():
+        return (_preset_folder() / f"{name}.yaml").read_text("utf-8"), f"the preset {name!r}"
+    path = Path(name_or_path)
+    if path.stat().st_size > MOST_CHARACTERS:
+        raise HierarchyError(
+            f"{path} is {path.stat().st_size:,} bytes; expected at most {MOST_CHARACTERS:,}. Is it the right file?"
+        )
+    try:
+        return path.read_text("utf-8-sig"), str(path)
+    except UnicodeDecodeError as error:
+        raise HierarchyError(f"{path} is not UTF-8 text ({error.reason}); save the class file as UTF-8.") from error
+    except OSError as error:
+        raise HierarchyError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def class_fields(text: str, where: str) -> dict[str, Any]:
+    """The fields of a class file as the arguments of `ClassHierarchy`."""
+    check_events(text, where=where, error=HierarchyError)
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:  # several documents in one file
+        raise HierarchyError(f"{where} is not valid YAML: {error}") from error
+    fields = None if root is None else _plain(root, where)
+    if not isinstance(fields, dict):
+        raise HierarchyError(
+            f"{where} must be a YAML mapping with the keys 'name' and 'classes', found {_kind(fields)}."
+        )
+    for key in fields:
+        if key not in KEYS:
+            raise HierarchyError(
+                f"{where} has the unknown key {key!r}.{nearest(key, KEYS)} Known keys: {listing(KEYS)}."
+            )
+    if "classes" not in fields:
+        raise HierarchyError(f"{where} has no 'classes'; expected a list, or a mapping from group to classes.")
+    levels = class_levels(fields["classes"], where)
+    if "ranks" in fields:
+        levels = (*levels[:-1], _ranked(levels[-1], _mapping(fields, "ranks", where), where))
+    return {
+        "name": _text(fields.get("name", Path(where).stem), f"'name' in {where}"),
+        "levels": levels,
+        "level_names": _texts(fields.get("levels", []), f"'levels' in {where}"),
+        "display_names": _mapping(fields, "display", where),
+        "aliases": {
+            label: _texts(names, f"'aliases' in {where}")
+            for label, names in _mapping(fields, "aliases", where, lists=True).items()
+        },
+        "source": _text(fields.get("source", ""), f"'source' in {where}"),
+        "distance_by": _text(fields.get("distance", "index"), f"'distance' in {where}"),
+    }
+
+
+def class_levels(classes: object, where: str) -> tuple[Level, ...]:
+    """One level per depth of nested lists and mappings of classes; all branches must be equally deep.
+
+    >>> [level.names for level in class_levels({"low": ["a"], "high": [["b", "c"], "d"]}, "here")]
+    [('low', 'high'), ('a', 'b', 'c', 'd')]
+    """
+    levels: list[Level] = []
+    current = [(0, _entries(classes, "'classes'", where))]
+    while current:
+        names: list[str] = []
+        parents: list[int] = []
+        ranks: list[int] = []
+        below: list[tuple[int, list[_Entry]]] = []
+        previous_parent_rank = None
+        for parent, children in current:
+            for position, entry in enumerate(children):
+                parent_rank = levels[-1].ranks[parent] if levels else 0
+                # The first class of a group ties with the class before it exactly where the two groups tie.
+                tied = entry.tied if position else parent_rank == previous_parent_rank
+                ranks.append(ranks[-1] + (not tied) if ranks else 0)
+                previous_parent_rank = parent_rank
+                below.append((len(names), entry.below))
+                names.append(entry.name)
+                parents.append(parent)
+        levels.append(Level(tuple(names), tuple(parents), tuple(ranks)))
+        deep = [index for index, children in below if children]
+        flat = [index for index, children in below if not children]
+        if deep and flat:
+            raise HierarchyError(
+                f"{where} mixes depths: {names[deep[0]]!r} has classes below it, {names[flat[0]]!r} has none. "
+                f"Give every branch the same depth, e.g. {names[flat[0]]}: [{names[flat[0]]}]."
+            )
+        current = below if deep else []
+    return tuple(levels)
+
+
+def tied_lists(names: list[str], ties: Sequence[Sequence[str]]) -> list[str | list[str]]:
+    """Classes with ties as nested lists; each of `ties` must name neighbors, and each class once.
+
+    >>> tied_lists(["a", "b", "c"], [["b", "c"]])
+    ['a', ['b', 'c']]
+    """
+    if repeated := sorted({label for label in names if names.count(label) > 1}):
+        raise HierarchyError(f"The class {repeated[0]!r} appears twice; every class needs its own name.")
+    tied: set[str] = set()
+    nested: dict[int, str | list[str]] = dict(enumerate(names))
+    for tie in ties:
+        for label in tie:
+            if label not in names:
+                raise HierarchyError(
+                    f"The tie {listing(tie)} names {label!r}, not a class.{nearest(label, names)} "
+                    f"Classes: {listing(names, most=30)}."
+                )
+            if label in tied:
+                raise HierarchyError(f"The class {label!r} is named twice in ties; each class is in one tie at most.")
+            tied.add(label)
+        places = sorted(names.index(label) for label in tie)
+        if places and places != list(range(places[0], places[0] + len(places))):
+            raise HierarchyError(
+                f"The classes {listing(tie)} are to be equally urgent, but others are listed between them; "
+                "list tied classes next to one another."
+            )
+        for place in places:
+            del nested[place]
+        if places:
+            nested[places[0]] = [names[place] for place in places]
+    return [nested[place] for place in sorted(nested)]
+
+
+def check_level(level: Level, above: Level | None, where: str) -> None:
+    """Refuse a level whose names, parents or order cannot be meant; `above` is the next coarser level."""
+    if not len(level.names) == len(level.parents) == len(level.ranks) or not level.names:
+        raise HierarchyError(f"{where} needs as many parents and ranks as names, and at least one class.")
+    for label in level.names:
+        _check_name(label, where)
+        if level.names.count(label) > 1:
+            raise HierarchyError(f"The class {label!r} appears twice in {where}; every class needs its own name.")
+    groups = 1 if above is None else len(above)
+    for label, parent in zip(level.names, level.parents, strict=True):
+        if not 0 <= parent < groups:
+            raise HierarchyError(f"The class {label!r} in {where} has no parent: index {parent} of {groups}.")
+    childless = sorted(set(range(groups)) - set(level.parents))
+    if above is not None and childless:
+        group = above.names[childless[0]]
+        raise HierarchyError(f"The group {group!r} has no classes below it in {where}; every group needs at least one.")
+    _check_order(level, above, where)
+
+
+def _check_order(level: Level, above: Level | None, where: str) -> None:
+    """Indices follow ranks, and the order of the classes follows the order of their parents."""
+    for (low, rank, parent), (high, next_rank, next_parent) in itertools.pairwise(
+        zip(level.names, level.ranks, level.parents, strict=True)
+    ):
+        if rank > next_rank:
+            raise HierarchyError(
+                f"{low!r} (rank {rank}) is listed before {high!r} (rank {next_rank}) in {where}; "
+                "list the least urgent class first."
+            )
+        if above is None or parent == next_parent:
+            continue
+        group, next_group = above.names[parent], above.names[next_parent]
+        if parent > next_parent:
+            raise HierarchyError(
+                f"{high!r} is listed after {low!r} in {where}, but its group {next_group!r} comes before {group!r}; "
+                "list the classes group by group."
+            )
+        if rank == next_rank and above.ranks[parent] != above.ranks[next_parent]:
+            raise HierarchyError(
+                f"The rank of {high!r} contradicts its group: {low!r} and {high!r} are equally urgent in {where}, but "
+                f"{next_group!r} is more urgent than {group!r}. "
+                "Classes may tie only inside one group, or across groups that tie themselves."
+            )
+    for rank in set(above.ranks if above else ()):
+        tied = [index for index, other in enumerate(above.ranks if above else ()) if other == rank]
+        below = {level.ranks[index] for index, parent in enumerate(level.parents) if parent in tied}
+        if above and len(tied) > 1 and len(below) > 1:
+            raise HierarchyError(
+                f"The groups {listing(above.names[index] for index in tied)} are equally urgent, but their classes in "
+                f"{where} are not; classes of tied groups must all tie."
+            )
+
+
+def _check_name(label: Any, where: str) -> None:
+    if not isinstance(label, str) or not label.strip():
+        raise HierarchyError(f"A class in {where} has an empty name ({label!r}); every class needs a name.")
+    if label != label.strip() or label != unicodedata.normalize("NFC", label):
+        raise HierarchyError(
+            f"The class name {label!r} in {where} has surrounding spaces or decomposed Unicode characters; "
+            f"write it as {unicodedata.normalize('NFC', label.strip())!r}."
+        )
+    # Zero-width and direction marks; a line break is odd, but everyone sees it.
+    hidden = [sign for sign in label if unicodedata.category(sign) == "Cf" and sign not in _JOINERS]
+    if hidden:
+        raise HierarchyError(
+            f"The class name {label!a} in {where} has the invisible character {hidden[0]!a}, which makes it look like "
+            f"another name; write it as {''.join(sign for sign in label if sign not in hidden)!r}."
+        )
+
+
+def _preset_folder() -> Traversable:
+    return resources.files("pams_mil") / "hierarchies"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that no file can have, such as the text of a class file
+        return False
+
+
+def _plain(node: yaml.Node, where: str) -> Any:
+    """A YAML node as nested dicts, lists and text, with every key once."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, where) for item in node.value]
+    if not isinstance(node, yaml.MappingNode):
+        return str(node.value)
+    content: dict[str, Any] = {}
+    for key_node, value in node.value:
+        key = _plain(key_node, where)
+        line = key_node.start_mark.line + 1
+        if not isinstance(key, str):
+            raise HierarchyError(f"a key in {where} must be text, found {_kind(key)} at line {line}.")
+        if key in content:
+            raise HierarchyError(f"{where} has {key!r} twice, again at line {line}; every name must be its own.")
+        content[key] = _plain(value, where)
+    return content
+
+
+def _entries(classes: Any, group: str, where: str) -> list[_Entry]:
+    """The children of a group: a mapping of groups, or a list with ties as nested lists."""
+    if isinstance(classes, Mapping):
+        entries = [_Entry(name, _entries(below, repr(name), where), False) for name, below in classes.items()]
+    elif _is_list(classes):
+        entries = [entry for item in classes for entry in _listed(item, where)]
+    else:
+        raise HierarchyError(
+            f"{where}: expected a list of classes below {group}, found {_kind(classes)}; "
+            "write [first, second], least urgent first."
+        )
+    if not entries:
+        raise HierarchyError(f"{where}: {group} is empty; every group needs at least one class.")
+    return entries
+
+
+def _listed(item: Any, where: str) -> Iterator[_Entry]:
+    if _is_list(item):
+        if not item or any(_is_list(member) for member in item):
+            raise HierarchyError(f"{where}: a tie must be a plain list of classes, not empty or nested; found {item}.")
+        tied = [entry for member in item for entry in _listed(member, where)]
+        yield from (_Entry(entry.name, entry.below, position > 0) for position, entry in enumerate(tied))
+    elif isinstance(item, Mapping):
+        yield from _entries(item, "a group", where)
+    else:
+        yield _Entry(str(item) if isinstance(item, int) else item, [], False)  # grades are often numbers
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _ranked(level: Level, rank_of: dict[str, str], where: str) -> Level:
+    for label in rank_of:
+        if label not in level.names:
+            raise HierarchyError(f"'ranks' in {where} mention {label!r}, not a class.{nearest(label, level.names)}")
+    missing = [label for label in level.names if label not in rank_of]
+    if missing:
+        raise HierarchyError(
+            f"'ranks' in {where} must rank every class of the finest level; missing {listing(missing)}."
+        )
+    try:
+        ranks = tuple(int(rank_of[label]) for label in level.names)
+    except ValueError as error:
+        raise HierarchyError(f"'ranks' in {where} must be whole numbers, higher = more urgent: {error}.") from error
+    return Level(level.names, level.parents, ranks)
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise HierarchyError(f"{what} must be text, found {_kind(value)}.")
+    return value
+
+
+def _texts(value: Any, what: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list):
+        raise HierarchyError(f"{what} must be a list of names, found {_kind(value)}.")
+    return tuple(_text(item, what) for item in value)
+
+
+def _mapping(fields: dict[str, Any], key: str, where: str, *, lists: bool = False) -> dict[str, Any]:
+    value = fields.get(key, {})
+    if not isinstance(value, dict):
+        raise HierarchyError(f"{key!r} in {where} must be a mapping from class to text, found {_kind(value)}.")
+    return {label: text if lists else _text(text, f"{key!r} in {where}") for label, text in value.items()}
+
+
+def _kind(value: object) -> str:
+    kinds = {dict: "a mapping", list: "a list", str: "a single value", type(None): "nothing"}
+    return kinds.get(type(value), repr(value))
