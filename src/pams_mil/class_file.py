@@ -68,7 +68,8 @@ def presets() -> tuple[str, ...]:
 def locate_classes(name_or_path: str | Path) -> str:
     """What names one hierarchy from any folder: a preset's name, or the absolute path of a class file.
 
-    A `Path` is always a file. A name that is both a preset and a file here is refused.
+    A `Path` is always a file. A name that is both a preset and a file here is refused; one that is neither stays as it
+    is, for whoever reads it.
     """
     text = str(name_or_path)
     if not isinstance(name_or_path, Path):
@@ -81,6 +82,14 @@ def locate_classes(name_or_path: str | Path) -> str:
                     f"Write {PRESET}{name} for the preset, or ./{name} for the file."
                 )
             return text
+    return str(Path(text).resolve()) if _exists(Path(text)) else text
+
+
+def read_class_file(name_or_path: str | Path) -> tuple[str, str]:
+    """The text of a preset or class file, and what to call it in messages."""
+    text = locate_classes(name_or_path)
+    if (name := text.removeprefix(PRESET)) in presets() and not isinstance(name_or_path, Path):
+        return (_preset_folder() / f"{name}.yaml").read_text("utf-8"), f"the preset {name!r}"
     path = Path(name_or_path)
     if not _exists(path):
         raise HierarchyError(
@@ -89,15 +98,6 @@ def locate_classes(name_or_path: str | Path) -> str:
         )
     if not path.is_file():
         raise HierarchyError(f"{path} is not a file; expected a YAML class file.")
-    return str(path.resolve())
-
-
-def read_class_file(name_or_path: str | Path) -> tuple[str, str]:
-    """The text of a preset or class file, and what to call it in messages."""
-    place = locate_classes(name_or_path)
-    if (name := place.removeprefix(PRESET)) in presets():
-        return (_preset_folder() / f"{name}.yaml").read_text("utf-8"), f"the preset {name!r}"
-    path = Path(name_or_path)
     if path.stat().st_size > MOST_CHARACTERS:
         raise HierarchyError(
             f"{path} is {path.stat().st_size:,} bytes; expected at most {MOST_CHARACTERS:,}. Is it the right file?"
