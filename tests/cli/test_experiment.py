@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 from pams_mil import atomic, discover
 from pams_mil.cli.experiment import _model, _training
 from pams_mil.cli.main import app
+from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.run_config import configure
-from pams_mil.engine.run.blueprint import Blueprint, complete
+from pams_mil.engine.run.spec import RunSpec
+from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.errors import ConfigError
 from pams_mil.experiments.study import Section, Setting
 from pams_mil.hierarchy import ClassHierarchy
@@ -21,7 +23,7 @@ from pams_mil.hierarchy import ClassHierarchy
 def width(name: str, *, quick: bool = False, hidden: int | None = None) -> int:
     """The embedding width of the model that is really built, which also refuses options it does not have."""
     config = complete(configure("m.csv", classes="digits", method="ce", model=_model(name, quick, hidden)))
-    learner = Blueprint.of(config, ClassHierarchy.load("digits"), 8, {}).build()
+    learner = RunSpec.of(config, ClassHierarchy.load("digits"), TrainedSlides(()), {"width": 8}).build()
     return int(learner.model.towers[0].head.in_features)
 
 

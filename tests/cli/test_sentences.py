@@ -140,22 +140,22 @@ def test_no_gpu_to_predict_on(home, tmp_path, device):
 @pytest.mark.parametrize(
     "change",
     [
-        {"in_features": 10**12},
-        {"in_features": 10**30},
-        {"model": {"embedding_features": 10**12}},
-        {"model": {"attention_features": 60_000}},
-        {"model": {"embedding_features": -3}},
+        {"features": {"width": 10**12}},
+        {"features": {"width": 10**30}},
+        {"settings": {"model": {"name": "abmil", "embedding_features": 10**12}}},
+        {"settings": {"model": {"name": "abmil", "attention_features": 60_000}}},
+        {"settings": {"model": {"name": "abmil", "embedding_features": -3}}},
     ],
 )
 def test_a_checkpoint_that_describes_absurd_sizes_is_refused_and_claims_no_memory(home, tmp_path, change):
     import resource
 
     saved = checkpoint.load(home / "run" / "best.safetensors")
-    blueprint = dict(saved.state["blueprint"])
+    spec = dict(saved.state["spec"])
     for key, value in change.items():
-        blueprint[key] = {**blueprint[key], **value} if isinstance(value, dict) else value
+        spec[key] = {**spec[key], **value}
     file = tmp_path / "odd.safetensors"
-    checkpoint.save(file, checkpoint.Checkpoint(saved.tensors, {**saved.state, "blueprint": blueprint}))
+    checkpoint.save(file, checkpoint.Checkpoint(saved.tensors, {**saved.state, "spec": spec}))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     words = VERBS["predict"].replace("{home}/run", str(file))
     result = pams(home, words, "--out", tmp_path / "out")

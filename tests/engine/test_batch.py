@@ -12,7 +12,7 @@ from tests.engine.test_steps import bags_of, learner_of
 from tests.forked import in_child
 
 from pams_mil.engine.training import loop as fit
-from pams_mil.engine.training.training_bags import TrainingPack
+from pams_mil.engine.training.training_bags import packed
 from pams_mil.tables import read_table
 
 CPU = torch.device("cpu")
@@ -120,19 +120,19 @@ def test_labels_of_a_pack_fill_up_with_weight_0(cohort):
     bags = bags_of(cohort, method={"name": "pams", "remix": "pseudomix"}, pairing={"probability": 0.5})
     drawn = [bags[key] for key in bags.epoch_keys(0)]
     assert {len(bag.targets) for bag in drawn} == {1, 2}
-    pack = TrainingPack.of(drawn, CPU)
-    assert pack.targets.shape == pack.weights.shape == (2, len(drawn))
-    torch.testing.assert_close(pack.weights.sum(0), torch.ones(len(drawn)))
+    *_, targets, weights = packed(drawn, CPU)
+    assert targets.shape == weights.shape == (2, len(drawn))
+    torch.testing.assert_close(weights.sum(0), torch.ones(len(drawn)))
     for column, bag in enumerate(drawn):
-        assert pack.targets[: len(bag.targets), column].tolist() == list(bag.targets)
-        assert pack.weights[len(bag.targets) :, column].sum() == 0
+        assert targets[: len(bag.targets), column].tolist() == list(bag.targets)
+        assert weights[len(bag.targets) :, column].sum() == 0
 
 
 def test_validation_of_packs_is_validation_of_bags(tmp_path, monkeypatch):
     cohort = make_cohort(tmp_path / "cohort", sizes={"val": 40})
-    packed = run(settings(cohort, epochs=1), tmp_path / "packed")
+    together = run(settings(cohort, epochs=1), tmp_path / "together")
     monkeypatch.setattr("pams_mil.engine.training.validate.PACKED_BAGS", 1)
     single = run(settings(cohort, epochs=1), tmp_path / "single")
-    one, two = (read_table(out / "metrics.csv") for out in (packed, single))
+    one, two = (read_table(out / "metrics.csv") for out in (together, single))
     for column in one:
         assert [float(v) for v in one[column]] == pytest.approx([float(v) for v in two[column]], rel=1e-5), column

@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from tests.forked import in_child
 
 from pams_mil.engine.run import checkpoint
-from pams_mil.engine.run.blueprint import Blueprint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.optimizer_state import flatten, unflatten
+from pams_mil.engine.run.spec import RunSpec
 from pams_mil.errors import CheckpointError, OutputError
 from pams_mil.hierarchy import ClassHierarchy, hierarchy_to_json
 
@@ -138,21 +138,22 @@ def test_full_disk_keeps_the_old_checkpoint(saved, tmp_path):
 
 def test_a_checkpoint_cannot_name_code_to_run(tmp_path):
     content = {
-        "method": {"name": "os:mkdir", "path": str(tmp_path / "executed")},
-        "model": {"name": "abmil"},
-        "hierarchy": hierarchy_to_json(ClassHierarchy.flat(["a", "b"])),
-        "in_features": 4,
-        "encoder": {},
+        "version": 1,
+        "settings": {"method": {"name": "os:mkdir", "path": str(tmp_path / "executed")}, "model": {"name": "abmil"}},
+        "classes": hierarchy_to_json(ClassHierarchy.flat(["a", "b"])),
+        "features": {"width": 4},
+        "cohort": {},
+        "backends": {},
     }
     with pytest.raises(CheckpointError, match="names code outside of PAMS"):
-        Blueprint.from_json(content).build()
+        RunSpec.from_json(content).build()
     assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize("content", [None, [], {}, {"method": 1}, {"a": 1}])
-def test_odd_blueprints_are_refused(content):
+def test_odd_specs_are_refused(content):
     with pytest.raises(CheckpointError):
-        Blueprint.from_json(content).build()
+        RunSpec.from_json(content).build()
 
 
 def test_optimizer_state_survives(tmp_path):

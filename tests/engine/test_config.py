@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pams_mil.cli.init import template
+from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import GridConfig, cells, reference_label
 from pams_mil.engine.config.run_config import RunConfig, build, configure, load_config, with_overrides
 from pams_mil.engine.config.yaml_file import parse_yaml, read_yaml, write_yaml
-from pams_mil.engine.run.blueprint import complete
 from pams_mil.errors import ConfigError, ParameterError
 
 GOOD = {"data": "m.csv", "classes": "digits"}
@@ -59,13 +59,13 @@ def test_bad_model_option_is_named():
 
 
 def test_complete_writes_every_option_and_round_trips(tmp_path):
-    config = complete(configure("m.csv", classes="digits", method={"name": "pams", "alpha": 2.0}).resolved())
+    config = complete(configure("m.csv", classes="digits", method={"name": "pams", "alpha": 2.0}))
     content = config.to_json()
     assert content["method"]["alpha"] == 2.0
     assert content["method"]["remix_options"]["clusters"] == 11
     assert content["model"]["gated"] is True
     again = build(RunConfig, yaml.safe_load(yaml.safe_dump(content)))
-    assert complete(again.resolved()).to_json() == content
+    assert complete(again).to_json() == content
 
 
 @given(

@@ -38,7 +38,7 @@ def test_a_run_starts_from_the_file_and_can_be_resumed_with_it_elsewhere(cohort,
         assert torch.allclose(weights(one / "last.safetensors")[f"model.towers.{tower}.projection.weight"], given)
     facts = read_json(one / "run.json")
     assert any("starts from published weights" in note for note in facts["notes"])
-    assert facts["identity"]["settings"]["model"]["init"].startswith("content ")
+    assert facts["spec"]["settings"]["model"]["init"].startswith("content ")
     moved = shutil.copy(feather, tmp_path / "moved.bin")
     two = run(starting_from(cohort, moved, lr=1e-12), tmp_path / "two")
     assert same_weights(one / "last.safetensors", two / "last.safetensors")

@@ -19,11 +19,11 @@ from tests.forked import PATIENCE_S, Forked, in_child
 
 from pams_mil.data import Bag, BagInfo, read_bag, write_bag
 from pams_mil.engine import open_run
+from pams_mil.engine.learner import Learner
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.lock import LOCK, read_lock
 from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.training import loop as fit
-from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import BagError, CheckpointError, ManifestError, RunError
 from pams_mil.tables import read_table
 
@@ -33,7 +33,7 @@ def test_run_folder_says_what_was_done(cohort, tmp_path):
     facts = json.loads((out / "run.json").read_text())
     assert facts["bags"] == {"train": SIZES["train"], "val": SIZES["val"]}
     assert facts["hierarchy"]["digest"]
-    assert facts["identity"]["digest"]
+    assert facts["spec"]["digest"]
     assert facts["packages"]["torch"]
     assert facts["class_drift_by_remix"]["first_epoch"].keys() == set("abcd")
     status = open_run(out).status()

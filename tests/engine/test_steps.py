@@ -10,8 +10,9 @@ from lightning_fabric import Fabric
 from tests.engine.cohort import SIZES, run, settings, weights
 
 from pams_mil.devices import torch_threads
+from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import TrainingConfig
-from pams_mil.engine.run.blueprint import Blueprint, complete, make_method
+from pams_mil.engine.run.spec import RunSpec
 from pams_mil.engine.training import loop as fit
 from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.optimize import check_precision, clip_gradients, learning_rate, make_optimizer
@@ -24,7 +25,7 @@ from pams_mil.tables import read_table
 
 
 def opened(cohort, **changes):
-    config = complete(settings(cohort, **changes).resolved())
+    config = complete(settings(cohort, **changes))
     hierarchy = ClassHierarchy.load(config.classes)
     return config, open_cohort(config.data, hierarchy)
 
@@ -37,7 +38,7 @@ def bags_of(cohort, **changes):
 def learner_of(cohort, **changes):
     config, found = opened(cohort, **changes)
     torch.manual_seed(0)
-    return Blueprint.of(config, found.hierarchy, found.features.width, found.features.encoder).build()
+    return RunSpec.of(config, found.hierarchy, found.slides, found.features.origin).build()
 
 
 def test_every_slide_once_in_an_order_of_its_own_per_epoch(cohort):

@@ -10,10 +10,9 @@ from tests.models.training import check_training_moves_everything
 from tests.reference import pooling as reference
 
 from pams_mil import discover
+from pams_mil.engine.learner import joined_terms
 from pams_mil.engine.prediction.predict import predict
-from pams_mil.engine.training.learner import joined_terms
-from pams_mil.engine.training.train import Blueprint
-from pams_mil.engine.training.training_bags import TrainingPack
+from pams_mil.engine.run.spec import RunSpec
 from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models import BagBatch, create_model
@@ -66,8 +65,7 @@ def test_every_method_trains_the_model_of_urgency_or_says_why_not(cohort, tmp_pa
 
 @pytest.mark.parametrize(("name", "own"), [("priority", (1,)), ("abmil", (0, 1))])
 def test_levels_that_are_sums_follow_the_finest_also_when_it_is_calibrated(name, own):
-    blueprint = Blueprint(method={"name": "ce"}, model={"name": name}, hierarchy=TREE, in_features=4, encoder={})
-    learner = blueprint.build()
+    learner = RunSpec({"method": {"name": "ce"}, "model": {"name": name}}, TREE, {}, {"width": 4}, {}).build()
     assert learner.own_levels == own
     coarse, fine = np.array([[0.7, 0.2, 0.1]]), np.array([[0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.4]])
     expected = coarse if 0 in own else np.array([[0.3, 0.2, 0.5]])
@@ -127,19 +125,16 @@ def test_without_weight_the_instance_loss_is_left_out(cohort, tmp_path):
 @pytest.mark.parametrize("towers", ["per_level", "shared", "finest"])
 def test_the_learner_adds_the_instance_loss_of_the_loops(towers, subtyping, name):
     """Two bags, two labels with weights; every level of towers of their own, the finest of a shared tower."""
-    blueprint = Blueprint(
-        method={"name": "ce", "towers": towers},
-        model={
-            "name": name, "embedding_features": 6, "attention_features": 3, "dropout": 0.0,
-            "instance_weight": 0.7, "instance_samples": 2, "subtyping": subtyping,
-        },
-        hierarchy=TREE, in_features=4, encoder={},
-    )  # fmt: skip
+    model = {
+        "name": name, "embedding_features": 6, "attention_features": 3, "dropout": 0.0,
+        "instance_weight": 0.7, "instance_samples": 2, "subtyping": subtyping,
+    }  # fmt: skip
     torch.manual_seed(0)
-    learner = blueprint.build().double().train()
+    settings = {"method": {"name": "ce", "towers": towers}, "model": model}
+    learner = RunSpec(settings, TREE, {}, {"width": 4}, {}).build().double().train()
     bags = [torch.randn(5, 4).double(), torch.randn(3, 4).double()]
     targets, weights = torch.tensor([[6, 1], [2, 4]]), torch.tensor([[0.75, 1.0], [0.25, 0.0]]).double()
-    terms = learner(TrainingPack(torch.cat(bags), (5, 3), ("s", "t"), (0, 1), targets, weights))
+    terms = learner(torch.cat(bags), (5, 3), ("s", "t"), (0, 1), targets, weights)
     expected = 0.0
     levels = {"per_level": [0, 1], "shared": [1], "finest": [1]}[towers]
     for position, level in enumerate(levels):

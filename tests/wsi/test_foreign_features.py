@@ -67,7 +67,7 @@ def train(home, out, *more, manifest="plain.csv"):
 def test_what_was_stated_once_goes_with_the_run(home, tmp_path, manifest, options):
     done = train(home, tmp_path / "run", *options, manifest=manifest)
     assert done.exit_code == 0, done.output
-    assert load_run(tmp_path / "run").blueprint.encoder == MADE
+    assert load_run(tmp_path / "run").spec.encoder == MADE
 
 
 def test_slides_are_predicted_and_shown_with_a_run_on_plain_features(home, tmp_path):

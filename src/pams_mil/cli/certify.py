@@ -124,7 +124,7 @@ def certificate_for(
         return None
     certificate, loaded = Certificate.load(path), [load_run(run, trusted=trusted) for run in runs]
     for run in loaded:
-        certificate.refuse_other_classes(run.blueprint.hierarchy, str(run.path))
+        certificate.refuse_other_classes(run.spec.hierarchy, str(run.path))
     certificate.refuse_other_weights(tuple(identity_of(run, calibrated=calibrated) for run in loaded))
     return certificate
 

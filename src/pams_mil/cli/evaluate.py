@@ -103,13 +103,13 @@ def predict_run(
     """Predict with a run, by default on its own manifest, read as it was for training."""
     from pams_mil.engine.prediction.predict import predict, predict_own
     from pams_mil.engine.run.folder import open_run
-    from pams_mil.engine.run.run_identity import refuse_trained, trained_slides
+    from pams_mil.engine.run.trained_slides import refuse_trained, trained_slides
 
     if manifest is not None:
         return predict([run], manifest, split=split, features=features, **options)
     folder = open_run(run)
     # Before predicting: where it cannot be told which slides trained the run, that is said at once.
-    seen = trained_slides(folder) if split in ("test", "calib") else None
+    seen = trained_slides(folder.path) if split in ("test", "calib") else None
     found = predict_own([run], folder.config().data, split=split, features=features, **options)
     if seen is not None:
         refuse_trained(seen, found.names, found.patient_ids, run)
@@ -120,9 +120,9 @@ def _out_of_fold(run: Path, name: str, split: str, classes: str | None, tag: tup
     """The predictions of a cross-validation, every slide by the fold that tested it."""
     from pams_mil.cli.predict import refuse_other_classes
     from pams_mil.engine.run import checkpoint
-    from pams_mil.engine.run.blueprint import Blueprint
     from pams_mil.engine.run.cv_folder import CrossValidationFolder
     from pams_mil.engine.run.folder import RunFolder
+    from pams_mil.engine.run.spec import RunSpec
     from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 
     if split != "test":
@@ -131,7 +131,7 @@ def _out_of_fold(run: Path, name: str, split: str, classes: str | None, tag: tup
         )
     folder = CrossValidationFolder(run)
     saved = checkpoint.load(RunFolder(folder.runs()[0]).best)
-    hierarchy = Blueprint.from_json(saved.state.get("blueprint")).hierarchy
+    hierarchy = RunSpec.from_json(saved.state.get("spec")).hierarchy
     if classes is not None:
         refuse_other_classes([hierarchy.digest], [run], classes)
     return read_predictions(folder.predictions_file, hierarchy, Source(tags=(tag[0],) if tag else ()), name=name)

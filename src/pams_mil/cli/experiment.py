@@ -93,7 +93,7 @@ def experiment(
 def _model(name: str, quick: bool, hidden: int | None) -> dict[str, Any]:
     """A model of the width that was asked for, in the options that it has."""
     from pams_mil.discover import load
-    from pams_mil.engine.run.blueprint import option_defaults
+    from pams_mil.engine.config.complete_config import option_defaults
 
     width = hidden or (QUICK_WIDTH if quick else None)
     if width is None:

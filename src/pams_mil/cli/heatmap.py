@@ -69,7 +69,7 @@ def heatmap(
 
     loaded = load_run(run, trusted=trust_code)
     stated = {"mpp": mpp, "tile_px": tile_px}
-    made = complete_origin(loaded.blueprint.encoder, stated, where="The command", whose=f"the run {run}")
+    made = complete_origin(loaded.spec.encoder, stated, where="The command", whose=f"the run {run}")
     making = _Making(out, features, made, encoder, weights, device, opacity, picture_px)
     report: dict[str, Any] = {}
     failed = {}

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pams_mil.data.bags.dataset import BagSample
+    from pams_mil.engine.learner import Learner
     from pams_mil.engine.prediction.predict import Attend
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
-    from pams_mil.engine.training.learner import Learner
 
 
 def predict(
@@ -96,14 +96,12 @@ def predict(
     # From here on a cross-validation is the list of its folds; `folder` was taken from what the user named.
     validated, runs = [run for run in runs if (run / "cv.json").is_file()], with_folds(runs)
     if classes is not None:
-        refuse_other_classes(
-            [load_run(run, trusted=trust_code).blueprint.hierarchy.digest for run in runs], runs, classes
-        )
+        refuse_other_classes([load_run(run, trusted=trust_code).spec.hierarchy.digest for run in runs], runs, classes)
     promised = certificate_for(certificate, runs, trusted=trust_code, calibrated=calibrated)
     if into_stores and features is None:
         raise ConfigError("--into-stores needs --features, the folder of the LazySlide stores.")
     if manifest is None:
-        known = load_run(runs[0], trusted=trust_code).blueprint.encoder
+        known = load_run(runs[0], trusted=trust_code).spec.encoder
         stated = {"mpp": mpp, "tile_px": tile_px}
         made = complete_origin(known, stated, where="The command", whose=f"the run {runs[0]}")
         manifest, features = encode_slides(slides, folder, made, encoder, mpp_of_slide, device)

@@ -18,11 +18,12 @@ import torch
 from pams_mil.data.bags.bag import Bag
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.run.blueprint import Blueprint, complete
+from pams_mil.engine.learner import Learner
+from pams_mil.engine.run.spec import RunSpec
 from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.engine.training.initial_learner import initial_learner, refuse_missing_init
-from pams_mil.engine.training.learner import Learner
 from pams_mil.engine.training.loop import add_gradients, rows_of
 from pams_mil.engine.training.one_process import OneProcess
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
@@ -50,12 +51,12 @@ def fit_in_memory(
     bags: Sequence[Array], labels: Sequence[str], patients: Sequence[str], hierarchy: ClassHierarchy, config: RunConfig
 ) -> Learner:
     """A learner trained for all epochs on bags [n_i, d]; the caller's random state is left as it was."""
-    config = complete(config.resolved())
+    config = complete(config)
     refuse_missing_init(config)
     cohort = _cohort(bags, labels, patients, hierarchy)
-    blueprint = Blueprint.of(config, hierarchy, cohort.features.width, {})
-    steps = training_bags(config, cohort, blueprint.recipe)
-    learner, _ = initial_learner(blueprint, config)
+    spec = RunSpec.of(config, hierarchy, cohort.slides, cohort.features.origin)
+    steps = training_bags(config, cohort, spec.method)
+    learner, _ = initial_learner(spec, config)
     optimizer, here = make_optimizer(learner, config.training), OneProcess()
     learner.train()
     # Every step seeds torch's global generator; in a notebook it belongs to someone else.

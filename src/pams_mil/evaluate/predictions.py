@@ -28,7 +28,7 @@ class Predictions:
     """Who was predicted as what; indices and probabilities [n], [n, C] are of the finest level.
 
     `patient_ids` is None when the file has no patient column; then every slide counts as its own patient.
-    `made_by` says which runs made them, as `Identity` does, and is empty when nobody said.
+    `made_by` says which runs made them, as `RunSpec` does, and is empty when nobody said.
     `decided_by` is the rule that made the predictions from the probabilities, empty when nobody said.
     """
 

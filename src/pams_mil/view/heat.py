@@ -145,9 +145,9 @@ class HeatMaker:
         features = torch.from_numpy(np.array(bag.features, np.float32))
         found: list[dict[str, tuple[str, Array]]] = []
         for run in self.runs:
-            if features.shape[1] != run.blueprint.in_features:
+            if features.shape[1] != run.spec.in_features:
                 raise BagError(
-                    f"The features have width {features.shape[1]}, the run was trained on {run.blueprint.in_features}."
+                    f"The features have width {features.shape[1]}, the run was trained on {run.spec.in_features}."
                 )
             made = run.learner.predict(BagBatch.single(features, slide_id), attention=True).attention or []
             present = [weights for weights in made if weights is not None]

@@ -113,7 +113,7 @@ def _load(path: Path, asked: Asked) -> LoadedRun:
 
 def _hierarchy(asked: Asked, runs: Sequence[LoadedRun]) -> ClassHierarchy:
     given = ClassHierarchy.load(asked.classes) if asked.classes is not None else None
-    own = [run.blueprint.hierarchy for run in runs]
+    own = [run.spec.hierarchy for run in runs]
     if given is None and not own:
         raise ConfigError("A predictions file does not say which classes are urgent; give them with --classes.")
     chosen = given if given is not None else own[0]

@@ -13,12 +13,12 @@ from pams_mil import atomic
 from pams_mil.data.bags.store import open_store
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.digests import file_digest
+from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.prediction.predict import predict_own
-from pams_mil.engine.run.blueprint import complete
 from pams_mil.engine.run.folder import RunFolder, read_json
-from pams_mil.engine.run.identity import Identity, differences
+from pams_mil.engine.run.spec import RunSpec, differences
 from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.engine.training.run_cohort import Features, features_path, look_at_features, read_manifest
 from pams_mil.engine.training.train import train
@@ -66,14 +66,14 @@ def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResul
 class ExpectedCell:
     """What a finished cell must be: its run, and the slides it predicts."""
 
-    identity: Identity
+    spec: RunSpec
     predicted: TrainedSlides
 
     @classmethod
     def of(cls, cell: Cell, data: CellData) -> ExpectedCell:
         """What a cell with these settings would be on this data."""
-        identity = Identity.of(complete(cell.config.resolved()), data.hierarchy, data.seen, data.features.origin)
-        return cls(identity, TrainedSlides.of(data.manifest, cell.split))
+        spec = RunSpec.of(complete(cell.config), data.hierarchy, data.seen, data.features.origin)
+        return cls(spec, TrainedSlides.of(data.manifest, cell.split))
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ def is_done(cell: Cell, out: Path, expected: ExpectedCell | None) -> bool:
     """Whether the cell was finished as what is expected now, and its predictions are those it was finished with."""
     folder = out / cell.key
     marker = read_json(folder / DONE[cell.split])
-    if expected is None or "identity" not in marker or marker.get(cell.split) != expected.predicted.summary():
+    if expected is None or "spec" not in marker or marker.get(cell.split) != expected.predicted.summary():
         return False
     try:
-        unlike = differences(Identity.from_json(marker["identity"]), expected.identity)
+        unlike = differences(RunSpec.from_json(marker["spec"]), expected.spec)
         return not unlike and all(file_digest(folder / name) == found for name, found in marker["files"].items())
     except (PamsError, KeyError, TypeError, AttributeError, OSError):
         return False
@@ -152,5 +152,5 @@ def epochs_done(cell: Cell, out: Path) -> int:
 
 
 def resolve(cell: Cell) -> Cell:
-    """The cell with absolute paths, so that any process of any folder can run it."""
-    return replace(cell, config=cell.config.resolved())
+    """The cell with checked settings and absolute paths, so that any process of any folder can run it."""
+    return replace(cell, config=complete(cell.config))

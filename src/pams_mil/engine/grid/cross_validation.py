@@ -15,13 +15,14 @@ from pams_mil.data.manifest.numbered_folds import numbers_of, parts_of, splits_o
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
 from pams_mil.digests import text_digest
+from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
 from pams_mil.engine.prediction.slide_predictions import DISAGREES, OWN
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.engine.run.identity import refuse_another
+from pams_mil.engine.run.spec import refuse_another
 from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -90,7 +91,8 @@ def cells(
     config: RunConfig, cohort: Manifest, manifest_file: Path, folds: Iterable[int], seeds: Sequence[int]
 ) -> list[Cell]:
     """One run per fold and seed, seed by seed; `manifest_file` is the table that has the folds."""
-    own: dict[str, Any] = {"manifest": manifest_file, "patients_are_slides": cohort.patients_are_slides}
+    own: dict[str, Any] = {"manifest": manifest_file.resolve(), "patients_are_slides": cohort.patients_are_slides}
+    config = complete(config)  # once for all folds and seeds
     own |= {"splits": None, "clini": None, "columns": {}}  # a table of our own needs no reading instructions
     return [
         Cell(
@@ -194,7 +196,7 @@ def _asked(
     config: RunConfig, cohort: Manifest, split: Split, hierarchy: ClassHierarchy, seeds: Sequence[int]
 ) -> dict[str, Any]:
     """What defines a cross-validation, as it goes into `cv.json`."""
-    settings = config.resolved().to_json()
+    settings = config.to_json()
     return {
         "folds": list(range(len(split.folds))),
         **({"seeds": list(seeds)} if len(seeds) > 1 else {}),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pams_mil.data.bags.dataset import BagDataset, BagSample
-from pams_mil.engine.training.learner import Learner, Prediction
+from pams_mil.engine.learner import Learner, Prediction
 from pams_mil.errors import PamsError
 from pams_mil.models.core.batch import PACKED_BAGS, BagBatch, in_packs
 from pams_mil.models.core.limits import explain_out_of_memory

@@ -12,16 +12,15 @@ import numpy.typing as npt
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.manifest.cases import BagSource
 from pams_mil.devices import choose_device
+from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.learner import Learner
 from pams_mil.engine.prediction.bag_answers import answers
 from pams_mil.engine.prediction.predict import LoadedRun, load_run
 from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration, validation_digest
-from pams_mil.engine.run.blueprint import make_method
 from pams_mil.engine.run.checkpoint import weights_digest
 from pams_mil.engine.run.folder import RunFolder, open_run
-from pams_mil.engine.run.identity import DATA_PARTS, Identity, refuse_other
-from pams_mil.engine.run.run_identity import with_slides
-from pams_mil.engine.training.learner import Learner
+from pams_mil.engine.run.spec import DATA_PARTS, RunSpec, refuse_other, with_slides
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.errors import PamsError, ParameterError, RunError, listing
 from pams_mil.evaluate.calibration import Form, cross_calibrated, fit_calibration, prove_form
@@ -59,7 +58,7 @@ def calibrate(
     folder = run if isinstance(run, RunFolder) else open_run(run)
     place = str(choose_device(device))
     config, loaded = folder.config(), load_run(folder.path, trusted=trusted, device=place)
-    hierarchy = loaded.blueprint.hierarchy
+    hierarchy = loaded.spec.hierarchy
     cohort = open_cohort(config.data, hierarchy)
     _refuse_another_cohort(loaded, cohort, config)
     said, kept, failures = _predict(loaded.learner, cohort.val, place, progress)
@@ -94,7 +93,7 @@ def run_bias(run: Path | str | RunFolder, *, trusted: bool = False) -> TrainingB
     """What is known about how a run's training moved its probabilities at the finest level, e.g. for `redecide`."""
     folder = run if isinstance(run, RunFolder) else open_run(run)
     loaded = load_run(folder.path, trusted=trusted)
-    cohort = open_cohort(folder.config().data, loaded.blueprint.hierarchy)
+    cohort = open_cohort(folder.config().data, loaded.spec.hierarchy)
     drift, _ = _drift(folder.config(), cohort)
     return _bias(loaded.learner, len(loaded.learner.levels) - 1, drift, cohort)[0]
 
@@ -236,5 +235,5 @@ def _msce(learner: Learner, position: int) -> LevelLoss | None:
 
 def _refuse_another_cohort(loaded: LoadedRun, cohort: Cohort, config: RunConfig) -> None:
     """Validation slides may have become training slides where the table has changed."""
-    now = Identity.of(config, cohort.hierarchy, cohort.slides, cohort.features.origin)
-    refuse_other(with_slides(loaded.identity, RunFolder(loaded.path)), now, loaded.path, parts=DATA_PARTS)
+    now = RunSpec.of(complete(config), cohort.hierarchy, cohort.slides, cohort.features.origin)
+    refuse_other(with_slides(loaded.spec, loaded.path), now, loaded.path, parts=DATA_PARTS)

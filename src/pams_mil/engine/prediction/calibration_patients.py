@@ -12,8 +12,7 @@ from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.prediction.predict import predict, predict_own
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.engine.run.run_identity import trained_slides
-from pams_mil.engine.run.trained_slides import TrainedSlides
+from pams_mil.engine.run.trained_slides import TrainedSlides, trained_slides
 from pams_mil.engine.training.run_cohort import read_manifest
 from pams_mil.errors import CertificateError, PamsError, listing, nearest
 
@@ -102,7 +101,7 @@ def _reservations(run: Path, config: RunConfig | None, found: SlidePredictions, 
     if config is None:
         return [f"It cannot be checked which patients trained {run}: it has no config.yaml."]
     try:
-        seen = trained_slides(RunFolder(run))
+        seen = trained_slides(Path(run))
     except PamsError as error:
         return [f"It cannot be checked which patients trained {run}: {error}"]
     reasons = []

@@ -72,16 +72,15 @@ def _graph_if_possible(run: LoadedRun, path: Path, *, wanted: bool) -> str:
 
 
 def _description(run: LoadedRun, state: dict[str, Any], found: dict[str, str]) -> dict[str, Any]:
-    hierarchy = run.blueprint.hierarchy
+    hierarchy = run.spec.hierarchy
     return {
-        **run.blueprint.to_json(),
         "inputs": graph_inputs(run),
         "outputs": [
             {"name": name, "level": hierarchy.level_names[level], "classes": list(hierarchy.names(level))}
             for name, level in zip(output_names(run), run.learner.levels, strict=True)
         ],
         "hierarchy_digest": hierarchy.digest,
-        "identity": run.identity.to_json(),
+        "spec": run.spec.to_json(),
         "weights": run.weights,
         "selected_by": {key: state.get(key) for key in ("metric", "score", "epoch")},
         "files": found,

@@ -51,12 +51,12 @@ class Graph(nn.Module):
 
 def output_names(run: LoadedRun) -> list[str]:
     """One output per trained level, coarsest first, named after it."""
-    return [f"probabilities_{run.blueprint.hierarchy.level_names[level]}" for level in run.learner.levels]
+    return [f"probabilities_{run.spec.hierarchy.level_names[level]}" for level in run.learner.levels]
 
 
 def graph_inputs(run: LoadedRun) -> dict[str, Any]:
     """What a graph of the run takes, by name."""
-    inputs: dict[str, Any] = {"features": {"shape": ["n", run.blueprint.in_features], "type": "float32"}}
+    inputs: dict[str, Any] = {"features": {"shape": ["n", run.spec.in_features], "type": "float32"}}
     tower: Any = run.learner.model.towers[0]
     if tower.graph_partitions:
         inputs["groups"] = {
@@ -94,7 +94,7 @@ def write_graph(run: LoadedRun, path: Path) -> str:
 
 
 def _inputs(run: LoadedRun, n: int, generator: torch.Generator) -> dict[str, Tensor]:
-    found = {"features": torch.randn(n, run.blueprint.in_features, generator=generator)}
+    found = {"features": torch.randn(n, run.spec.in_features, generator=generator)}
     tower: Any = run.learner.model.towers[0]
     if tower.graph_partitions:
         found["groups"] = fixed_groups(n, tower.pseudo_bags, "", splits=tower.graph_partitions)

@@ -21,23 +21,23 @@ _METRICS = (
 
 def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificate: Certificate | None = None) -> str:
     """Markdown with the metadata header that model hubs read."""
-    blueprint, hierarchy = run.blueprint, run.blueprint.hierarchy
+    spec, hierarchy = run.spec, run.spec.hierarchy
     facts = read_json(folder / "run.json")
     parts = [
         "---\nlibrary_name: pams-mil\ntags: [multiple-instance-learning, computational-pathology]\n---\n",
-        f"# {blueprint.model['name']} trained with {blueprint.method['name']}\n",
+        f"# {spec.settings['model']['name']} trained with {spec.settings['method']['name']}\n",
         f"A bag classifier for the classes of `{_inline(hierarchy.name)}`, least urgent first: "
         f"{_inline(hierarchy.order())}. "
-        f"It takes the features [n, {blueprint.in_features}] of one slide's tiles and gives class probabilities.\n",
+        f"It takes the features [n, {spec.in_features}] of one slide's tiles and gives class probabilities.\n",
         "## Training\n",
         _list({
-            "method": _options(blueprint.method),
-            "model": _options(blueprint.model),
-            "encoder of the features": blueprint.encoder.get("encoder", "not stated by the files"),
-            "tile size and resolution": {k: v for k, v in blueprint.encoder.items() if k != "encoder"} or "not stated",
+            "method": _options(spec.settings["method"]),
+            "model": _options(spec.model_options),
+            "encoder of the features": spec.encoder.get("encoder", "not stated by the files"),
+            "tile size and resolution": {k: v for k, v in spec.encoder.items() if k != "encoder"} or "not stated",
             "training and validation bags": facts.get("bags", "unknown"),
             "seed": facts.get("seed", "unknown"),
-            "identity of the run (digest)": run.identity.digest,
+            "run spec (digest)": spec.digest,
             "digest of the weights": run.weights,
             "digest of the classes": hierarchy.digest,
             "made with": f"pams-mil {__version__}, torch {facts.get('packages', {}).get('torch', 'unknown')}",
@@ -93,7 +93,7 @@ def certificate_of(run: LoadedRun, folder: Path) -> Certificate | None:
     if not path.exists():
         return None
     certificate = Certificate.load(path)
-    certificate.refuse_other_classes(run.blueprint.hierarchy, str(run.path))
+    certificate.refuse_other_classes(run.spec.hierarchy, str(run.path))
     calibrated = any("+" in weights for weights in certificate.weights)
     certificate.refuse_other_weights((identity_of(run, calibrated=calibrated),))
     return certificate

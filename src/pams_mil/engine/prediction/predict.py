@@ -19,17 +19,16 @@ from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.devices import choose_device
 from pams_mil.engine.config.run_config import DataConfig
+from pams_mil.engine.learner import Learner, Prediction
 from pams_mil.engine.prediction.bag_answers import answers
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
 from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration
 from pams_mil.engine.prediction.slide_predictions import Array, SlidePredictions
 from pams_mil.engine.run import checkpoint
-from pams_mil.engine.run.blueprint import Blueprint
 from pams_mil.engine.run.cv_folder import with_folds
 from pams_mil.engine.run.folder import RunFolder, require_run
-from pams_mil.engine.run.identity import Identity, differences
 from pams_mil.engine.run.run_checkpoints import load_weights
-from pams_mil.engine.training.learner import Learner, Prediction
+from pams_mil.engine.run.spec import RunSpec, differences
 from pams_mil.engine.training.run_cohort import Features, features_path, look_at_features
 from pams_mil.errors import BagError, CheckpointError, PamsError, RunError
 
@@ -43,13 +42,8 @@ class LoadedRun:
 
     path: Path
     learner: Learner
-    blueprint: Blueprint
+    spec: RunSpec
     state: dict[str, Any]
-
-    @cached_property
-    def identity(self) -> Identity:
-        """What the run is."""
-        return Identity.of_state(self.state)
 
     @cached_property
     def weights(self) -> str:
@@ -59,7 +53,7 @@ class LoadedRun:
     @property
     def origin(self) -> dict[str, Any]:
         """What is said of this run wherever its results go: what it is, and with which weights."""
-        return {"run": self.path.name, "identity": self.identity.to_json(), "weights": self.weights}
+        return {"run": self.path.name, "spec": self.spec.to_json(), "weights": self.weights}
 
 
 def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, device: str = "cpu") -> LoadedRun:
@@ -73,14 +67,14 @@ def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, de
     """
     file = _checkpoint_file(Path(path), which)
     saved = checkpoint.load(file)
-    blueprint = Blueprint.from_json(saved.state.get("blueprint"))
+    spec = RunSpec.from_json(saved.state.get("spec"))
     # Before anything is built: the description comes from the same file, and could ask for any amount of memory.
-    blueprint.refuse_other_shapes(saved.part("model"), trusted=trusted)
+    spec.refuse_other_shapes(saved.part("model"), trusted=trusted)
     # Building draws weights, which are replaced at once; the caller's random state stays as it was.
     with torch.random.fork_rng(devices=[]):
-        learner = blueprint.build(trusted=trusted)
+        learner = spec.build(trusted=trusted)
     load_weights(learner, saved)
-    return LoadedRun(Path(path), learner.to(device).eval(), blueprint, dict(saved.state))
+    return LoadedRun(Path(path), learner.to(device).eval(), spec, dict(saved.state))
 
 
 def identity_of(run: LoadedRun, *, calibrated: bool = False) -> str:
@@ -127,10 +121,10 @@ def predict(
     loaded = [load_run(path, trusted=trusted, device=place) for path in paths]
     _refuse_unlike(loaded)
     calibrations = [_calibration(run) for run in loaded] if calibrated else [None] * len(loaded)
-    hierarchy = loaded[0].blueprint.hierarchy
+    hierarchy = loaded[0].spec.hierarchy
     table = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
     store = open_store(features if features is not None else Path(manifest).parent, table.manifest)
-    trained = Features(loaded[0].blueprint.in_features, loaded[0].blueprint.encoder).origin
+    trained = loaded[0].spec.origin
     # One bag now, so that a wrong encoder is said before hours of work; every other one when it is read.
     _check_features(loaded[0].path, trained, _look_at_features(store, table.manifest).origin)
     origin = OriginCheck(trained, whose=f"the run {loaded[0].path}")
@@ -234,7 +228,7 @@ def _mean_attention(attention: list[list[Tensor | None]], slide_id: str) -> list
 def _gather(
     loaded: list[LoadedRun], table: PredictionManifest, found: dict[int, list[Array] | PamsError]
 ) -> SlidePredictions:
-    hierarchy = loaded[0].blueprint.hierarchy
+    hierarchy = loaded[0].spec.hierarchy
     failures = {table.sources[index].name: str(bag) for index, bag in found.items() if isinstance(bag, PamsError)}
     rows = [index for index, bag in found.items() if not isinstance(bag, PamsError)]
     answers = [bag for bag in found.values() if not isinstance(bag, PamsError)]
@@ -284,7 +278,8 @@ def _refuse_unlike(loaded: list[LoadedRun]) -> None:
         raise RunError("Expected at least one run to predict with, found none.")
     first = loaded[0]
     for other in loaded[1:]:
-        for what, one, two in differences(first.identity, other.identity, parts=("classes", "features")):
+        changes = differences(first.spec, other.spec, parts=("classes",))
+        for what, one, two in [*changes, *origin_differences(first.spec.features, other.spec.features)]:
             raise CheckpointError(
                 f"{first.path} and {other.path} cannot be averaged: their {what} differ ({one} and {two})."
             )

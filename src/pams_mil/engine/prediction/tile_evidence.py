@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pams_mil.engine.training.learner import Learner
+from pams_mil.engine.learner import Learner
 from pams_mil.models.core.batch import BagBatch
 
 Array = npt.NDArray[np.float64]

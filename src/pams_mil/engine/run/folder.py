@@ -81,13 +81,7 @@ class RunFolder:
     def config(self) -> RunConfig:
         """The settings that the run was started with."""
         require_run(self)
-        config = build(RunConfig, read_yaml(self.config_file), where=str(self.config_file))
-        facts = read_json(self.path / "run.json")
-        if "identity" in facts:
-            return config
-        from pams_mil.engine.run.run_identity import with_lost_fold  # noqa: PLC0415  runs of version 0.1.0 alone
-
-        return with_lost_fold(config, facts)
+        return build(RunConfig, read_yaml(self.config_file), where=str(self.config_file))
 
     def start(self, config: RunConfig, facts: Mapping[str, Any], slides: TrainedSlides) -> None:
         """Write what defines the run; `config.yaml` last, since its presence says that a run exists."""

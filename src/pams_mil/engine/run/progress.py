@@ -46,8 +46,6 @@ class RunProgress:
             progress = cls(**content)
         except TypeError as error:
             raise CheckpointError(f"The checkpoint does not say how far the run was: {error}.") from error
-        for name in [name for name in progress.sums if name.startswith("#")]:  # so until version 0.1.0
-            progress.counts[name[1:]] = progress.sums.pop(name)
         # JSON has no infinity: a best epoch without a score is one without mistakes.
         if progress.best is None and progress.best_epoch:
             progress.best = math.inf

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +10,13 @@ import torch
 from torch import Tensor
 
 from pams_mil import atomic
+from pams_mil.engine.learner import Learner, all_finite
 from pams_mil.engine.run import checkpoint, optimizer_state
-from pams_mil.engine.run.blueprint import Blueprint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.engine.run.identity import Identity, refuse_other
 from pams_mil.engine.run.progress import RunProgress, finite
+from pams_mil.engine.run.spec import RunSpec, refuse_other
 from pams_mil.engine.training.averaging import AveragedWeights
-from pams_mil.engine.training.finite import all_finite
-from pams_mil.engine.training.learner import Learner
 from pams_mil.errors import CheckpointError, RunError, listing
 
 
@@ -29,13 +26,11 @@ class RunCheckpoints:
 
     Attributes:
         folder: The run folder.
-        blueprint: What is trained.
-        identity: What must not change on the way.
+        spec: What is trained; it must not change on the way.
     """
 
     folder: RunFolder
-    blueprint: Blueprint
-    identity: Identity
+    spec: RunSpec
 
     def save_last(
         self,
@@ -46,7 +41,7 @@ class RunCheckpoints:
     ) -> None:
         """Everything that is needed to go on as if nothing had happened."""
         tensors, rest = optimizer_state.flatten(optimizer.state_dict())
-        state = {**self._what(), "progress": progress.to_json(), "optimizer": rest}
+        state: dict[str, Any] = {"spec": self.spec.to_json(), "progress": progress.to_json(), "optimizer": rest}
         prefixed = {f"optimizer.{name}": tensor for name, tensor in tensors.items()}
         weights = _finite_weights(learner)
         if average is not None:
@@ -65,7 +60,7 @@ class RunCheckpoints:
             "epoch": progress.best_epoch,
             "row": progress.history[-1],
         }
-        checkpoint.save(self.folder.best, Checkpoint(_finite_weights(learner), {**self._what(), **facts}))
+        checkpoint.save(self.folder.best, Checkpoint(_finite_weights(learner), {"spec": self.spec.to_json(), **facts}))
 
     def restore(
         self, learner: Learner, optimizer: torch.optim.Optimizer, average: AveragedWeights | None = None
@@ -74,7 +69,7 @@ class RunCheckpoints:
         if not self.folder.last.exists():
             return RunProgress()
         saved = checkpoint.load(self.folder.last)
-        refuse_other(Identity.of_state(saved.state), self.identity, self.folder.path)
+        refuse_other(RunSpec.from_json(saved.state.get("spec")), self.spec, self.folder.path)
         load_weights(learner, saved)
         # The state also brings the learning rate of then; the loop sets the epoch's own before the first step.
         rest = saved.state.get("optimizer")
@@ -99,14 +94,9 @@ class RunCheckpoints:
         rows = [["" if row.get(key) is None else row[key] for key in columns] for row in progress.history]
         atomic.write_csv(self.folder.metrics_file, columns, rows)
 
-    def _what(self) -> dict[str, Any]:
-        content = {"blueprint": self.blueprint.to_json(), "identity": self.identity.to_json()}
-        plain: dict[str, Any] = json.loads(json.dumps(content))  # as it will be read back: tuples are lists
-        return plain
-
 
 def load_weights(learner: Learner, saved: Checkpoint) -> None:
-    """Put a checkpoint's weights and objective state into a learner built from its blueprint."""
+    """Put a checkpoint's weights and objective state into a learner built from its spec."""
     own = learner.state_dict()
     given = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith(checkpoint.NOT_WEIGHTS)}
     odd = sorted(set(own) ^ set(given)) or [name for name in own if own[name].shape != given[name].shape]

@@ -8,15 +8,15 @@ names of patients are nobody else's business.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pams_mil import atomic, tables
 from pams_mil.data.manifest.manifest import SlideRecord
-from pams_mil.digests import digest, text_digest
-from pams_mil.errors import PamsError, RunError
+from pams_mil.digests import digest
+from pams_mil.errors import PamsError, RunError, listing
 
 FILE = "cohort.csv"
 COLUMNS = ("slide_id", "patient_id", "case_id", "label", "split")
@@ -81,12 +81,12 @@ class TrainedSlides:
             found = cls(tuple(zip(*(table[name] for name in COLUMNS), strict=True)))
         except (PamsError, KeyError, OSError) as error:
             raise RunError(
-                f"It cannot be told which slides trained {folder}: {folder / FILE} cannot be read ({error}). "
+                f"Cannot determine which slides trained {folder}: {folder / FILE} cannot be read ({error}). "
                 "Restore it from a copy."
             ) from error
         if found.summary() != expected:
             raise RunError(
-                f"It cannot be told which slides trained {folder}: {folder / FILE} was changed after it was written. "
+                f"Cannot determine which slides trained {folder}: {folder / FILE} was changed after it was written. "
                 "Restore it from a copy."
             )
         return found
@@ -120,8 +120,30 @@ def slide_differences(before: TrainedSlides, now: TrainedSlides) -> list[Differe
     return found
 
 
-def digest_of_0_1_0(slides: TrainedSlides, hierarchy_digest: str, features: Mapping[str, Any]) -> str:
-    """The digest that version 0.1.0 kept of slides, classes and features together."""
-    encoder = {key: value for key, value in features.items() if key != "width"}
-    rows = [list(row) for row in slides.rows]
-    return text_digest(json.dumps([rows, hierarchy_digest, features["width"], encoder], sort_keys=True))
+def trained_slides(run: Path | str) -> TrainedSlides:
+    """The slides that trained a run (`train`) and those that chose its epoch (`val`).
+
+    Raises:
+        RunError: `cohort.csv` is missing, or was changed.
+    """
+    run = Path(run)
+    try:
+        cohort = json.loads((run / "run.json").read_text("utf-8"))["spec"]["cohort"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"Cannot determine which slides trained {run}: its run.json has no run spec.") from error
+    return TrainedSlides.read(run, cohort)
+
+
+def refuse_trained(seen: TrainedSlides, slides: Sequence[str], patients: Sequence[str], run: Path | str) -> None:
+    """Stop when a slide to be scored, or its patient, trained the run or chose its epoch."""
+    known_slides, known_patients = set(seen.slides("train", "val")), set(seen.patients("train", "val"))
+    shared = [
+        slide
+        for slide, patient in zip(slides, patients, strict=True)
+        if slide in known_slides or patient in known_patients
+    ]
+    if shared:
+        raise RunError(
+            f"{len(shared)} of {len(slides)} slides are of patients that trained {run} or chose its epoch: "
+            f"{listing(shared)}. The table was changed since; scores would be too good to be true."
+        )

@@ -8,8 +8,8 @@ import torch
 
 from pams_mil import seeding
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.run.blueprint import Blueprint
-from pams_mil.engine.training.learner import Learner
+from pams_mil.engine.learner import Learner
+from pams_mil.engine.run.spec import RunSpec
 from pams_mil.errors import ConfigError
 from pams_mil.models.core.initial_weights import start_from
 
@@ -24,10 +24,10 @@ def refuse_missing_init(config: RunConfig) -> None:
         )
 
 
-def initial_learner(blueprint: Blueprint, config: RunConfig) -> tuple[Learner, str]:
+def initial_learner(spec: RunSpec, config: RunConfig) -> tuple[Learner, str]:
     """The learner and a sentence about its initial weights; an empty one when they are all from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seeding.derive(config.seed, "weights"))
-        learner = blueprint.build(trusted=True)
+        learner = spec.build(trusted=True)
     init: Path | None = config.model.init
     return learner, "" if init is None else f"{init.name}: {start_from(learner.model, init)}"

@@ -19,15 +19,15 @@ import torch
 
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.progress import RunProgress
 from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.run.watch import StopRequest, Watch
 from pams_mil.engine.training.averaging import AveragedWeights
-from pams_mil.engine.training.learner import Learner
 from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.one_process import Processes
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
-from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, TrainingBags, TrainingPack
+from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, TrainingBags, packed
 from pams_mil.engine.training.validate import validate
 from pams_mil.errors import RunError, RunInterruptedError
 from pams_mil.models.core.batch import in_packs
@@ -154,7 +154,7 @@ def add_gradients(
 
 def forward(module: Any, bags: Sequence[TrainingBag], device: torch.device) -> dict[str, torch.Tensor]:
     """The loss terms of bags, each the mean over them."""
-    terms: dict[str, torch.Tensor] = module(TrainingPack.of(bags, device))
+    terms: dict[str, torch.Tensor] = module(*packed(bags, device))
     return terms
 
 

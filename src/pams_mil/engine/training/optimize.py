@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pams_mil.engine.config.run_config import TrainingConfig
-from pams_mil.engine.training.learner import Learner
+from pams_mil.engine.learner import Learner
 from pams_mil.engine.training.one_process import Processes
 from pams_mil.errors import ConfigError
 

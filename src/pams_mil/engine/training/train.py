@@ -11,14 +11,13 @@ from typing import Any
 import torch
 
 from pams_mil.devices import torch_threads
+from pams_mil.engine.config.complete_config import CompleteConfig, complete
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.run.blueprint import Blueprint, complete
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.engine.run.identity import Identity, refuse_other
 from pams_mil.engine.run.lock import locked
 from pams_mil.engine.run.progress import RunProgress
 from pams_mil.engine.run.run_checkpoints import RunCheckpoints
-from pams_mil.engine.run.run_identity import stored_identity
+from pams_mil.engine.run.spec import RunSpec, refuse_other, stored_spec
 from pams_mil.engine.run.watch import StopRequest, Watch
 from pams_mil.engine.training.initial_learner import initial_learner, refuse_missing_init
 from pams_mil.engine.training.loggers import Loggers
@@ -52,7 +51,7 @@ def train(
         watch: Told about progress.
         owner: On whose behalf the folder is locked; attempts of one owner may follow each other.
     """
-    config = complete(config.resolved())
+    config = complete(config)
     check_precision(config.training, config.compute.precision)
     refuse_missing_init(config)
     folder = RunFolder(Path(out))
@@ -64,21 +63,20 @@ def train(
 
 
 def _train_in_process(
-    fabric: Processes, config: RunConfig, folder: RunFolder, resume: bool, watch: Watch, owner: str
+    fabric: Processes, config: CompleteConfig, folder: RunFolder, resume: bool, watch: Watch, owner: str
 ) -> None:
     with ExitStack() as stack:
         # The lock comes first, so that nobody else can start or resume here while the cohort is read.
         _together(fabric, lambda: _enter(stack, folder, resume, watch, owner))
         hierarchy = ClassHierarchy.load(config.classes)
         cohort = open_cohort(config.data, hierarchy, cache_bytes=config.compute.cache_mb << 20)
-        blueprint = Blueprint.of(config, hierarchy, cohort.features.width, cohort.features.encoder)
-        identity = Identity.of(config, hierarchy, cohort.slides, cohort.features.origin)
+        spec = RunSpec.of(config, hierarchy, cohort.slides, cohort.features.origin)
         # Against `run.json`, which is there before the first checkpoint; a checkpoint is compared once more when it is
         # read.
-        _together(fabric, lambda: _refuse_another(folder, identity))
-        checkpoints = RunCheckpoints(folder, blueprint, identity)
-        bags = training_bags(config, cohort, blueprint.recipe)
-        learner, begun = initial_learner(blueprint, config)
+        _together(fabric, lambda: _refuse_another(folder, spec))
+        checkpoints = RunCheckpoints(folder, spec)
+        bags = training_bags(config, cohort, spec.method)
+        learner, begun = initial_learner(spec, config)
         # Not earlier: until here there is nothing to save, and a signal may end the process at once.
         stop = stack.enter_context(StopRequest())
         started = time.monotonic()
@@ -87,7 +85,7 @@ def _train_in_process(
             # Without a checkpoint the run begins anew, so what it says about itself is written anew, too.
             if not folder.last.exists():
                 notes += [begun] if begun else []
-                facts = {**_facts(cohort, bags), "notes": notes, "identity": identity.to_json()}
+                facts = {**_facts(cohort, bags), "notes": notes, "spec": spec.to_json()}
                 folder.start(config, facts, cohort.slides)
             folder.set_status("running")
             for note in notes:
@@ -155,11 +153,10 @@ def _enter(stack: ExitStack, folder: RunFolder, resume: bool, watch: Watch, owne
         watch.noted("There is no checkpoint yet, so the run starts from the beginning.")
 
 
-def _refuse_another(folder: RunFolder, identity: Identity) -> None:
+def _refuse_another(folder: RunFolder, spec: RunSpec) -> None:
     """A run that is resumed must be the run that was started, also before its first checkpoint."""
-    stored = stored_identity(folder) if folder.exists() else None
-    if stored is not None:
-        refuse_other(stored, identity, folder.path)
+    if folder.exists():
+        refuse_other(stored_spec(folder.path), spec, folder.path)
 
 
 def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pams_mil import seeding
 from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.devices import torch_threads
 from pams_mil.engine.training.instance_dropout import kept_rows
-from pams_mil.models.core.batch import BagBatch, joined
+from pams_mil.models.core.batch import joined
 from pams_mil.models.core.limits import instance_cap
 from pams_mil.remix.pairing import Pairing
 from pams_mil.remix.strategy import FROM_A, Remix
@@ -55,48 +55,21 @@ class TrainingBag:
     counts: dict[str, float]
 
 
-class TrainingPack(NamedTuple):
-    """Training bags that go through the learner in one pass.
-
-    A tuple, since what Fabric wraps around the learner looks into tuples to convert tensors, and refuses dataclasses
-    that are frozen.
-
-    Attributes:
-        features: [sum n_i, d]
-        sizes: n_i of every bag.
-        keys: The slides drawn.
-        seeds: Of the model's random choices.
-        targets: [k, b] finest classes; k > 1 when a bag carries several labels.
-        weights: [k, b] how much each label counts; None: all 1.
-    """
-
-    features: Tensor
-    sizes: tuple[int, ...]
-    keys: tuple[str, ...]
-    seeds: tuple[int, ...]
-    targets: Tensor
-    weights: Tensor | None = None
-
-    @classmethod
-    def of(cls, bags: Sequence[TrainingBag], device: torch.device) -> TrainingPack:
-        """Bags one after the other; a single one is not copied."""
-        labels = max(len(bag.targets) for bag in bags)
-        targets, weights = [[bag.targets[0] for bag in bags]], [[bag.weights[0] for bag in bags]]
-        for label in range(1, labels):  # one that a bag does not have is its first one with weight 0
-            targets.append([bag.targets[label if label < len(bag.targets) else 0] for bag in bags])
-            weights.append([bag.weights[label] if label < len(bag.targets) else 0.0 for bag in bags])
-        return cls(
-            joined([bag.features for bag in bags]).to(device, non_blocking=True),
-            tuple(len(bag.features) for bag in bags),
-            tuple(bag.key for bag in bags),
-            tuple(bag.seed for bag in bags),
-            torch.tensor(targets, device=device),
-            None if labels == 1 else torch.tensor(weights, device=device),
-        )
-
-    def batch(self) -> BagBatch:
-        """The bags alone."""
-        return BagBatch(self.features, self.sizes, self.keys, self.seeds)
+def packed(bags: Sequence[TrainingBag], device: torch.device) -> tuple[Any, ...]:
+    """Bags of one pass as `Learner.forward` takes them; the features of a single one are not copied."""
+    labels = max(len(bag.targets) for bag in bags)
+    targets, weights = [[bag.targets[0] for bag in bags]], [[bag.weights[0] for bag in bags]]
+    for label in range(1, labels):  # one that a bag does not have is its first one with weight 0
+        targets.append([bag.targets[label if label < len(bag.targets) else 0] for bag in bags])
+        weights.append([bag.weights[label] if label < len(bag.targets) else 0.0 for bag in bags])
+    return (
+        joined([bag.features for bag in bags]).to(device, non_blocking=True),
+        tuple(len(bag.features) for bag in bags),
+        tuple(bag.key for bag in bags),
+        tuple(bag.seed for bag in bags),
+        torch.tensor(targets, device=device),
+        None if labels == 1 else torch.tensor(weights, device=device),
+    )
 
 
 @dataclass(eq=False)

@@ -11,9 +11,8 @@ import numpy.typing as npt
 import torch
 
 from pams_mil.data.bags.dataset import BagDataset, BagSample
+from pams_mil.engine.learner import Learner, all_finite
 from pams_mil.engine.run.watch import Watch
-from pams_mil.engine.training.finite import all_finite
-from pams_mil.engine.training.learner import Learner
 from pams_mil.engine.training.one_process import Processes
 from pams_mil.errors import RunError, listing
 from pams_mil.evaluate.cautions import TopCall

@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pams_mil.engine.config.complete_config import make_method
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.run.blueprint import make_method
 from pams_mil.errors import counted
 from pams_mil.methods.method import Method
 

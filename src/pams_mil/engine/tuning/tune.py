@@ -17,11 +17,11 @@ from typing import Any
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
+from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.grid.cross_validation import CrossValidation, cells, cross_validate, digest_of_folds
 from pams_mil.engine.grid.grid import Engine, Progress, run_cells
-from pams_mil.engine.run.blueprint import complete
 from pams_mil.engine.tuning.choice import RecipeScore, choose, survivors
 from pams_mil.engine.tuning.nested_choice import choices_by_fold
 from pams_mil.engine.tuning.recipes import REFERENCE, Space

@@ -19,7 +19,7 @@ from pams_mil import __version__, atomic
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import read_json
-from pams_mil.engine.run.identity import refuse_another
+from pams_mil.engine.run.spec import refuse_another
 from pams_mil.engine.tuning.choice import RecipeScore
 
 TIMES = ("seconds", "runs", "busy", "parallel")

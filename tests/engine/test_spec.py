@@ -1,4 +1,4 @@
-"""One identity for every result: written everywhere, compared everywhere, differences named value by value."""
+"""One spec for every result: written everywhere, compared everywhere, differences named value by value."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.predict import load_run
 from pams_mil.engine.run import checkpoint
-from pams_mil.engine.run.folder import RunFolder
-from pams_mil.engine.run.identity import Identity, differences, refuse_other
-from pams_mil.engine.run.run_identity import stored_identity, trained_slides
-from pams_mil.engine.run.trained_slides import TrainedSlides
+from pams_mil.engine.run.spec import RunSpec, differences, refuse_other, stored_spec
+from pams_mil.engine.run.trained_slides import TrainedSlides, trained_slides
 from pams_mil.errors import CheckpointError, RunError
 from pams_mil.evaluate.audit import audit
 from pams_mil.remix.clustering import prototypes
@@ -47,17 +45,17 @@ def done(cohort, tmp_path_factory):
     return run(settings(cohort, epochs=1), tmp_path_factory.mktemp("done") / "run")
 
 
-def test_every_output_carries_the_same_identity_and_the_same_weights(cohort, done, tmp_path):
-    facts = json.loads((done / "run.json").read_text())["identity"]
+def test_every_output_carries_the_same_spec_and_the_same_weights(cohort, done, tmp_path):
+    facts = json.loads((done / "run.json").read_text())["spec"]
     loaded = load_run(done)
-    assert loaded.identity.to_json() == facts
+    assert loaded.spec.to_json() == facts
     assert facts["features"] == {"width": 8, "encoder": "tiny", "tile_px": 8}
     assert facts["cohort"]["train"]["slides"] == 12
     assert facts["backends"] == {"clustering": prototypes.backend()}
-    assert checkpoint.load(done / "last.safetensors").state["identity"] == facts
+    assert checkpoint.load(done / "last.safetensors").state["spec"] == facts
     export(done, tmp_path / "export", onnx=False)
     exported = json.loads((tmp_path / "export/config.json").read_text())
-    assert (exported["identity"], exported["weights"]) == (facts, loaded.weights)
+    assert (exported["spec"], exported["weights"]) == (facts, loaded.weights)
     assert load_run(tmp_path / "export").origin == {**loaded.origin, "run": "export"}
     found = predict_run(done, split="test")
     found.write(tmp_path)
@@ -76,7 +74,7 @@ def test_names_of_patients_stay_in_the_run_folder(done, tmp_path):
 
 
 def test_run_says_which_patients_trained_it_and_which_chose_its_epoch(done):
-    seen = trained_slides(RunFolder(done))
+    seen = trained_slides(done)
     assert seen.patients("train") == tuple(f"p-train-{number}" for number in range(12))
     assert seen.patients("val") == tuple(f"p-val-{number}" for number in range(8))
     assert seen.patients("test") == ()
@@ -86,10 +84,10 @@ def test_altered_list_of_slides_is_refused(done, tmp_path):
     copy = shutil.copytree(done, tmp_path / "copy")
     (copy / "cohort.csv").write_text((copy / "cohort.csv").read_text().replace("p-train-3", "p-train-4"))
     with pytest.raises(RunError, match="was changed after it was written"):
-        trained_slides(RunFolder(copy))
+        trained_slides(copy)
     (copy / "cohort.csv").unlink()
     with pytest.raises(RunError, match="cannot be read"):
-        trained_slides(RunFolder(copy))
+        trained_slides(copy)
 
 
 cells = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=6)
@@ -158,22 +156,48 @@ def test_resume_where_other_code_clusters_is_refused(own, tmp_path, monkeypatch)
     run(settings(own, epochs=1, method="ce"), tmp_path / "plain", resume=True)  # nothing clusters there
 
 
-def test_options_that_a_later_version_adds_are_at_their_defaults(done):
-    """A run is not another one because today's method has one option more."""
-    identity = stored_identity(RunFolder(done))
-    method = {key: value for key, value in identity.settings["method"].items() if key != "align_tier1"}
-    older = replace(identity, settings={**identity.settings, "method": method})
-    assert differences(older, identity) == []
-    stranger = replace(identity, settings={**identity.settings, "method": {**method, "gone": 1}})
-    assert ("method.gone", 1, None) in differences(stranger, identity)
+def test_spec_of_another_version_is_refused_in_one_sentence(done):
+    content = stored_spec(done).to_json()
+    for version in (None, 0, 2, "1"):
+        with pytest.raises(CheckpointError, match=r"The run spec has version .*; this PAMS reads 1\. Train again\."):
+            RunSpec.from_json({**content, "version": version})
+
+
+def test_differences_name_every_changed_value_once(done):
+    spec = stored_spec(done)
+    assert differences(spec, spec) == []
+    method = {key: value for key, value in spec.settings["method"].items() if key != "align_tier1"}
+    other = replace(spec, settings={**spec.settings, "method": {**method, "gone": 1}, "seed": 7})
+    assert ("method.gone", None, 1) in differences(spec, other)
+    assert ("seed", 0, 7) in differences(spec, other)
+    assert len(differences(spec, other)) == 3
+    assert differences(spec, other, parts=("classes", "cohort", "features")) == []
+
+
+def test_checkpoint_stores_method_model_classes_and_features_once(done):
+    for name in ("last", "best"):
+        text = json.dumps(dict(checkpoint.load(done / f"{name}.safetensors").state))
+        assert text.count('"embedding_features"') == 1
+        assert text.count('"aliases"') == 1
+        assert text.count('"tile_px"') == 1
+
+
+def test_settings_are_completed_once_per_cell(own, tmp_path, monkeypatch):
+    from pams_mil.engine.config import complete_config
+
+    checked = []
+    original = complete_config._refuse_unfit
+    monkeypatch.setattr(complete_config, "_refuse_unfit", lambda *of: (checked.append(1), original(*of)))
+    done = run_grid(grid_of(own, seeds=[0, 1], methods=["ce"]), tmp_path, Here())
+    assert len(done.finished) == len(checked) == 2
 
 
 def test_many_differences_are_counted(done):
-    identity = stored_identity(RunFolder(done))
-    other = replace(identity, settings={**identity.settings, "training": {}, "method": {"name": "ce"}})
+    spec = stored_spec(done)
+    other = replace(spec, settings={**spec.settings, "training": {}, "method": {"name": "ce"}})
     with pytest.raises(CheckpointError, match=r"and \d+ more differences"):
-        refuse_other(identity, other, done)
-    assert Identity.from_json(identity.to_json()) == identity
+        refuse_other(spec, other, done)
+    assert RunSpec.from_json(spec.to_json()) == spec
 
 
 def test_slide_that_trained_a_run_is_not_scored_as_a_test_slide(own, tmp_path):

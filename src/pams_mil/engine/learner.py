@@ -10,13 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pams_mil.engine.training.finite import refuse_non_finite
-from pams_mil.engine.training.training_bags import TrainingPack
-from pams_mil.errors import ParameterError, listing
+from pams_mil.errors import NotFiniteError, ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.objective import Objective, auxiliary_terms
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.hierarchical import HierarchicalModel
+from pams_mil.models.core.mil_model import LevelOutput
 
 
 class Learner(nn.Module):
@@ -51,13 +50,32 @@ class Learner(nn.Module):
         """
         return self.model.packs and not self.objective.state_dict()
 
-    def forward(self, pack: TrainingPack) -> dict[str, Tensor]:
-        """Weighted terms, averaged over the bags, whose sum is the loss: the method's, and what the model adds."""
-        outputs = self.model(pack.batch())
+    def forward(
+        self,
+        features: Tensor,
+        sizes: tuple[int, ...],
+        keys: tuple[str, ...],
+        seeds: tuple[int, ...],
+        targets: Tensor,
+        weights: Tensor | None,
+    ) -> dict[str, Tensor]:
+        """Weighted terms, averaged over the bags, whose sum is the loss: the method's, and what the model adds.
+
+        Plain arguments, since what Fabric wraps around the learner converts tensors and refuses frozen dataclasses.
+
+        Args:
+            features: [sum n_i, d]
+            sizes: n_i of every bag.
+            keys: Slide ids.
+            seeds: Of the model's random choices.
+            targets: [k, b] finest classes; k > 1 when a bag carries several labels.
+            weights: [k, b] how much each label counts; None: all 1.
+        """
+        outputs = self.model(BagBatch(features, sizes, keys, seeds))
         total: dict[str, Tensor] = {}
         # One round per label that a bag carries (a mixed bag has two): the outputs are computed once, the terms add up.
-        for number, target in enumerate(pack.targets):
-            weight = None if pack.weights is None else pack.weights[number]
+        for number, target in enumerate(targets):
+            weight = None if weights is None else weights[number]
             lifted = self.lift(target)
             terms = joined_terms(self.objective(outputs, lifted, weight), auxiliary_terms(outputs, lifted, weight))
             total = {name: total[name] + value for name, value in terms.items()} if total else terms
@@ -132,3 +150,28 @@ class Prediction:
             )
             for bag in range(len(batch))
         ]
+
+
+def refuse_non_finite(batch: BagBatch, outputs: Sequence[LevelOutput], probabilities: Sequence[Tensor]) -> None:
+    """Raise an error that names the first bag with a logit, probability or attention that is NaN or infinite."""
+    for output, level in zip(outputs, probabilities, strict=True):
+        outcome = {"logits": output.logits, "probabilities": level, "attention": output.attention}
+        for what, values in outcome.items():
+            if values is None or all_finite(values):
+                continue
+            each = batch.split(values) if what == "attention" else list(values)
+            index = next(number for number, bag in enumerate(each) if not all_finite(bag))
+            raise NotFiniteError(
+                f"Slide {batch.key(index) or index!r} has no prediction: the model's {what} for its "
+                f"{batch.sizes[index]} instances are not finite numbers. Look at its features with 'pams check'; if "
+                "other slides fail too, the fault is in the model."
+            )
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether no value is NaN or infinite.
+
+    >>> all_finite(torch.tensor([1.0])), all_finite(torch.tensor([1.0, float("nan")]))
+    (True, False)
+    """
+    return bool(torch.isfinite(values).all())

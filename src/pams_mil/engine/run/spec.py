@@ -1,0 +1,342 @@
+"""RunSpec: all that a run's result depends on, as one frozen, versioned value.
+
+    settings   method, model, remix, training, seed, devices: all that changes the weights, every option written out
+    classes    the hierarchy
+    cohort     slides, labels, patients and splits of training and validation, by digest
+    features   width, encoder, tile size, resolution; and the content of the files, by digest
+    backends   code that is chosen by what is installed and changes results
+
+Where files lie and how many workers read them is not part of it. It is made once, before training; `run.json`,
+checkpoints, cells of benchmarks, predictions and exports hold it, and a model can be built from it alone.
+`differences` is the one place where two are compared, value by value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pams_mil.data.bags.feature_origin import origin_differences
+from pams_mil.digests import digest, file_digest
+from pams_mil.engine.config.complete_config import CompleteConfig, make_method
+from pams_mil.engine.learner import Learner
+from pams_mil.engine.run.trained_slides import Difference, TrainedSlides, slide_differences
+from pams_mil.errors import CheckpointError, HierarchyError, RunError
+from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json
+from pams_mil.methods.method import Method
+from pams_mil.methods.method_by_name import create_method
+from pams_mil.models.core.hierarchical import HierarchicalModel
+from pams_mil.remix.strategy import create_remix
+
+VERSION = 1
+PARTS = ("classes", "cohort", "features", "settings", "backends")
+DATA_PARTS = ("classes", "cohort", "features")
+MOST_OF_AN_OPTION = 1 << 16
+"""Largest whole number that an option of a stored model may have: no width, count of blocks or of splits is larger."""
+_MOST_SHOWN = 5
+_WEIGHT_SETTINGS = ("method", "model", "pairing", "training", "seed")
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What a run is.
+
+    Attributes:
+        settings: All that changes the weights; plain values.
+        hierarchy: The classes.
+        cohort: Slides, patients and digest of every split that the run has seen.
+        features: What the bags have in common (`feature_origin`), and `files`, a digest of their content per split.
+        backends: Installed code that changes results, by what it does.
+        slides: The rows behind `cohort`, where they are known; they are never written with it.
+    """
+
+    settings: Mapping[str, Any]
+    hierarchy: ClassHierarchy
+    cohort: Mapping[str, Any]
+    features: Mapping[str, Any]
+    backends: Mapping[str, str]
+    slides: TrainedSlides | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(
+        cls, config: CompleteConfig, hierarchy: ClassHierarchy, slides: TrainedSlides, features: Mapping[str, Any]
+    ) -> RunSpec:
+        """The spec of a run with these settings on this data."""
+        spec = cls(_settings(config), hierarchy, slides.summary(), features, _backends(make_method(config.method)))
+        return replace(cls.from_json(spec.to_json()), slides=slides)
+
+    @classmethod
+    def from_json(cls, content: Any) -> RunSpec:
+        """A spec as a file holds it."""
+        if not isinstance(content, Mapping) or not all(isinstance(content.get(part), Mapping) for part in PARTS):
+            raise CheckpointError("The file does not say what it was made from: its run spec is missing or incomplete.")
+        if content.get("version") != VERSION:
+            raise CheckpointError(
+                f"The run spec has version {content.get('version')!r}; this PAMS reads {VERSION}. Train again."
+            )
+        try:
+            hierarchy = hierarchy_from_json(content["classes"])
+        except HierarchyError as error:
+            raise CheckpointError(f"The run spec does not describe its classes as expected: {error}") from error
+        for name in ("method", "model"):
+            if not isinstance(content["settings"].get(name), Mapping):
+                raise CheckpointError(f"The run spec does not describe its {name}.")
+        width = content["features"].get("width")
+        if not isinstance(width, int) or isinstance(width, bool):
+            raise CheckpointError(f"The run spec does not state the width of its features; found {width!r}.")
+        settings, cohort, features, backends = (
+            dict(content[part]) for part in ("settings", "cohort", "features", "backends")
+        )
+        return cls(settings, hierarchy, cohort, features, backends)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without any slide's or patient's name."""
+        parts = {part: dict(getattr(self, part)) for part in ("cohort", "features", "settings", "backends")}
+        content = {"version": VERSION, "classes": hierarchy_to_json(self.hierarchy), **parts}
+        # As it will be read back: a tuple would never equal the list that a file gives.
+        plain: dict[str, Any] = json.loads(json.dumps(content))
+        return {**plain, "digest": digest(plain)}
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits of everything."""
+        return str(self.to_json()["digest"])
+
+    @property
+    def in_features(self) -> int:
+        """Feature width d."""
+        return int(self.features["width"])
+
+    @property
+    def encoder(self) -> dict[str, Any]:
+        """How the features were made, as far as the files or the settings say."""
+        return {key: value for key, value in self.features.items() if key not in ("width", "files")}
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Width and encoder: what the bags of a prediction must share with those of the training."""
+        return {"width": self.in_features, **self.encoder}
+
+    @cached_property
+    def method(self) -> Method:
+        """The method: towers, heads, remix and objective."""
+        if not isinstance(self.settings["method"].get("name"), str):
+            raise CheckpointError("The run spec does not name its method.")
+        return create_method(**self.settings["method"])
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """Name and options of the model, without the file that it was initialized from."""
+        return {key: value for key, value in self.settings["model"].items() if key != "init"}
+
+    def build(self, *, trusted: bool = False) -> Learner:
+        """The untrained learner.
+
+        Args:
+            trusted: Also import methods and models from modules that the spec names. A checkpoint of someone else
+                could name any module, so that takes an explicit yes.
+        """
+        self._refuse_foreign_code(trusted=trusted)
+        objective, levels = self.method.objective(self.hierarchy), self.method.trained_levels(self.hierarchy)
+        return Learner(self._model(), objective, self.hierarchy, levels)
+
+    def refuse_other_shapes(self, tensors: Mapping[str, Tensor], *, trusted: bool = False) -> None:
+        """Refuse weights that the described model does not have, before memory is claimed on a file's word.
+
+        The model is laid out without storage, so a description with sizes in the billions costs nothing.
+        """
+        self._refuse_foreign_code(trusted=trusted)
+        # Also without storage, every block of a model is an object: billions of them would take all memory and hours.
+        large = {
+            key: value
+            for key, value in self.model_options.items()
+            if isinstance(value, int) and value > MOST_OF_AN_OPTION
+        }
+        if large:
+            raise CheckpointError(f"The checkpoint describes a model of impossible size: {large}.")
+        try:
+            # Shapes without storage, by the code that builds the model, so that no table of shapes can disagree with
+            # it.
+            with torch.device("meta"):
+                shapes = {name: one.shape for name, one in self._model().state_dict().items()}
+        except (RuntimeError, TypeError, KeyError, OverflowError) as error:
+            raise CheckpointError(f"The checkpoint describes a model that cannot be built: {error}.") from error
+        odd = [
+            name
+            for name in sorted(set(shapes) | set(tensors))
+            if name not in shapes or name not in tensors or shapes[name] != tensors[name].shape
+        ]
+        if odd:
+            expected = {name: list(shapes[name]) if name in shapes else "none" for name in odd[:3]}
+            actual = {name: list(tensors[name].shape) if name in tensors else "none" for name in odd[:3]}
+            raise CheckpointError(
+                f"The checkpoint does not fit the model that it describes: expected {expected}, found {actual}."
+            )
+
+    def _model(self) -> HierarchicalModel:
+        hierarchy, options = self.hierarchy, self.model_options
+        return HierarchicalModel(
+            options.pop("name"),
+            in_features=self.in_features,
+            num_classes=[hierarchy.num_classes(level) for level in range(hierarchy.num_levels)],
+            towers=self.method.towers,
+            heads=self.method.heads,
+            hierarchy=hierarchy,
+            **options,
+        )
+
+    def _refuse_foreign_code(self, *, trusted: bool) -> None:
+        for choice in (self.settings["method"], self.settings["model"]):
+            if ":" in str(choice.get("name")) and not trusted:
+                raise CheckpointError(
+                    f"The checkpoint names code outside of PAMS, {choice['name']!r}, which would be imported and run. "
+                    "If you know where the checkpoint comes from, allow it with --trust-code (trusted=True)."
+                )
+
+
+def _settings(config: CompleteConfig) -> dict[str, Any]:
+    """The settings that change the weights: not where data lies (the cohort says which), nor what computes."""
+    content = config.to_json()
+    if config.model.init is not None:
+        # The same weights under another path are the same start; other weights under the same path are not.
+        try:
+            content["model"]["init"] = f"content {file_digest(config.model.init)}"
+        except OSError as error:
+            raise CheckpointError(
+                f"model.init: {config.model.init} cannot be read: {error.strerror or error}."
+            ) from error
+    return {
+        **{key: content[key] for key in _WEIGHT_SETTINGS},
+        "devices": [config.compute.devices, config.compute.nodes, config.compute.precision],
+        "merge_cases": config.data.merge_cases,
+    }
+
+
+def _backends(method: Method) -> dict[str, str]:
+    """Code that depends on what is installed and changes results: what clusters, where the remix clusters."""
+    if method.remix in (None, "none"):
+        return {}
+    backend = getattr(create_remix(method.remix, **method.remix_options), "backend", None)
+    return {} if backend is None else {"clustering": backend}
+
+
+def differences(stored: RunSpec, now: RunSpec, *, parts: Sequence[str] = PARTS) -> list[Difference]:
+    """Where two specs differ: what, its stored value, its value now.
+
+    What features do not state is not a difference; slides are named where both know theirs.
+    """
+    changes: list[Difference] = []
+    for part in parts:
+        if part == "classes":
+            changes += _class_differences(stored.hierarchy, now.hierarchy)
+        elif part == "cohort" and stored.cohort != now.cohort and stored.slides is not None and now.slides is not None:
+            changes += slide_differences(stored.slides, now.slides)
+        elif part == "features":
+            pairs = origin_differences(stored.features, now.features)
+            changes += [(f"features.{key}", before, after) for key, before, after in pairs]
+            changes += nested_differences(stored.features.get("files"), now.features.get("files"), "features.files")
+        else:
+            prefix = "" if part == "settings" else part
+            changes += nested_differences(getattr(stored, part), getattr(now, part), prefix)
+    return changes
+
+
+def refuse_other(stored: RunSpec, now: RunSpec, where: Path | str, *, parts: Sequence[str] = PARTS) -> None:
+    """Stop where `where`, made as `stored`, would be taken for what is asked for `now`.
+
+    Raises:
+        CheckpointError: every difference with both values, the first few in full.
+    """
+    refuse_changes(differences(stored, now, parts=parts), where)
+
+
+def refuse_changes(changes: Sequence[Difference], where: Path | str) -> None:
+    """Stop where a run would go on as something else, naming every difference."""
+    if not changes:
+        return
+    shown = "; ".join(f"{key} = {before!r}, but now it is {after!r}" for key, before, after in changes[:_MOST_SHOWN])
+    more = f"; and {len(changes) - _MOST_SHOWN} more differences" if len(changes) > _MOST_SHOWN else ""
+    advice = "Use the settings and the data it was started with, or start a new run in another folder."
+    if [key for key, _, _ in changes] == ["backends.clustering"]:
+        advice = (
+            "With and without Numba (the extra 'fast') or FAISS a remix may select other rows: install what it was "
+            "started with, or start a new run in another folder."
+        )
+    raise CheckpointError(f"{where} was trained with {shown}{more}. {advice}")
+
+
+def nested_differences(before: Any, now: Any, key: str = "") -> list[Difference]:
+    """Where two nested mappings differ.
+
+    >>> nested_differences({"model": {"name": "abmil"}, "seed": 0}, {"model": {"name": "dtfd"}, "seed": 0})
+    [('model.name', 'abmil', 'dtfd')]
+    """
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        keys = list(dict.fromkeys([*before, *now]))
+        inner = (nested_differences(before.get(k), now.get(k), f"{key}.{k}" if key else str(k)) for k in keys)
+        return [change for changes in inner for change in changes]
+    return [] if before == now else [(key, before, now)]
+
+
+def refuse_another(path: Path, kind: str, before: Mapping[str, Any], asked: Mapping[str, Any], advice: str) -> None:
+    """Stop where a folder holds a cross-validation or a tuning that was asked for with other settings.
+
+    Args:
+        path: The folder.
+        kind: What it holds.
+        before: What was asked for then, as JSON gave it back.
+        asked: What is asked for now.
+        advice: What to do about it, the end of the message.
+    """
+    changes = nested_differences(before, json.loads(json.dumps(asked)))
+    if changes:
+        key, was, now = changes[0]
+        name = {"slides_and_folds": "the slides, labels or folds (digest)", "classes": "the class hierarchy (digest)"}
+        raise RunError(f"{path} holds another {kind}: {name.get(key, key)} was {was!r} and is now {now!r}. {advice}")
+
+
+def _class_differences(stored: ClassHierarchy, now: ClassHierarchy) -> list[Difference]:
+    if stored.digest == now.digest:
+        return []
+    changes = nested_differences(_order_and_groups(stored), _order_and_groups(now), "classes")
+    return changes or [("classes.digest", stored.digest, now.digest)]
+
+
+def _order_and_groups(hierarchy: ClassHierarchy) -> dict[str, Any]:
+    """The hierarchy as people compare it: the order of every level and the group of every class."""
+    names, groups = hierarchy.names(), {}
+    if hierarchy.num_levels > 1:
+        above = hierarchy.names(hierarchy.num_levels - 2)
+        groups = dict(zip(names, (above[i] for i in hierarchy.groups(hierarchy.num_levels - 2)), strict=True))
+    return {
+        "order": {name: hierarchy.order(level) for level, name in enumerate(hierarchy.level_names)},
+        "groups": groups,
+    }
+
+
+def stored_spec(folder: Path) -> RunSpec:
+    """The spec that the `run.json` of a run folder holds, with the slides of `cohort.csv` where it is there and fits.
+
+    Raises:
+        CheckpointError: it holds none, or one of another version.
+    """
+    try:
+        content = json.loads((folder / "run.json").read_text("utf-8"))["spec"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder} does not say what it was made from: run.json has no run spec.") from error
+    return with_slides(RunSpec.from_json(content), folder)
+
+
+def with_slides(spec: RunSpec, folder: Path) -> RunSpec:
+    """The spec with the slides that `cohort.csv` lists, where it is there and fits."""
+    try:
+        return replace(spec, slides=TrainedSlides.read(folder, dict(spec.cohort)))
+    except RunError:  # differences can then be found, but not named
+        return spec
