@@ -76,7 +76,7 @@ def locate_classes(name_or_path: str | Path) -> str:
         name = text.removeprefix(PRESET)
         if name in presets():
             # A name that is typed in one folder and read in another must not change its meaning.
-            if name == text and _exists(Path(name)):
+            if name == text and Path(name).is_file():
                 raise HierarchyError(
                     f"{name!r} is both a preset and a file in this folder. "
                     f"Write {PRESET}{name} for the preset, or ./{name} for the file."

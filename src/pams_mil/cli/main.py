@@ -25,6 +25,7 @@ VERBS = (
     ("Audits", "audit", "audit"),
     ("Audits", "certify", "certify"),
     ("Audits", "monitor", "monitor"),
+    ("Audits", "reveal", "reveal"),
     ("Audits", "demo", "demo"),
     ("Data", "check", "check"),
     ("Data", "split", "split"),

@@ -1,0 +1,54 @@
+"""`pams reveal`: the cost ratio κ that readers' verdicts act by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from pams_mil.cli.console import output, print_json, print_note
+
+
+def reveal(
+    reviews: list[Path] = typer.Argument(..., metavar="REVIEWS...", help="reviews.csv of 'pams view', one per reader."),
+    predictions: Path = typer.Option(..., "--predictions", help="The predictions that the readers saw."),
+    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    kappa: float = typer.Option(1.0, "--kappa", min=0, help="What the calls on the screen were made with."),
+    out: Path | None = typer.Option(None, "--out", help="Also write the result as JSON to this file."),
+    json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Estimate how many false alarms a miss is worth to the readers, from what they agreed with and overturned.
+
+    Refused below 30 verdicts on slides whose call depends on the cost ratio κ.
+
+    Example: pams reveal reviews.csv --predictions predictions.csv --classes bracs --out reveal.json
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from pams_mil.evaluate.reveal import reveal_reviews
+    from pams_mil.hierarchy import ClassHierarchy
+
+    result = reveal_reviews(reviews, predictions, ClassHierarchy.load(classes), kappa=kappa)
+    if out is not None:
+        result.write(out)
+    if json:
+        print_json(result.to_json())
+        return
+    output.print(result.sentence, style="bold")
+    table = Table(box=SIMPLE_HEAD, title="Cost ratio κ by boundary", title_justify="left")
+    for head in ("at or above", "κ", "interval", "verdicts"):
+        table.add_column(head, justify="left" if head == "at or above" else "right")
+    for name, fit in {"all boundaries": result.overall, **result.boundaries}.items():
+        table.add_row(Text(name), f"{fit.kappa:.2g}", f"{fit.low:.2g} to {fit.high:.2g}", f"{fit.verdicts:,}")
+    output.print(table)
+    more, less = result.changes
+    output.print(
+        f"Set to that κ, the model would call {more} of the read slides more urgent and {less} less urgent than now. "
+        f"{result.overrides} of {result.overall.verdicts} verdicts overturned a call."
+    )
+    for reason in result.refused.values():
+        output.print(reason, style="dim")
+    if out is not None:
+        print_note(f"Written to {out}.")

@@ -1,0 +1,355 @@
+"""Implicit severity: the cost ratio κ that readers' verdicts act by, fitted by maximum likelihood.
+
+A reader who weighs a miss as κ false alarms and sees what the model's probabilities say prefers the call r with the
+smallest expected cost. With choices that are noisy, a verdict is a conditional logit over the ranks of urgency,
+
+    P(reader says rank r) ∝ exp(−β (κ Ū_r + F̄_r) + η 1[r was shown]),    Ū_r = P(rank > r),   F̄_r = P(rank < r)
+
+β is how sharply readers choose and η how strongly the call on the screen pulls them (0 for verdicts that were given
+blind). In a = βκ, b = β and η the log-likelihood is concave; κ = a / b. Between two ranks this is
+
+    Σ_i log σ(β s_i (κ Ū_i − F̄_i)),    s_i = +1 where the more urgent of the two was chosen, else −1
+
+with Ū_i the misses that the more urgent call avoids and F̄_i the false alarms that it adds. The interval is Wald's for
+log κ with the sandwich variance of patients as clusters, so several readers of one patient count as one patient.
+
+Given that a verdict is one of two neighboring ranks, the choice between them is the same logit with these two
+alternatives, whatever the others are: that gives a κ per boundary. η is then the one of all verdicts, since few
+boundaries are crossed in both directions often enough to tell the pull of the call from the cost.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from pams_mil import atomic
+from pams_mil.errors import PredictionsError, listing
+from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.kappa_path import decision_path
+from pams_mil.metrics.probability import check_probabilities
+from pams_mil.tables import read_table
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+LEAST_INFORMATIVE = 30
+"""Fewest verdicts on slides whose call depends on κ; below this an interval would be wider than any use."""
+PLAUSIBLE = (0.1, 100.0)
+"""A slide is informative where its call changes for some κ in this range: elsewhere every reader says the same."""
+_STEPS, _TOLERANCE, _SINGULAR = 100, 1e-10, 1e8
+
+
+@dataclass(frozen=True)
+class CostRatio:
+    """A fitted κ: estimate and interval, how sharply readers choose (β), the pull of the shown call (η), and counts."""
+
+    kappa: float
+    low: float
+    high: float
+    sharpness: float
+    pull: float
+    verdicts: int
+    informative: int
+    patients: int
+
+    def __str__(self) -> str:
+        return f"{self.kappa:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """What verdicts reveal: κ of all of them, κ at each boundary with enough of them, and why the others have none.
+
+    Attributes:
+        overall: The cost ratio of all verdicts.
+        boundaries: By the name of the least urgent class at or above the boundary.
+        refused: Boundaries without a κ, with the reason.
+        shown: The κ that the model's calls were made with.
+        overrides: How many verdicts differ in rank from the model's call.
+        changes: Slides whose call would change if the model were set to κ: [to a more urgent, to a less urgent class].
+        level: Confidence of the intervals.
+        classes: Digest of the class hierarchy.
+    """
+
+    overall: CostRatio
+    boundaries: dict[str, CostRatio]
+    refused: dict[str, str]
+    shown: float
+    overrides: int
+    changes: tuple[int, int]
+    level: float
+    classes: str
+
+    @property
+    def sentence(self) -> str:
+        """The finding in one sentence."""
+        fit, shown = self.overall, f"the model is set to {self.shown:g}"
+        within = "which is within that interval" if fit.low <= self.shown <= fit.high else "which is outside of it"
+        return (
+            f"The readers act as if a miss cost {fit.kappa:.2g} false alarms ({100 * self.level:g} % interval "
+            f"{fit.low:.2g} to {fit.high:.2g}); {shown}, {within}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "kind": "pams reveal",
+            "version": 1,
+            "classes": self.classes,
+            "level": self.level,
+            "shown_kappa": self.shown,
+            "overrides": self.overrides,
+            "changes": {"more_urgent": self.changes[0], "less_urgent": self.changes[1]},
+            "overall": vars(self.overall).copy(),
+            "boundaries": {name: vars(fit).copy() for name, fit in self.boundaries.items()},
+            "refused": dict(self.refused),
+            "sentence": self.sentence,
+        }
+
+    def write(self, path: Path | str) -> None:
+        """Write as JSON."""
+        atomic.write_json(Path(path), self.to_json())
+
+    @classmethod
+    def read(cls, path: Path | str) -> Reveal:
+        """Read what `write` wrote."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            if (content["kind"], content["version"]) != ("pams reveal", 1):
+                raise ValueError(f"kind {content['kind']!r}, version {content['version']!r}")
+            return cls(
+                overall=CostRatio(**content["overall"]),
+                boundaries={name: CostRatio(**fit) for name, fit in content["boundaries"].items()},
+                refused=dict(content["refused"]),
+                shown=float(content["shown_kappa"]),
+                overrides=int(content["overrides"]),
+                changes=(int(content["changes"]["more_urgent"]), int(content["changes"]["less_urgent"])),
+                level=float(content["level"]),
+                classes=str(content["classes"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PredictionsError(
+                f"{path} is not a file of 'pams reveal': {error}. Make one with 'pams reveal reviews.csv --out FILE'."
+            ) from error
+
+
+def reveal(
+    probabilities: npt.ArrayLike,
+    verdicts: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    *,
+    patients: Sequence[str] | None = None,
+    blind: npt.ArrayLike | None = None,
+    kappa: float = 1.0,
+    level: float = 0.95,
+) -> Reveal:
+    """The κ that readers' verdicts act by, with an interval over patients.
+
+    Args:
+        probabilities: [n, C] of the model, one row per verdict.
+        verdicts: [n] class indices that the readers chose.
+        hierarchy: Order and ties of the classes.
+        patients: [n] patient of each verdict; None: each verdict is of another patient.
+        blind: [n] True where the reader did not see the model's call.
+        kappa: What the shown calls were made with; 1: the most probable class.
+        level: Confidence of the intervals.
+    """
+    p = check_probabilities(probabilities, hierarchy.num_classes())
+    chosen = hierarchy.ranks()[np.asarray(verdicts, dtype=np.int64)]
+    if len(chosen) != len(p):
+        raise PredictionsError(f"Expected one verdict per row of probabilities, found {len(chosen)} and {len(p)}.")
+    clusters = np.unique(list(patients), return_inverse=True)[1] if patients is not None else np.arange(len(p))
+    path = decision_path(p, hierarchy)
+    shown = hierarchy.ranks()[path.calls(kappa)]
+    unseen = np.zeros(len(p), bool) if blind is None else np.asarray(blind, bool)
+    per_rank = _per_rank(p, hierarchy)
+    overrides = int((chosen != shown).sum())
+    if not overrides:
+        raise PredictionsError(
+            f"All {len(p)} verdicts agree with the model's calls, so they reveal no cost ratio: readers who "
+            "always agree may find the calls right or may not look. Collect verdicts with 'pams view --blind'."
+        )
+    features = _choices(per_rank, np.where(unseen, -1, shown))
+    informative = _informative(path.reach)
+    overall = _cost_ratio(features, chosen, clusters, informative, level, "all boundaries")
+    boundaries, refused = {}, {}
+    for k in range(1, per_rank.shape[1]):
+        name = hierarchy.names()[int(np.flatnonzero(hierarchy.ranks() == k)[0])]
+        rows = (chosen == k) | (chosen == k - 1)
+        try:
+            boundaries[name] = _cost_ratio(
+                features[rows, k - 1 : k + 1], chosen[rows] - (k - 1), clusters[rows], informative[rows], level,
+                f"the boundary at {name}", pull=overall.pull,
+            )  # fmt: skip
+        except PredictionsError as error:
+            refused[name] = str(error)
+    moved = hierarchy.ranks()[path.calls(overall.kappa)] - shown
+    return Reveal(
+        overall, boundaries, refused, float(kappa), overrides, (int((moved > 0).sum()), int((moved < 0).sum())), level,
+        hierarchy.digest,
+    )  # fmt: skip
+
+
+def _per_rank(p: Array, hierarchy: ClassHierarchy) -> Array:
+    """The probability of each rank, [n, R]."""
+    ranks = hierarchy.ranks()
+    return np.stack([p[:, ranks == rank].sum(axis=1) for rank in range(int(ranks.max()) + 1)], axis=1)
+
+
+def _choices(per_rank: Array, shown: Ints) -> Array:
+    """The alternatives of every verdict as features [n, R, 3]: −Ū_r, −F̄_r, and whether r was shown."""
+    below = np.cumsum(per_rank, axis=1) - per_rank
+    above = per_rank.sum(1, keepdims=True) - below - per_rank
+    return np.stack([-above, -below, np.arange(per_rank.shape[1]) == shown[:, None]], axis=2).astype(np.float64)
+
+
+def _informative(reach: Array) -> npt.NDArray[np.bool_]:
+    """Slides with a change of their call at a plausible κ."""
+    low, high = PLAUSIBLE
+    changes: npt.NDArray[np.bool_] = ((reach > low) & (reach < high)).any(axis=1)
+    return changes
+
+
+def _cost_ratio(
+    features: Array,
+    chosen: Ints,
+    clusters: Ints,
+    informative: npt.NDArray[np.bool_],
+    level: float,
+    where: str,
+    *,
+    pull: float | None = None,
+) -> CostRatio:
+    """κ of these choices; `pull` is η where it is known."""
+    count = int(informative.sum())
+    if count < LEAST_INFORMATIVE:
+        raise PredictionsError(
+            f"{count} verdicts are informative about {where}, and it takes {LEAST_INFORMATIVE}: verdicts on slides "
+            f"whose call depends on how a miss is weighed. {LEAST_INFORMATIVE - count} more are needed."
+        )
+    if pull is None and not features[:, :, 2].any():  # all blind: nothing was shown, so nothing pulls
+        pull = 0.0
+    if pull is None:
+        estimate, variance = _fit(features, np.zeros(features.shape[:2]), chosen, clusters, where)
+    else:
+        estimate, variance = _fit(features[:, :, :2], pull * features[:, :, 2], chosen, clusters, where)
+    a, b = estimate[:2]
+    if a <= 0 or b <= 0:
+        raise PredictionsError(
+            f"Verdicts at {where} do not follow the model's probabilities (weight of misses {a:.3g}, of false alarms "
+            f"{b:.3g}; both should be positive), so no cost ratio explains them."
+        )
+    slope = np.zeros(len(estimate))
+    slope[:2] = 1 / a, -1 / b
+    groups = len(np.unique(clusters))
+    reach = stats.t.ppf((1 + level) / 2, groups - 1) * math.sqrt(float(slope @ variance @ slope))
+    log_kappa = math.log(a) - math.log(b)
+    return CostRatio(
+        kappa=math.exp(log_kappa),
+        low=math.exp(log_kappa - reach),
+        high=math.exp(log_kappa + reach),
+        sharpness=float(b),
+        pull=float(estimate[2]) if pull is None else pull,
+        verdicts=len(chosen),
+        informative=count,
+        patients=groups,
+    )
+
+
+def _fit(features: Array, offset: Array, chosen: Ints, clusters: Ints, where: str) -> tuple[Array, Array]:
+    """Maximum likelihood of a conditional logit by Newton's method, and its variance with clusters, [q] and [q, q]."""
+    n, _, q = features.shape
+    taken = features[np.arange(n), chosen]
+    theta = np.zeros(q)
+
+    def log_likelihood(at: Array) -> float:
+        scores = features @ at + offset
+        return float((scores[np.arange(n), chosen] - special.logsumexp(scores, axis=1)).sum())
+
+    value = log_likelihood(theta)
+    for _ in range(_STEPS):
+        weights = special.softmax(features @ theta + offset, axis=1)
+        mean = np.einsum("nr,nrq->nq", weights, features)
+        gradient = taken - mean
+        spread = np.einsum("nr,nrq,nrs->qs", weights, features, features) - mean.T @ mean
+        if np.linalg.cond(spread) > _SINGULAR:  # the likelihood rises for ever, or does not depend on a coefficient
+            break
+        step = np.linalg.solve(spread, gradient.sum(0))
+        size = 1.0
+        while size > 1e-8 and log_likelihood(theta + size * step) < value:  # concave: a short enough step goes up
+            size /= 2
+        theta = theta + size * step
+        value = log_likelihood(theta)
+        if np.abs(size * step).max() < _TOLERANCE * (1 + np.abs(theta).max()):
+            inverse = np.linalg.inv(spread)
+            of = np.unique(clusters, return_inverse=True)[1]
+            groups = int(of.max()) + 1
+            summed = np.zeros((groups, q))
+            np.add.at(summed, of, gradient)
+            return theta, inverse @ (summed.T @ summed) @ inverse * groups / max(1, groups - 1)
+    raise PredictionsError(
+        f"Verdicts at {where} fit a cost ratio without any noise, or do not vary, so that no single number is the most "
+        "likely. More verdicts on doubtful slides are needed."
+    )
+
+
+def reveal_reviews(
+    reviews: Sequence[Path | str],
+    predictions: Path | str,
+    hierarchy: ClassHierarchy,
+    *,
+    kappa: float = 1.0,
+    level: float = 0.95,
+) -> Reveal:
+    """The κ that the verdicts of `reviews.csv` files act by, given the predictions that were read.
+
+    Deferred cases have no class and are left out. A verdict counts as blind where its column `blind` says yes.
+
+    Args:
+        reviews: One file per reader, as `pams view` writes them.
+        predictions: The probabilities that the readers saw calls of.
+        hierarchy: Order and ties of the classes.
+        kappa: What the shown calls were made with.
+        level: Confidence of the intervals.
+    """
+    model = read_predictions(predictions, hierarchy, Source(labels_needed=False))
+    if model.probabilities is None:
+        raise PredictionsError(f"{predictions} has no probabilities, so what a call would cost is not known.")
+    row_of = {slide: row for row, slide in enumerate(model.slide_ids)}
+    patient_of = model.patient_ids or model.slide_ids
+    rows, verdicts, blind = [], [], []
+    for path in reviews:
+        table = read_table(path)
+        missing = [name for name in ("slide_id", "reader_class") if name not in table]
+        if missing:
+            raise PredictionsError(
+                f"{path} has no column {listing(missing)}, found {listing(table)}; expected a viewer's reviews.csv."
+            )
+        unknown = [slide for slide in table["slide_id"] if slide not in row_of]
+        if unknown:
+            raise PredictionsError(
+                f"{path}: verdicts on {len(unknown)} slides that {predictions} does not have, such as {unknown[0]!r}. "
+                "Give the predictions that the readers saw."
+            )
+        unseen = table.get("blind", [""] * len(table["slide_id"]))
+        for slide, label, was_blind in zip(table["slide_id"], table["reader_class"], unseen, strict=True):
+            if label:
+                rows.append(row_of[slide])
+                verdicts.append(hierarchy.index(label))
+                blind.append(was_blind.strip().lower() == "yes")
+    if not rows:
+        raise PredictionsError(f"{listing([str(path) for path in reviews])} hold no verdict with a class.")
+    return reveal(
+        model.probabilities[rows], np.array(verdicts), hierarchy, patients=[patient_of[row] for row in rows],
+        blind=np.array(blind), kappa=kappa, level=level,
+    )  # fmt: skip

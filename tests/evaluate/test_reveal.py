@@ -1,0 +1,134 @@
+"""The cost ratio that verdicts act by: recovered from simulated readers, equal to the pairwise formula, or refused."""
+
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from pams_mil import ClassHierarchy
+from pams_mil.errors import PredictionsError
+from pams_mil.evaluate.reveal import Reveal, reveal, reveal_reviews
+
+FOUR = ClassHierarchy.flat(["normal", "benign", "atypical", "malignant"])
+
+
+def study(hierarchy, kappas, *, patients, seed, beta=8.0, pull=0.0, shown=1.0, sharp=1.0):
+    """Simulated verdicts: reader j of every patient chooses by a conditional logit with its own κ_j."""
+    draw = np.random.default_rng(seed)
+    size = len(hierarchy.names())
+    p = special.softmax(sharp * draw.normal(size=(patients, size)), axis=1)
+    ranks = hierarchy.ranks()
+    calls = []
+    for row in p:
+        cost = [
+            sum(shown * row[t] * (ranks[t] > ranks[r]) + row[t] * (ranks[t] < ranks[r]) for t in range(size))
+            for r in range(size)
+        ]
+        calls.append(max(r for r in range(size) if cost[r] <= min(cost) + 1e-12))
+    rows, verdicts, ids = [], [], []
+    for kappa in kappas:
+        for number, row in enumerate(p):
+            utility = [
+                -beta * sum(row[t] * (kappa * (ranks[t] > ranks[r]) + (ranks[t] < ranks[r])) for t in range(size))
+                + pull * (r == calls[number])
+                for r in range(size)
+            ]
+            verdicts.append(int(draw.choice(size, p=special.softmax(utility))))
+            rows.append(row)
+            ids.append(f"p{number}")
+    return np.array(rows), np.array(verdicts), ids
+
+
+def test_two_ranks_give_the_pairwise_logistic():
+    two = ClassHierarchy.flat(["low", "high"])
+    p, verdicts, _ = study(two, [4.0], patients=300, seed=1)
+    result = reveal(p, verdicts, two, blind=np.ones(len(p), bool))
+
+    def loss(theta):
+        kappa, beta = np.exp(theta)
+        total = 0.0
+        for row, verdict in zip(p, verdicts, strict=True):
+            sign = 1 if verdict == 1 else -1
+            total -= np.log(special.expit(beta * sign * (kappa * row[1] - row[0])))
+        return total
+
+    best = optimize.minimize(
+        loss, [1.0, 1.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 5000}
+    )
+    assert result.overall.kappa == pytest.approx(np.exp(best.x[0]), rel=1e-4)
+    assert result.overall.sharpness == pytest.approx(np.exp(best.x[1]), rel=1e-4)
+
+
+def test_pull_of_the_shown_call_is_told_from_the_cost_ratio():
+    p, verdicts, ids = study(FOUR, [5.0], patients=3000, seed=2, pull=1.5)
+    result = reveal(p, verdicts, FOUR, patients=ids)
+    assert result.overall.low < 5 < result.overall.high
+    assert result.overall.pull == pytest.approx(1.5, abs=0.25)
+    ignoring = reveal(p, verdicts, FOUR, patients=ids, blind=np.ones(len(p), bool))
+    assert ignoring.overall.high < 5  # without η the shown calls (κ = 1) drag the estimate down
+
+
+def test_what_would_change_is_counted_and_boundaries_are_told_apart():
+    p, verdicts, ids = study(FOUR, [6.0], patients=1500, seed=3)
+    result = reveal(p, verdicts, FOUR, patients=ids, kappa=2.0)
+    assert result.changes[0] > 0
+    assert result.changes[1] == 0
+    assert set(result.boundaries) | set(result.refused) == {"benign", "atypical", "malignant"}
+    assert all(fit.low < 6 < fit.high for fit in result.boundaries.values())
+    assert len(result.boundaries) >= 2
+    assert "the model is set to 2" in result.sentence
+
+
+def test_round_trip(tmp_path):
+    p, verdicts, ids = study(FOUR, [3.0], patients=400, seed=4)
+    result = reveal(p, verdicts, FOUR, patients=ids)
+    result.write(tmp_path / "reveal.json")
+    assert Reveal.read(tmp_path / "reveal.json") == result
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(PredictionsError, match="is not a file of 'pams reveal'"):
+        Reveal.read(tmp_path / "other.json")
+
+
+def test_refusals_in_words():
+    p, verdicts, _ = study(FOUR, [3.0], patients=20, seed=5)
+    with pytest.raises(PredictionsError, match=r"it takes 30.*more are needed"):
+        reveal(p, verdicts, FOUR)
+    p, _, _ = study(FOUR, [3.0], patients=200, seed=6)
+    with pytest.raises(PredictionsError, match="always agree"):
+        reveal(p, p.argmax(1), FOUR)
+    with pytest.raises(PredictionsError, match="do not follow"):
+        reveal(p, 3 - p.argmax(1), FOUR, blind=np.ones(200, bool))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kappas", "estimand"), [([4.0], 4.0), ([2.0, 4.0, 8.0], None)])
+def test_intervals_cover_at_their_level(kappas, estimand):
+    """The κ of simulated studies lies in its 95 % interval in 93 to 97 % of them, also when readers differ."""
+    if estimand is None:  # readers who differ: the κ that their verdicts act by together, at a size that has no noise
+        p, verdicts, ids = study(FOUR, kappas, patients=60_000, seed=99)
+        estimand = reveal(p, verdicts, FOUR, patients=ids).overall.kappa
+    hits = fixed = runs = 0
+    for seed in range(1000):
+        p, verdicts, ids = study(FOUR, kappas, patients=200, seed=seed)
+        fit = reveal(p, verdicts, FOUR, patients=ids).overall
+        runs += 1
+        hits += fit.low <= estimand <= fit.high
+        middle = np.log(fit.kappa)
+        half = (np.log(fit.high) - middle) / 2  # sabotage: an interval of half the width must be found out
+        fixed += abs(np.log(estimand) - middle) <= half
+    assert 0.93 <= hits / runs <= 0.97
+    assert fixed / runs < 0.93
+
+
+def test_reviews_are_joined_with_the_predictions_that_were_read(tmp_path):
+    p, verdicts, _ = study(FOUR, [3.0], patients=300, seed=7)
+    names = FOUR.names()
+    rows = [["slide_id", "patient_id", "prediction", *(f"p_{name}" for name in names)]]
+    rows += [[f"s{i}", f"p{i}", names[int(row.argmax())], *map(repr, row.tolist())] for i, row in enumerate(p)]
+    (tmp_path / "predictions.csv").write_text("\n".join(",".join(row) for row in rows))
+    lines = ["slide_id,reader_class,blind", *(f"s{i},{names[v]},no" for i, v in enumerate(verdicts)), "s0,,no"]
+    (tmp_path / "reviews.csv").write_text("\n".join(lines))
+    read = reveal_reviews([tmp_path / "reviews.csv"], tmp_path / "predictions.csv", FOUR)
+    assert read.overall.kappa == pytest.approx(reveal(p, verdicts, FOUR).overall.kappa)
+    (tmp_path / "other.csv").write_text("slide_id,reader_class\nunknown,normal\n")
+    with pytest.raises(PredictionsError, match=r"1 slides that .* does not have, such as 'unknown'"):
+        reveal_reviews([tmp_path / "other.csv"], tmp_path / "predictions.csv", FOUR)
