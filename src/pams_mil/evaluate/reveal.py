@@ -216,8 +216,7 @@ def _choices(per_rank: Array, shown: Ints) -> Array:
 def _informative(reach: Array) -> npt.NDArray[np.bool_]:
     """Slides with a change of their call at a plausible κ."""
     low, high = PLAUSIBLE
-    changes: npt.NDArray[np.bool_] = ((reach > low) & (reach < high)).any(axis=1)
-    return changes
+    return np.asarray(((reach > low) & (reach < high)).any(axis=1), dtype=np.bool_)
 
 
 def _cost_ratio(
