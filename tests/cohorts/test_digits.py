@@ -15,7 +15,7 @@ from torch.nn import functional
 from pams_mil.cohorts.digits import Digits, image_pools
 from pams_mil.cohorts.made_cohort import MadeSlide, write_cohort
 from pams_mil.data import Manifest, read_bag
-from pams_mil.data.manifest.examine import examine_manifest
+from pams_mil.data.examine import examine_manifest
 from pams_mil.discover import load
 from pams_mil.errors import OutputError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy

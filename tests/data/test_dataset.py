@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from pams_mil.data import BagDataset, BagSample, Manifest, Pack, write_pack
 from pams_mil.data.bags.dataset import keep_bags
-from pams_mil.data.manifest.cases import merge_cases
+from pams_mil.data.manifest.manifest import merge_cases
 from pams_mil.errors import BagError
 
 

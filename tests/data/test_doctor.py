@@ -13,8 +13,7 @@ from tests.data.cohorts import TREE, feature_folder
 
 from pams_mil.data import Bag, BagInfo, Manifest, SlideRecord, write_bag, write_pack
 from pams_mil.data.doctor import diagnose
-from pams_mil.data.manifest.examine import examine_manifest
-from pams_mil.data.problems import refuse_errors
+from pams_mil.data.examine import examine_manifest, refuse_errors
 from pams_mil.errors import ManifestError
 from pams_mil.hierarchy import ClassHierarchy
 

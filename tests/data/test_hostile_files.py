@@ -11,8 +11,7 @@ import torch
 
 from pams_mil import ClassHierarchy
 from pams_mil.data import Manifest, SlideRecord, read_bag
-from pams_mil.data.bags.locate import FeatureFolder
-from pams_mil.data.bags.store import open_store
+from pams_mil.data.bags.store import FeatureFolder, open_store
 from pams_mil.data.doctor import diagnose
 from pams_mil.errors import BagError, HierarchyError, TableError
 from pams_mil.tables import read_table

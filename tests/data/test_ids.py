@@ -14,9 +14,9 @@ from tests.data.cohorts import TREE
 
 from pams_mil.data import Bag, Manifest, Pack, SlideRecord, read_bag, write_bag, write_pack
 from pams_mil.data.bags.filenames import FileNames
-from pams_mil.data.bags.locate import FeatureFolder
-from pams_mil.data.manifest.examine import examine_manifest
-from pams_mil.data.packs.unpack import unpack
+from pams_mil.data.bags.pack_writer import unpack
+from pams_mil.data.bags.store import FeatureFolder
+from pams_mil.data.examine import examine_manifest
 from pams_mil.errors import BagError
 
 HOSTILE = [

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.data.cohorts import TREE
 
 from pams_mil.data import Manifest, SlideRecord
-from pams_mil.data.manifest.cases import merge_cases, most_urgent
-from pams_mil.data.manifest.examine import examine_manifest
-from pams_mil.data.splits.clam_files import read_splits, write_splits
+from pams_mil.data.examine import examine_manifest
+from pams_mil.data.manifest.foreign_tables import read_splits, write_splits
+from pams_mil.data.manifest.manifest import merge_cases, most_urgent
 from pams_mil.errors import ManifestError
 from pams_mil.hierarchy import ClassHierarchy
 

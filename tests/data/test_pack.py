@@ -17,9 +17,9 @@ from tests.data import writers
 from tests.data.cohorts import feature_folder
 
 from pams_mil.data import Bag, BagInfo, Manifest, Pack, SlideRecord, read_bag, write_bag, write_pack
-from pams_mil.data.packs import pack_writer
-from pams_mil.data.packs.pack_reader import is_pack
-from pams_mil.data.packs.unpack import unpack
+from pams_mil.data.bags import pack_writer
+from pams_mil.data.bags.pack_reader import is_pack
+from pams_mil.data.bags.pack_writer import unpack
 from pams_mil.errors import BagError, ManifestError, OutputError, ParameterError
 
 

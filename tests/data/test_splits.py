@@ -14,7 +14,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 from tests.data.cohorts import TREE, manifests
 
 from pams_mil.data import Manifest, SlideRecord
-from pams_mil.data.manifest.cases import most_urgent
+from pams_mil.data.manifest.manifest import most_urgent
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split, split_folds, split_once
 from pams_mil.errors import ManifestError, ParameterError

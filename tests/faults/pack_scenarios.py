@@ -18,7 +18,7 @@ from typing import Any
 
 from pams_mil import atomic
 from pams_mil.data import Manifest, SlideRecord
-from pams_mil.data.packs import pack_writer
+from pams_mil.data.bags import pack_writer
 from pams_mil.errors import OutputError
 
 STAGES: tuple[tuple[Any, str], ...] = (

@@ -15,7 +15,7 @@ from tests.data import writers
 from tests.faults import pack_scenarios
 
 from pams_mil.data import Bag, Pack, write_bag
-from pams_mil.data.packs.pack_reader import is_pack
+from pams_mil.data.bags.pack_reader import is_pack
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
 SLIDES = 4

@@ -38,11 +38,9 @@ def fold_cohort(
 
     With `hold_out` the slides that the table's column split calls test or calib are in no fold.
     """
-    from pams_mil.data.manifest.examine import examine_manifest
+    from pams_mil.data.examine import examine_manifest, refuse_errors
     from pams_mil.data.manifest.manifest import Manifest
-    from pams_mil.data.problems import refuse_errors
-    from pams_mil.data.splits.parts_from_train import with_validation
-    from pams_mil.data.splits.stratify import split_folds
+    from pams_mil.data.splits.stratify import split_folds, with_validation
     from pams_mil.engine.grid.cross_validation import folds_of_table
 
     whole = Manifest.read(path, **reading)

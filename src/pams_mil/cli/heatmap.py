@@ -63,7 +63,7 @@ def heatmap(
 
     Example: pams heatmap runs/pams-abmil-seed0 slides/case-17.svs --features features --out heat
     """
-    from pams_mil.data.bags.stated_origin import complete_origin
+    from pams_mil.data.bags.feature_origin import complete_origin
     from pams_mil.engine.prediction.predict import load_run
     from pams_mil.wsi.slide_sources import find_slides
 
@@ -143,7 +143,7 @@ def _tiles(sample: BagSample, features: Path, made: dict[str, Any], mpp_of_slide
     import numpy as np
 
     from pams_mil.data import read_bag
-    from pams_mil.data.bags.locate import FeatureFolder
+    from pams_mil.data.bags.store import FeatureFolder
     from pams_mil.data.manifest.manifest import SlideRecord
     from pams_mil.wsi.heatmap import Heatmap
     from pams_mil.wsi.slides_for_run import tile_side_px0

@@ -32,8 +32,8 @@ def pack(
     """
     from dataclasses import asdict
 
+    from pams_mil.data.bags.pack_writer import write_pack
     from pams_mil.data.manifest.manifest import Manifest
-    from pams_mil.data.packs.pack_writer import write_pack
 
     table = Manifest.read(
         manifest, **reading_options(slide_column, None, label_column, clini, patients_are_slides=True)
@@ -63,7 +63,7 @@ def unpack(
 
     Example: pams unpack cohort.pack --out unpacked
     """
-    from pams_mil.data.packs.unpack import unpack as run
+    from pams_mil.data.bags.pack_writer import unpack as run
 
     with progress_bar() as bar:
         count = run(packed, out, layout=layout, progress=lambda done, total: bar("Unpacking", done / total))

@@ -76,7 +76,7 @@ def predict(
     Example: pams predict runs/pams-abmil-seed0 new-slides.csv --features features --out predicted
     """
     from pams_mil.cli.certify import certificate_for, show_promise
-    from pams_mil.data.bags.stated_origin import complete_origin
+    from pams_mil.data.bags.feature_origin import complete_origin
     from pams_mil.engine.prediction.predict import load_run
     from pams_mil.engine.prediction.predict import predict as run_prediction
     from pams_mil.engine.prediction.tile_tables import csv_as_parquet
@@ -218,7 +218,7 @@ def tile_writer(learners: list[Learner], folder: Path | None, stores: Path | Non
     """
     from pams_mil.data.bags.filenames import FileNames
     from pams_mil.data.bags.layouts.lazyslide import store_of
-    from pams_mil.data.bags.locate import FeatureFolder
+    from pams_mil.data.bags.store import FeatureFolder
     from pams_mil.data.manifest.manifest import SlideRecord
     from pams_mil.engine.prediction.tile_tables import tile_columns, write_into_store, write_tiles
 

@@ -50,12 +50,10 @@ def split(
     """
     from dataclasses import asdict
 
-    from pams_mil.data.manifest.examine import examine_manifest
+    from pams_mil.data.examine import examine_manifest, refuse_errors
     from pams_mil.data.manifest.manifest import Manifest
-    from pams_mil.data.problems import refuse_errors
-    from pams_mil.data.splits.parts_from_train import with_calibration, with_validation
     from pams_mil.data.splits.split_writer import write_split
-    from pams_mil.data.splits.stratify import split_folds, split_once
+    from pams_mil.data.splits.stratify import split_folds, split_once, with_calibration, with_validation
     from pams_mil.hierarchy import ClassHierarchy
 
     hierarchy = ClassHierarchy.load(classes)

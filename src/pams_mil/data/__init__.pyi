@@ -4,7 +4,7 @@ from pams_mil.data.bags.bag_file import write_bag as write_bag
 from pams_mil.data.bags.dataset import BagDataset as BagDataset
 from pams_mil.data.bags.dataset import BagSample as BagSample
 from pams_mil.data.bags.layouts import read_bag as read_bag
+from pams_mil.data.bags.pack_reader import Pack as Pack
+from pams_mil.data.bags.pack_writer import write_pack as write_pack
 from pams_mil.data.manifest.manifest import Manifest as Manifest
 from pams_mil.data.manifest.manifest import SlideRecord as SlideRecord
-from pams_mil.data.packs.pack_reader import Pack as Pack
-from pams_mil.data.packs.pack_writer import write_pack as write_pack

@@ -11,12 +11,10 @@ from statistics import median
 from typing import Any
 
 from pams_mil.data.bags.bag import BagInfo
-from pams_mil.data.bags.encoder_widths import known_widths, width_complaint
-from pams_mil.data.bags.feature_origin import comparable
+from pams_mil.data.bags.feature_origin import comparable, known_widths, width_complaint
 from pams_mil.data.bags.store import BagStore, open_store
-from pams_mil.data.manifest.examine import examine_manifest
+from pams_mil.data.examine import Problem, examine_manifest
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
-from pams_mil.data.problems import Problem
 from pams_mil.errors import BagError, LabelError, MissingBagError, counted, listing
 from pams_mil.hierarchy import ClassHierarchy
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from pams_mil.data import Bag, read_bag
 from pams_mil.data.bags.filenames import FileNames
-from pams_mil.data.bags.locate import FeatureFolder
+from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.errors import BagError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pams_mil.data.problems import Problem
+from pams_mil.data.examine import Problem
 from pams_mil.errors import SlideError, counted, listing
 from pams_mil.wsi.resolution import ScaleError
 from pams_mil.wsi.slide import Slide

@@ -9,7 +9,7 @@ from typing import Any
 
 from pams_mil import atomic
 from pams_mil.data.bags.bag import BagInfo
-from pams_mil.data.bags.stated_origin import STATED
+from pams_mil.data.bags.feature_origin import STATED
 from pams_mil.errors import ConfigError, SlideError
 from pams_mil.wsi.dicom_series import dicom_slides
 from pams_mil.wsi.encoders.encoder import EncoderOptions, create_encoder

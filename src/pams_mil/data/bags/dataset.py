@@ -19,8 +19,7 @@ from torch.utils.data import Dataset
 from pams_mil.data.bags.bag import Array, Bag
 from pams_mil.data.bags.feature_origin import OriginCheck
 from pams_mil.data.bags.store import BagStore, open_store
-from pams_mil.data.manifest.cases import BagSource, slides_as_sources
-from pams_mil.data.manifest.manifest import Manifest
+from pams_mil.data.manifest.manifest import BagSource, Manifest, slides_as_sources
 from pams_mil.errors import BagError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 

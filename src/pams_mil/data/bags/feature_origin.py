@@ -1,18 +1,22 @@
 """Where features come from: width, encoder, tile size and resolution, which all bags of a model must share.
 
 Features of another encoder look like any others: same shape, finite numbers, no error, and a model that has learned
-nothing. So every bag is held against what is expected when it is read, in whichever process reads it. What a file
-does not say is never guessed and never counted as a difference.
+nothing. So every bag is checked against the expected origin when it is read, in whichever process reads it. What a file
+does not say is never guessed and never counted as a difference. CLAM's files name neither encoder nor resolution:
+columns of the cohort table (`encoder`, `mpp`, `tile_px`), settings of a run or a command may state them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pams_mil.data.bags.bag import Bag
-from pams_mil.errors import BagError
+from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.errors import BagError, ConfigError, ManifestError
 
 ORIGIN = ("width", "encoder", "tile_px", "mpp", "magnification")
 _ROUND_MPP = 2
@@ -114,3 +118,134 @@ def _mark(value: Any) -> int:
     digest = hashlib.blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     # 63 bits fit int64; the lowest bit is set, since 0 stands for nothing said.
     return (int.from_bytes(digest, "little") >> 1) | 1
+
+
+STATED = ("encoder", "mpp", "tile_px")
+"""What it takes to make the features of a new slide."""
+
+
+def stated_by_table(records: Iterable[SlideRecord]) -> dict[str, Any]:
+    """What the columns `encoder`, `mpp` and `tile_px` say of all slides; slides that differ are refused.
+
+    >>> made = {"encoder": "uni", "mpp": "0.5"}
+    >>> stated_by_table([SlideRecord("s1", "p1", "N", extra=made), SlideRecord("s2", "p2", "N", extra=made)])
+    {'encoder': 'uni', 'mpp': 0.5}
+    """
+    said: dict[str, tuple[str, Any]] = {}
+    for record in records:
+        for key in STATED:
+            text = record.extra.get(key, "").strip()
+            if not text:
+                continue
+            value = _parsed(key, text, record.slide_id)
+            # The first slide that says something is what all others are held against.
+            first, before = said.setdefault(key, (record.slide_id, value))
+            if comparable(key, before) != comparable(key, value):
+                raise ManifestError(
+                    f"The column {key!r} says {before!r} of slide {first!r} and {value!r} of {record.slide_id!r}; "
+                    "features made in different ways cannot be mixed."
+                )
+    return {key: said[key][1] for key in STATED if key in said}
+
+
+def complete_origin(found: Mapping[str, Any], stated: Mapping[str, Any], *, where: str, whose: str) -> dict[str, Any]:
+    """What is known already, completed by what was stated; a contradiction is refused.
+
+    >>> complete_origin({"width": 4, "mpp": 0.5}, {"encoder": "uni", "mpp": 0.5}, where="data", whose="the files")
+    {'width': 4, 'mpp': 0.5, 'encoder': 'uni'}
+
+    Args:
+        found: What the feature files or a run say.
+        stated: What someone said besides; None counts as nothing said.
+        where: Who stated it, for messages: "the settings", "the command".
+        whose: Who says otherwise, for messages: "the feature files", "the run runs/a".
+    """
+    said = {key: value for key, value in stated.items() if value is not None}
+    for key, before, now in origin_differences(found, said):
+        raise ConfigError(
+            f"{where} says {key} = {now!r}, which contradicts {whose}: {key} = {before!r}. Leave it out, or mend it."
+        )
+    return {**found, **{key: value for key, value in said.items() if key not in found}}
+
+
+def _parsed(key: str, text: str, slide_id: str) -> Any:
+    if key == "encoder":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0) or (key == "tile_px" and value != int(value)):
+        expected = "a whole number of pixels" if key == "tile_px" else "microns per pixel"
+        raise ManifestError(f"The column {key!r} says {text!r} of slide {slide_id!r}; expected {expected}.")
+    return int(value) if key == "tile_px" else value
+
+
+# Widths as TRIDENT, STAMP and LazySlide name the encoders; several where an encoder is used in several ways (Virchow's
+# class token alone, 1280, or with the mean of its patch tokens, 2560). Slide encoders give one vector per slide.
+TILE_WIDTHS: dict[str, tuple[int, ...]] = {
+    "conch": (512,), "conch_v1": (512,), "conch_v15": (768,), "ctranspath": (768,), "genbio-pathfm": (4608,),
+    "gigapath": (1536,), "gpfm": (1024,), "h0-mini": (768, 1536), "hibou_b": (768,), "hibou_l": (1024,),
+    "hoptimus0": (1536,), "hoptimus1": (1536,), "kaiko-vitb8": (768,), "kaiko-vitb16": (768,), "kaiko-vitl14": (1024,),
+    "kaiko-vits8": (384,), "kaiko-vits16": (384,), "keep": (768,), "lunit-vits8": (384,), "lunit-vits16": (384,),
+    "midnight12k": (3072,), "musk": (1024,), "openmidnight": (1536,), "phikon": (768,), "phikon_v2": (1024,),
+    "resnet50": (1024,), "uni": (1024,), "uni_v1": (1024,), "uni_v2": (1536,), "virchow": (1280, 2560),
+    "virchow2": (1280, 2560),
+}  # fmt: skip
+SLIDE_WIDTHS: dict[str, tuple[int, ...]] = {
+    "care": (512,), "chief": (768,), "feather": (512,), "gigapath": (768,), "madeleine": (512,), "prism": (1280,),
+    "titan": (768,),
+}  # fmt: skip
+_ALIASES = {
+    "conch15": "conchv15", "conch1_5": "conchv15", "prov-gigapath": "gigapath", "uni2": "univ2", "uni2h": "univ2",
+    "h-optimus-0": "hoptimus0", "h-optimus-1": "hoptimus1", "phikon2": "phikonv2",
+    "midnight": "midnight12k", "virchowfull": "virchow2",
+}  # fmt: skip
+
+
+def known_widths(encoder: str, *, slide_level: bool = False) -> tuple[int, ...]:
+    """The widths that an encoder's features have; none for an encoder that is not known here.
+
+    >>> known_widths("UNI2-h"), known_widths("gigapath", slide_level=True), known_widths("mine")
+    ((1536,), (768,), ())
+    """
+    table = SLIDE_WIDTHS if slide_level else TILE_WIDTHS
+    # Both sides lose what people spell differently, so the table can keep the names that tools use.
+    widths = {_plain(name): found for name, found in table.items()}
+    aliases = {_plain(name): _plain(meant) for name, meant in _ALIASES.items()}
+    name = _plain(encoder)
+    return widths.get(aliases.get(name, name), ())
+
+
+def encoders_of(width: int, *, slide_level: bool = False) -> list[str]:
+    """The known encoders whose features are so wide.
+
+    >>> encoders_of(3072)
+    ['midnight12k']
+    """
+    table = SLIDE_WIDTHS if slide_level else TILE_WIDTHS
+    return [name for name, widths in table.items() if width in widths]
+
+
+def width_complaint(encoder: str, width: int, *, slide_level: bool = False) -> str:
+    """What is wrong with an encoder's name beside a width, as a sentence; empty when nothing is known to be.
+
+    >>> width_complaint("uni", 512)
+    "the encoder 'uni' makes 1024 features, and these bags have 512, as 'conch', 'conch_v1' make"
+    >>> width_complaint("uni", 1024), width_complaint("mine", 7)
+    ('', '')
+    """
+    expected = known_widths(encoder, slide_level=slide_level)
+    if not expected or width in expected:
+        return ""
+    makers = encoders_of(width, slide_level=slide_level)
+    guess = f", as {', '.join(map(repr, makers))} make" if makers else ""
+    return (
+        f"the encoder {encoder!r} makes {' or '.join(map(str, expected))} features, and these bags have {width}{guess}"
+    )
+
+
+def _plain(name: str) -> str:
+    """A name without what people spell differently: case, separators, who published it, a hash at the end."""
+    last = name.strip().casefold().rsplit("/", 1)[-1]
+    return re.sub(r"[\s_.\-]", "", re.sub(r"-[0-9a-f]{8}$", "", last))

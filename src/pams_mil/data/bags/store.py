@@ -1,14 +1,23 @@
-"""Where bags come from: a folder of feature files, or a pack. Both give a slide's bag on request."""
+"""Where bags come from: a folder of feature files, or a pack. Both give a slide's bag on request.
+
+Ids are looked up among the files that exist; they are never pasted into a path, so no id can point outside. A path of
+the manifest must lie below the feature folder or the manifest's own.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from pams_mil.data.bags.bag import Bag
+from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.bags.layouts import read_bag
-from pams_mil.data.bags.locate import FeatureFolder
+from pams_mil.data.bags.layouts.lazyslide import is_store, store_of
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.errors import BagError, MissingBagError, listing, nearest
 
 
 class BagStore(Protocol):
@@ -32,9 +41,99 @@ class FolderStore:
 
 def open_store(features: Path | str, manifest: Manifest) -> BagStore:
     """A pack or a folder of feature files, whichever lies at the path."""
-    from pams_mil.data.packs.pack_reader import Pack, is_pack  # noqa: PLC0415  folders need no pack
+    from pams_mil.data.bags.pack_reader import Pack, is_pack  # noqa: PLC0415  folders need no pack
 
     if is_pack(features):
         return Pack(features)
     beside = manifest.source.parent if manifest.source is not None else None
     return FolderStore(features, manifest_folder=beside)
+
+
+SUFFIXES = (".h5", ".hdf5", ".zarr", ".safetensors", ".npy", ".pt", ".pth")  # the most informative kind first
+_SIDE_FOLDERS = {"coords", "patches", "labels", "inst_labels", "patch_labels", "masks", "stitches"}
+
+
+class FeatureFolder:
+    """The feature files of a cohort; files are listed once, on first use."""
+
+    def __init__(self, folder: Path | str, *, manifest_folder: Path | None = None) -> None:
+        self.folder = Path(folder)
+        self.manifest_folder = manifest_folder
+        if not self.folder.is_dir():
+            raise BagError(f"There is no feature folder {self.folder}.")
+
+    def find(self, record: SlideRecord) -> Path:
+        """The feature file of a slide; missing and ambiguous ones are errors that name candidates."""
+        if record.path:
+            return self._given(record)
+        found = self._files.get(record.slide_id)
+        if found is None and record.slide_id.lower().endswith(SLIDE_SUFFIXES):
+            found = self._files.get(str(PurePosixPath(record.slide_id).with_suffix("")))
+        if found is None:
+            hint = nearest(record.slide_id, list(self._files)[:5000])
+            raise MissingBagError(f"Slide {record.slide_id!r} has no feature file in {self.folder}.{hint}")
+        # CLAM writes every slide as .h5 and as .pt: the same features, so the richer kind is taken without asking.
+        best = min(SUFFIXES.index(path.suffix.lower()) for path in found)
+        chosen = [path for path in found if SUFFIXES.index(path.suffix.lower()) == best]
+        if len(chosen) > 1:
+            raise BagError(
+                f"Slide {record.slide_id!r} has several feature files: {listing(sorted(chosen))}. "
+                "Point --features at one folder, or give the file in a 'path' column."
+            )
+        return chosen[0]
+
+    def _given(self, record: SlideRecord) -> Path:
+        if "\\" in record.path:
+            raise BagError(
+                f"Slide {record.slide_id!r} has the path {record.path!r}; write paths with forward slashes, "
+                f"e.g. {record.path.replace(chr(92), '/')!r}."
+            )
+        bases = [self.folder] if self.manifest_folder is None else [self.folder, self.manifest_folder]
+        for base in bases:
+            path = base / record.path
+            if not _is_there(path):
+                continue
+            if not any(_lies_in(path, place) for place in bases):
+                raise BagError(
+                    f"Slide {record.slide_id!r} has the path {record.path!r}, which leads outside of {listing(bases)}. "
+                    "Point --features at the folder that holds the file."
+                )
+            return path
+        raise MissingBagError(f"Slide {record.slide_id!r} has no feature file {record.path!r} below {listing(bases)}.")
+
+    @cached_property
+    def _files(self) -> dict[str, list[Path]]:
+        """Every name a feature file may be called by: its stem, and its path below the folder without suffix."""
+        files: dict[str, list[Path]] = {}
+        for path in _walk(self.folder):
+            relative = path.relative_to(self.folder).with_suffix("")
+            # A set: in the folder itself both names are the same.
+            for name in {path.name[: -len(path.suffix)], relative.as_posix()}:
+                files.setdefault(name, []).append(path)
+        return files
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a feature file or store lies at a path; what no file can be called, or nobody may look at, is not."""
+    try:
+        return path.is_file() or store_of(path) is not None
+    except OSError:
+        return False
+
+
+def _lies_in(path: Path, folder: Path) -> bool:
+    """Whether a path leads into a folder; links inside of the folder are its owner's and may lead anywhere."""
+    as_written = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))  # noqa: PTH100  keeps links
+    return as_written or path.resolve().is_relative_to(folder.resolve())
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for root, folders, names in os.walk(folder):
+        # In place, as os.walk asks; sorted, so that messages name files in the same order everywhere.
+        folders[:] = sorted(name for name in folders if name not in _SIDE_FOLDERS and not name.startswith("."))
+        zarrs = [name for name in folders if name.lower().endswith(".zarr")]
+        yield from (Path(root, name) for name in zarrs if is_store(Path(root, name)))
+        folders[:] = [name for name in folders if name not in zarrs]  # thousands of chunks, none of them a feature file
+        for name in sorted(names):
+            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
+                yield Path(root, name)

@@ -15,11 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from pams_mil import tables
+from pams_mil.data.manifest.foreign_tables import Task, read_dataset, read_splits, read_task, split_name, take_fold
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, Manifest, SlideRecord
-from pams_mil.data.manifest.nnmil import read_dataset
-from pams_mil.data.manifest.numbered_folds import split_name, take_fold
-from pams_mil.data.manifest.pathobench import Task, read_task
-from pams_mil.data.splits.clam_files import read_splits
 from pams_mil.errors import ManifestError, listing, nearest
 
 ROLES: dict[str, tuple[str, ...]] = {

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pams_mil.data.manifest.foreign_tables import write_splits
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
-from pams_mil.data.splits.clam_files import write_splits
 from pams_mil.data.splits.stratify import Split
 from pams_mil.hierarchy import ClassHierarchy
 

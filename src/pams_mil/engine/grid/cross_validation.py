@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil import atomic, tables
+from pams_mil.data.manifest.foreign_tables import numbers_of, parts_of, splits_of
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
-from pams_mil.data.manifest.numbered_folds import numbers_of, parts_of, splits_of
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
 from pams_mil.digests import text_digest

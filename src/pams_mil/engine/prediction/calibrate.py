@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.data.bags.dataset import BagDataset
-from pams_mil.data.manifest.cases import BagSource
+from pams_mil.data.manifest.manifest import BagSource
 from pams_mil.devices import choose_device
 from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import RunConfig

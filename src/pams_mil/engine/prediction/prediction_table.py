@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil import tables
-from pams_mil.data.manifest.cases import BagSource, most_urgent
-from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.data.manifest.manifest import BagSource, Manifest, SlideRecord, most_urgent
 from pams_mil.data.manifest.manifest_reader import ROLES
 from pams_mil.errors import LabelError, ManifestError, listing
 from pams_mil.hierarchy import ClassHierarchy

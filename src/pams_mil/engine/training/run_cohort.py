@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil.data.bags.dataset import BagDataset
-from pams_mil.data.bags.feature_origin import OriginCheck, feature_origin
-from pams_mil.data.bags.stated_origin import STATED, complete_origin, stated_by_table
+from pams_mil.data.bags.feature_origin import STATED, OriginCheck, complete_origin, feature_origin, stated_by_table
 from pams_mil.data.bags.store import BagStore, open_store
-from pams_mil.data.manifest.cases import BagSource, merge_cases, slides_as_sources
-from pams_mil.data.manifest.examine import examine_manifest
-from pams_mil.data.manifest.manifest import Manifest
-from pams_mil.data.problems import refuse_errors
+from pams_mil.data.examine import examine_manifest, refuse_errors
+from pams_mil.data.manifest.manifest import BagSource, Manifest, merge_cases, slides_as_sources
 from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.errors import ManifestError, listing

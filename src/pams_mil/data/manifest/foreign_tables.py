@@ -1,22 +1,30 @@
-"""Folds written as numbers, as in nnMIL's tables: each slide belongs to one part, and fold k holds part k out.
+"""Cohort tables and split files of other tools: nnMIL, Patho-Bench, CLAM.
 
-A column `fold` has the number of every slide's part, or columns `fold_0`, `fold_1`, ... have 1 for the slides of that
-part and 0 for the others. Fold k tests on part k, validates on the next part and trains on the rest, as `pams split
---folds` does. A table that names test slides in its column `split` keeps them: there part k validates.
+Folds written as numbers: a column `fold` has the number of every slide's fold, or columns `fold_0`, `fold_1`, ... have
+1 for the slides of that fold and 0 for the others. Fold k tests on the slides of number k, validates on the next number
+and trains on the rest, as `pams split --folds` does. A table that names test slides in its column `split` keeps them:
+there the slides of number k validate. Some tables repeat every slide once per fold, with its split in that fold: then
+the rows of fold k are fold k.
 
-Some tables repeat every slide once per fold, with its split in that fold: then the rows of fold k are fold k.
+Labels written as numbers get their names from the file beside the table: `config.yaml` in a Patho-Bench task,
+`dataset.json` in nnMIL's.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
-from pams_mil import tables
-from pams_mil.data.manifest.manifest import FOLD_COLUMN
+import yaml
+
+from pams_mil import atomic, tables
+from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, SPLITS, Manifest
 from pams_mil.errors import ManifestError, counted, listing
+from pams_mil.yaml_guard import check_events
 
 COLUMN = "fold"
 """The column, in any case, that may hold the numbers."""
@@ -152,3 +160,92 @@ def _number(cell: str) -> int | None:
     except ValueError:
         return None
     return int(number) if number.is_integer() and number >= 0 else None
+
+
+@dataclass(frozen=True)
+class Task:
+    """The label column of a task and the names of labels written as numbers."""
+
+    column: str
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_task(path: Path, table: tables.Columns) -> Task | None:
+    """The task that a fold table belongs to, or None for any other table."""
+    if "label" in table or not any(name.startswith("fold_") for name in table):
+        return None
+    config = path.parent / "config.yaml"
+    if config.is_file():
+        try:
+            text = config.read_text("utf-8")
+            check_events(text, where=str(config), error=ManifestError)
+            said = yaml.safe_load(text)
+            column = str(said["task_col"])
+            names = {str(key): str(name) for key, name in (said.get("label_dict") or {}).items()}
+        except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+            raise ManifestError(f"{config} does not name the label column under 'task_col': {error!r}.") from error
+        return Task(column, names) if column in table else None
+    return Task(path.parent.name) if path.parent.name in table else None
+
+
+_MOST_BYTES = 1 << 20
+
+
+def read_dataset(path: Path, table: tables.Columns) -> Task | None:
+    """The names of the labels of an nnMIL task, or None for any other table and for labels that are names already."""
+    described = path.with_suffix(".json")
+    if path.stem != "dataset" or "label" not in table or not described.is_file():
+        return None
+    if described.stat().st_size > _MOST_BYTES:
+        raise ManifestError(f"{described} is too large for the description of a task; is it the right file?")
+    try:
+        said = json.loads(described.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(
+            f"{described}, which names the labels of {path.name}, is not valid JSON: {error}."
+        ) from error
+    labels = said.get("labels") if isinstance(said, dict) else None
+    if not isinstance(labels, dict) or not all(isinstance(name, str) for name in labels.values()):
+        return None
+    used = {cell for cell in table["label"] if cell}
+    return Task("label", labels) if used and used <= set(labels) else None
+
+
+_TRUE = {"true", "1", "1.0"}
+
+
+def read_splits(path: Path | str) -> dict[str, str]:
+    """Slide id to split; a slide named twice is an error."""
+    path = Path(path)
+    table = tables.read_table(path)
+    if not all(name in table for name in SPLITS):
+        raise ManifestError(f"{path} is not a split file: expected columns {listing(SPLITS)}, found {listing(table)}.")
+    # CLAM's first column has no name: row numbers, or the slide ids in the _bool variant.
+    index = next((name for name in table if name not in PARTS), None)
+    is_bool = index is not None and path.stem.endswith("_bool")
+    pairs: list[tuple[str, str]] = []
+    for split in (part for part in PARTS if part in table):
+        for row, cell in enumerate(table[split]):
+            if is_bool and index is not None:
+                if cell.strip().casefold() in _TRUE:
+                    pairs.append((table[index][row], split))
+            elif cell:
+                pairs.append((cell, split))
+    assigned: dict[str, str] = {}
+    for slide, split in pairs:
+        if assigned.setdefault(slide, split) != split:
+            raise ManifestError(
+                f"{path} has the slide {slide!r} both in {assigned[slide]!r} and in {split!r}; "
+                "a slide belongs to one split."
+            )
+    return assigned
+
+
+def write_splits(path: Path | str, manifest: Manifest, splits: Sequence[str] | None = None) -> None:
+    """Write splits, the manifest's own if None, as CLAM does: an index column, then slide ids, padded."""
+    given = [record.split for record in manifest] if splits is None else splits
+    pairs = list(zip(manifest, given, strict=True))
+    parts = [part for part in PARTS if part in SPLITS or part in given]
+    columns = [[record.slide_id for record, name in pairs if name == part] for part in parts]
+    rows = ([number, *cells] for number, cells in enumerate(zip_longest(*columns, fillvalue="")))
+    atomic.write_csv(path, ["", *parts], rows)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil.data.bags.bag import BagInfo
-from pams_mil.data.packs.pack_format import PackEntry, Place, Shard
+from pams_mil.data.bags.pack_format import PackEntry, Place, Shard
 from pams_mil.errors import BagError
 
 _MAGIC = b"PAMSPK1\n"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
-from pams_mil.data.bags.locate import SUFFIXES
+from pams_mil.data.bags.store import SUFFIXES
 from pams_mil.data.manifest.manifest import PARTS, Manifest
-from pams_mil.data.problems import Problem
-from pams_mil.errors import LabelError, listing, nearest
+from pams_mil.errors import LabelError, ManifestError, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy
 
 _KNOWN_SUFFIXES = (*SLIDE_SUFFIXES, *SUFFIXES)
@@ -196,3 +197,27 @@ def _absent_classes(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[P
             where = f"the split {split!r}" if split else "the cohort"
             message = f"{where[0].upper()}{where[1:]} has no slide of {listing(absent)}."
             yield Problem("absent class", message, error=False)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding. An error makes the cohort unusable; a warning is worth knowing."""
+
+    kind: str
+    message: str
+    slides: tuple[str, ...] = ()
+    error: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """The problem as plain values."""
+        level = "error" if self.error else "warning"
+        return {"kind": self.kind, "level": level, "message": self.message, "slides": list(self.slides)}
+
+
+def refuse_errors(problems: Iterable[Problem], where: str) -> None:
+    """Raise one `ManifestError` that tells of the first five errors, if there are any."""
+    errors = [problem.message for problem in problems if problem.error]
+    if errors:
+        shown = [*errors[:5], *([f"and {len(errors) - 5} more"] if len(errors) > 5 else [])]
+        lines = "".join(f"\n- {line}" for line in shown)
+        raise ManifestError(f"{where} cannot be used:{lines}\n'pams check' lists everything in one pass.")

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from pams_mil.data.bags import pack_v1
 from pams_mil.data.bags.bag import Bag, check_values
+from pams_mil.data.bags.pack_format import INDEX, PackEntry, Place, decode_index, read_shard
+from pams_mil.data.bags.pack_v1 import read_segment
 from pams_mil.data.manifest.manifest import SlideRecord
-from pams_mil.data.packs import pack_v1
-from pams_mil.data.packs.pack_format import INDEX, PackEntry, Place, decode_index, read_shard
-from pams_mil.data.packs.pack_v1 import read_segment
 from pams_mil.errors import BagError, MissingBagError, nearest
 
 

@@ -21,13 +21,14 @@ from safetensors.numpy import save
 
 from pams_mil import atomic
 from pams_mil.data.bags.bag import Array, Bag, BagInfo, all_finite
+from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.layouts import read_bag
 from pams_mil.data.bags.layouts.lazyslide import store_of
-from pams_mil.data.bags.locate import FeatureFolder
+from pams_mil.data.bags.pack_format import INDEX, VERSION, BagNote, encode_index, encode_notes, read_shard
+from pams_mil.data.bags.pack_reader import Pack, checksum_of, mapped
+from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.manifest.manifest import Manifest
-from pams_mil.data.packs.pack_format import INDEX, VERSION, BagNote, encode_index, encode_notes, read_shard
-from pams_mil.data.packs.pack_reader import Pack, checksum_of, mapped
 from pams_mil.errors import BagError, ManifestError, OutputError, ParameterError, listing
 
 SHARD_BYTES = 1 << 26
@@ -253,3 +254,37 @@ def _finish(out: Path, names: Sequence[str], dtype: str) -> int:
     )
     len(Pack(out))  # reads all headers back and refuses what does not fit
     return sum(size for _, size, _ in shards) + (out / INDEX).stat().st_size
+
+
+LAYOUTS = {"clam": ("h5_files", ".h5")}
+
+
+def unpack(
+    pack: Path | str, out: Path | str, *, layout: str = "clam", progress: Callable[[int, int], None] | None = None
+) -> int:
+    """Write every bag of a pack as a feature file; returns how many.
+
+    `paths.csv`, written last, says which file holds which slide, for ids that cannot be file names. Damaged bags are
+    refused by name once all others are written; then there is no `paths.csv`.
+    """
+    if layout not in LAYOUTS:
+        raise ParameterError(f"layout must be one of {listing(LAYOUTS)}, found {layout!r}.")
+    opened, out = Pack(pack), Path(out)
+    folder, suffix = LAYOUTS[layout]
+    names = FileNames(opened)
+    damaged: list[str] = []
+    for number, slide_id in enumerate(opened, 1):
+        try:
+            bag = opened.read(slide_id)
+        except BagError as error:
+            damaged.append(str(error))
+            continue
+        write_bag(out / folder / f"{names[slide_id]}{suffix}", bag)
+        if progress is not None:
+            progress(number, len(opened))
+    if damaged:
+        shown = "".join(f"\n- {message}" for message in damaged[:8])
+        raise BagError(f"{len(damaged)} of {len(opened)} slides could not be unpacked, the others were:{shown}")
+    rows = ([slide_id, f"{folder}/{names[slide_id]}{suffix}"] for slide_id in opened)
+    atomic.write_csv(out / "paths.csv", ["slide_id", "path"], rows)
+    return len(opened)
