@@ -39,10 +39,10 @@ from pams_mil.engine.config.grid_config import GridConfig
 from pams_mil.engine.config.run_config import build
 from pams_mil.engine.grid.grid import default_workers, run_grid
 from pams_mil.engine.grid.local_processes import LocalEngine
-from pams_mil.engine.run.run_checkpoints import RunCheckpoints
-from pams_mil.engine.run.watch import Watch
 from pams_mil.engine.training import loop as fit
+from pams_mil.engine.training.observers import Watch
 from pams_mil.engine.training.one_process import OneProcess
+from pams_mil.engine.training.run_checkpoints import RunCheckpoints
 from pams_mil.engine.training.training_bags import TrainingBags
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models import create_model

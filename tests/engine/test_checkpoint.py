@@ -18,8 +18,8 @@ from tests.forked import in_child
 
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint
-from pams_mil.engine.run.optimizer_state import flatten, unflatten
 from pams_mil.engine.run.spec import RunSpec
+from pams_mil.engine.training.run_checkpoints import flatten, unflatten
 from pams_mil.errors import CheckpointError, OutputError
 from pams_mil.hierarchy import ClassHierarchy, hierarchy_to_json
 

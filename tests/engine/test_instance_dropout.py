@@ -12,8 +12,7 @@ from tests.engine.cohort import run, settings
 from tests.engine.test_kill import MOMENTS, killed_run
 from tests.engine.test_steps import bags_of
 
-from pams_mil.engine.training.instance_dropout import kept_count, kept_rows
-from pams_mil.engine.training.training_bags import BagLoader
+from pams_mil.engine.training.training_bags import BagLoader, kept_count, kept_rows
 from pams_mil.errors import ConfigError
 from pams_mil.tables import read_table
 

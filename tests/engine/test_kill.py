@@ -10,8 +10,8 @@ from tests.engine.cohort import make_cohort, run, same_weights, settings
 from tests.forked import in_child
 
 from pams_mil.engine.run import checkpoint
-from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.training import loop as fit
+from pams_mil.engine.training.run_checkpoints import RunCheckpoints
 
 MODELS = ("abmil", "dtfd", "transmil")
 STEPS = 8

@@ -22,8 +22,8 @@ from pams_mil.engine import open_run
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.lock import LOCK, read_lock
-from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.training import loop as fit
+from pams_mil.engine.training.run_checkpoints import RunCheckpoints
 from pams_mil.errors import BagError, CheckpointError, ManifestError, RunError
 from pams_mil.tables import read_table
 

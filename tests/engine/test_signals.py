@@ -11,7 +11,7 @@ from tests.forked import Forked, in_child
 
 from pams_mil.engine.config.yaml_file import write_yaml
 from pams_mil.engine.run.folder import open_run
-from pams_mil.engine.run.watch import StopRequest
+from pams_mil.engine.training.observers import StopRequest
 
 LONG = 20_000
 """Epochs of a run that does not end before it is told to."""

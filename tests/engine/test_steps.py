@@ -14,7 +14,7 @@ from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import TrainingConfig
 from pams_mil.engine.run.spec import RunSpec
 from pams_mil.engine.training import loop as fit
-from pams_mil.engine.training.loggers import Loggers
+from pams_mil.engine.training.observers import Loggers
 from pams_mil.engine.training.optimize import check_precision, clip_gradients, learning_rate, make_optimizer
 from pams_mil.engine.training.run_cohort import open_cohort
 from pams_mil.engine.training.train import training_bags

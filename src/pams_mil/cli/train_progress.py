@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pams_mil.cli.console import errors
-from pams_mil.engine.run.watch import Watch
+from pams_mil.engine.training.observers import Watch
 
 _SHOWN = (("acc", "acc"), ("auc", "AUC"), ("ascc", "AsCC"), ("asmc", "AsMC"), ("missed_rate", "missed"))
 
@@ -68,7 +68,7 @@ class TrainBar(Watch):
         self._bar.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def _is_best(self, score: float | None) -> bool:
-        from pams_mil.engine.run.progress import WITHOUT_MISTAKES, beats
+        from pams_mil.engine.training.progress import WITHOUT_MISTAKES, beats
 
         if score is None and self._select in WITHOUT_MISTAKES:
             score = math.inf

@@ -23,12 +23,11 @@ from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.spec import RunSpec
 from pams_mil.engine.run.trained_slides import TrainedSlides
-from pams_mil.engine.training.initial_learner import initial_learner, refuse_missing_init
 from pams_mil.engine.training.loop import add_gradients, rows_of
 from pams_mil.engine.training.one_process import OneProcess
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
 from pams_mil.engine.training.run_cohort import Cohort, Features
-from pams_mil.engine.training.train import training_bags
+from pams_mil.engine.training.train import initial_learner, refuse_missing_init, training_bags
 from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch, in_packs

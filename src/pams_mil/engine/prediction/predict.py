@@ -25,9 +25,9 @@ from pams_mil.engine.prediction.prediction_table import PredictionManifest, read
 from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration
 from pams_mil.engine.prediction.slide_predictions import Array, SlidePredictions
 from pams_mil.engine.run import checkpoint
+from pams_mil.engine.run.checkpoint import load_weights
 from pams_mil.engine.run.cv_folder import with_folds
 from pams_mil.engine.run.folder import RunFolder, require_run
-from pams_mil.engine.run.run_checkpoints import load_weights
 from pams_mil.engine.run.spec import RunSpec, differences
 from pams_mil.engine.training.run_cohort import Features, features_path, look_at_features
 from pams_mil.errors import BagError, CheckpointError, PamsError, RunError

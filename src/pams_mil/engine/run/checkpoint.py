@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pams_mil import atomic
-from pams_mil.errors import CheckpointError
+from pams_mil.engine.learner import Learner, all_finite
+from pams_mil.errors import CheckpointError, listing
 
 FORMAT = "pams-checkpoint"
 VERSION = 1
@@ -101,6 +102,28 @@ def weights_digest(tensors: Mapping[str, Tensor]) -> str:
     """What identifies the weights of a model, wherever they are stored; the optimizer's state does not count."""
     weights = {name: value.detach().cpu() for name, value in tensors.items() if not name.startswith(NOT_WEIGHTS)}
     return content_digest(weights, "")
+
+
+def load_weights(learner: Learner, saved: Checkpoint) -> None:
+    """Put a checkpoint's weights and objective state into a learner built from its spec."""
+    own = learner.state_dict()
+    stored = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith(NOT_WEIGHTS)}
+    odd = sorted(set(own) ^ set(stored)) or [name for name in own if own[name].shape != stored[name].shape]
+    if odd:
+        actual = {name: list(stored[name].shape) if name in stored else "missing" for name in odd[:3]}
+        raise CheckpointError(f"The checkpoint does not fit the model that it describes: {actual}.")
+    bad = not_finite(stored)
+    if bad:
+        raise CheckpointError(
+            f"The checkpoint holds weights that are not finite numbers, in {listing(bad, most=3)}, so it cannot tell "
+            "one class from another. Restore it from a copy, or train again."
+        )
+    learner.load_state_dict(stored)
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Names of tensors with a value that is NaN or infinite."""
+    return [name for name, tensor in tensors.items() if tensor.is_floating_point() and not all_finite(tensor)]
 
 
 def _check_header(path: Path) -> None:

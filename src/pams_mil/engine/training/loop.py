@@ -20,13 +20,12 @@ import torch
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.learner import Learner
-from pams_mil.engine.run.progress import RunProgress
-from pams_mil.engine.run.run_checkpoints import RunCheckpoints
-from pams_mil.engine.run.watch import StopRequest, Watch
 from pams_mil.engine.training.averaging import AveragedWeights
-from pams_mil.engine.training.loggers import Loggers
+from pams_mil.engine.training.observers import Loggers, StopRequest, Watch
 from pams_mil.engine.training.one_process import Processes
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
+from pams_mil.engine.training.progress import RunProgress
+from pams_mil.engine.training.run_checkpoints import RunCheckpoints
 from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, TrainingBags, packed
 from pams_mil.engine.training.validate import validate
 from pams_mil.errors import RunError, RunInterruptedError
@@ -66,7 +65,7 @@ def fit(fabric: Processes, learner: Learner, train: TrainingBags, val: BagDatase
         _train_epoch(fabric, learner, module, optimizer, average, bags, len(keys), progress, context)
         # Inside, the learner has the averaged weights: what is validated is what is saved as best.
         with nullcontext() if average is None else average.in_use():
-            scores = validate(fabric, learner, val, watch)
+            scores = validate(fabric, learner, val)
             row = _row(epoch, rate, progress, scores)
             score = float(epoch + 1) if training.select == "last" else scores[training.select]
             if progress.close_epoch(row, score, training.select) and fabric.is_global_zero:

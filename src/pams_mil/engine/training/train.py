@@ -10,27 +10,27 @@ from typing import Any
 
 import torch
 
+from pams_mil import seeding
 from pams_mil.devices import torch_threads
 from pams_mil.engine.config.complete_config import CompleteConfig, complete
 from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.lock import locked
-from pams_mil.engine.run.progress import RunProgress
-from pams_mil.engine.run.run_checkpoints import RunCheckpoints
 from pams_mil.engine.run.spec import RunSpec, refuse_other, stored_spec
-from pams_mil.engine.run.watch import StopRequest, Watch
-from pams_mil.engine.training.initial_learner import initial_learner, refuse_missing_init
-from pams_mil.engine.training.loggers import Loggers
 from pams_mil.engine.training.loop import LoopContext, fit
+from pams_mil.engine.training.observers import Loggers, StopRequest, Watch
 from pams_mil.engine.training.one_process import Processes, start_processes
 from pams_mil.engine.training.optimize import check_precision
+from pams_mil.engine.training.progress import RunProgress
+from pams_mil.engine.training.run_checkpoints import RunCheckpoints
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
-from pams_mil.engine.training.slide_vectors import refuse_remix_of_vectors
-from pams_mil.engine.training.training_bags import TrainingBags
+from pams_mil.engine.training.training_bags import TrainingBags, refuse_remix_of_vectors
 from pams_mil.errors import ConfigError, RunError, RunInterruptedError, counted
 from pams_mil.evaluate.cautions import FEW_PATIENTS
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.method import Method
+from pams_mil.models.core.initial_weights import start_from
 from pams_mil.parameters import refuse_unknown
 from pams_mil.remix.pairing import Pairing, rule_for
 from pams_mil.remix.selection.evidence import score_evidence
@@ -99,6 +99,25 @@ def _train_in_process(
             for caution in cautions if fabric.is_global_zero else ():
                 watch.noted(f"Caution: {caution}")
             _finish(fabric, folder, progress, config, cautions, time.monotonic() - started)
+
+
+def refuse_missing_init(config: RunConfig) -> None:
+    """Stop before anything is read or written when `model.init` names no file."""
+    init = config.model.init
+    if init is not None and not init.is_file():
+        raise ConfigError(
+            f"model.init: there is no file {init}. Expected published weights of the model {config.model.name!r}; "
+            "docs/initial-weights.md says where to get them."
+        )
+
+
+def initial_learner(spec: RunSpec, config: RunConfig) -> tuple[Learner, str]:
+    """The learner and a sentence about its initial weights; an empty one when they are all from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seeding.derive(config.seed, "weights"))
+        learner = spec.build(trusted=True)
+    init: Path | None = config.model.init
+    return learner, "" if init is None else f"{init.name}: {start_from(learner.model, init)}"
 
 
 def training_bags(config: RunConfig, cohort: Cohort, method: Method) -> TrainingBags:

@@ -6,10 +6,12 @@ over several threads may round differently.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -17,11 +19,14 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from pams_mil import seeding
 from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.devices import torch_threads
-from pams_mil.engine.training.instance_dropout import kept_rows
+from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.errors import ConfigError
 from pams_mil.models.core.batch import joined
 from pams_mil.models.core.limits import instance_cap
 from pams_mil.remix.pairing import Pairing
 from pams_mil.remix.strategy import FROM_A, Remix
+
+_INSPECTED_BAGS = 5
 
 
 class StepKey(NamedTuple):
@@ -116,7 +121,7 @@ class TrainingBags(Dataset[TrainingBag]):
 
     def _make(self, key: StepKey) -> TrainingBag:
         sample = self.bags[key.slide]
-        # Thinned, then remixed, then capped: see `instance_dropout` for why dropping comes first.
+        # Thinned, then remixed, then capped: see `kept_rows` for why dropping comes first.
         (features, _), name, whole = self._thinned(sample, key, sample), sample.slide_id, len(sample.features)
         kept = len(features)
         targets: tuple[int, ...] = (sample.target,)
@@ -214,3 +219,61 @@ class _Keys(Sampler[StepKey]):
 
 def _as_is(bag: Any) -> Any:
     return bag
+
+
+def kept_count(n: int, share: float) -> int:
+    """How many of n instances stay under instance dropout: max(1, ⌈(1 − share) · n⌉).
+
+    >>> [kept_count(n, 0.7) for n in (1, 3, 10, 100)]
+    [1, 1, 3, 30]
+    """
+    # The rounding keeps 30 % of 10 at 3: 1 - 0.7 is a little more than 0.3 in binary.
+    return min(n, max(1, math.ceil(round((1.0 - share) * n, 9))))
+
+
+def kept_rows(
+    n: int, share: float | None, *, seed: int, epoch: int, step: tuple[str, int], slide: str
+) -> Tensor | None:
+    """Instance dropout: rows of a slide that a training step sees, ascending; None for all of them.
+
+    Done before a remix. The remix then puts at least one row of Z_a into the bag that carries Z_a's label; dropped
+    afterwards, all of these rows could be lost and Z_b alone would carry a label that is not its own. The right share
+    depends on how many instances carry the label: dropping nine in ten suits a bag that is urgent all over, and ruins
+    one with a single urgent instance in thirteen.
+
+    Args:
+        n: instances of the slide.
+        share: how many of them are dropped, from 0 to below 1; None: none.
+        seed: the run's seed.
+        epoch: the epoch.
+        step: the slide drawn and which of its steps this is; a partner is thinned anew in every step.
+        slide: the slide whose rows these are.
+
+    >>> rows = kept_rows(10, 0.7, seed=0, epoch=0, step=("s", 0), slide="s")
+    >>> len(rows), bool((rows.diff() > 0).all())
+    (3, True)
+    """
+    if not share:
+        return None
+    count = kept_count(n, share)
+    if count == n:
+        return None
+    random = seeding.numpy_generator(seed, "instance dropout", epoch, *step, slide)
+    # In their order: models that see positions, and sums, must not depend on the order of the draw.
+    return torch.from_numpy(np.sort(random.choice(n, count, replace=False, shuffle=False)))
+
+
+def refuse_remix_of_vectors(config: RunConfig, remix: str, bags: BagDataset) -> None:
+    """Stop before a remix is asked to exchange tiles between bags that are slide vectors."""
+    first = min(_INSPECTED_BAGS, len(bags))
+    if config.model.name != "linear" and any(len(bags[index].features) > 1 for index in range(first)):
+        return
+    why = (
+        "the model 'linear' reads one vector per slide"
+        if config.model.name == "linear"
+        else f"the first {first} training bags hold one row each, such as the vector of a slide encoder"
+    )
+    raise ConfigError(
+        f"The remix {remix!r} exchanges tiles between slides, and {why}: there is nothing to exchange. "
+        "Train without it: method.remix=null."
+    )

@@ -12,7 +12,6 @@ import torch
 
 from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.engine.learner import Learner, all_finite
-from pams_mil.engine.run.watch import Watch
 from pams_mil.engine.training.one_process import Processes
 from pams_mil.errors import RunError, listing
 from pams_mil.evaluate.cautions import TopCall
@@ -29,7 +28,7 @@ SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate")
 """What a row of the log says about the coarser levels."""
 
 
-def validate(fabric: Processes, learner: Learner, bags: BagDataset, watch: Watch) -> dict[str, float]:
+def validate(fabric: Processes, learner: Learner, bags: BagDataset) -> dict[str, float]:
     """Scores of the finest level by metric, `<level>_<metric>` of the coarser ones, and the loss.
 
     `top_call` is the class that is called most often, `collapsed` 1 where hardly anything else is (`TopCall`).
@@ -48,7 +47,6 @@ def validate(fabric: Processes, learner: Learner, bags: BagDataset, watch: Watch
             # A neighbor's infinity may reach a bag through a product with 0: only alone is an answer its own.
             rows = torch.cat([_rows_of(fabric, learner, [sample]) for _, sample in pack])
         table[[index for index, _ in pack]] = rows
-        watch.validated((pack[-1][0] + 1) / len(bags))
     # Every process has filled its own rows and left 0 in those of the others.
     if fabric.world_size > 1:
         table = fabric.all_reduce(table.to(fabric.device), reduce_op="sum").cpu()  # type: ignore[union-attr]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +9,14 @@ import torch
 from torch import Tensor
 
 from pams_mil import atomic
-from pams_mil.engine.learner import Learner, all_finite
-from pams_mil.engine.run import checkpoint, optimizer_state
-from pams_mil.engine.run.checkpoint import Checkpoint
+from pams_mil.engine.learner import Learner
+from pams_mil.engine.run import checkpoint
+from pams_mil.engine.run.checkpoint import Checkpoint, load_weights, not_finite
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.engine.run.progress import RunProgress, finite
 from pams_mil.engine.run.spec import RunSpec, refuse_other
 from pams_mil.engine.training.averaging import AveragedWeights
-from pams_mil.errors import CheckpointError, RunError, listing
+from pams_mil.engine.training.progress import RunProgress, finite
+from pams_mil.errors import CheckpointError, RunError
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class RunCheckpoints:
         average: AveragedWeights | None = None,
     ) -> None:
         """Everything that is needed to go on as if nothing had happened."""
-        tensors, rest = optimizer_state.flatten(optimizer.state_dict())
+        tensors, rest = flatten(optimizer.state_dict())
         state: dict[str, Any] = {"spec": self.spec.to_json(), "progress": progress.to_json(), "optimizer": rest}
         prefixed = {f"optimizer.{name}": tensor for name, tensor in tensors.items()}
         weights = _finite_weights(learner)
@@ -74,7 +73,7 @@ class RunCheckpoints:
         # The state also brings the learning rate of then; the loop sets the epoch's own before the first step.
         rest = saved.state.get("optimizer")
         try:
-            optimizer.load_state_dict(optimizer_state.unflatten(saved.part("optimizer"), rest or {}))
+            optimizer.load_state_dict(unflatten(saved.part("optimizer"), rest or {}))
         except (ValueError, KeyError) as error:
             raise CheckpointError(
                 f"The optimizer state in {self.folder.last} does not fit the model: {error}."
@@ -95,26 +94,9 @@ class RunCheckpoints:
         atomic.write_csv(self.folder.metrics_file, columns, rows)
 
 
-def load_weights(learner: Learner, saved: Checkpoint) -> None:
-    """Put a checkpoint's weights and objective state into a learner built from its spec."""
-    own = learner.state_dict()
-    given = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith(checkpoint.NOT_WEIGHTS)}
-    odd = sorted(set(own) ^ set(given)) or [name for name in own if own[name].shape != given[name].shape]
-    if odd:
-        found = {name: list(given[name].shape) if name in given else "missing" for name in odd[:3]}
-        raise CheckpointError(f"The checkpoint does not fit the model that it describes: {found}.")
-    bad = _not_finite(given)
-    if bad:
-        raise CheckpointError(
-            f"The checkpoint holds weights that are not finite numbers, in {listing(bad, most=3)}, so it cannot tell "
-            "one class from another. Restore it from a copy, or train again."
-        )
-    learner.load_state_dict(given)
-
-
 def _finite_weights(learner: Learner) -> dict[str, Tensor]:
     tensors = dict(learner.state_dict())
-    bad = _not_finite(tensors)
+    bad = not_finite(tensors)
     if bad:
         raise RunError(
             f"The weights are no longer finite numbers ({bad[0]} and {len(bad) - 1} more), so they were not saved; the "
@@ -123,5 +105,33 @@ def _finite_weights(learner: Learner) -> dict[str, Tensor]:
     return tensors
 
 
-def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    return [name for name, tensor in tensors.items() if tensor.is_floating_point() and not all_finite(tensor)]
+def flatten(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by `<parameter>.<name>`, and the rest of `optimizer.state_dict()` as plain values.
+
+    >>> import torch
+    >>> tensors, rest = flatten({"state": {0: {"step": torch.tensor(1.0), "n": 2}}, "param_groups": [{"lr": 0.1}]})
+    >>> tensors, rest
+    ({'0.step': tensor(1.)}, {'values': {'0.n': 2}, 'param_groups': [{'lr': 0.1}]})
+    """
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for parameter, entries in state["state"].items():
+        for name, value in entries.items():
+            kind = tensors if isinstance(value, Tensor) else values
+            kind[f"{parameter}.{name}"] = value
+    return tensors, {"values": values, "param_groups": state["param_groups"]}
+
+
+def unflatten(tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
+    """What `flatten` was given, for `optimizer.load_state_dict`."""
+    state: dict[int, dict[str, Any]] = {}
+    try:
+        for key, value in [*tensors.items(), *rest["values"].items()]:
+            parameter, _, name = key.partition(".")
+            state.setdefault(int(parameter), {})[name] = value
+        groups = [
+            {**group, "betas": tuple(group["betas"])} if "betas" in group else group for group in rest["param_groups"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"The checkpoint holds an optimizer state that cannot be read: {error!r}.") from error
+    return {"state": state, "param_groups": groups}
