@@ -108,8 +108,8 @@ def test_non_finite_weights_are_not_saved(cohort, tmp_path, monkeypatch):
     """A gradient may overflow on the last step of an epoch, after which no loss is computed any more."""
     original = fit.validate
 
-    def spoil(fabric, learner, bags, watch):
-        scores = original(fabric, learner, bags, watch)
+    def spoil(fabric, learner, bags):
+        scores = original(fabric, learner, bags)
         with torch.no_grad():
             next(learner.parameters()).fill_(float("nan"))
         return scores
