@@ -40,7 +40,7 @@ def pipeline(paths: list[Path], encoder) -> tuple[int, float]:
     """Tiles and seconds of `pams extract` without the start of the program."""
     from pams_mil.wsi.extract import extract
     from pams_mil.wsi.slide_sources import find_slides
-    from pams_mil.wsi.tile_settings import TileSettings
+    from pams_mil.wsi.tile_grid import TileSettings
 
     with tempfile.TemporaryDirectory() as out:
         started = time.perf_counter()
@@ -54,7 +54,7 @@ def read_tiles(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
     from pams_mil.wsi.slide_sources import find_slides
     from pams_mil.wsi.slide_to_bag import prepare
-    from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+    from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
     with ThreadPoolExecutor(2) as pool:
         source = find_slides([path])[0]
@@ -121,7 +121,7 @@ import json, resource, sys, time
 from pathlib import Path
 from pams_mil.wsi.encoders import create_encoder
 from pams_mil.wsi.extract import extract
-from pams_mil.wsi.tile_settings import TileSettings
+from pams_mil.wsi.tile_grid import TileSettings
 from pams_mil.wsi.slide_sources import find_slides
 encoder = create_encoder("efficientnet-lite0")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -15,7 +15,7 @@ from pams_mil import atomic
 from pams_mil.cli.main import app
 from pams_mil.engine.run import checkpoint
 from pams_mil.errors import OutputError
-from pams_mil.wsi import slides_for_run
+from pams_mil.wsi import extract as slides_for_run
 
 NOBODY = 65534
 runner = CliRunner()

@@ -37,7 +37,7 @@ from pathlib import Path
 import numpy as np
 from pams_mil.data import Bag
 from pams_mil.errors import OutputError
-from pams_mil.wsi.bag_record import CellCounts, ExtractionRecord, write_extracted
+from pams_mil.wsi.slide_to_bag import CellCounts, ExtractionRecord, write_extracted
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 out, bag = Path(sys.argv[1]), Bag(np.ones((900, 64), np.float32))
 counts = CellCounts(1, 1, 0, 0)

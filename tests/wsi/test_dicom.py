@@ -10,12 +10,11 @@ from tests.wsi.plain_encoder import ColorEncoder
 from pams_mil.data import read_bag
 from pams_mil.errors import SlideError
 from pams_mil.view.shelf import Shelf
-from pams_mil.wsi.dicom_series import dicom_slides, read_header
-from pams_mil.wsi.extract import bag_path, extract
+from pams_mil.wsi.extract import bag_path, extract, is_slide
+from pams_mil.wsi.readers.dicom_series import dicom_slides, read_header
 from pams_mil.wsi.slide import Slide
 from pams_mil.wsi.slide_sources import find_slides
-from pams_mil.wsi.slides_for_run import is_slide
-from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
 
 def test_a_series_is_one_slide_named_like_its_folder(tmp_path):

@@ -15,11 +15,10 @@ from tests.wsi.scenes import small_scene, write
 
 from pams_mil.data import read_bag
 from pams_mil.errors import BagError, ConfigError, ParameterError, SlideError
-from pams_mil.wsi.bag_record import read_record
-from pams_mil.wsi.extract import bag_path, extract
-from pams_mil.wsi.slide_locks import Claims
+from pams_mil.wsi.extract import Claims, bag_path, extract
 from pams_mil.wsi.slide_sources import find_slides
-from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+from pams_mil.wsi.slide_to_bag import read_record
+from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
 SETTINGS = TileSettings(mpp=2.0, tile_px=32)
 WORK = WorkSettings(workers=2, batch=16)

@@ -7,8 +7,8 @@ from tests.wsi.scenes import write
 
 from pams_mil.data import read_bag
 from pams_mil.errors import ConfigError, SlideError
+from pams_mil.wsi.extract import bags_for_run
 from pams_mil.wsi.slide_sources import find_slides
-from pams_mil.wsi.slides_for_run import bags_for_run
 
 ENCODER = "tests.wsi.plain_encoder:ColorEncoder"
 MADE = {"encoder": "colors", "mpp": 2.0, "tile_px": 32}

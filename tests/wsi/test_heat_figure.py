@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 
 from pams_mil.cohorts.synthetic_slide_file import write_slide
 from pams_mil.cohorts.synthetic_slides import Piece, Scene
-from pams_mil.wsi.heat_figure import Legend, bar_length_um, compose, readable_overview, with_scale_bar
+from pams_mil.wsi.heat_figure import (
+    TILE_PX,
+    Legend,
+    bar_length_um,
+    compose,
+    readable_overview,
+    top_tiles,
+    with_scale_bar,
+)
 from pams_mil.wsi.heatmap import Heatmap, overlay
 from pams_mil.wsi.slide import Slide
-from pams_mil.wsi.top_tiles import TILE_PX, top_tiles
 
 
 @given(st.floats(1e-2, 1e7))

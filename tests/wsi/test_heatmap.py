@@ -10,7 +10,7 @@ from PIL import Image
 
 from pams_mil.errors import ParameterError
 from pams_mil.wsi.heatmap import Heatmap, overlay, paint, ranked, symmetric, write_geojson, write_png
-from pams_mil.wsi.overview import Overview
+from pams_mil.wsi.physical_pixels import Overview
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.floats(3.0, 700.0), st.floats(0.5, 3.0))

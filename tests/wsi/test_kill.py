@@ -17,7 +17,7 @@ from tests.wsi.scenes import write
 
 from pams_mil.wsi.extract import extract
 from pams_mil.wsi.slide_sources import find_slides
-from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
 
 def run(slides: Path, out: Path, encoder: ColorEncoder) -> None:

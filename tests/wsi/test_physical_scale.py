@@ -7,11 +7,10 @@ import pytest
 from tests.wsi.scenes import small_scene, write
 
 from pams_mil.cohorts.synthetic_slides import render
-from pams_mil.wsi.overview import read_overview
-from pams_mil.wsi.physical_pixels import read_scaled
+from pams_mil.wsi.physical_pixels import read_overview, read_scaled
 from pams_mil.wsi.slide import Slide
 from pams_mil.wsi.tile_grid import Grid, plan_tiles
-from pams_mil.wsi.tile_pixels import blocks, read_block
+from pams_mil.wsi.tile_stream import blocks, read_block
 from pams_mil.wsi.tissue import find_tissue
 
 TILE_PX = 64
@@ -114,7 +113,7 @@ def test_outside_the_slide_is_white(folder):
 def test_an_overview_read_in_blocks_has_no_seams(folder, monkeypatch):
     with Slide(folder / "0.5.tiff") as slide:
         whole = read_overview(slide, mpp=4.0)
-        monkeypatch.setattr("pams_mil.wsi.overview._BLOCK_PX", 130)
+        monkeypatch.setattr("pams_mil.wsi.physical_pixels._BLOCK_PX", 130)
         pieces = read_overview(slide, mpp=4.0)
     assert whole.pixels.shape == pieces.pixels.shape == (200, 200, 3)
     assert np.abs(whole.pixels.astype(int) - pieces.pixels).max() <= 1

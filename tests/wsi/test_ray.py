@@ -13,7 +13,7 @@ from tests.wsi.test_kill import bags, make
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.extract import SilentWatcher, extract
 from pams_mil.wsi.slide_sources import find_slides
-from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
 ENCODER = "tests.wsi.plain_encoder:ColorEncoder"
 SETTINGS = TileSettings(mpp=4.0, tile_px=32)

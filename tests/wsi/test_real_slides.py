@@ -12,7 +12,7 @@ from pams_mil.wsi.encoders import create_encoder
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.extract import bag_path, extract
 from pams_mil.wsi.slide_sources import find_slides
-from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
 
 @pytest.mark.usefixtures("needs_tiffslide")

@@ -137,7 +137,7 @@ warnings.simplefilter("ignore")
 from pathlib import Path
 from pams_mil.errors import SlideError
 from pams_mil.wsi.slide import Slide
-from pams_mil.wsi.overview import read_overview
+from pams_mil.wsi.physical_pixels import read_overview
 sound = Path(sys.argv[1]).read_bytes()
 target = Path(sys.argv[2])
 random = np.random.default_rng(0)

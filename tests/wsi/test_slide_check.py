@@ -13,8 +13,7 @@ from pams_mil.cli.main import app
 from pams_mil.errors import SlideError
 from pams_mil.view.shelf import Shelf
 from pams_mil.wsi.slide import Slide
-from pams_mil.wsi.slide_check import check_slides
-from pams_mil.wsi.slide_sources import find_slides
+from pams_mil.wsi.slide_sources import check_slides, find_slides
 
 OLD = {".zattrs": {"multiscales": [{"version": "0.4", "axes": [], "datasets": []}]}, ".zgroup": {"zarr_format": 2}}
 NEW = {"zarr.json": {"zarr_format": 3, "attributes": {"ome": {"version": "0.5", "multiscales": [{}]}}}}

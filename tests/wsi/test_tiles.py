@@ -13,8 +13,7 @@ from tests.wsi.plain_encoder import ColorEncoder
 from pams_mil.errors import BagError, SlideError
 from pams_mil.wsi.readers.slide_reader import PyramidLevel
 from pams_mil.wsi.tile_grid import Grid, plan_tiles
-from pams_mil.wsi.tile_pixels import blocks, read_block
-from pams_mil.wsi.tile_stream import TileStream, encode
+from pams_mil.wsi.tile_stream import TileStream, blocks, encode, read_block
 from pams_mil.wsi.tissue import Tissue
 
 

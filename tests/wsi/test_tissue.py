@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.wsi.scenes import small_scene, write
 
-from pams_mil.wsi.overview import Overview, read_overview
+from pams_mil.wsi.physical_pixels import Overview, read_overview
 from pams_mil.wsi.slide import Slide
 from pams_mil.wsi.tissue import HIGHEST_THRESHOLD, LOWEST_THRESHOLD, find_tissue
 

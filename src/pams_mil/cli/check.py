@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pams_mil.data.doctor import Diagnosis
-    from pams_mil.wsi.slide_check import SlideFindings
+    from pams_mil.wsi.slide_sources import SlideFindings
 
 MOST_PROBLEMS = 40
 
@@ -68,7 +68,7 @@ def check(
         )  # fmt: skip
     opened = None
     if slides is not None:
-        from pams_mil.wsi.slide_check import check_slides
+        from pams_mil.wsi.slide_sources import check_slides
 
         ids = [record.slide_id for record in table]
         with progress_bar() as bar:

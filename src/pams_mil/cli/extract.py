@@ -59,7 +59,7 @@ def extract(
     from pams_mil.wsi.encoders.encoder import EncoderOptions
     from pams_mil.wsi.extract import extract as run
     from pams_mil.wsi.slide_sources import find_slides, read_mpp_table
-    from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+    from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
     if engine not in ("local", "ray"):
         raise ConfigError(f"There is no engine {engine!r}; choose local or ray.")

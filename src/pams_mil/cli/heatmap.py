@@ -124,7 +124,7 @@ def _bags(source: SlideSource, making: _Making, folder: Path) -> tuple[Path, Pat
 
     from pams_mil import atomic
     from pams_mil.wsi.encoders.encoder import EncoderOptions
-    from pams_mil.wsi.slides_for_run import bags_for_run
+    from pams_mil.wsi.extract import bags_for_run
 
     if making.features is not None:
         table = folder / "slides.csv"
@@ -145,8 +145,8 @@ def _tiles(sample: BagSample, features: Path, made: dict[str, Any], mpp_of_slide
     from pams_mil.data import read_bag
     from pams_mil.data.bags.store import FeatureFolder
     from pams_mil.data.manifest.manifest import SlideRecord
+    from pams_mil.wsi.extract import tile_side_px0
     from pams_mil.wsi.heatmap import Heatmap
-    from pams_mil.wsi.slides_for_run import tile_side_px0
 
     record = SlideRecord(slide_id=sample.slide_id, patient_id=sample.patient_id, label="")
     bag = read_bag(FeatureFolder(features).find(record), level0_mpp=mpp_of_slide)  # places may be in microns

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pams_mil.report.slide_page import LevelCall, TileStrip
     from pams_mil.wsi.heat_figure import Legend
     from pams_mil.wsi.heatmap import Heatmap
-    from pams_mil.wsi.overview import Overview
+    from pams_mil.wsi.physical_pixels import Overview
     from pams_mil.wsi.readers.slide_reader import Pixels
     from pams_mil.wsi.slide import Slide
 
@@ -118,7 +118,7 @@ def _legend(name: str, kind: str, values: Any, found: SlidePredictions) -> Legen
 def _strips(slide: Slide, tiles: Heatmap, measured: Measured, found: SlidePredictions) -> list[TileStrip]:
     """Tiles of the finest level: the most attended, the most urgent, and those that say most for the called class."""
     from pams_mil.report.slide_page import TileStrip
-    from pams_mil.wsi.top_tiles import top_tiles
+    from pams_mil.wsi.heat_figure import top_tiles
 
     hierarchy = found.hierarchy
     names, ranks = hierarchy.names(), hierarchy.ranks().tolist()

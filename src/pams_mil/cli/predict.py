@@ -82,7 +82,7 @@ def predict(
     from pams_mil.engine.prediction.tile_tables import csv_as_parquet
     from pams_mil.engine.run.cv_folder import with_folds
     from pams_mil.evaluate.decide import DecisionRule
-    from pams_mil.wsi.slides_for_run import is_slide
+    from pams_mil.wsi.extract import is_slide
 
     rule = DecisionRule.parse(decide)
 
@@ -162,8 +162,8 @@ def encode_slides(
 ) -> tuple[Path, Path]:
     """A table of the slides and the folder of their features, made as the run's own were."""
     from pams_mil.wsi.encoders.encoder import EncoderOptions
+    from pams_mil.wsi.extract import bags_for_run
     from pams_mil.wsi.slide_sources import find_slides
-    from pams_mil.wsi.slides_for_run import bags_for_run
 
     sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
     with errors.status(f"Encoding {counted(len(sources), 'slide')}"):

@@ -21,7 +21,7 @@ from pams_mil.seeding import numpy_generator
 from pams_mil.view.opening import Asked
 from pams_mil.wsi.extract import BAG_FOLDER, extract
 from pams_mil.wsi.slide_sources import find_slides
-from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
 Progress = Callable[[str, float], None]
 CLASSES = """\

@@ -13,8 +13,7 @@ from pams_mil.view.pyramid import Pyramid
 from pams_mil.view.session import Session
 from pams_mil.view.shelf import THUMBNAIL_PX
 from pams_mil.wsi.heatmap import Heatmap, overlay, ranked
-from pams_mil.wsi.overview import Overview
-from pams_mil.wsi.physical_pixels import read_scaled
+from pams_mil.wsi.physical_pixels import Overview, read_scaled
 
 PATCH_PX = 128
 MOST_PATCH_PX0 = 8192.0

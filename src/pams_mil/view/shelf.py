@@ -20,12 +20,12 @@ import numpy as np
 
 from pams_mil.errors import SlideError, needs_extra
 from pams_mil.view.pyramid import Painter, Pyramid, TileBox, needs_overview, read_tile, tile_of_overview
-from pams_mil.wsi.dicom_series import SeriesFinder
-from pams_mil.wsi.overview import Overview, read_overview
+from pams_mil.wsi.physical_pixels import Overview, read_overview
+from pams_mil.wsi.readers.dicom_series import SeriesFinder
 from pams_mil.wsi.readers.image_reader import MOST_PIXELS
+from pams_mil.wsi.readers.slide_kind import is_ome_zarr, is_zarr
 from pams_mil.wsi.resolution import ScaleError
 from pams_mil.wsi.slide import Slide
-from pams_mil.wsi.slide_kind import is_ome_zarr, is_zarr
 from pams_mil.wsi.slide_sources import READABLE_SUFFIXES
 
 MOST_OPEN = 10

@@ -1,5 +1,3 @@
-from pams_mil.wsi.bag_record import ExtractionRecord as ExtractionRecord
-from pams_mil.wsi.bag_record import read_record as read_record
 from pams_mil.wsi.encoders.encoder import Encoder as Encoder
 from pams_mil.wsi.encoders.encoder import EncoderOptions as EncoderOptions
 from pams_mil.wsi.encoders.encoder import create_encoder as create_encoder
@@ -9,7 +7,9 @@ from pams_mil.wsi.heatmap import write_geojson as write_geojson
 from pams_mil.wsi.slide import Slide as Slide
 from pams_mil.wsi.slide_sources import SlideSource as SlideSource
 from pams_mil.wsi.slide_sources import find_slides as find_slides
-from pams_mil.wsi.tile_settings import TileSettings as TileSettings
-from pams_mil.wsi.tile_settings import WorkSettings as WorkSettings
+from pams_mil.wsi.slide_to_bag import ExtractionRecord as ExtractionRecord
+from pams_mil.wsi.slide_to_bag import read_record as read_record
+from pams_mil.wsi.tile_grid import TileSettings as TileSettings
+from pams_mil.wsi.tile_grid import WorkSettings as WorkSettings
 from pams_mil.wsi.tissue import Tissue as Tissue
 from pams_mil.wsi.tissue import find_tissue as find_tissue

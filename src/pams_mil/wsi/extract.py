@@ -2,27 +2,34 @@
 
 A bag under its final name is complete. So a run can be killed at any time and started again, by any number of
 processes on one folder: each slide is done once, by whoever holds its claim, and only missing ones are done at all.
+A claim is a lock that the operating system gives back when its holder dies, so a kill leaves nothing to clean up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from pams_mil.errors import BagError, SlideError
-from pams_mil.wsi.bag_record import read_record
-from pams_mil.wsi.encoders.encoder import Encoder
-from pams_mil.wsi.slide_locks import Claims
-from pams_mil.wsi.slide_sources import SlideSource, file_fingerprint
-from pams_mil.wsi.slide_to_bag import PreparedSlide, finish, prepare
-from pams_mil.wsi.tile_settings import TileSettings, WorkSettings, hold_to
+from pams_mil import atomic
+from pams_mil.data.bags.bag import BagInfo
+from pams_mil.data.bags.feature_origin import STATED
+from pams_mil.data.bags.filenames import FileNames
+from pams_mil.errors import BagError, ConfigError, SlideError, TableError
+from pams_mil.tables import read_table
+from pams_mil.wsi.encoders.encoder import Encoder, EncoderOptions, create_encoder
+from pams_mil.wsi.readers.dicom_series import dicom_slides
+from pams_mil.wsi.readers.slide_kind import is_ome_zarr
+from pams_mil.wsi.slide_sources import READABLE_SUFFIXES, SlideSource, file_fingerprint
+from pams_mil.wsi.slide_to_bag import PreparedSlide, finish, prepare, read_record
+from pams_mil.wsi.tile_grid import TileSettings, WorkSettings, hold_to
 
 BAG_FOLDER = "h5_files"
 _POLL_S = 0.2
@@ -227,3 +234,127 @@ class _Run:
         reason = getattr(error, "reason", "unreadable")
         self.outcome.failed[source.slide_id] = (str(source.path), reason, message)
         self.watcher.finished(source.slide_id, message)
+
+
+@dataclass(frozen=True)
+class ReadyBags:
+    """A table of slides and the folder with their bags, as `pams predict` takes them."""
+
+    manifest: Path
+    features: Path
+
+
+def is_slide(path: Path) -> bool:
+    """Whether a path looks like a slide rather than a table or a run: by its name, or as the folder of a slide's files.
+
+    >>> is_slide(Path("case 1.SVS")), is_slide(Path("cohort.csv"))
+    (True, False)
+    """
+    if path.suffix.lower() in READABLE_SUFFIXES:
+        return True
+    return path.is_dir() and (is_ome_zarr(path) or bool(dicom_slides(path)))
+
+
+def tile_side_px0(info: BagInfo, made: Mapping[str, Any], mpp_of_slide: float) -> float | None:
+    """The side of a bag's tiles in level-0 pixels: as its file says, or tile_px mpp / mpp of the slide; None: unknown.
+
+    >>> tile_side_px0(BagInfo(), {"mpp": 0.5, "tile_px": 256}, 0.25)
+    512.0
+    """
+    if info.tile_px0 is not None and info.tile_px0 > 0:
+        return float(info.tile_px0)
+    mpp, tile_px = info.mpp or made.get("mpp"), info.tile_px or made.get("tile_px")
+    return None if mpp is None or tile_px is None else float(tile_px) * float(mpp) / mpp_of_slide
+
+
+def bags_for_run(
+    sources: Sequence[SlideSource],
+    out: Path,
+    made: Mapping[str, Any],
+    *,
+    encoder: str | None = None,
+    options: EncoderOptions | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> ReadyBags:
+    """Bags of these slides below `out`, made as `made` says: encoder, mpp and tile_px of the training features.
+
+    `encoder` names the encoder where the stored name does not lead to its file (`onnx:FILE`, your own class), or
+    where there is none because the training features' files did not say. A slide that cannot be read is announced and
+    stays in the table without a bag, so that whoever reads on misses it; it is an error if none can be read.
+    """
+    known = {**made, "encoder": made.get("encoder") or encoder}
+    missing = [name for name in STATED if known.get(name) is None]
+    if missing:
+        options_for = " ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise ConfigError(
+            f"The run does not say how its training features were made ({', '.join(missing)} unknown), so slides "
+            f"cannot be encoded the same way. State it: {options_for} here, data.<name> when training, or columns of "
+            "the cohort table. Or extract the slides yourself and predict from the bags."
+        )
+    network = create_encoder(encoder or str(made["encoder"]), options, announce=announce)
+    if made.get("encoder") not in (None, network.name):
+        raise ConfigError(f"The run was trained on features of {made['encoder']}, not of {network.name}.")
+    settings = TileSettings(mpp=float(made["mpp"]), tile_px=int(made["tile_px"]))
+    outcome = extract(sources, out, network, settings)
+    if len(outcome.failed) == len(sources) and sources:
+        raise SlideError("; ".join(message for _, _, message in outcome.failed.values()))
+    if announce is not None:
+        for _, _, message in outcome.failed.values():
+            announce(message)
+    manifest = out / "slides.csv"
+    atomic.write_csv(manifest, ["slide_id"], [[source.slide_id] for source in sources])
+    return ReadyBags(manifest, out / BAG_FOLDER)
+
+
+_FOLDER = ".claims"
+_FAILURE_COLUMNS = ("slide", "path", "reason", "message")
+
+
+class Claims:
+    """The locks of one output folder."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._folder = out / _FOLDER
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def take(self, slide_id: str) -> FileLock | None:
+        """The slide's lock, held; None where another process holds it."""
+        # a name that fits a file of its own may be too long for one with this suffix
+        lock = FileLock(self._folder / f"{FileNames()[slide_id]}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return None
+        return lock
+
+    def settle(self, lock: FileLock) -> None:
+        """Give a finished slide's lock back for good.
+
+        Its file may go although others might wait on it: whoever gets hold of it finds the bag and does nothing.
+        """
+        lock.release()
+        with contextlib.suppress(OSError):  # Windows does not remove what another process has open
+            Path(lock.lock_file).unlink(missing_ok=True)
+
+    def record(self, failed: dict[str, tuple[str, str, str]], done: set[str]) -> None:
+        """Bring failures.csv up to date: rows of slides that are done go, those of this run replace older ones."""
+        path = self._out / "failures.csv"
+        # Read, change and write as one step: processes that share the folder all bring the one list up to date.
+        with FileLock(self._out / ".failures.lock"):
+            rows = {slide: row for slide, row in _earlier(path).items() if slide not in done}
+            rows.update(failed)
+            if rows or path.exists():
+                atomic.write_csv(path, _FAILURE_COLUMNS, [(slide, *rows[slide]) for slide in sorted(rows)])
+
+
+def _earlier(path: Path) -> dict[str, tuple[str, str, str]]:
+    # A header alone: every slide that had failed was done since.
+    if not path.is_file() or path.read_bytes().count(b"\n") < 2:
+        return {}
+    try:
+        columns = read_table(path)
+        cells = zip(*(columns[name] for name in _FAILURE_COLUMNS), strict=True)
+    except (TableError, KeyError):  # edited or torn by someone else: no reason to lose what this run has found
+        return {}
+    return {slide: (file, reason, message) for slide, file, reason, message in cells}

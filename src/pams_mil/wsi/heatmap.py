@@ -21,7 +21,7 @@ from PIL import Image
 
 from pams_mil import atomic
 from pams_mil.errors import ParameterError
-from pams_mil.wsi.overview import Overview
+from pams_mil.wsi.physical_pixels import Overview
 from pams_mil.wsi.readers.slide_reader import Pixels
 
 Values = npt.NDArray[Any]

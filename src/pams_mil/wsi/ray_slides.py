@@ -16,7 +16,7 @@ from pams_mil.errors import needs_extra
 from pams_mil.wsi.encoders.encoder import Encoder, EncoderOptions, create_encoder
 from pams_mil.wsi.extract import Outcome, Watcher, extract, settle_failures
 from pams_mil.wsi.slide_sources import SlideSource
-from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
 
 @functools.lru_cache(maxsize=1)

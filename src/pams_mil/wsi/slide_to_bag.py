@@ -1,27 +1,30 @@
 """One slide from file to bag, in two steps: prepare (open, find tissue, plan) and finish (encode, write).
 
-The first step needs no encoder and runs on a reader thread while the slide before is being encoded.
+The first step needs no encoder and runs on a reader thread while the slide before is being encoded. Every bag has
+a record of how it was extracted: the slide, the settings, and the fate of every grid cell.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 
 from pams_mil.data.bags.bag import Bag, BagInfo
-from pams_mil.errors import SlideError
-from pams_mil.wsi.bag_record import CellCounts, ExtractionRecord, write_extracted
+from pams_mil.data.bags.bag_file import write_bag
+from pams_mil.digests import text_digest
+from pams_mil.errors import BagError, SlideError
 from pams_mil.wsi.encoders.encoder import Encoder, weights_digest
-from pams_mil.wsi.overview import Overview, read_overview
-from pams_mil.wsi.preview import write_preview
+from pams_mil.wsi.physical_pixels import Overview, read_overview
 from pams_mil.wsi.slide import Slide
 from pams_mil.wsi.slide_sources import SlideSource, file_fingerprint
-from pams_mil.wsi.tile_grid import Grid, TilePlan, plan_tiles
-from pams_mil.wsi.tile_settings import TileSettings, WorkSettings
+from pams_mil.wsi.tile_grid import Grid, TilePlan, TileSettings, WorkSettings, plan_tiles, write_preview
 from pams_mil.wsi.tile_stream import Encoded, TileStream, encode
 from pams_mil.wsi.tissue import Tissue, find_tissue
 
@@ -144,3 +147,63 @@ def _record(prepared: PreparedSlide, encoded: Encoded, encoder: Encoder, setting
             unreadable=encoded.unreadable,
         ),
     )
+
+
+ATTRIBUTE = "pams_extraction"
+
+
+@dataclass(frozen=True)
+class CellCounts:
+    """What became of the grid: cells = kept + background + unreadable."""
+
+    cells: int
+    kept: int
+    background: int
+    unreadable: int
+
+
+@dataclass(frozen=True)
+class ExtractionRecord:
+    """Stored in the bag file as JSON with a digest of its own; holds no time or path, so reruns are bit-identical."""
+
+    slide_file: str
+    slide_fingerprint: str
+    slide_size_px0: tuple[int, int]
+    reader: str
+    mpp_of_slide: float
+    mpp_origin: str
+    encoder: str
+    encoder_digest: str
+    min_tissue: float
+    tissue_threshold: float
+    tissue_share: float
+    counts: CellCounts
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain values."""
+        return asdict(self)
+
+
+def write_extracted(path: Path, bag: Bag, record: ExtractionRecord) -> None:
+    """Write a bag and its record as one file, atomically."""
+    # A digest of its own: that of the bag does not cover the file's attributes.
+    text = json.dumps(record.to_json(), sort_keys=True)
+    write_bag(path, bag, attributes={ATTRIBUTE: json.dumps({"digest": text_digest(text), "record": text})})
+
+
+def read_record(path: Path) -> ExtractionRecord | None:
+    """The record in a bag file; None where the file has none, an error where it is damaged."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            stored = file.attrs.get(ATTRIBUTE)
+            if stored is None:
+                return None
+            content = json.loads(stored)
+            if content["digest"] != text_digest(content["record"]):
+                raise ValueError("its record does not match its digest")
+            values = json.loads(content["record"])
+            values["counts"] = CellCounts(**values["counts"])
+            values["slide_size_px0"] = tuple(values["slide_size_px0"])
+            return ExtractionRecord(**values)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BagError(f"{path} is damaged: {error}. Remove it and extract the slide again.") from error

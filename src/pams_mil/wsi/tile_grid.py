@@ -1,16 +1,29 @@
-"""The grid of tiles over a slide, at an exact physical size, and which of its cells hold tissue."""
+"""How slides are cut: the settings, the grid of tiles at an exact physical size, and which of its cells hold tissue.
+
+One set of settings per output folder, so that bags in it can be compared; a preview shows the tiles taken.
+"""
 
 from __future__ import annotations
 
+import io
+import json
 import math
-from dataclasses import dataclass
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageDraw
 
-from pams_mil.errors import ParameterError, SlideError
-from pams_mil.wsi.tissue import Tissue
+from pams_mil import atomic
+from pams_mil.errors import ConfigError, ParameterError, SlideError
+from pams_mil.wsi.encoders.encoder import Encoder, weights_digest
+from pams_mil.wsi.physical_pixels import Overview
+from pams_mil.wsi.readers.slide_reader import Pixels
+from pams_mil.wsi.resolution import check_mpp
+from pams_mil.wsi.tissue import Mask, Tissue
 
 Cells = npt.NDArray[np.int64]
 Shares = npt.NDArray[np.float64]
@@ -124,3 +137,103 @@ def _interpolated(table: Shares, positions: npt.NDArray[Any]) -> Shares:
     share = (inside - low)[:, None]
     values: Shares = table[low] * (1 - share) + table[low + 1] * share
     return values
+
+
+_FILE = "extraction.json"
+
+
+@dataclass(frozen=True)
+class TileSettings:
+    """Settings that change features; the paper's are the defaults.
+
+    `on_bad_tile` says what an unreadable tile means: `fail` gives the slide up, `skip` counts it and goes on.
+    """
+
+    mpp: float = 1.0
+    tile_px: int = 256
+    min_tissue: float = 0.10
+    on_bad_tile: str = "fail"
+    reader: str = "auto"
+    feature_dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_mpp(self.mpp, "--mpp")
+        if not 16 <= self.tile_px <= 8192:
+            raise ParameterError(f"--tile-px is {self.tile_px}; expected 16 to 8192 pixels.")
+        if not 0.0 < self.min_tissue <= 1.0:
+            raise ParameterError(f"--min-tissue is {self.min_tissue:g}; expected a share above 0 and up to 1.")
+        for name, value, allowed in (
+            ("--on-bad-tile", self.on_bad_tile, ("fail", "skip")),
+            ("--reader", self.reader, ("auto", "openslide", "tiffslide", "image")),
+            ("--feature-dtype", self.feature_dtype, ("float32", "float16")),
+        ):
+            if value not in allowed:
+                raise ParameterError(f"{name} is {value!r}; expected {' or '.join(allowed)}.")
+
+
+@dataclass(frozen=True)
+class WorkSettings:
+    """Settings that change speed alone."""
+
+    workers: int = min(4, os.cpu_count() or 1)
+    batch: int = 32
+    preview: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("--workers", self.workers), ("--batch", self.batch)):
+            if value < 1:
+                raise ParameterError(f"{name} is {value}; expected at least 1.")
+
+
+def hold_to(out: Path, settings: TileSettings, encoder: Encoder) -> None:
+    """Write the folder's settings down, or refuse to add bags that were made differently from those in it."""
+    wanted: dict[str, Any] = {"encoder": encoder.name, "encoder_digest": weights_digest(encoder), **asdict(settings)}
+    path = out / _FILE
+    if not path.exists():
+        atomic.write_json(path, wanted)
+        return
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        # Only what is compared now: settings of later versions in the file do not count.
+        differing = [name for name in wanted if found.get(name) != wanted[name]]
+    except (ValueError, AttributeError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}. Remove it, or use another --out.") from error
+    if differing:
+        changes = ", ".join(f"{name} was {found.get(name)!r}, now {wanted[name]!r}" for name in differing)
+        raise ConfigError(f"{out} holds bags made with other settings: {changes}. Use another --out folder.")
+
+
+_LONGEST_PX = 1600
+_OUTLINE = (0, 150, 60)
+_TILE_INK = (30, 80, 220)
+_DIM = 0.35
+
+
+def draw_preview(overview: Overview, tissue: Tissue, plan: TilePlan) -> Pixels:
+    """RGB of the overview, enlarged or reduced to a handy size; background is dimmed."""
+    dimmed = np.where(tissue.mask[:, :, None], overview.pixels, overview.pixels * (1 - _DIM) + 60 * _DIM)
+    dimmed[_edge(tissue.mask)] = _OUTLINE
+    height, width = tissue.mask.shape
+    zoom = _LONGEST_PX / max(height, width)
+    image = Image.fromarray(dimmed.astype(np.uint8)).resize(
+        (max(1, round(width * zoom)), max(1, round(height * zoom))), Image.Resampling.NEAREST
+    )
+    pen = ImageDraw.Draw(image)
+    side = plan.grid.tile_px0 / overview.scale * zoom
+    for x, y in (plan.coords_px0 / overview.scale * zoom).tolist():
+        pen.rectangle((x, y, x + side, y + side), outline=_TILE_INK, width=2)
+    return np.asarray(image)
+
+
+def write_preview(path: Path, overview: Overview, tissue: Tissue, plan: TilePlan) -> None:
+    """Write the preview as PNG, atomically."""
+    buffer = io.BytesIO()
+    Image.fromarray(draw_preview(overview, tissue, plan)).save(buffer, "PNG")
+    atomic.write_bytes(path, buffer.getvalue())
+
+
+def _edge(mask: Mask) -> Mask:
+    padded = np.pad(mask, 1, mode="edge")
+    surrounded = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    inner: Mask = mask & ~surrounded
+    return inner

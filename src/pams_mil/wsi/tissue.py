@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from pams_mil.errors import needs_extra
-from pams_mil.wsi.overview import Overview
+from pams_mil.wsi.physical_pixels import Overview
 from pams_mil.wsi.readers.slide_reader import Pixels
 
 Mask = npt.NDArray[np.bool_]

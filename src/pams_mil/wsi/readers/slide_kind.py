@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pams_mil.wsi.dicom_series import SLIDE_CLASS, SUFFIX, DicomHeader, read_header
+from pams_mil.wsi.readers.dicom_series import SLIDE_CLASS, SUFFIX, DicomHeader, read_header
 
 _JPEG_FAMILY = {
     "12-bit JPEG": (51,), "lossless JPEG": (57, 70), "JPEG-LS": (80, 81), "JPEG XL": (110, 111, 112),
