@@ -203,3 +203,60 @@ def test_numbered_folds_of_a_table_are_its_folds(tmp_path):
     assert split.folds == (
         ("test", "val", "train") * 2, ("train", "test", "val") * 2, ("val", "train", "test") * 2,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def committee(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "committee"
+    done = pams(*committee_command(cohort, out))
+    assert done.exit_code == 0, done.output
+    return out
+
+
+def committee_command(cohort: Path, out: Path, *more: object) -> list[object]:
+    return [
+        "cv", cohort / "manifest.csv", "--classes", cohort / "classes.yaml", "--features", cohort / "bags", "--folds",
+        FOLDS, "--epochs", 1, "--resamples", 20, "--out", out, "--members", 3, "--reference", 2, "accelerator=cpu",
+        *more,
+    ]  # fmt: skip
+
+
+def test_a_committee_is_the_mean_of_its_members(committee: Path) -> None:
+    members = sorted((committee / "members").iterdir())
+    assert [member.name for member in members] == ["attention-hidden", "class-attention-sfr", "mean-hidden"]
+    tables = [read_table(member / "predictions.csv") for member in members]
+    pooled = read_table(committee / "predictions.csv")
+    for name in (column for column in pooled if column.startswith("p_")):
+        mean = np.mean([[float(cell) for cell in table[name]] for table in tables], axis=0)
+        np.testing.assert_allclose([float(cell) for cell in pooled[name]], mean, rtol=1e-12)
+    assert len(list((committee / "reference").glob("fold*"))) == 2 * FOLDS
+
+
+def test_a_committee_is_one_model_and_its_members_are_cross_validations(
+    committee: Path, cohort: Path, tmp_path: Path
+) -> None:
+    new = tmp_path / "new.csv"
+    new.write_text("slide_id\n" + "\n".join(read_table(cohort / "manifest.csv")["slide_id"][:3]) + "\n")
+    alone = {}
+    for model in (committee, *sorted((committee / "members").iterdir())):
+        done = pams("predict", model, new, "--features", cohort / "bags", "--out", tmp_path / model.name)
+        assert done.exit_code == 0, done.output
+        file = next((tmp_path / model.name).rglob("*predictions*.csv"))
+        alone[model.name] = np.array([float(cell) for cell in read_table(file)["p_a"]])
+    mean = np.mean([alone[name] for name in alone if name != "committee"], axis=0)
+    np.testing.assert_allclose(alone["committee"], mean, atol=1e-6)
+    assert pams("evaluate", committee).exit_code == 0
+
+
+def test_a_committee_goes_on_where_it_was_stopped_and_refuses_another(committee: Path, cohort: Path) -> None:
+    before = {file: file.stat().st_mtime_ns for file in committee.rglob("last.safetensors")}
+    assert len(before) == 5 * FOLDS
+    done = pams(*committee_command(cohort, committee))
+    assert done.exit_code == 0, done.output
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    other = pams(*committee_command(cohort, committee, "lr=0.5"))
+    assert other.exit_code == 2
+    assert "lr" in other.output
+    many = pams(*committee_command(cohort, committee.parent / "many"), "--members", 99)
+    assert many.exit_code == 2
+    assert "8 members, not 99" in many.output

@@ -13,10 +13,10 @@ from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
 
 if TYPE_CHECKING:
-    from pams_mil.data.manifest.manifest import Manifest
-    from pams_mil.data.splits.stratify import Split
-    from pams_mil.engine.config.run_config import RunConfig
+    from collections.abc import Callable
+
     from pams_mil.engine.grid.cross_validation import CrossValidation
+    from pams_mil.engine.grid.grid import Engine, Progress
     from pams_mil.evaluate.predictions import Predictions
     from pams_mil.hierarchy import ClassHierarchy
 
@@ -30,10 +30,17 @@ def cv(
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     folds: int | None = FOLDS,
     val_share: float | None = VAL_SHARE,
-    method: str | None = typer.Option(None, "--method", help="Training method, e.g. pams or ce."),
-    model: str | None = typer.Option(None, "--model", help="Model, e.g. abmil, transmil or dtfd."),
-    epochs: int | None = typer.Option(None, "--epochs", min=1, help="Passes over the training slides; default 50."),
-    lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4."),
+    method: str | None = typer.Option(None, "--method", help="Training method, e.g. pams or ce; not for a committee."),
+    model: str | None = typer.Option(None, "--model", help="Model, e.g. abmil or dtfd; not for a committee."),
+    committee: str = typer.Option("committee", "--committee", help="The members: a YAML file of recipes of your own."),
+    members: int | None = typer.Option(None, "--members", min=2, help="Only the first members of the committee."),
+    reference: int | None = typer.Option(
+        None, "--reference", min=0, help="Plain networks per fold to compare a committee with; default: as many."
+    ),
+    epochs: int | None = typer.Option(
+        None, "--epochs", min=1, help="Passes over the training slides; default 50, for a committee its file's."
+    ),
+    lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4, for a committee its file's."),
     seed: int = typer.Option(0, "--seed", help="Seed of the folds and of everything else that is random."),
     seeds: int = typer.Option(
         1,
@@ -56,14 +63,17 @@ def cv(
 ) -> None:
     """Split by patient, train every fold, and score all slides, each by the fold that did not train on it.
 
-    Ctrl-C saves; the same command goes on. 'pams predict FOLDER' then predicts with the mean of the folds.
+    Without --method and --model a committee is trained: eight small models that err differently, averaged, compared
+    with as many plain networks. Ctrl-C saves; the same command goes on. 'pams predict FOLDER' then predicts with the
+    mean of all.
 
     Example: pams cv labels.csv --classes bracs --features features --folds 5 --method pams --epochs 20 --out cv/pams
     """
     from pams_mil import atomic
     from pams_mil.cli.audit import show, write
     from pams_mil.cli.train import read_settings
-    from pams_mil.engine.grid.cross_validation import best_epochs
+    from pams_mil.engine.grid.cross_validation import best_epochs, cross_validate, train_committee
+    from pams_mil.engine.tuning.recipes import load_committee
     from pams_mil.evaluate.audit import audit
     from pams_mil.hierarchy import ClassHierarchy
 
@@ -73,16 +83,43 @@ def cv(
         "data.manifest": manifest, "data.features": features or manifest.parent, "classes": classes, "method": method,
         "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
     }  # fmt: skip
-    config = read_settings(changes or [], options, out=None, resume=False)
     cohort, split, _ = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading)
-    folder = out or Path("cv") / f"{config.method.name}-{config.model.name}-seed{config.seed}"
-    numbers = range(config.seed, config.seed + seeds)
-    done = _train(config, cohort, split, hierarchy, folder, numbers, workers, threads)
-    parts, pooled = _read(done, hierarchy, config, len(split.folds))
+    if is_committee(method, model, changes or []):
+        recipe = load_committee(committee, most=members)
+        shared = {"data": {"manifest": manifest, "features": features or manifest.parent}, "classes": classes,
+                  "training": dict(recipe.training), "seed": seed}  # fmt: skip
+        own = [*(changes or []), *(f"{key}={value}" for key, value in (("epochs", epochs), ("lr", lr)) if value)]
+        configs = {member.name: member.config(shared, tuple(own)) for member in recipe.recipes}
+        folder = out or Path("cv") / f"committee-seed{seed}"
+        networks = len(configs) if reference is None else reference
+
+        def work(engine: Engine, tell: Progress) -> CrossValidation:
+            plain = recipe.reference.config(shared, tuple(own))
+            return train_committee(
+                configs, cohort, split, hierarchy, folder, engine, reference=plain, networks=networks, progress=tell
+            )
+
+        name = f"committee of {len(configs)}, {len(split.folds)} folds"
+    else:
+        config = read_settings(changes or [], options, out=None, resume=False)
+        folder = out or Path("cv") / f"{config.method.name}-{config.model.name}-seed{config.seed}"
+        numbers = range(config.seed, config.seed + seeds)
+
+        def work(engine: Engine, tell: Progress) -> CrossValidation:
+            return cross_validate(config, cohort, split, hierarchy, folder, engine, seeds=numbers, progress=tell)
+
+        of_seeds = f" x {seeds} seeds" if seeds > 1 else ""
+        name = f"{config.method.name} {config.model.name}, {len(split.folds)} folds{of_seeds}"
+    done = _train(work, folder, workers, threads)
+    parts, pooled = _read(done.folder.predictions_file, hierarchy, name, len(split.folds))
+    models = [pooled]
+    if done.folder.reference.exists():
+        plain = f"{len(done.folder.reference.seeds())} networks of AB-MIL with cross-entropy, averaged"
+        models.insert(0, _read(done.folder.reference.predictions_file, hierarchy, plain, len(split.folds))[1])
     scores = _scores(parts, best_epochs(done.folder, len(parts)))
     atomic.write_csv(done.folder.folds_file, list(scores[0]), (list(row.values()) for row in scores))
     with progress_bar() as progress:
-        result = audit([pooled], resamples=resamples, progress=progress)
+        result = audit(models, resamples=resamples, progress=progress)
     write(result, folder / "report")
     if json:
         print_json({**result.to_json(), "folder": str(folder), "folds": scores, "notes": list(done.notes)})
@@ -93,24 +130,25 @@ def cv(
     print_note(f"Predict other slides with the mean of the folds: pams predict {folder} SLIDES.csv --features FEATURES")
 
 
+def is_committee(method: str | None, model: str | None, changes: list[str]) -> bool:
+    """Whether nothing says which method or model to train.
+
+    >>> is_committee(None, None, ["epochs=3"]), is_committee(None, None, ["model.name=dtfd"])
+    (True, False)
+    """
+    named = (change.partition("=")[0].partition(".")[0] for change in changes)
+    return method is None and model is None and not any(key in ("method", "model", "pairing") for key in named)
+
+
 def _train(
-    config: RunConfig,
-    cohort: Manifest,
-    split: Split,
-    hierarchy: ClassHierarchy,
-    folder: Path,
-    seeds: range,
-    workers: int | None,
-    threads: int | None,
+    work: Callable[[Engine, Progress], CrossValidation], folder: Path, workers: int | None, threads: int | None
 ) -> CrossValidation:
     from pams_mil.cli.grid_bar import grid_bar
-    from pams_mil.engine.grid.cross_validation import cross_validate
     from pams_mil.engine.grid.local_processes import LocalEngine
 
     try:
         with grid_bar() as tell:
-            engine = LocalEngine(workers, threads)
-            done = cross_validate(config, cohort, split, hierarchy, folder, engine, seeds=seeds, progress=tell)
+            done = work(LocalEngine(workers, threads), tell)
     except KeyboardInterrupt:
         print_note(f"Stopped; what was trained is in {folder}. Go on with the same command.")
         raise typer.Exit(130) from None
@@ -124,16 +162,12 @@ def _train(
     return done
 
 
-def _read(
-    done: CrossValidation, hierarchy: ClassHierarchy, config: RunConfig, folds: int
-) -> tuple[list[Predictions], Predictions]:
+def _read(file: Path, hierarchy: ClassHierarchy, name: str, folds: int) -> tuple[list[Predictions], Predictions]:
     import numpy as np
 
     from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 
-    seeds = len(done.grid.cells) // folds
-    name = f"{config.method.name} {config.model.name}, {folds} folds{f' x {seeds} seeds' if seeds > 1 else ''}"
-    pooled = read_predictions(done.folder.predictions_file, hierarchy, Source(tags=("fold",)), name=name)
+    pooled = read_predictions(file, hierarchy, Source(tags=("fold",)), name=name)
     # Where folds of the table overlap, a slide is tested by several, and its cell says "0 2".
     tested = [cell.split() for cell in pooled.tags["fold"]]
     parts = [pooled.where(np.array([str(fold) in cell for cell in tested])) for fold in range(folds)]

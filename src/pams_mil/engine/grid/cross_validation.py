@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -71,20 +71,82 @@ def cross_validate(
     folder = CrossValidationFolder(Path(out))
     seeds = tuple(seeds) or (config.seed,)
     wanted = cells(config, cohort, folder.manifest_file, range(len(split.folds)), seeds)
-    asked = _asked(wanted[0].config, cohort, split, hierarchy, seeds)
-    if folder.exists():
-        advice = "Repeat the command that it was started with, or choose another folder with --out."
-        refuse_another(folder.path, "cross-validation", folder.asked(), asked, advice)
-    else:
-        # Before the folds are written: a kill in between leaves a folder that the same command completes.
-        folder.start(asked)
-    lines: tuple[str, ...] = ()
-    if not folder.manifest_file.exists():
-        lines = write_split(folder.path, cohort, hierarchy, split, is_folds=True).lines
+    lines = _open(folder, _asked(wanted[0].config, cohort, split, hierarchy, seeds), cohort, split, hierarchy)
     done = run_cells(wanted, folder.path, folder.path, engine, progress=progress)
     if not done.failures:
         lines = (*lines, *pool(folder, hierarchy))
     return CrossValidation(folder, done, lines)
+
+
+def train_committee(
+    members: Mapping[str, RunConfig],
+    cohort: Manifest,
+    split: Split,
+    hierarchy: ClassHierarchy,
+    out: Path | str,
+    engine: Engine,
+    *,
+    reference: RunConfig | None = None,
+    networks: int = 0,
+    progress: Progress | None = None,
+) -> CrossValidation:
+    """Train every member of a committee for every fold, as far as that is not done; its predictions are their mean.
+
+    All runs are one grid, so that processes and progress are shared. Nothing is chosen: members are fixed beforehand
+    and keep their last weights, so the validation patients of a fold stay free.
+
+    Args:
+        members: Name -> settings, in the order of the recipe file.
+        cohort: The slides.
+        split: Their folds.
+        hierarchy: The class hierarchy.
+        out: The folder; one that holds the same committee is continued.
+        engine: What runs the folds.
+        reference: Settings of the networks to compare with, in `reference`; None: none.
+        networks: How many of them for every fold, with the seeds SEED, SEED + 1, ...
+        progress: Told about progress.
+    """
+    folder, folds = CrossValidationFolder(Path(out)), range(len(split.folds))
+    parts: dict[CrossValidationFolder, tuple[RunConfig, tuple[int, ...]]]
+    parts = {folder.member(name): (config, (config.seed,)) for name, config in members.items()}
+    if reference is not None and networks:
+        parts[folder.reference] = (reference, tuple(range(reference.seed, reference.seed + networks)))
+    wanted: dict[CrossValidationFolder, list[Cell]] = {
+        part: cells(config, cohort, folder.manifest_file, folds, seeds) for part, (config, seeds) in parts.items()
+    }
+    asked = {part: _asked(own[0].config, cohort, split, hierarchy, parts[part][1]) for part, own in wanted.items()}
+    settings = {name: asked[folder.member(name)]["settings"] for name in members}
+    whole = {**asked[folder.member(next(iter(members)))], "members": settings}
+    del whole["settings"]
+    lines = _open(folder, whole, cohort, split, hierarchy)
+    for part, own in asked.items():
+        _open(part, own, cohort, split, hierarchy)
+    every = [
+        replace(cell, key=f"{part.path.relative_to(folder.path).as_posix()}/{cell.key}")
+        for part, own in wanted.items()
+        for cell in own
+    ]
+    done = run_cells(every, folder.path, folder.path, engine, progress=progress)
+    if not done.failures:
+        for part in wanted:
+            pool(part, hierarchy)
+        lines = (*lines, *pool(folder, hierarchy))
+    return CrossValidation(folder, done, lines)
+
+
+def _open(
+    folder: CrossValidationFolder, asked: dict[str, Any], cohort: Manifest, split: Split, hierarchy: ClassHierarchy
+) -> tuple[str, ...]:
+    """Start a cross-validation in its folder, or take up the one that was started there with the same settings."""
+    if folder.exists():
+        advice = "Repeat the command that it was started with, or choose another folder with --out."
+        refuse_another(folder.path, "cross-validation", folder.asked(), json.loads(json.dumps(asked)), advice)
+    else:
+        # Before the folds are written: a kill in between leaves a folder that the same command completes.
+        folder.start(asked)
+    if folder.manifest_file.exists():
+        return ()
+    return write_split(folder.path, cohort, hierarchy, split, is_folds=True).lines
 
 
 def cells(
@@ -128,7 +190,7 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
     """Write the predictions of all folds as one file per level; a slide of several runs gets the mean of them."""
     finest = "predictions.csv"
     coarser = {f"predictions_{name}.csv": level for level, name in enumerate(hierarchy.level_names)}
-    names = [name for name in (finest, *coarser) if (folder.run(0) / name).exists()]
+    names = [name for name in (finest, *coarser) if (folder.tested()[0][1] / name).exists()]
     order = {slide: number for number, slide in enumerate(tables.read_table(folder.manifest_file)["slide_id"])}
     pooled = {name: _by_slide(folder, name) for name in names}
     slides = sorted(pooled[finest], key=lambda slide: order.get(slide, len(order)))
@@ -151,8 +213,8 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
 def _by_slide(folder: CrossValidationFolder, name: str) -> dict[str, list[Row]]:
     """The rows of every slide, one of each run that tested it."""
     rows: dict[str, list[Row]] = {}
-    for seed, fold in product(folder.seeds(), folder.asked()["folds"]):
-        read = tables.read_table(folder.run(int(fold), seed) / name)
+    for fold, run in folder.tested():
+        read = tables.read_table(run / name)
         table = {column: cells_ for column, cells_ in read.items() if not FOLD_COLUMN.fullmatch(column)}
         for cells_ in zip(*table.values(), strict=True):
             row = {**dict(zip(table, cells_, strict=True)), "fold": str(fold)}
@@ -188,8 +250,9 @@ def _mean(rows: Sequence[Row], classes: Sequence[str]) -> Row:
 
 
 def best_epochs(folder: CrossValidationFolder, folds: int) -> list[int]:
-    """The epoch that every fold's model was taken from."""
-    return [int(RunFolder(folder.run(fold)).status()["best_epoch"]) for fold in range(folds)]
+    """The epoch that every fold's model was taken from; of several, the first one's."""
+    first = dict(reversed(folder.tested()))
+    return [int(RunFolder(first[fold]).status()["best_epoch"]) for fold in range(folds)]
 
 
 def _asked(

@@ -5,6 +5,8 @@ fold0, fold1    one run folder each         predictions.csv                every
 folds.csv       scores of every fold        report/                        the audit of predictions.csv
 
 With several seeds a fold is trained once for each: `fold0` with the first one, `fold0-seed1` and so on with the others.
+A committee has several members, `members/<name>`, each a cross-validation of its own on the same folds; its predictions
+are the mean of theirs, and `reference` holds the networks that it is compared with.
 """
 
 from __future__ import annotations
@@ -66,9 +68,31 @@ class CrossValidationFolder:
         further = [int(seed) for seed in self.asked().get("seeds", [])[1:]]
         return [None, *further]
 
+    def member(self, name: str) -> CrossValidationFolder:
+        """The folder of a committee's member."""
+        return CrossValidationFolder(self.path / "members" / name)
+
+    @property
+    def members(self) -> list[CrossValidationFolder]:
+        """The members of a committee; empty for a single recipe."""
+        return [self.member(name) for name in self.asked().get("members", {})]
+
+    @property
+    def reference(self) -> CrossValidationFolder:
+        """The networks that a committee is compared with."""
+        return CrossValidationFolder(self.path / "reference")
+
+    def tested(self) -> list[tuple[int, Path]]:
+        """Every run, of all members and seeds, with the fold that it tests."""
+        if self.members:
+            return [run for member in self.members for run in member.tested()]
+        return [
+            (int(fold), self.run(int(fold), seed)) for seed in self.seeds() for fold in self.asked().get("folds", [])
+        ]
+
     def runs(self) -> list[Path]:
         """The run folders of all folds; refused until all are trained, since fewer would be another model."""
-        folders = [self.run(int(fold), seed) for seed in self.seeds() for fold in self.asked().get("folds", [])]
+        folders = [run for _, run in self.tested()]
         open_ = [run.name for run in folders if RunFolder(run).status().get("state") != "finished"]
         if open_ or not folders:
             raise RunError(

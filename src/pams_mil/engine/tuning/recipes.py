@@ -18,7 +18,7 @@ Plain cross-entropy on AB-MIL is always the first recipe: whatever is chosen is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,6 +94,8 @@ class SpaceFile(Strict):
     training: dict[str, Any] = Field(default_factory=dict)
     try_: tuple[dict[str, Any], ...] = Field(default=(), alias="try")
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    reference: dict[str, Any] = Field(default_factory=dict)
+    """For a committee: the plain network that it is compared with."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class Space:
     name: str
     training: Mapping[str, Any] = field(default_factory=dict)
     recipes: tuple[Recipe, ...] = ()
+    reference: Recipe = Recipe(REFERENCE, {"method": LOSSES["ce"], "model": {"name": "abmil"}})
+    """The plain network that everything is compared with."""
 
 
 def recipe(
@@ -145,22 +149,42 @@ def load_space(name: str | Path) -> Space:
     >>> load_space("default").recipes[0].name
     'abmil-ce'
     """
+    space = read_recipes(name)
+    reference = recipe("abmil")
+    return replace(space, recipes=(reference, *(one for one in space.recipes if one.name != reference.name)))
+
+
+def load_committee(name: str | Path = "committee", *, most: int | None = None) -> Space:
+    """The members of a committee, by the name of a packaged file or from one's own; the first `most` of them.
+
+    >>> [member.name for member in load_committee(most=2).recipes]
+    ['mean-hidden', 'attention-hidden']
+    """
+    space = read_recipes(name)
+    if most is not None and most > len(space.recipes):
+        raise ConfigError(f"The committee {space.name!r} has {len(space.recipes)} members, not {most}.")
+    return replace(space, recipes=space.recipes[:most])
+
+
+def read_recipes(name: str | Path) -> Space:
+    """The recipes of a file, in its order; a packaged file by its name."""
     known = {path.stem: path for path in SPACES.glob("*.yaml")}
     path = known.get(str(name), Path(name))
     if not path.is_file():
         raise ConfigError(
-            f"There is no space {str(name)!r} and no such file.{nearest(str(name), known)} Spaces: "
-            f"{listing(sorted(known))}, or a YAML file; see docs/tune.md."
+            f"There is no file of recipes called {str(name)!r}.{nearest(str(name), known)} Packaged: "
+            f"{listing(sorted(known))}, or a YAML file of your own; see docs/tune.md."
         )
     written = build(SpaceFile, read_yaml(path), where=str(path))
-    found = [recipe("abmil")]
+    found: list[Recipe] = []
     for number, block in enumerate(written.try_, 1):
         found += build(Choices, block, where=f"{path}, block {number} of try").recipes()
     found += [_own(name_, settings, path) for name_, settings in written.recipes.items()]
     unique: dict[str, Recipe] = {}
     for one in found:
         unique.setdefault(one.name, one)
-    return Space(path.stem, written.training, tuple(unique.values()))
+    plain = {**Space.reference.settings, **written.reference}
+    return Space(path.stem, written.training, tuple(unique.values()), Recipe(REFERENCE, plain))
 
 
 def _own(name: str, settings: Mapping[str, Any], path: Path) -> Recipe:
