@@ -77,7 +77,7 @@ def main() -> int:
 
 def made(folder: Path) -> Path:
     """A synthetic slide with four levels."""
-    from pams_mil.cohorts.synthetic_slide_file import write_slide
+    from pams_mil.cohorts.synthetic_slides import write_slide
     from pams_mil.cohorts.synthetic_slides import Scene
 
     path = folder / "slides" / "made.tiff"

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from goals import Goals
-from pams_mil.cohorts.synthetic_slide_file import write_slide
+from pams_mil.cohorts.synthetic_slides import write_slide
 from pams_mil.cohorts.synthetic_slides import Piece, Scene
 
 MPP, TILE_PX = 1.0, 256

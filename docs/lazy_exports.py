@@ -6,7 +6,7 @@ from typing import Any
 
 import griffe
 
-from pams_mil.lazy import lazy_names
+from pams_mil.discover import lazy_names
 
 
 class LazyExports(griffe.Extension):

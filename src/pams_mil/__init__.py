@@ -10,7 +10,7 @@ More is in the packages: `methods` (losses), `models`, `remix`, `metrics`, `data
 `wsi`, `cohorts`.
 """
 
-from pams_mil.lazy import lazy_names
+from pams_mil.discover import lazy_names
 
 __version__ = "0.3.0"
 

@@ -50,8 +50,7 @@ def pams(*words: object) -> Result:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """CLAM's dataset CSV and h5_files, one slide to look at, and a trained cross-validation."""
     pytest.importorskip("tifffile")
-    from pams_mil.cohorts.synthetic_slide_file import write_slide
-    from pams_mil.cohorts.synthetic_slides import Piece, Scene
+    from pams_mil.cohorts.synthetic_slides import Piece, Scene, write_slide
 
     root, random, rows = tmp_path_factory.mktemp("clam"), np.random.default_rng(0), ["case_id,slide_id,label"]
     (root / "h5_files").mkdir()

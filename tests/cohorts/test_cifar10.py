@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pams_mil.cohorts.cifar10_bags import Cifar10
-from pams_mil.cohorts.cifar_batches import read_batch
+from pams_mil.cohorts.cifar10_bags import Cifar10, read_batch
 from pams_mil.errors import BagError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 

@@ -12,8 +12,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional
 
+from pams_mil.cohorts.cohort_writer import CohortSlide, write_cohort
 from pams_mil.cohorts.digits import Digits, image_pools
-from pams_mil.cohorts.made_cohort import MadeSlide, write_cohort
 from pams_mil.data import Manifest, read_bag
 from pams_mil.data.examine import examine_manifest
 from pams_mil.discover import load
@@ -77,7 +77,7 @@ def test_written_cohorts_are_complete_and_clean(tmp_path: Path) -> None:
     assert len(manifest) == 70
     assert examine_manifest(manifest, TREE) == []
     assert manifest.select("val").records[0].tags in ((), ("mixed",))
-    made: dict[str, MadeSlide] = {slide.record.slide_id: slide for slide in SMALL.slides()}
+    made: dict[str, CohortSlide] = {slide.record.slide_id: slide for slide in SMALL.slides()}
     for record in manifest:
         bag = read_bag(tmp_path / "c" / "h5_files" / f"{record.slide_id}.h5")
         np.testing.assert_array_equal(bag.features, made[record.slide_id].bag.features)
@@ -95,7 +95,7 @@ def test_wrong_settings_are_refused(change: dict[str, float]) -> None:
         replace(SMALL, **change)
 
 
-def _accuracy(slides: list[MadeSlide], seed: int) -> tuple[float, int, int]:
+def _accuracy(slides: list[CohortSlide], seed: int) -> tuple[float, int, int]:
     """Test accuracy, over-calls and under-calls of AB-MIL with cross-entropy, at the best validation epoch."""
     parts = {
         split: [

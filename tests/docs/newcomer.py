@@ -8,8 +8,8 @@ import numpy as np
 from tests.data import writers
 from tests.docs.console_blocks import ROOT, block_of
 
+from pams_mil.cohorts.cohort_writer import write_cohort
 from pams_mil.cohorts.digits import Digits
-from pams_mil.cohorts.made_cohort import write_cohort
 from pams_mil.data import Bag, BagInfo, write_bag
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.engine import configure, train
@@ -88,8 +88,7 @@ def make_runs(folder: Path) -> None:
 
 def make_slides(folder: Path) -> None:
     """Four small slides with a table of labels."""
-    from pams_mil.cohorts.synthetic_slide_file import write_slide
-    from pams_mil.cohorts.synthetic_slides import Piece, Scene
+    from pams_mil.cohorts.synthetic_slides import Piece, Scene, write_slide
 
     rows = ["slide_id,patient_id,label,split"]
     for number, part in enumerate(SLIDES):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pams_mil import ClassHierarchy, discover
+from pams_mil.cohorts.cohort_writer import write_cohort
 from pams_mil.cohorts.digits import Digits
-from pams_mil.cohorts.made_cohort import write_cohort
 from pams_mil.engine.grid.benchmark_cell import run_cell
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import ConfigError

@@ -220,8 +220,7 @@ def test_a_hundred_slides_in_turn_leave_a_few_open(tmp_path, monkeypatch):
 
 
 def test_a_slide_without_small_levels_is_read_once_for_its_small_tiles(tmp_path, monkeypatch):
-    from pams_mil.cohorts.synthetic_slide_file import write_slide
-    from pams_mil.cohorts.synthetic_slides import Scene
+    from pams_mil.cohorts.synthetic_slides import Scene, write_slide
 
     folder = tmp_path / "slides"
     write_slide(folder / "flat.tiff", Scene(9000.0, 9000.0, ()), mpp=1.0, levels=1)

@@ -19,7 +19,7 @@ def small_scene(seed: int = 0, *, lesion: bool = True) -> Scene:
 
 def write(path: Path, *, mpp: float = 1.0, seed: int = 0, lesion: bool = True, **options: object) -> Path:
     pytest.importorskip("tifffile", reason="writes synthetic slides with tifffile")
-    from pams_mil.cohorts.synthetic_slide_file import write_slide
+    from pams_mil.cohorts.synthetic_slides import write_slide
 
     write_slide(path, small_scene(seed, lesion=lesion), mpp=mpp, **{"levels": 2, **options})
     return path

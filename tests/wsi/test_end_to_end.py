@@ -9,8 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from pams_mil.cohorts.synthetic_slide_file import write_slide
-from pams_mil.cohorts.synthetic_slides import Lesion, Piece, Scene
+from pams_mil.cohorts.synthetic_slides import Lesion, Piece, Scene, write_slide
 from pams_mil.data import read_bag
 
 CLASSES = """

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
-from pams_mil.cohorts.synthetic_slide_file import write_slide
-from pams_mil.cohorts.synthetic_slides import Piece, Scene
+from pams_mil.cohorts.synthetic_slides import Piece, Scene, write_slide
 from pams_mil.data import read_bag
 from pams_mil.data.bags.feature_origin import complete_origin, stated_by_table
 from pams_mil.data.manifest.manifest import SlideRecord

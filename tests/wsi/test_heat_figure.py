@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pams_mil.cohorts.synthetic_slide_file import write_slide
-from pams_mil.cohorts.synthetic_slides import Piece, Scene
+from pams_mil.cohorts.synthetic_slides import Piece, Scene, write_slide
 from pams_mil.wsi.heat_figure import (
     TILE_PX,
     Legend,

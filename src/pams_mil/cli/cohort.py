@@ -41,7 +41,7 @@ def make(
 
     Example: pams cohort make digits my-digits
     """
-    from pams_mil.cohorts.made_cohort import write_cohort
+    from pams_mil.cohorts.cohort_writer import write_cohort
 
     maker = build(kind, option, seed, source)
     total = len(maker)

@@ -72,8 +72,8 @@ def demo(
 
 def make_digits(folder: Path) -> Path:
     """The digits cohort, made once."""
+    from pams_mil.cohorts.cohort_writer import write_cohort
     from pams_mil.cohorts.digits import Digits
-    from pams_mil.cohorts.made_cohort import write_cohort
 
     if not (folder / "manifest.csv").exists():
         maker = Digits()

@@ -1,9 +1,9 @@
 from pams_mil.cohorts.cifar10_bags import Cifar10 as Cifar10
+from pams_mil.cohorts.cohort_writer import CohortSlide as CohortSlide
+from pams_mil.cohorts.cohort_writer import write_cohort as write_cohort
 from pams_mil.cohorts.digits import Digits as Digits
-from pams_mil.cohorts.made_cohort import MadeSlide as MadeSlide
-from pams_mil.cohorts.made_cohort import write_cohort as write_cohort
 from pams_mil.cohorts.synthetic import Synthetic as Synthetic
-from pams_mil.cohorts.synthetic_slide_file import write_slide as write_slide
 from pams_mil.cohorts.synthetic_slides import Lesion as Lesion
 from pams_mil.cohorts.synthetic_slides import Piece as Piece
 from pams_mil.cohorts.synthetic_slides import Scene as Scene
+from pams_mil.cohorts.synthetic_slides import write_slide as write_slide

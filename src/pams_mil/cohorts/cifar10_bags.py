@@ -1,28 +1,31 @@
 """CIFAR-10 from a local copy: every image is a bag of its patches, in the order of urgency of the PAMS paper.
 
 Reads the standard python batches (`data_batch_1` ... `test_batch`) or folders of class folders with images
-(`train/<class>/*.png`, `test/<class>/*.png`). A tenth of the training images validates.
+(`train/<class>/*.png`, `test/<class>/*.png`). A tenth of the training images validates. The batches are pickles, read
+by an unpickler that neither imports nor calls anything.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.cohorts.cifar_batches import read_batch
-from pams_mil.cohorts.made_cohort import MadeSlide
+from pams_mil.cohorts.cohort_writer import CohortSlide
 from pams_mil.data.bags.bag import Array, Bag, BagInfo
 from pams_mil.data.manifest.manifest import SPLITS, SlideRecord
-from pams_mil.errors import ParameterError, listing
+from pams_mil.errors import BagError, ParameterError, first_line, listing
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.seeding import numpy_generator
 
 SIDE = 32
+IMAGE_BYTES = 3 * SIDE * SIDE
 BATCHES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 
@@ -55,7 +58,7 @@ class Cifar10:
     def __len__(self) -> int:
         return sum(len(rows) for rows, _ in self._chosen().values())
 
-    def slides(self) -> Iterator[MadeSlide]:
+    def slides(self) -> Iterator[CohortSlide]:
         """All images as bags, split by split."""
         hierarchy = ClassHierarchy.load("cifar10")
         for split, (rows, part) in self._chosen().items():
@@ -65,7 +68,7 @@ class Cifar10:
                 slide_id = f"{part}_{row:05d}"
                 bag = self._bag(images(row))
                 record = SlideRecord(slide_id, slide_id, label, split)
-                yield MadeSlide(record, bag, (label,) * bag.num_instances)
+                yield CohortSlide(record, bag, (label,) * bag.num_instances)
 
     def images(self, split: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """Whole images [n, 3, 32, 32] of a split and their classes [n] in the order of urgency."""
@@ -122,3 +125,38 @@ def _from_file(paths: Sequence[Path], row: int) -> Array:
 
     with Image.open(paths[row]) as image:
         return np.asarray(image.convert("RGB").resize((SIDE, SIDE))) / 255.0
+
+
+class _Inert:
+    """Stands for whatever a pickle wants to import or call; keeps the state it is given and does nothing else."""
+
+    state: Any = None
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _DataUnpickler(pickle.Unpickler):
+    """Builds dictionaries, lists, numbers and bytes; every class and function is an `_Inert`."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Nothing of another module."""
+        return _Inert
+
+
+def read_batch(path: Path) -> tuple[Array, list[int]]:
+    """Pixels [n, 3072] uint8 and labels [n] of one python batch."""
+    try:
+        with path.open("rb") as file:
+            content = _DataUnpickler(file, encoding="bytes").load()
+        # Of numpy's array the state is kept, whose last entry are its bytes.
+        pixels = np.frombuffer(content[b"data"].state[-1], np.uint8)
+        labels = [int(label) for label in content[b"labels"]]
+    except Exception as error:  # a forged or damaged pickle raises anything
+        raise BagError(f"{path} is not one of CIFAR-10's python batches: {first_line(error)}.") from error
+    if not labels or pixels.size != len(labels) * IMAGE_BYTES:
+        raise BagError(f"{path} has {pixels.size:,} pixel bytes for {len(labels)} labels; expected {IMAGE_BYTES} each.")
+    return pixels.reshape(-1, IMAGE_BYTES), labels

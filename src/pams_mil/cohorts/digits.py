@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pams_mil.cohorts.made_cohort import MadeSlide, made_slide, patient_names
+from pams_mil.cohorts.cohort_writer import CohortSlide, cohort_slide, patient_names
 from pams_mil.data.bags.bag import Array, BagInfo
 from pams_mil.data.manifest.manifest import SPLITS
 from pams_mil.errors import ParameterError
@@ -63,7 +63,7 @@ class Digits:
     def __len__(self) -> int:
         return self.train + self.val + self.test
 
-    def slides(self) -> Iterator[MadeSlide]:
+    def slides(self) -> Iterator[CohortSlide]:
         """All bags, split by split."""
         hierarchy = ClassHierarchy.load("digits")
         images, digits = _load()
@@ -77,7 +77,7 @@ class Digits:
                 chosen = self._choose(int(targets[number]), hierarchy, pools[split], generator)
                 noisy = images[chosen] + self.noise * generator.standard_normal(images[chosen].shape)
                 ids = (f"{split}_{number:04d}", patients[number], split)
-                yield made_slide(ids, noisy, digits[chosen], hierarchy.names(), _INFO)
+                yield cohort_slide(ids, noisy, digits[chosen], hierarchy.names(), _INFO)
 
     def _choose(
         self, target: int, hierarchy: ClassHierarchy, pool: dict[int, Array], generator: np.random.Generator

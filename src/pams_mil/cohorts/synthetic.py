@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pams_mil.cohorts.made_cohort import MadeSlide, made_slide, patient_names
+from pams_mil.cohorts.cohort_writer import CohortSlide, cohort_slide, patient_names
 from pams_mil.data.bags.bag import Array, BagInfo
 from pams_mil.data.manifest.manifest import SPLITS
 from pams_mil.errors import ParameterError
@@ -92,7 +92,7 @@ class Synthetic:
             for split in SPLITS
         }
 
-    def slides(self) -> Iterator[MadeSlide]:
+    def slides(self) -> Iterator[CohortSlide]:
         """All slides, split by split, classes in random order."""
         hierarchy = ClassHierarchy.load(self.classes)
         directions = self.directions(hierarchy)
@@ -106,7 +106,7 @@ class Synthetic:
                 kinds = self._kinds(target, hierarchy, generator)
                 features = self.separation * directions[kinds] + generator.standard_normal((len(kinds), self.width))
                 ids = (f"{split}_{number:05d}", patients[number], split)
-                yield made_slide(ids, features, kinds, hierarchy.names(), _INFO)
+                yield cohort_slide(ids, features, kinds, hierarchy.names(), _INFO)
 
     def directions(self, hierarchy: ClassHierarchy) -> Array:
         """Unit vectors [c + tissues, d]: one per finest class, then the background tissues."""

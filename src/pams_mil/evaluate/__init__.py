@@ -4,6 +4,6 @@ The functions `audit`, `decide`, `compare` and `certify` live in the modules of 
 `pams_mil.certify` are short for the first and the last.
 """
 
-from pams_mil.lazy import lazy_names
+from pams_mil.discover import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

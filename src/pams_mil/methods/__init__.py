@@ -3,6 +3,6 @@
 Nothing here imports torch until a name is used, so listing the methods is instant.
 """
 
-from pams_mil.lazy import lazy_names
+from pams_mil.discover import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -4,6 +4,6 @@ Functions take `(y_true, y_pred, hierarchy, level=-1)`, truth first as in scikit
 `pams_mil.metrics.modules` take `update(preds, target)`, predictions first as in torchmetrics.
 """
 
-from pams_mil.lazy import lazy_names
+from pams_mil.discover import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

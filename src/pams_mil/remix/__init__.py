@@ -5,6 +5,6 @@ generator and returns rows with their origin (`Mixed`). Which bags meet is decid
 Training only: no strategy is ever applied to validation or test bags.
 """
 
-from pams_mil.lazy import lazy_names
+from pams_mil.discover import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

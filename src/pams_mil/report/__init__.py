@@ -3,6 +3,6 @@
 `audit_page(pams_mil.audit([...]))` is the page of `pams audit`.
 """
 
-from pams_mil.lazy import lazy_names
+from pams_mil.discover import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil import atomic
-from pams_mil.cohorts.synthetic_slide_file import write_slide
-from pams_mil.cohorts.synthetic_slides import Lesion, Piece, Scene
+from pams_mil.cohorts.synthetic_slides import Lesion, Piece, Scene, write_slide
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.seeding import numpy_generator
 from pams_mil.view.opening import Asked

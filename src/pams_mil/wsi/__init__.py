@@ -3,6 +3,6 @@
 Names are loaded on first use. The function `extract` lives in the module of the same name.
 """
 
-from pams_mil.lazy import lazy_names
+from pams_mil.discover import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

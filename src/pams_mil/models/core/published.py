@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pams_mil.errors import CheckpointError, listing
 from pams_mil.models.core.mil_model import MILModel
-from pams_mil.weight_files import read_weights
+from pams_mil.models.core.weight_files import read_weights
 
 # Wrappers that training frameworks put around a state dict or in front of every key.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pams_mil.core_team import CoreTeam
+from pams_mil.devices import CoreTeam
 from pams_mil.models.core.precision import without_autocast
 from pams_mil.models.kernels.deflated_eigh import deflated_eigh
 from pams_mil.models.kernels.switch import twin_gradients

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pams_mil.core_team import CoreTeam
-from pams_mil.devices import choose_device
+from pams_mil.devices import CoreTeam, choose_device
 from pams_mil.errors import ConfigError, RunError
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 

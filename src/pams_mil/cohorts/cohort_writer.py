@@ -1,4 +1,4 @@
-"""What a made cohort is: bags with labels, and the truth about every instance, for scoring attention."""
+"""Cohorts that need no download: bags with labels, and the true class of every instance, for scoring attention."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FEATURES = "h5_files"
 
 
 @dataclass(frozen=True)
-class MadeSlide:
-    """A slide of a made cohort: its record, its bag and the label of every instance (or `background`)."""
+class CohortSlide:
+    """A slide with known instances: its record, its bag and the label of every instance (or `background`)."""
 
     record: SlideRecord
     bag: Bag
@@ -29,7 +29,7 @@ class MadeSlide:
 
 
 def write_cohort(
-    out: Path | str, slides: Iterable[MadeSlide], *, total: int, progress: Callable[[int], None] | None = None
+    out: Path | str, slides: Iterable[CohortSlide], *, total: int, progress: Callable[[int], None] | None = None
 ) -> Manifest:
     """Write a cohort in CLAM's layout: `h5_files/`, `manifest.csv` and `instance_labels.csv`.
 
@@ -49,20 +49,20 @@ def write_cohort(
             progress(number + 1)
     # Checked before the manifest is written: without it the folder does not count as a cohort.
     if len(records) != total:
-        raise OutputError(f"The cohort in {out} should have {total} slides, but {len(records)} were made.")
+        raise OutputError(f"The cohort in {out} should have {total} slides, but {len(records)} were generated.")
     atomic.write_csv(out / "instance_labels.csv", ["slide_id", "row", "label"], truth)
     manifest = Manifest(tuple(records), source=out / "manifest.csv")
     manifest.write(out / "manifest.csv")
     return manifest
 
 
-def made_slide(
+def cohort_slide(
     record_ids: tuple[str, str, str],
     features: Array,
     kinds: Array,
     names: Sequence[str],
     info: BagInfo,
-) -> MadeSlide:
+) -> CohortSlide:
     """A slide from features [n, d] and what every instance shows: a class index, or len(names) and above: background.
 
     Its label is the most urgent class that it shows; `record_ids` are slide, patient and split.
@@ -73,7 +73,7 @@ def made_slide(
     record = SlideRecord(slide_id, patient, names[present[-1]], split, tags=tags)
     bag = Bag(features.astype(np.float32), grid_coords(len(kinds), info.tile_px or 1), info)
     truth = tuple(names[kind] if kind < len(names) else BACKGROUND for kind in kinds.tolist())
-    return MadeSlide(record, bag, truth)
+    return CohortSlide(record, bag, truth)
 
 
 def grid_coords(count: int, tile_px0: int) -> Array:
