@@ -28,8 +28,8 @@ from torch import nn
 from torch.nn import functional
 
 from goals import Goals
-from pams_mil.cohorts.digits import Digits
 from pams_mil.cohorts.cohort_writer import write_cohort
+from pams_mil.cohorts.digits import Digits
 from pams_mil.data.bags.bag import Bag, BagInfo
 from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.data.bags.layouts import read_bag

@@ -77,8 +77,7 @@ def main() -> int:
 
 def made(folder: Path) -> Path:
     """A synthetic slide with four levels."""
-    from pams_mil.cohorts.synthetic_slides import write_slide
-    from pams_mil.cohorts.synthetic_slides import Scene
+    from pams_mil.cohorts.synthetic_slides import Scene, write_slide
 
     path = folder / "slides" / "made.tiff"
     write_slide(path, Scene.random(3, side_um=3000.0, lesion_kind=3), mpp=1.0, levels=4)

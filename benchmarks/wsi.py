@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from goals import Goals
-from pams_mil.cohorts.synthetic_slides import write_slide
-from pams_mil.cohorts.synthetic_slides import Piece, Scene
+from pams_mil.cohorts.synthetic_slides import Piece, Scene, write_slide
 
 MPP, TILE_PX = 1.0, 256
 MEMORY_LIMIT_MIB = 512
