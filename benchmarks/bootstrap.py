@@ -19,7 +19,7 @@ import sklearn.metrics
 from goals import Goals
 from pams_mil import ClassHierarchy
 from pams_mil.metrics.bootstrap import AucResampler, Patterns, auc_samples, label_samples, multiplicities
-from pams_mil.metrics.table import LabelMetrics
+from pams_mil.metrics.metric import LabelMetrics
 from pams_mil.severity import metric_weight
 
 ROWS, RESAMPLES, ROUNDS = 100_000, 2000, 3

@@ -22,7 +22,7 @@ from pams_mil.data.splits.stratify import split_folds
 from pams_mil.engine import configure, predict, train
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import confusion_matrix
-from pams_mil.metrics.table import LabelMetrics
+from pams_mil.metrics.metric import LabelMetrics
 
 FOLDS, SMALLEST = 5, 1e-12
 SHOWN = ("acc", "ascc", "missed_rate", "false_alarm_rate")

@@ -13,7 +13,7 @@ from tests.strategies import random_predictions
 
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import urgency_auc
-from pams_mil.metrics.table import FACTS
+from pams_mil.metrics.metric import METRICS
 from pams_mil.report.bench import Entry, summarize
 from pams_mil.report.bench_page import bench_page, write_bench
 from pams_mil.report.epochs import SHOWN, Epochs, epoch_charts, mean_epochs
@@ -100,7 +100,7 @@ def test_files_carry_the_table_and_the_epochs(bench, tmp_path):
     _, summary = bench
     write_bench(summary, tmp_path)
     table = (tmp_path / "table.md").read_text()
-    assert table.index("Urgency AUC ↑") < table.index(f"{FACTS['acc'].label} ↑")
+    assert table.index("Urgency AUC ↑") < table.index(f"{METRICS['acc'].label} ↑")
     assert "| &lt;b>PAMS |" in table
     rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
     assert rows[0]["epochs"]["missed"] == [0.2, 0.5, 0.4]

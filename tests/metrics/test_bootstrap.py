@@ -26,7 +26,7 @@ from pams_mil.metrics.bootstrap import (
     multiplicities,
 )
 from pams_mil.metrics.confusion import count_cells
-from pams_mil.metrics.table import LabelMetrics
+from pams_mil.metrics.metric import LabelMetrics
 
 
 def codes(model: Predictions) -> np.ndarray:

@@ -16,7 +16,7 @@ from hypothesis import given
 from tests.strategies import confusions, trees_and_levels
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.table import LabelMetrics
+from pams_mil.metrics.metric import LabelMetrics
 from pams_mil.severity import PENALTY
 
 TABLES = Path(__file__).parents[1] / "data" / "paper_tables.csv"

@@ -17,8 +17,8 @@ from torchmetrics import MetricCollection
 from pams_mil import ClassHierarchy
 from pams_mil.errors import ParameterError
 from pams_mil.metrics import modules
+from pams_mil.metrics.metric import METRICS, LabelMetrics
 from pams_mil.metrics.modules import SeverityMetric
-from pams_mil.metrics.table import FACTS, LabelMetrics
 
 TREE = ClassHierarchy.load("bracs")
 CLASSES = [
@@ -78,7 +78,7 @@ def test_scores_and_labels_agree(kind: type[SeverityMetric]):
 @ALL
 def test_declared_facts(kind: type[SeverityMetric]):
     metric = kind(TREE)
-    assert metric.higher_is_better is FACTS[kind.key].higher_is_better
+    assert metric.higher_is_better is METRICS[kind.key].higher_is_better
     assert metric.is_differentiable is False
     assert metric.full_state_update is False
     assert kind.__doc__

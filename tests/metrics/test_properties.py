@@ -15,7 +15,7 @@ from tests.strategies import confusions, labels_of, trees_and_levels
 from pams_mil import ClassHierarchy, metrics
 from pams_mil.errors import LabelError, ParameterError
 from pams_mil.metrics import reduce
-from pams_mil.metrics.table import FACTS, LabelMetrics
+from pams_mil.metrics.metric import METRICS, LabelMetrics
 
 TREE = ClassHierarchy.flat(["a", "b", "c"])
 
@@ -76,7 +76,7 @@ def test_mirrored_errors_tie_symmetrically_and_are_told_apart_asymmetrically(
     for metric in ("ecc", "emc"):
         assert float(bad[metric]) == pytest.approx(float(good[metric]), rel=1e-12)
     for metric in ("ascc", "asmc", "risk", "severe_errors", "missed_rate"):
-        better = good[metric] > bad[metric] if FACTS[metric].higher_is_better else good[metric] < bad[metric]
+        better = good[metric] > bad[metric] if METRICS[metric].higher_is_better else good[metric] < bad[metric]
         assert better, metric
 
 

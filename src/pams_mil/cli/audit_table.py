@@ -40,7 +40,7 @@ def score_tables(result: Audit, level: int, width: int) -> list[Table]:
 
 
 def _table(shown: Sequence[Row], rows: Sequence[Row], title: Text | None, *, beside: bool) -> Table:
-    from pams_mil.metrics.table import FACTS
+    from pams_mil.metrics.metric import METRICS
 
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("", no_wrap=True)
@@ -53,7 +53,7 @@ def _table(shown: Sequence[Row], rows: Sequence[Row], title: Text | None, *, bes
     for key in COLUMNS:
         if key == "auc" and all(scores.values["auc"] != scores.values["auc"] for _, scores in rows):
             continue  # no model of the audit has probabilities
-        head = f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}"
+        head = f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}"
         table.add_row(head, *(_cell(scores, key, beside=beside) for _, scores in shown))
     return table
 

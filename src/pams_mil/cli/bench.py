@@ -127,7 +127,7 @@ def _table(result: Bench, level: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from pams_mil.metrics.table import FACTS
+    from pams_mil.metrics.metric import METRICS
     from pams_mil.report.text_tables import matched_head, matched_text, spread_text
 
     title = Text(f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}")
@@ -136,7 +136,7 @@ def _table(result: Bench, level: int) -> Table:
     for head in ("model", "method") if several else ("method",):
         table.add_column(head)
     for key in _SHOWN:
-        table.add_column(f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}", justify="right")
+        table.add_column(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", justify="right")
     table.add_column(matched_head(result), justify="right")
     styles = {1: "bold", 2: "underline"}
     for row in result.rows:

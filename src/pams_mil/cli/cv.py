@@ -190,12 +190,12 @@ def _show_folds(scores: list[dict[str, Any]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from pams_mil.metrics.table import FACTS
+    from pams_mil.metrics.metric import METRICS
     from pams_mil.report.page import format_value
 
     table = Table(title="Every fold by itself, in percent", title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     table.padding = (0, 1, 0, 0)
-    for head in ("fold", "slides", "patients", "epoch", *(FACTS[key].label for key in _SHOWN)):
+    for head in ("fold", "slides", "patients", "epoch", *(METRICS[key].label for key in _SHOWN)):
         table.add_column(head, justify="right")
     for row in scores:
         facts = (f"{row[key]:,}" for key in ("fold", "slides", "patients", "best_epoch"))

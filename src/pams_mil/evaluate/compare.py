@@ -20,8 +20,8 @@ from pams_mil.evaluate.matched import SWAPS, Matched, matched, part_of, swap_p_v
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.bootstrap import RESAMPLES, AucResampler, Patterns, auc_samples, holm, interval
 from pams_mil.metrics.confusion import count_cells
+from pams_mil.metrics.metric import METRICS, LabelMetrics
 from pams_mil.metrics.probability import macro_auc
-from pams_mil.metrics.table import FACTS, LabelMetrics
 from pams_mil.severity import PENALTY
 
 Array = npt.NDArray[np.float64]
@@ -51,7 +51,7 @@ class Difference:
         low, high = self.interval
         if not (low > 0 or high < 0):
             return None
-        return (self.difference > 0) == FACTS[self.metric].higher_is_better
+        return (self.difference > 0) == METRICS[self.metric].higher_is_better
 
 
 @dataclass(frozen=True)

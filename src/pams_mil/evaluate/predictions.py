@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pams_mil import atomic
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import SUM_TOLERANCE
 
 Ints = npt.NDArray[np.int64]
@@ -27,6 +28,8 @@ DECIDED_BY = "decided_by"
 class Predictions:
     """Who was predicted as what; indices and probabilities [n], [n, C] are of the finest level.
 
+    A row is a slide predicted by one network. The columns `fold` and `seed` of `tags` say which network that was; where
+    they are missing there is one. Several seeds of a method are joined with `join_seeds`.
     `patient_ids` is None when the file has no patient column; then every slide counts as its own patient.
     `made_by` says which runs made them, as `RunSpec` does, and is empty when nobody said.
     `decided_by` is the rule that made the predictions from the probabilities, empty when nobody said.
@@ -61,8 +64,45 @@ class Predictions:
     def patient(self) -> Ints:
         """Patient of each row as a number from 0; slides are their own patients when no patient is known."""
         if self.patient_ids is None:
-            return np.arange(len(self), dtype=np.int64)
+            return np.arange(len(self), dtype=np.int64) if self.seeds is None else numbered(self.slide_ids)
         return numbered(self.patient_ids)
+
+    @property
+    def folds(self) -> Sequence[str] | None:
+        """The fold that tested each row; None where nobody said."""
+        return self.tags.get("fold")
+
+    @property
+    def seeds(self) -> Sequence[str] | None:
+        """The seed of each row; None where nobody said."""
+        return self.tags.get("seed")
+
+    @cached_property
+    def fold_number(self) -> Ints:
+        """Fold of each row as a number from 0."""
+        return np.zeros(len(self), np.int64) if self.folds is None else numbered(self.folds)
+
+    @cached_property
+    def seed_number(self) -> Ints:
+        """Seed of each row as a number from 0."""
+        return np.zeros(len(self), np.int64) if self.seeds is None else numbered(self.seeds)
+
+    @cached_property
+    def network(self) -> Ints:
+        """Network of each row: one for each pair of seed and fold."""
+        return self.seed_number * (int(self.fold_number.max()) + 1) + self.fold_number
+
+    @property
+    def num_seeds(self) -> int:
+        """How many seeds there are."""
+        return int(self.seed_number.max()) + 1
+
+    @cached_property
+    def path(self) -> DecisionPath:
+        """The call of every row at every cost ratio κ."""
+        if self.probabilities is None:
+            raise PredictionsError(f"{self.name} has no probabilities, so its calls cannot be made at another κ.")
+        return decision_path(self.probabilities, self.hierarchy)
 
     @property
     def num_patients(self) -> int:
@@ -137,6 +177,16 @@ def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
         patient_ids=[patient for part in parts for patient in part.patient_ids or ()] if known else None,
         tags={tag: [cell for part in parts for cell in part.tags[tag]] for tag in parts[0].tags},
     )
+
+
+def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
+    """Several seeds of one method as one sample: every slide once per seed, patients and folds as they are."""
+    seeded = [
+        replace(one, tags={**one.tags, "seed": [seed] * len(one)}, patient_ids=one.patient_ids or one.slide_ids)
+        for seed, one in seeds.items()
+    ]
+    shared = set.intersection(*(set(one.tags) for one in seeded))
+    return join_predictions(name, [replace(one, tags={tag: one.tags[tag] for tag in shared}) for one in seeded])
 
 
 def check_probabilities(probabilities: Array, slide_ids: Sequence[str], where: str) -> None:

@@ -14,8 +14,8 @@ from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics import reduce
 from pams_mil.metrics.bootstrap import RESAMPLES, AucResampler, Patterns, auc_samples, interval, label_samples
 from pams_mil.metrics.confusion import count_cells
+from pams_mil.metrics.metric import LabelMetrics
 from pams_mil.metrics.probability import calibration_error, expected_class_of_errors, expected_cost, macro_auc
-from pams_mil.metrics.table import LabelMetrics
 from pams_mil.severity import PENALTY, metric_weight
 
 Array = npt.NDArray[np.float64]

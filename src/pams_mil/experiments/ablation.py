@@ -10,7 +10,7 @@ from pams_mil.experiments.arms import ablation_arms
 from pams_mil.experiments.bench_section import bench_section
 from pams_mil.experiments.study import Section, Setting, Table, compare_arms
 from pams_mil.experiments.study_figures import COLORS, drawing
-from pams_mil.metrics.table import FACTS
+from pams_mil.metrics.metric import METRICS
 from pams_mil.report.bench import TABLE, Bench
 
 DISCOVER = "run"
@@ -44,7 +44,7 @@ def differences(bench: Bench) -> Table:
             d = row.comparison.levels[finest].get(key)
             cells.append("–" if d is None else _points(d))
         rows.append((row.model, row.method, *cells))
-    head = ("model", "ablation", *(FACTS[key].label for key in SHOWN))
+    head = ("model", "ablation", *(METRICS[key].label for key in SHOWN))
     return Table(f"{finest}: difference from PAMS in points, 95 % interval over patients.", head, tuple(rows))
 
 
@@ -67,7 +67,7 @@ def draw(bench: Bench, setting: Setting) -> None:
                 places = [index + (number - (len(rows) - 1) / 2) * 0.8 / len(rows) for index in range(len(keys))]
                 heights = [100 * found[key].difference for key in keys]
                 ax.bar(places, heights, width=0.8 / len(rows), color=COLORS[number], label=row.method)
-                ax.set_xticks(range(len(keys)), [FACTS[key].label for key in keys])
+                ax.set_xticks(range(len(keys)), [METRICS[key].label for key in keys])
             ax.axhline(0, color="black", linewidth=0.8)
             ax.set(title=model, ylabel="points against PAMS")
         axes[0][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

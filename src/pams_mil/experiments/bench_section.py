@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pams_mil.experiments.arms import Arm
 from pams_mil.experiments.printed import printed
 from pams_mil.experiments.study import Section, Setting, Table
-from pams_mil.metrics.table import FACTS
+from pams_mil.metrics.metric import METRICS
 from pams_mil.report import text_tables as tables
 from pams_mil.report.bench import EXTRA, TABLE, Bench
 from pams_mil.report.bench_page import write_tables
@@ -39,7 +39,7 @@ def bench_tables(bench: Bench) -> tuple[Table, ...]:
                     (bold if place == 1 else underlined).add((number, column + 2))
             at_equal = tables.matched_text(bench, row, level)
             rows.append((row.model, row.method, *cells, _p(bench, number, level), at_equal))
-        heads = [f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}" for key in COLUMNS]
+        heads = [f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}" for key in COLUMNS]
         name = bench.hierarchy.level_names[level]
         caption = f"{name}. {tables.caption(bench)} p: missed urgency against {bench.reference}, Holm-corrected."
         head = ("model", "method", *heads, "p", tables.matched_head(bench))
@@ -61,7 +61,7 @@ def printed_table(name: str, dataset: str, arms: Sequence[Arm]) -> tuple[Table, 
                 rows.append((model, arm.label, *texts))
     if not rows:
         return ()
-    heads = [FACTS[metric].label for metric in metrics]
+    heads = [METRICS[metric].label for metric in metrics]
     caption = f"The paper's own numbers ({dataset.upper()}, finest level), printed here for orientation only."
     return (Table(caption, ("model", "method", *heads), tuple(rows)),)
 

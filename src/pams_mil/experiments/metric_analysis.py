@@ -22,7 +22,7 @@ from pams_mil.experiments.entries import read_entries
 from pams_mil.experiments.study import Section, Setting, Table, run_arms
 from pams_mil.experiments.study_figures import drawing, look
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.table import FACTS
+from pams_mil.metrics.metric import METRICS
 from pams_mil.report.bench import pool
 
 DISCOVER = "run"
@@ -82,9 +82,9 @@ def scenario_table(models: Sequence[Predictions]) -> Table:
     for model in models:
         values = score(model, resamples=0)[-1].values
         rows.append(
-            (model.name, *(f"{100 * values[k]:.1f}" if FACTS[k].percent else f"{values[k]:.2f}" for k in SHOWN))
+            (model.name, *(f"{100 * values[k]:.1f}" if METRICS[k].percent else f"{values[k]:.2f}" for k in SHOWN))
         )
-    head = ("model", *(FACTS[key].label for key in SHOWN))
+    head = ("model", *(METRICS[key].label for key in SHOWN))
     return Table("Two models with mirrored mistakes: equal by every symmetric metric.", head, tuple(rows))
 
 

@@ -14,8 +14,8 @@ from pams_mil.evaluate.scores import score
 from pams_mil.experiments.arms import main_arms
 from pams_mil.experiments.entries import read_entries
 from pams_mil.experiments.study import Section, Setting, Table, run_arms
+from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.reduce import divide
-from pams_mil.metrics.table import FACTS
 from pams_mil.report import charts, svg
 from pams_mil.report.bench import Entry, SeedSpread
 from pams_mil.report.text_tables import spread_text
@@ -23,7 +23,7 @@ from pams_mil.report.text_tables import spread_text
 DISCOVER = "run"
 TITLE = "Mixed cases: slides with several findings"
 NAME = "mixed-cases"
-METRICS = ("acc", "auc", "ascc", "asmc")
+SCORES = ("acc", "auc", "ascc", "asmc")
 
 
 def run(setting: Setting) -> Section:
@@ -43,13 +43,13 @@ def run(setting: Setting) -> Section:
             rows.append((entry.model, entry.method, subset, spreads))
             if subset == value:
                 radar[entry.model, entry.method] = [spread.mean for spread in spreads]
-    head = ("model", "method", "slides", *(FACTS[key].label for key in METRICS), f"Recall of {groups[urgent]}")
+    head = ("model", "method", "slides", *(METRICS[key].label for key in SCORES), f"Recall of {groups[urgent]}")
     text = tuple(
         (model, method, subset, *(spread_text(spread, "acc", digits=1) for spread in spreads))
         for model, method, subset, spreads in rows
     )
     atomic.write_csv(setting.folder(NAME) / "table.csv", head, text)
-    pictures = draw(radar, [*(FACTS[key].label for key in METRICS), f"Recall of {groups[urgent]}"], setting)
+    pictures = draw(radar, [*(METRICS[key].label for key in SCORES), f"Recall of {groups[urgent]}"], setting)
     return Section(
         NAME,
         TITLE,
@@ -70,7 +70,7 @@ def _spreads(entry: Entry, column: str, value: str, inside: bool, urgent: int) -
             raise ConfigError(f"No test slide has {column} {'=' if inside else 'other than'} {value!r}.")
         part = run.where(rows)
         scores = score(part, resamples=0)[-1].values
-        values.append([*(scores[key] for key in METRICS), group_recall(part, urgent)])
+        values.append([*(scores[key] for key in SCORES), group_recall(part, urgent)])
     return [SeedSpread.of(of_runs) for of_runs in zip(*values, strict=True)]
 
 
@@ -86,7 +86,7 @@ def draw(radar: dict[tuple[str, str], list[float]], axes: list[str], setting: Se
     names = {"radar" if not number else f"radar_{number + 1}": model for number, model in enumerate(models)}
     for name, model in names.items():
         values = {method: found for (of, method), found in radar.items() if of == model}
-        best = sorted(values, key=lambda method: (-values[method][METRICS.index("ascc")], method))
+        best = sorted(values, key=lambda method: (-values[method][SCORES.index("ascc")], method))
         shown = dict.fromkeys([*(method for method in ("PAMS", "CE") if method in values), *best[:2]])
         drawn = charts.radar(axes, [(method, values[method]) for method in shown], legend=True)
         atomic.write_text(setting.folder(NAME) / f"{name}.svg", svg.standalone(drawn))

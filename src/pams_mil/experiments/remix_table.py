@@ -9,7 +9,7 @@ from pams_mil.experiments.arms import remix_arms
 from pams_mil.experiments.bench_section import bench_section
 from pams_mil.experiments.study import Section, Setting, compare_arms
 from pams_mil.experiments.study_figures import COLORS, drawing
-from pams_mil.metrics.table import FACTS
+from pams_mil.metrics.metric import METRICS
 from pams_mil.report.bench import Bench
 
 DISCOVER = "run"
@@ -40,4 +40,4 @@ def draw(bench: Bench, setting: Setting) -> None:
                 ax.barh(range(len(rows)), means, xerr=bars, color=colors, error_kw={"linewidth": 0.8})
                 ax.set_yticks(range(len(rows)), [row.method for row in rows])
                 ax.invert_yaxis()
-                ax.set(xlabel=f"{FACTS[key].label} (%)", title=model if key == keys[0] else "")
+                ax.set(xlabel=f"{METRICS[key].label} (%)", title=model if key == keys[0] else "")

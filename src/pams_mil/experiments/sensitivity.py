@@ -15,14 +15,14 @@ from pams_mil.engine.run.folder import RunFolder
 from pams_mil.experiments.arms import Arm, cluster_arms, loss_weight_arms
 from pams_mil.experiments.study import Section, Setting, Table, run_arms
 from pams_mil.experiments.study_figures import drawing, look
-from pams_mil.metrics.table import FACTS
+from pams_mil.metrics.metric import METRICS
 from pams_mil.report.bench import SeedSpread
 from pams_mil.tables import read_table
 
 DISCOVER = "run"
 TITLE = "Sensitivity to the hyper-parameters (validation split)"
 NAME = "sensitivity"
-METRICS = ("acc", "ascc", "asmc")
+SCORES = ("acc", "ascc", "asmc")
 
 
 def run(setting: Setting) -> Section:
@@ -35,10 +35,10 @@ def run(setting: Setting) -> Section:
     for name, arms in (("loss-weights", losses), ("clusters", clusters)):
         draw(folder, name, arms, scores)
     rows = [(*key, *(_text(value, ".6f", "") for value in values)) for key, values in scores.items()]
-    head = ("model", "setting", *METRICS)
+    head = ("model", "setting", *SCORES)
     atomic.write_csv(folder / "validation.csv", head, rows)
     shown = tuple((*key, *(_text(100 * value, ".1f", "–") for value in values)) for key, values in scores.items())
-    labels = ("model", "setting", *(FACTS[metric].label for metric in METRICS))
+    labels = ("model", "setting", *(METRICS[metric].label for metric in SCORES))
     caption = "Validation scores in percent at the chosen epoch, mean over seeds and folds."
     return Section(
         NAME,
@@ -59,7 +59,7 @@ def validation_scores(done: GridRun) -> dict[tuple[str, str], list[float]]:
         folder = RunFolder(done.out / cell.key)
         log = read_table(folder.metrics_file)
         row = log["epoch"].index(str(folder.status()["best_epoch"]))
-        values = [float(log[f"val_{metric}"][row] or "nan") for metric in METRICS]  # empty: not finite
+        values = [float(log[f"val_{metric}"][row] or "nan") for metric in SCORES]  # empty: not finite
         found.setdefault((cell.model, cell.method), []).append(values)
     return {key: [SeedSpread.of(column).mean for column in zip(*rows, strict=True)] for key, rows in found.items()}
 
@@ -70,12 +70,12 @@ def draw(folder: Path, name: str, arms: Sequence[Arm], scores: dict[tuple[str, s
     labels = [arm.label for arm in arms]
     with drawing(folder, name, width=7, height=2.8 * len(models), nrows=len(models), squeeze=False) as (_, axes):
         for ax, model in zip(axes[:, 0], models, strict=True):
-            for number, metric in enumerate(METRICS):
+            for number, metric in enumerate(SCORES):
                 values = [
                     100 * scores[model, label][number] if (model, label) in scores else math.nan for label in labels
                 ]
                 ax.plot(
-                    range(len(labels)), values, label=FACTS[metric].label, linewidth=1, markersize=4, **look(number)
+                    range(len(labels)), values, label=METRICS[metric].label, linewidth=1, markersize=4, **look(number)
                 )
             ax.set_xticks(range(len(labels)), labels, rotation=35, ha="right")
             ax.set(title=model, ylabel="validation (%)")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.metrics.table import Scorer
+from pams_mil.metrics.metric import LabelMetrics
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -104,7 +104,9 @@ def _blocks(resamples: int, patterns: int) -> list[int]:
     return [min(step, resamples - start) for start in range(0, resamples, step)]
 
 
-def label_samples(scorer: Scorer, patterns: Patterns, *, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Array]:
+def label_samples(
+    scorer: LabelMetrics, patterns: Patterns, *, seed: int = 0, resamples: int = RESAMPLES
+) -> dict[str, Array]:
     """Every label metric on every resample of patients: {metric: [B]}."""
     size = round(patterns.cells.shape[1] ** 0.5)
     counts = patterns.resample(np.random.default_rng(seed), resamples)

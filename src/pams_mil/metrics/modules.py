@@ -21,12 +21,12 @@ from torchmetrics import Metric
 
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.table import FACTS, LabelMetrics
+from pams_mil.metrics.metric import METRICS, LabelMetrics
 from pams_mil.severity import PENALTY
 
 
 class SeverityMetric(Metric):
-    """A label metric of one hierarchy level, named by its key in `metrics.table`."""
+    """A label metric of one hierarchy level, named by its key in `metrics.metric`."""
 
     key: ClassVar[str]
     is_differentiable = False
@@ -35,7 +35,7 @@ class SeverityMetric(Metric):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.higher_is_better = FACTS[cls.key].higher_is_better
+        cls.higher_is_better = METRICS[cls.key].higher_is_better
 
     def __init__(self, hierarchy: ClassHierarchy, level: int = -1, *, penalty: float = PENALTY, **kwargs: Any) -> None:
         super().__init__(**kwargs)

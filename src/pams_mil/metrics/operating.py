@@ -183,15 +183,21 @@ def constant_calls(shares: Array) -> tuple[Array, Array]:
 
 
 def constant_hull(shares: Array) -> tuple[Array, Array]:
-    """The lower hull of the constant calls, at their false alarms: the best without looking at the case."""
+    """The lower hull of the constant calls, at their false alarms: the best constant call or mix of two."""
     missed, alarms = constant_calls(shares)
+    return lower_hull(missed, alarms), alarms
+
+
+def lower_hull(missed: Array, alarms: Array) -> Array:
+    """Points [..., R] in the order of their false alarms, lowered to where a mix of two others lies below them."""
     hull = missed.copy()
-    for a in range(shares.shape[-1]):  # no constant lies higher than a mix of two others
-        for b in range(a + 2, shares.shape[-1]):
-            part = divide(alarms[..., a + 1 : b] - alarms[..., a, None], (alarms[..., b] - alarms[..., a])[..., None])
-            mix = missed[..., a, None] + part * (missed[..., b] - missed[..., a])[..., None]
+    size = missed.shape[-1]
+    for a in range(size):
+        for b in range(a + 2, size):
+            step = divide(alarms[..., a + 1 : b] - alarms[..., a, None], (alarms[..., b] - alarms[..., a])[..., None])
+            mix = missed[..., a, None] + step * (missed[..., b] - missed[..., a])[..., None]
             hull[..., a + 1 : b] = np.fmin(hull[..., a + 1 : b], mix)
-    return hull, alarms
+    return hull
 
 
 def missed_at(missed: Array, false_alarms: Array, wanted: Array) -> Array:

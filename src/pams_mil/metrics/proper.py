@@ -33,7 +33,12 @@ def nll(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy,
     0.6931
     """
     true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
-    return float(-np.log(np.maximum(p[np.arange(len(true)), true], _TINY)).mean())
+    return float(nll_losses(true, p).mean())
+
+
+def nll_losses(true: Ints, p: Array) -> Array:
+    """−ln p_{i, t_i} of every case, [n]."""
+    return -np.log(np.maximum(p[np.arange(len(true)), true], _TINY))
 
 
 def brier(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> float:
@@ -43,7 +48,13 @@ def brier(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarch
     0.125
     """
     true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
-    return float(((p - np.eye(p.shape[1])[true]) ** 2).sum(axis=1).mean())
+    return float(brier_losses(true, p).mean())
+
+
+def brier_losses(true: Ints, p: Array) -> Array:
+    """Σ_r (p_ir − 1[t_i = r])² of every case, [n]."""
+    losses: Array = ((p - np.eye(p.shape[1])[true]) ** 2).sum(axis=1)
+    return losses
 
 
 def rps(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> float:
@@ -55,8 +66,13 @@ def rps(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy,
     0.25
     """
     true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
-    reached, at_least = boundary_probabilities(true, p, hierarchy.ranks(level))
-    return float(((at_least - reached) ** 2).mean()) if at_least.size else float("nan")
+    return float(rps_losses(true, p, hierarchy.ranks(level)).mean())
+
+
+def rps_losses(true: Ints, p: Array, ranks: Ints) -> Array:
+    """The ranked probability score of every case, [n]; NaN when there is no boundary."""
+    reached, at_least = boundary_probabilities(true, p, ranks)
+    return divide(((at_least - reached) ** 2).sum(axis=1), at_least.shape[1])
 
 
 def worklist_c_index(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> float:

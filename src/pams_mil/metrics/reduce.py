@@ -48,12 +48,12 @@ def balanced_accuracy(S: Counts) -> Array:
     return divide(np.where(present, recall, 0.0).sum(-1), present.sum(-1).astype(np.float64))
 
 
-def confidence(S: Counts, W: Array) -> Array:
+def ascc(S: Counts, W: Array) -> Array:
     """AsCC with the asymmetric wheel W, ECC with the symmetric one: (1/N) Σ_tr S[t,r] / W[t,r]."""
     return divide((S / W).sum((-2, -1)), total(S))
 
 
-def mistake_confidence(S: Counts, W: Array) -> Array:
+def asmc(S: Counts, W: Array) -> Array:
     """AsMC or EMC: (1/#errors) Σ_{t≠r} S[t,r] / (W[t,r] − 1); +inf without errors."""
     off = ~np.eye(W.shape[-1], dtype=bool)
     # W − 1 is 0 on the diagonal, so the mask comes before the division.
@@ -76,6 +76,14 @@ def count_where(S: Counts, cells: npt.NDArray[np.bool_]) -> Array:
 def mean_where(S: Counts, values: Array, cells: npt.NDArray[np.bool_]) -> Array:
     """Mean of `values` over the samples in the chosen cells; NaN when there are none."""
     return divide((S * (values * cells)).sum((-2, -1)), count_where(S, cells))
+
+
+def least_urgent_recall(S: Counts, outranks: npt.NDArray[np.bool_]) -> Array:
+    """Share of the least urgent samples that are called no more urgent."""
+    least: npt.NDArray[np.bool_] = np.logical_not(outranks.any(axis=1))
+    return divide(
+        count_where(S, least[:, None] & least), count_where(S, np.broadcast_to(least[:, None], outranks.shape))
+    )
 
 
 def quadratic_kappa(S: Counts) -> Array:

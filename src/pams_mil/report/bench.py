@@ -18,8 +18,8 @@ from pams_mil.evaluate.predictions import Predictions, join_predictions
 from pams_mil.evaluate.scores import LevelScores, score
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.operating import urgency_auc
-from pams_mil.metrics.table import FACTS
 from pams_mil.report.epochs import Epochs
 
 TABLE = ("acc", "auc", "ascc", "asmc")
@@ -120,7 +120,7 @@ class Bench:
         value = row.spreads[level, metric].mean
         if math.isnan(value):
             return 0
-        sign = 1 if FACTS[metric].higher_is_better else -1
+        sign = 1 if METRICS[metric].higher_is_better else -1
         others = [other.spreads[level, metric].mean for other in self.of_model(row.model)]
         return 1 + sum(sign * other > sign * value for other in others if not math.isnan(other))
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from pams_mil import atomic
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.table import FACTS
+from pams_mil.metrics.metric import METRICS
 from pams_mil.report import bench_charts, svg
 from pams_mil.report import text_tables as tables
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
@@ -109,4 +109,4 @@ def _pareto(bench: Bench, model: str) -> Markup:
         bench_charts.Point(row.method, row.spreads[finest, "acc"].mean, row.spreads[finest, "asmc"].mean)
         for row in bench.of_model(model)
     ]
-    return bench_charts.pareto(points, FACTS["acc"].label, f"{FACTS['asmc'].label}, milder mistakes")
+    return bench_charts.pareto(points, METRICS["acc"].label, f"{METRICS['asmc'].label}, milder mistakes")

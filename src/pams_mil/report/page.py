@@ -16,8 +16,8 @@ from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.operating_points import FALSE_ALARMS, KAPPAS, MISSES, PARTIAL
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.operating import class_shares
-from pams_mil.metrics.table import FACTS
 from pams_mil.report import charts, curve_chart, svg
 
 MOST_LISTED = 500
@@ -37,7 +37,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.globals.update(version=__version__, facts=FACTS, series=svg.series)
+    env.globals.update(version=__version__, facts=METRICS, series=svg.series)
     env.filters.update(
         value=format_value,
         interval=format_interval,
@@ -87,15 +87,15 @@ def format_value(value: float, key: str) -> str:
         return "no errors"
     if key == "severe_errors":
         return f"{value:.0f}"
-    return f"{100 * value:.1f} %" if FACTS[key].percent else f"{value:.2f}"
+    return f"{100 * value:.1f} %" if METRICS[key].percent else f"{value:.2f}"
 
 
 def format_interval(pair: tuple[float, float] | None, key: str) -> str:
     """A 95 % interval in the units of its metric."""
     if pair is None or not all(map(math.isfinite, pair)):
         return ""
-    scale = 100 if FACTS[key].percent else 1
-    digits = 1 if FACTS[key].percent else 2
+    scale = 100 if METRICS[key].percent else 1
+    digits = 1 if METRICS[key].percent else 2
     return f"{scale * pair[0]:.{digits}f} to {scale * pair[1]:.{digits}f}"
 
 
@@ -138,7 +138,7 @@ def _best(audit: Audit) -> dict[tuple[int, str], int]:
             values = [model.levels[level].values[key] for model in audit.models]
             if len(values) < 2 or any(map(math.isnan, values)):
                 continue
-            top = max(values) if FACTS[key].higher_is_better else min(values)
+            top = max(values) if METRICS[key].higher_is_better else min(values)
             # Bold print for one of two equal models would be a claim.
             if values.count(top) == 1:
                 best[level, key] = values.index(top)
@@ -171,7 +171,7 @@ def _model_charts(hierarchy: ClassHierarchy, levels: list[LevelScores]) -> dict[
 def _radar(audit: Audit) -> Any:
     keys = [key for key in RADAR if key != "auc" or all(_has_auc(model.finest) for model in audit.models)]
     series = [(model.name, [model.finest.values[key] for key in keys]) for model in audit.models]
-    return charts.radar([FACTS[key].label for key in keys], series)
+    return charts.radar([METRICS[key].label for key in keys], series)
 
 
 def _curve(audit: Audit, level: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pams_mil.metrics.table import FACTS
+from pams_mil.metrics.metric import METRICS
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row, SeedSpread
 
 _LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -22,7 +22,7 @@ def spread_text(spread: SeedSpread, metric: str, *, sign: str = "±", digits: in
     """
     if math.isnan(spread.mean):
         return "no errors" if metric == "asmc" and spread.missing else "–"
-    scale = 100 if FACTS[metric].percent else 1
+    scale = 100 if METRICS[metric].percent else 1
     text = f"{scale * spread.mean:.{digits}f}"
     return text if math.isnan(spread.sd) else f"{text} {sign} {scale * spread.sd:.{digits}f}"
 
@@ -63,7 +63,7 @@ def markdown(bench: Bench) -> str:
     """A table per level, finest first."""
     parts = [caption(bench), ""]
     for level in reversed(range(bench.hierarchy.num_levels)):
-        heads = [f"{FACTS[key].label} {'↑' if FACTS[key].higher_is_better else '↓'}" for key in (*TABLE, *EXTRA)]
+        heads = [f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}" for key in (*TABLE, *EXTRA)]
         parts += [f"**{markdown_text(bench.hierarchy.level_names[level])}**", ""]
         heads.append(markdown_text(matched_head(bench)))
         parts += [markdown_row(["model", "method", *heads]), markdown_row(["---"] * (2 + len(heads)))]
@@ -80,7 +80,7 @@ def latex(bench: Bench) -> str:
     levels = list(range(bench.hierarchy.num_levels))
     words = _tex(caption(bench)).replace("±", r"$\pm$")
     groups = [rf"\multicolumn{{{len(TABLE)}}}{{c}}{{{_tex(bench.hierarchy.level_names[level])}}}" for level in levels]
-    heads = [_tex(FACTS[key].label) for _ in levels for key in TABLE]
+    heads = [_tex(METRICS[key].label) for _ in levels for key in TABLE]
     lines = [
         r"\begin{table}",
         rf"\caption{{{words}}}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pams_mil.errors import CheckpointError
-from pams_mil.metrics.table import FACTS
+from pams_mil.metrics.metric import METRICS
 
 WITHOUT_MISTAKES = ("asmc", "emc")
 """Metrics of mistakes, which are infinite where there are none: no epoch can be better."""
@@ -106,7 +106,7 @@ def beats(score: float, best: float, metric: str) -> bool:
     >>> beats(0.8, 0.7, "urgency_auc"), beats(0.8, 0.7, "refined_nll")
     (True, False)
     """
-    higher = metric in ("last", "urgency_auc") or (metric in FACTS and FACTS[metric].higher_is_better)
+    higher = metric in ("last", "urgency_auc") or (metric in METRICS and METRICS[metric].higher_is_better)
     return score > best if higher else score < best
 
 

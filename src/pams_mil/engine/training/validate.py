@@ -18,9 +18,9 @@ from pams_mil.evaluate.cautions import TopCall
 from pams_mil.evaluate.refinement import refined_nll
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import count_cells
+from pams_mil.metrics.metric import LabelMetrics
 from pams_mil.metrics.operating import urgency_auc
 from pams_mil.metrics.probability import macro_auc
-from pams_mil.metrics.table import LabelMetrics
 from pams_mil.models.core.batch import PACKED_BAGS, BagBatch, in_packs
 from pams_mil.models.core.limits import explain_out_of_memory
 

@@ -1,0 +1,252 @@
+"""Every metric as data, of labels and of probabilities alike: name, direction, bounds, weights [B, n] -> values [B].
+
+A metric names the statistic that it is computed from (`Cells`, `Curve`, `Ranking` or a loss per slide) and a function
+of that statistic's weighted sums. Adding a metric is adding one entry to METRICS: scores, intervals, comparisons,
+tests and reports all read the table. By hand:
+
+    slides = Slides(hierarchy, target, predicted, probabilities)
+    METRICS["urgency_auc"](slides)(np.ones((1, len(slides))))       # as observed, [1]
+    METRICS["urgency_auc"](slides)(weights)                         # [B] for weights [B, n]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics import reduce
+from pams_mil.metrics.proper import brier_losses, nll_losses, rps_losses
+from pams_mil.metrics.slides import BINS, Cells, Curve, CurveView, Losses, Ranking, Slides, Statistic, cells_view
+from pams_mil.severity import PENALTY
+
+Array = npt.NDArray[np.float64]
+
+FALSE_ALARMS = (0.05, 0.1, 0.2, 0.3)
+"""At these shares of false alarms the misses are reported; a table compares at the one nearest to its reference."""
+MISSES = (0.05, 0.1)
+"""At these shares of misses the false alarms are reported."""
+PARTIAL = 0.3
+"""The partial urgency AUC looks at the curve up to this share of false alarms."""
+KAPPAS = (1.0, 2.0, 3.0, 5.0, 10.0)
+"""Where expected cost and net benefit are reported."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        key: Its name in code and files.
+        label: Its name in tables.
+        higher_is_better: The direction that is good.
+        meaning: What it says, in plain words.
+        statistic: From slides to the sums that it needs; the same object for metrics that share them.
+        value: From the view of the weighted sums to values [B].
+        percent: Whether it is shown in percent.
+        bounds: The smallest and largest possible value.
+        within_network: Whether slides are ranked, which only those of one network (one seed, one fold) can be.
+        needs_probabilities: Whether calls alone do not do.
+    """
+
+    key: str
+    label: str
+    higher_is_better: bool
+    meaning: str
+    statistic: Callable[..., Statistic]
+    value: Callable[[Any], Array]
+    percent: bool = True
+    bounds: tuple[float, float] = (0.0, 1.0)
+    within_network: bool = False
+    needs_probabilities: bool = False
+
+    def __call__(self, slides: Slides) -> Callable[[npt.ArrayLike], Array]:
+        """The metric of these slides as a function of weights [B, n]."""
+        statistic = self.statistic(slides)
+        table = statistic.sums.by_unit(np.arange(len(slides)), len(slides))
+        return lambda weights: self.value(statistic.view(table(np.asarray(weights, dtype=np.float64))))
+
+
+def _label(
+    key: str, label: str, better: bool, meaning: str, value: Callable[[Any], Array], *, percent: bool = True,
+    high: float = 1.0,
+) -> Metric:  # fmt: skip
+    return Metric(key, label, better, meaning, Cells, value, percent, (0.0, high))
+
+
+def _curve(
+    key: str, label: str, better: bool, meaning: str, value: Callable[[Any], Array], *, low: float = 0.0
+) -> Metric:
+    return Metric(
+        key, label, better, meaning, Curve, value, bounds=(low, 1.0), within_network=True, needs_probabilities=True
+    )
+
+
+def _loss(key: str, label: str, meaning: str, loss: Callable[[Slides], Array], *, high: float = np.inf) -> Metric:
+    statistic = partial(Losses, loss=loss)
+    return Metric(key, label, False, meaning, statistic, _itself, False, (0.0, high), needs_probabilities=True)
+
+
+def _itself(values: Array) -> Array:
+    return values
+
+
+def _macro(aucs: Array) -> Array:
+    defined = ~np.isnan(aucs)
+    return reduce.divide(np.where(defined, aucs, 0.0).sum(-1), defined.sum(-1))
+
+
+def _missed_at(false_alarms: float, view: CurveView) -> Array:
+    return view.missed_at(false_alarms)
+
+
+def _false_alarms_at(missed: float, view: CurveView) -> Array:
+    return view.false_alarms_at(missed)
+
+
+def _cost_at(kappa: float, slides: Slides) -> Array:
+    """O + κ U, slide by slide."""
+    path = slides.path
+    called, true = path.ranks[path.calls(kappa)], path.ranks[slides.target]
+    return (called > true) + kappa * (called < true)
+
+
+LABEL_METRICS = (
+    _label("acc", "Accuracy", True, "share of cases that are right", lambda v: reduce.accuracy(v.S)),
+    _label(
+        "balanced_acc", "Balanced accuracy", True, "mean recall over the classes",
+        lambda v: reduce.balanced_accuracy(v.S),
+    ),
+    _label(
+        "ascc", "AsCC", True, "classification confidence, missed urgency weighs more", lambda v: reduce.ascc(v.S, v.W)
+    ),
+    _label(
+        "asmc", "AsMC", True, "how mild the mistakes are, missed urgency weighs more",
+        lambda v: reduce.asmc(v.S, v.W), high=np.inf,
+    ),
+    _label(
+        "ecc", "ECC", True, "classification confidence, both directions alike",
+        lambda v: reduce.ascc(v.S, v.symmetric),
+    ),
+    _label(
+        "emc", "EMC", True, "how mild the mistakes are, both directions alike",
+        lambda v: reduce.asmc(v.S, v.symmetric), high=np.inf,
+    ),
+    _label(
+        "risk", "E(Risk)", False, "mean gravity of a mistake",
+        lambda v: reduce.mean_risk(v.S, v.W, v.outranks), percent=False, high=np.inf,
+    ),
+    _label(
+        "severe_errors", "Missed urgency, count", False, "cases called less urgent than they are",
+        lambda v: reduce.count_where(v.S, v.outranks), percent=False, high=np.inf,
+    ),
+    _label(
+        "missed_rate", "Missed urgency", False, "share of cases called less urgent than they are",
+        lambda v: reduce.divide(reduce.count_where(v.S, v.outranks), reduce.total(v.S)),
+    ),
+    _label(
+        "false_alarm_rate", "False alarms", False, "share of cases called more urgent than they are",
+        lambda v: reduce.divide(reduce.count_where(v.S, v.outranks.T), reduce.total(v.S)),
+    ),
+    _label(
+        "least_urgent_recall", "Least urgent recognized", True,
+        "share of the least urgent cases that are called no more urgent",
+        lambda v: reduce.least_urgent_recall(v.S, v.outranks),
+    ),
+    Metric(
+        "cohen_kappa", "Quadratic kappa", True, "agreement beyond chance, by squared distance", Cells,
+        lambda v: reduce.quadratic_kappa(v.S), percent=False, bounds=(-1.0, 1.0),
+    ),
+)  # fmt: skip
+"""Metrics of calls."""
+
+PROBABILITY_METRICS = (
+    Metric(
+        "auc", "AUC", True, "one-vs-rest, averaged over the classes", Ranking, _macro,
+        within_network=True, needs_probabilities=True,
+    ),
+    _curve(
+        "urgency_auc", "Urgency AUC", True,
+        "missed urgency against false alarms at all operating points; a miss counts 1, however grave",
+        lambda v: v.auc(), low=-np.inf,
+    ),
+    _curve(
+        "severity_auc", "Severity AUC", True,
+        "missed urgency against false alarms at all operating points; a miss counts its distance",
+        lambda v: v.weighed_auc(), low=-np.inf,
+    ),
+    _curve(
+        "partial_urgency_auc", f"Urgency AUC up to {100 * PARTIAL:.0f} % false alarms", True,
+        "the same where false alarms are few", lambda v: v.auc(PARTIAL), low=-np.inf,
+    ),
+    *(
+        _curve(
+            f"missed_at_{100 * share:.0f}", f"Missed at {100 * share:.0f} % false alarms", False,
+            "missed urgency at an operating point with so many false alarms", partial(_missed_at, share),
+        )
+        for share in FALSE_ALARMS
+    ),
+    *(
+        _curve(
+            f"false_alarms_at_{100 * share:.0f}", f"False alarms at {100 * share:.0f} % missed", False,
+            "false alarms at an operating point that misses so much", partial(_false_alarms_at, share),
+        )
+        for share in MISSES
+    ),
+    *(
+        _loss(
+            f"cost_at_{kappa:g}", f"Expected cost at κ = {kappa:g}", "false alarms + κ times misses, per case",
+            partial(_cost_at, kappa), high=max(1.0, kappa),
+        )
+        for kappa in KAPPAS
+    ),
+    _loss("nll", "NLL", "negative log-likelihood", lambda s: nll_losses(s.true, s.scores)),
+    _loss(
+        "brier", "Brier score", "squared error of the probabilities", lambda s: brier_losses(s.true, s.scores), high=2.0
+    ),
+    _loss(
+        "rps", "RPS", "ranked probability score over the boundaries of urgency",
+        lambda s: rps_losses(s.true, s.scores, s.hierarchy.ranks(s.level)), high=1.0,
+    ),
+)  # fmt: skip
+"""Metrics of probabilities."""
+
+METRICS = {metric.key: metric for metric in (*LABEL_METRICS, *PROBABILITY_METRICS)}
+
+
+@dataclass(frozen=True)
+class LabelMetrics:
+    """All label metrics of one level, computed together from counts S of shape [..., C, C]."""
+
+    hierarchy: ClassHierarchy
+    level: int = -1
+    penalty: float = PENALTY
+
+    def __call__(self, S: npt.NDArray[np.generic]) -> dict[str, Array]:
+        """Every metric's values over the leading axes of S."""
+        view = cells_view(S, self.hierarchy, self.level, self.penalty)
+        return {metric.key: metric.value(view) for metric in LABEL_METRICS}
+
+
+def observed(slides: Slides, metrics: Iterable[Metric]) -> dict[str, float]:
+    """Values with every slide counted once, on curves that are not binned."""
+    views: dict[object, Any] = {}
+    values = {}
+    for metric in metrics:
+        if metric.statistic not in views:
+            exact = {"bins": None} if metric.statistic in (Curve, Ranking) else {}
+            statistic = metric.statistic(slides, **exact)
+            views[metric.statistic] = statistic.view(statistic.sums.once())
+        values[metric.key] = float(metric.value(views[metric.statistic])[0])
+    return values
+
+
+def bin_error(slides: Slides) -> float:
+    """How far binning moves the urgency AUC of these slides: at most this, and only in resamples."""
+    exact, binned = (Curve(slides, bins) for bins in (None, BINS))
+    return float(abs(exact.view(exact.sums.once()).auc() - binned.view(binned.sums.once()).auc())[0])

@@ -1,0 +1,284 @@
+"""What a metric sees: the slides of one or several networks at one level of the classes, and their sums.
+
+A statistic turns slides into columns that are summed over slides (`Sums`) and reads the weighted sums again (`view`):
+cells of the confusion matrix, events along the operating curve, scores in order, losses of single slides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.errors import ParameterError
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.kappa_path import DecisionPath, decision_path
+from pams_mil.metrics.operating import area, constant_calls, lower_hull
+from pams_mil.metrics.reduce import divide
+from pams_mil.metrics.resampling import Sums
+from pams_mil.severity import PENALTY, metric_weight, symmetric_weight
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+BINS = 4096
+"""Events along a resampled curve are put into at most so many bins; a curve as observed is never binned."""
+SCORE_BINS = 1024
+"""Scores of more slides than BINS are put into so many bins for the AUC of resamples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slides:
+    """True classes, calls and probabilities [n, C] of the finest level, to be scored at `level`."""
+
+    hierarchy: ClassHierarchy
+    target: Ints
+    predicted: Ints
+    probabilities: Array | None = None
+    level: int = -1
+    penalty: float = PENALTY
+    finest_path: DecisionPath | None = None
+    """Calls at every κ, where they are known already."""
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def take(self, rows: npt.NDArray[Any]) -> Slides:
+        """Chosen slides."""
+        return replace(
+            self,
+            target=self.target[rows],
+            predicted=self.predicted[rows],
+            probabilities=None if self.probabilities is None else self.probabilities[rows],
+            finest_path=None if self.probabilities is None else self.path.take(rows),
+        )
+
+    @cached_property
+    def true(self) -> Ints:
+        """True classes of the level."""
+        return self.hierarchy.lift(self.target, self.level)
+
+    @cached_property
+    def called(self) -> Ints:
+        """Calls of the level: the finest call, lifted."""
+        return self.hierarchy.lift(self.predicted, self.level)
+
+    @property
+    def scores(self) -> Array:
+        """Probabilities of the level's classes."""
+        if self.probabilities is None:
+            raise ParameterError("These slides have no probabilities.")
+        return self.hierarchy.summed(self.probabilities, self.level)
+
+    @cached_property
+    def path(self) -> DecisionPath:
+        """The finest call at every κ, ranked by the urgency of the level: a slide has one answer at all levels."""
+        path = self.finest_path
+        if path is None:
+            if self.probabilities is None:
+                raise ParameterError("These slides have no probabilities, so they have no operating points.")
+            path = decision_path(self.probabilities, self.hierarchy)
+        lifted = self.hierarchy.groups(self.level)
+        return DecisionPath(path.reach, self.hierarchy.ranks(self.level)[lifted])
+
+
+class Statistic(Protocol):
+    """Sums over slides, and what they mean."""
+
+    sums: Sums
+
+    def view(self, sums: Array) -> Any:
+        """The weighted sums [B, F] as the values that metrics are computed from."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class CellsView:
+    """Confusion matrices [..., C, C], rows true, with the weights of their cells."""
+
+    S: Array
+    W: Array
+    symmetric: Array
+    outranks: npt.NDArray[np.bool_]
+
+
+class Cells:
+    """The confusion matrix at the level."""
+
+    def __init__(self, slides: Slides, bins: int | None = None) -> None:
+        size = slides.hierarchy.num_classes(slides.level)
+        self.sums = Sums(np.arange(len(slides)), slides.true * size + slides.called, size**2)
+        self._of = slides.hierarchy, slides.level, slides.penalty
+
+    def view(self, sums: Array) -> CellsView:
+        """[B, C, C] and the cells' weights."""
+        size = self._of[0].num_classes(self._of[1])
+        return cells_view(np.asarray(sums, dtype=np.float64).reshape(-1, size, size), *self._of)
+
+
+def cells_view(S: npt.NDArray[Any], hierarchy: ClassHierarchy, level: int, penalty: float) -> CellsView:
+    """Confusion matrices as label metrics take them."""
+    W = metric_weight(hierarchy, level, penalty=penalty)
+    return CellsView(S, W, symmetric_weight(hierarchy, level), hierarchy.outranks(level))
+
+
+class Curve:
+    """Events along the operating curve, by their place on it.
+
+    Growing κ, a slide is called ever more urgently: it stops being missed at one κ, becomes a false alarm at another,
+    and each class passed on the way eases its miss. Places are the ranks of these κ on the model's own curve, so that
+    two models' events can be exchanged however their probabilities are scaled.
+    """
+
+    def __init__(self, slides: Slides, bins: int | None = BINS) -> None:
+        hierarchy, level, path = slides.hierarchy, slides.level, slides.path
+        ranks, n = path.ranks, len(slides)
+        self.loss = hierarchy.distance(level).astype(np.float64) * hierarchy.outranks(level)
+        self.ranks = hierarchy.ranks(level)
+        group = hierarchy.groups(level)
+        loss = self.loss[group][:, group]  # [C, C] of finest classes, at the level
+        rows, kappas, eased = [], [], []
+        for c in range(1, len(ranks)):
+            # Passing from class c − 1 to c: what the miss of each slide becomes smaller by.
+            change = loss[slides.target, c - 1] - loss[slides.target, c]
+            moved = np.flatnonzero(change > 0)
+            rows.append(moved)
+            kappas.append(path.reach[moved, c])
+            eased.append(change[moved])
+        missable = np.flatnonzero(ranks[slides.target] > ranks[0])
+        alarming = np.flatnonzero(ranks[slides.target] < ranks[-1])
+        found, raised = path.kappa_to_reach(slides.target)[missable], path.kappa_to_exceed(slides.target)[alarming]
+        events = np.concatenate([found, raised, *kappas])
+        order = np.sort(events)
+        place = np.searchsorted(order, events, side="right") - 1
+        self.points = len(order) if bins is None else min(bins, len(order))
+        # The last event must fall into the last bin and equal κ into one bin.
+        bin_of = place * self.points // max(1, len(order))
+        of_found, of_raised, of_eased = np.split(bin_of, [len(found), len(found) + len(raised)])
+        row = np.concatenate([missable, alarming, *rows, np.arange(n)])
+        column = np.concatenate([
+            of_found, self.points + of_raised, 2 * self.points + of_eased, 3 * self.points + slides.true
+        ])  # fmt: skip
+        value = np.concatenate([np.ones(len(found) + len(raised)), *eased, np.ones(n)])
+        self.sums = Sums(row, column, 3 * self.points + hierarchy.num_classes(level), value)
+
+    def view(self, sums: Array) -> CurveView:
+        """Missed urgency and false alarms along the curve."""
+        found, raised, eased, classes = np.split(sums, [self.points, 2 * self.points, 3 * self.points], axis=-1)
+        total = classes.sum(axis=-1, keepdims=True)
+        return CurveView(
+            missed=_left(found) / total,
+            false_alarms=_running(raised) / total,
+            weighed=_left(eased) / total,
+            classes=classes / total,
+            ranks=self.ranks,
+            loss=self.loss,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CurveView:
+    """Curves [B, K]: shares missed, missed distance and false alarms; shares of the classes [B, C]."""
+
+    missed: Array
+    false_alarms: Array
+    weighed: Array
+    classes: Array
+    ranks: Ints
+    loss: Array
+
+    @cached_property
+    def shares(self) -> Array:
+        """Shares of the ranks, least urgent first, [B, R]."""
+        of_rank = np.unique(self.ranks)[:, None] == self.ranks
+        shares: Array = self.classes @ of_rank.T.astype(np.float64)
+        return shares
+
+    def auc(self, most: float | None = None) -> Array:
+        """Urgency AUC, up to `most` false alarms."""
+        missed, alarms = constant_calls(self.shares)
+        chance = area(lower_hull(missed, alarms), alarms, most)
+        return 1.0 - divide(area(self.missed, self.false_alarms, most), 2.0 * chance)
+
+    def weighed_auc(self) -> Array:
+        """Severity AUC: the same with every miss weighed by its distance."""
+        alarms = constant_calls(self.shares)[1]
+        last = np.searchsorted(self.ranks, np.unique(self.ranks), side="right") - 1  # the best of tied calls
+        chance = area(lower_hull((self.classes @ self.loss)[..., last], alarms), alarms)
+        return 1.0 - divide(area(self.weighed, self.false_alarms), 2.0 * chance)
+
+    def missed_at(self, false_alarms: npt.ArrayLike) -> Array:
+        """Missed at these shares of false alarms, one for all curves or one for each."""
+        return _interpolated(self.missed, self.false_alarms, false_alarms)
+
+    def false_alarms_at(self, missed: npt.ArrayLike) -> Array:
+        """The fewest false alarms at which no more is missed."""
+        return _interpolated(self.false_alarms[..., ::-1], self.missed[..., ::-1], missed)
+
+
+class Ranking:
+    """Every class's scores in order, of its own slides and of all, for one-vs-rest AUC."""
+
+    def __init__(self, slides: Slides, bins: int | None = BINS) -> None:
+        scores, n, size = slides.scores, len(slides), slides.hierarchy.num_classes(slides.level)
+        self.points = n if bins is None or n <= bins else SCORE_BINS
+        self.size = size
+        columns, rows = [], []
+        for c in range(size):
+            place = np.searchsorted(np.sort(scores[:, c]), scores[:, c], side="right") - 1
+            bin_of = place * self.points // n
+            own = np.flatnonzero(slides.true == c)
+            rows += [own, np.arange(n)]
+            columns += [2 * c * self.points + bin_of[own], (2 * c + 1) * self.points + bin_of]
+        self.sums = Sums(np.concatenate(rows), np.concatenate(columns), 2 * size * self.points)
+
+    def view(self, sums: Array) -> Array:
+        """One-vs-rest AUC of every class, [B, C]; NaN for a class without slides, or with all of them."""
+        own, every = np.moveaxis(sums.reshape(len(sums), self.size, 2, self.points), 2, 0)
+        own, rest = own.astype(np.float64), every.astype(np.float64) - own
+        below = np.cumsum(rest, axis=-1)
+        won = (own * (below - 0.5 * rest)).sum(axis=-1)
+        return divide(won, own.sum(axis=-1) * below[..., -1])
+
+
+class Losses:
+    """The mean of one loss per slide."""
+
+    def __init__(self, slides: Slides, loss: Callable[[Slides], Array]) -> None:
+        n = len(slides)
+        one = np.concatenate([loss(slides), np.ones(n)])
+        self.sums = Sums(np.tile(np.arange(n), 2), np.repeat([0, 1], n), 2, one)
+
+    def view(self, sums: Array) -> Array:
+        """Means [B]."""
+        return divide(sums[:, 0], sums[:, 1])
+
+
+def _left(events: Array) -> Array:
+    """What is left after each bin, [..., K + 1], from everything to exactly 0."""
+    left = np.zeros((*events.shape[:-1], events.shape[-1] + 1))
+    np.cumsum(events[..., ::-1], axis=-1, out=left[..., 1:])
+    return left[..., ::-1]
+
+
+def _running(events: Array) -> Array:
+    sums = np.zeros((*events.shape[:-1], events.shape[-1] + 1))
+    np.cumsum(events, axis=-1, out=sums[..., 1:])
+    return sums
+
+
+def _interpolated(heights: Array, places: Array, wanted: npt.ArrayLike) -> Array:
+    """Height where each curve [B, K] is at its wanted place [] or [B]; on a vertical drop, at the bottom."""
+    at = np.broadcast_to(np.asarray(wanted, dtype=np.float64), places.shape[:-1])
+    # Shares are summed in different orders: a place is reached if it is, up to rounding.
+    place = (places <= at[..., None] + 1e-12).sum(axis=-1, keepdims=True) - 1
+    here, there = np.maximum(place, 0), np.minimum(place + 1, heights.shape[-1] - 1)
+    pairs = np.concatenate([here, there], axis=-1)
+    height, spot = np.take_along_axis(heights, pairs, -1), np.take_along_axis(places, pairs, -1)
+    step = np.clip(divide(at - spot[..., 0], spot[..., 1] - spot[..., 0], empty=0.0), 0.0, 1.0)
+    result: Array = height[..., 0] + step * (height[..., 1] - height[..., 0])
+    return result
