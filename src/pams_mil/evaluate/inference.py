@@ -202,7 +202,7 @@ def estimates(
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class MethodPair:
     """Two methods on the same slides: what is resampled and swapped, and how both are read."""
 
     reference: Networks
@@ -217,7 +217,7 @@ class Pair:
     def of(
         cls, reference: Predictions, candidate: Predictions, *, level: int = -1, penalty: float = PENALTY,
         seed: int = 0, resamples: int = RESAMPLES, swaps: int = SWAPS,
-    ) -> Pair:  # fmt: skip
+    ) -> MethodPair:  # fmt: skip
         """A pair of samples of the same slides and patients, e.g. from `paired`."""
         patients = dict(zip(reference.slide_ids, reference.patient.tolist(), strict=True))
         same = list(reference.slide_ids) == list(candidate.slide_ids)
@@ -310,7 +310,7 @@ def contrasts(
     swaps: int = SWAPS,
 ) -> dict[str, Contrast]:
     """Candidate − reference of every metric on the same slides; see the top of this module."""
-    pair = Pair.of(reference, candidate, level=level, penalty=penalty, seed=seed, resamples=resamples, swaps=swaps)
+    pair = MethodPair.of(reference, candidate, level=level, penalty=penalty, seed=seed, resamples=resamples, swaps=swaps)
     return pair.contrasts([Reading.of(metric) for metric in metrics])
 
 
