@@ -310,7 +310,9 @@ def contrasts(
     swaps: int = SWAPS,
 ) -> dict[str, Contrast]:
     """Candidate − reference of every metric on the same slides; see the top of this module."""
-    pair = MethodPair.of(reference, candidate, level=level, penalty=penalty, seed=seed, resamples=resamples, swaps=swaps)
+    pair = MethodPair.of(
+        reference, candidate, level=level, penalty=penalty, seed=seed, resamples=resamples, swaps=swaps
+    )
     return pair.contrasts([Reading.of(metric) for metric in metrics])
 
 
