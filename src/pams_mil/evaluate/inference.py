@@ -28,17 +28,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
 from pams_mil.evaluate.contrast import Contrast
+from pams_mil.evaluate.networks import Networks, Reading, average, grouped, units_of
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.metric import METRICS, Metric
-from pams_mil.metrics.resampling import RESAMPLES, Units, Weights, percentile_interval, swap_p_value
-from pams_mil.metrics.slides import Curve, Ranking, Slides, Statistic
+from pams_mil.metrics.resampling import RESAMPLES, Weights, percentile_interval, swap_p_value
+from pams_mil.metrics.slides import Slides, Statistic
 from pams_mil.severity import PENALTY
 
 Array = npt.NDArray[np.float64]
@@ -46,125 +46,6 @@ Ints = npt.NDArray[np.int64]
 
 SWAPS = 2000
 """Random swaps for a p-value; the smallest possible is about one over this."""
-
-
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """What is read from a statistic's weighted sums: values [b] or [b, k] of the resamples in a slice."""
-
-    key: str
-    statistic: Callable[..., Statistic]
-    value: Callable[[Any, slice], Array]
-    within_network: bool = False
-
-    @classmethod
-    def of(cls, metric: Metric) -> Reading:
-        """A metric is read from every resample alike."""
-        return cls(metric.key, metric.statistic, lambda view, _: metric.value(view), metric.within_network)
-
-
-class Networks:
-    """A method's slides at one level, seed by seed and network by network."""
-
-    def __init__(self, predictions: Predictions, level: int = -1, penalty: float = PENALTY) -> None:
-        self.slides = Slides(
-            predictions.hierarchy, predictions.target, predictions.predicted, predictions.probabilities, level, penalty
-        )
-        if predictions.probabilities is not None:
-            self.slides = replace(self.slides, finest_path=predictions.path)
-        seeds = predictions.seed_number
-        self.seeds = [np.flatnonzero(seeds == seed) for seed in np.unique(seeds)]
-        network = predictions.network
-        self.networks = [[rows[network[rows] == one] for one in np.unique(network[rows])] for rows in self.seeds]
-
-    @property
-    def single(self) -> bool:
-        """Whether there is one seed."""
-        return len(self.seeds) == 1
-
-    def pieces(self, seed: int, within_network: bool) -> list[tuple[Ints, Slides]]:
-        """The slides that are scored together, of one seed."""
-        rows = self.networks[seed] if within_network else [self.seeds[seed]]
-        return [(one, self.slides if len(one) == len(self.slides) else self.slides.take(one)) for one in rows]
-
-    def read(
-        self, readings: Sequence[Reading], unit: Ints | None = None, weights: Weights | None = None
-    ) -> dict[str, Array]:
-        """Values [S, B] or [S, B, k] of every reading; without weights as observed (B = 1), on exact curves."""
-        result: dict[str, list[Array]] = {reading.key: [] for reading in readings}
-        for seed in range(len(self.seeds)):
-            for (make, within), group in _grouped(readings).items():
-                parts: dict[str, list[Array]] = {reading.key: [] for reading in group}
-                sizes = []
-                for rows, slides in self.pieces(seed, within):
-                    sizes.append(len(rows))
-                    for key, values in _read_piece(make, slides, group, rows, unit, weights).items():
-                        parts[key].append(values)
-                for key, of_networks in parts.items():
-                    result[key].append(_average(of_networks, sizes))
-        return {key: np.stack(values) for key, values in result.items()}
-
-    def unusable(self) -> list[int]:
-        """Numbers of the networks (of all seeds, one after the other) that are too small for a curve."""
-        ranks = self.slides.hierarchy.ranks(self.slides.level)
-        true = ranks[self.slides.true]
-        every = [rows for seed in self.networks for rows in seed]
-        return [number for number, rows in enumerate(every) if len(np.unique(true[rows])) < 2]
-
-
-def _grouped(readings: Sequence[Reading]) -> dict[tuple[Callable[..., Statistic], bool], list[Reading]]:
-    groups: dict[tuple[Callable[..., Statistic], bool], list[Reading]] = {}
-    for reading in readings:
-        groups.setdefault((reading.statistic, reading.within_network), []).append(reading)
-    return groups
-
-
-def _read_piece(
-    make: Callable[..., Statistic], slides: Slides, group: Sequence[Reading], rows: Ints, unit: Ints | None,
-    weights: Weights | None,
-) -> dict[str, Array]:  # fmt: skip
-    if weights is None or unit is None:
-        statistic = make(slides, bins=None) if make in (Curve, Ranking) else make(slides)
-        view = statistic.view(statistic.sums.once())
-        return {reading.key: reading.value(view, slice(0, 1)) for reading in group}
-    statistic = make(slides)
-    used, of_row = np.unique(unit[rows], return_inverse=True)
-    table = statistic.sums.by_unit(of_row, len(used))
-    own = weights if len(used) == weights.shape[1] else weights[:, used]
-    pieces: dict[str, list[Array]] = {reading.key: [] for reading in group}
-    with np.errstate(invalid="ignore", divide="ignore"):
-        for block in table.blocks(own):
-            view = statistic.view(table(own[block]))
-            for reading in group:
-                pieces[reading.key].append(reading.value(view, block))
-    return {key: np.concatenate(values) for key, values in pieces.items()}
-
-
-def _average(values: Sequence[Array], sizes: Sequence[int]) -> Array:
-    """The mean of networks by their slides; a network whose value is undefined is left out."""
-    if len(values) == 1:
-        return values[0]
-    stacked = np.stack(values)
-    size = np.asarray(sizes, dtype=np.float64).reshape(-1, *([1] * (stacked.ndim - 1)))
-    weight = np.where(np.isnan(stacked), 0.0, size)
-    with np.errstate(invalid="ignore"):
-        total: Array = np.where(weight > 0, stacked * weight, 0.0).sum(0) / weight.sum(0)
-    return total
-
-
-def units_of(predictions: Predictions, *, seed: int = 0) -> tuple[Units, Ints]:
-    """What is resampled, and the unit of every row: patients within their folds, if every patient has one fold."""
-    patient = predictions.patient
-    count = int(patient.max()) + 1
-    stratum = None
-    if predictions.folds is not None:
-        folds = predictions.fold_number
-        stratum = np.zeros(count, dtype=np.int64)
-        stratum[patient] = folds
-        if not (stratum[patient] == folds).all():
-            stratum = None  # another split for every seed, or slides of a patient in several folds
-    units = Units.of(count, stratum, seed=seed)
-    return units, units.of_patient[patient]
 
 
 def estimate(
@@ -260,7 +141,7 @@ class MethodPair:
         if self.coins is None:
             return {}
         result: dict[str, Array] = {}
-        for (make, within), group in _grouped(readings).items():
+        for (make, within), group in grouped(readings).items():
             parts: dict[str, list[tuple[Array, Array]]] = {reading.key: [] for reading in group}
             pieces = zip(self.reference.pieces(0, within), self.candidate.pieces(0, within), strict=True)
             sizes = []
@@ -270,7 +151,7 @@ class MethodPair:
                 for key, pair in values.items():
                     parts[key].append(pair)
             for key, pairs in parts.items():
-                first, second = (_average([pair[side] for pair in pairs], sizes) for side in (0, 1))
+                first, second = (average([pair[side] for pair in pairs], sizes) for side in (0, 1))
                 result[key] = _minus(second, first)
         return result
 
