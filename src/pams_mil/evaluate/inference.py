@@ -34,7 +34,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from pams_mil.evaluate.contrast import Contrast
-from pams_mil.evaluate.networks import Networks, Reading, average, grouped, units_of
+from pams_mil.evaluate.method_networks import Networks, Reading, average, grouped, units_of
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.metric import METRICS, Metric
 from pams_mil.metrics.resampling import RESAMPLES, Weights, percentile_interval, swap_p_value
