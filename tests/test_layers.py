@@ -15,6 +15,7 @@ LAYERS = {
     0: {
         "errors",
         "hierarchy",
+        "arrays",
         "class_file",
         "severity",
         "ops",

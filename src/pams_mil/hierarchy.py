@@ -24,12 +24,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Bools, Ints
 from pams_mil.class_file import Level, check_level, class_fields, class_levels, read_class_file, tied_lists
 from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest
 
 DistanceBy = Literal["index", "rank"]  # distances count classes as listed, or steps of urgency
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 
-Matrix = npt.NDArray[np.float64]
 Distance = Literal["product", "power"]
 Orientation = Literal["intended", "literal"]
 
@@ -33,7 +33,7 @@ def loss_weight(
     alpha: float = 1.6,
     distance: Distance = "product",
     orientation: Orientation = "intended",
-) -> Matrix:
+) -> Array:
     """M, how much more a missed urgency weighs in the loss.
 
         M[t, r] = α·|t − r|   if t outranks r   (or α^|t − r| with distance="power")
@@ -56,7 +56,7 @@ def loss_weight(
     return weight if orientation == "intended" else weight.T.copy()
 
 
-def metric_weight(hierarchy: ClassHierarchy, level: int = -1, *, penalty: float = PENALTY) -> Matrix:
+def metric_weight(hierarchy: ClassHierarchy, level: int = -1, *, penalty: float = PENALTY) -> Array:
     """W, how grave a mistake is in AsCC and AsMC: the asymmetric wheel.
 
         W[t, r] = 1 + |t − r| + P · 1[t outranks r]
@@ -66,26 +66,26 @@ def metric_weight(hierarchy: ClassHierarchy, level: int = -1, *, penalty: float 
     """
     if not np.isfinite(penalty) or penalty < 0:
         raise ParameterError(f"penalty must be a finite number of at least 0, found {penalty!r}.")
-    weight: Matrix = 1.0 + hierarchy.distance(level) + penalty * hierarchy.outranks(level)
+    weight: Array = 1.0 + hierarchy.distance(level) + penalty * hierarchy.outranks(level)
     return weight
 
 
-def symmetric_weight(hierarchy: ClassHierarchy, level: int = -1) -> Matrix:
+def symmetric_weight(hierarchy: ClassHierarchy, level: int = -1) -> Array:
     """W without a penalty, as ECC and EMC use it: 1 + |t − r|."""
     return metric_weight(hierarchy, level, penalty=0.0)
 
 
-def lca_cost(hierarchy: ClassHierarchy, level: int = -1) -> Matrix:
+def lca_cost(hierarchy: ClassHierarchy, level: int = -1) -> Array:
     """Height of the lowest common ancestor over the tree's height: 0 for the same class, 1 at the root.
 
     >>> lca_cost(ClassHierarchy.load("bracs"))[0, [0, 1, 6]].tolist()
     [0.0, 0.5, 1.0]
     """
-    height: Matrix = hierarchy.lca_height(level) / (hierarchy.level(level) + 1)
+    height: Array = hierarchy.lca_height(level) / (hierarchy.level(level) + 1)
     return height
 
 
-def implied_cost(severity: npt.ArrayLike, *, detach_weight: bool = False) -> Matrix:
+def implied_cost(severity: npt.ArrayLike, *, detach_weight: bool = False) -> Array:
     """C, the cost `[true, predicted]` that the most probable class of a model trained by MSCE minimizes in effect.
 
         C[t, r] = ½ [(1 + ln 2) M[t, r] + (1 − ln 2) M[t, t]],   C[t, t] = 0
@@ -102,12 +102,12 @@ def implied_cost(severity: npt.ArrayLike, *, detach_weight: bool = False) -> Mat
     """
     M = check_cost(severity, len(np.atleast_1d(np.asarray(severity))), zero_diagonal=False)
     lean = 0.0 if detach_weight else np.log(2.0)
-    cost: Matrix = 0.5 * ((1.0 + lean) * M + (1.0 - lean) * np.diagonal(M)[:, None])
+    cost: Array = 0.5 * ((1.0 + lean) * M + (1.0 - lean) * np.diagonal(M)[:, None])
     np.fill_diagonal(cost, 0.0)
     return cost
 
 
-def check_cost(cost: npt.ArrayLike, num_classes: int, *, zero_diagonal: bool) -> Matrix:
+def check_cost(cost: npt.ArrayLike, num_classes: int, *, zero_diagonal: bool) -> Array:
     """A user's cost matrix `[true, predicted]`, or an error that says what is wrong with it."""
     try:
         matrix = np.asarray(cost, dtype=np.float64)

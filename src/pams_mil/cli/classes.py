@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from pams_mil.arrays import Array
 from pams_mil.cli.console import output, print_json, print_result
 from pams_mil.cli.out_option import write_new
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from pams_mil.hierarchy import ClassHierarchy
-    from pams_mil.severity import Matrix
 
 app = typer.Typer(help="List, draw and start class hierarchies.", invoke_without_command=True)
 
@@ -138,7 +138,7 @@ def _tree(hierarchy: ClassHierarchy) -> Tree:
     return root
 
 
-def _matrix(hierarchy: ClassHierarchy, level: int, matrix: Matrix, title: str) -> Table:
+def _matrix(hierarchy: ClassHierarchy, level: int, matrix: Array, title: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 

@@ -6,6 +6,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pams_mil.arrays import Pixels
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from pams_mil.wsi.heat_figure import Legend
     from pams_mil.wsi.heatmap import Heatmap
     from pams_mil.wsi.physical_pixels import Overview
-    from pams_mil.wsi.readers.slide_reader import Pixels
     from pams_mil.wsi.slide import Slide
 
     Measured = dict[str, tuple[str, npt.NDArray[np.float64]]]

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import AnyArray
 from pams_mil.cohorts.cohort_writer import CohortSlide
-from pams_mil.data.bags.bag import Array, Bag, BagInfo
+from pams_mil.data.bags.bag import Bag, BagInfo
 from pams_mil.data.manifest.manifest import SPLITS, SlideRecord
 from pams_mil.errors import BagError, ParameterError, first_line, listing
 from pams_mil.hierarchy import ClassHierarchy
@@ -78,7 +79,7 @@ class Cifar10:
         pixels = [np.rint(255 * image(row)).astype(np.uint8).transpose(2, 0, 1) for row in rows.tolist()]
         return np.stack(pixels), np.asarray([hierarchy.index(labels[row]) for row in rows], dtype=np.int64)
 
-    def _chosen(self) -> dict[str, tuple[Array, str]]:
+    def _chosen(self) -> dict[str, tuple[AnyArray, str]]:
         """For every split, the rows of its images and the part of the source they are in."""
         count = {part: len(self._images(part)[1]) for part in BATCHES}
         order = {part: numpy_generator(self.seed, "cifar10", part).permutation(n) for part, n in count.items()}
@@ -88,7 +89,7 @@ class Cifar10:
         most = {"train": self.train, "val": self.val, "test": self.test}
         return {split: (rows[split][: most[split]], "test" if split == "test" else "train") for split in SPLITS}
 
-    def _images(self, part: str) -> tuple[Callable[[int], Array], Sequence[str]]:
+    def _images(self, part: str) -> tuple[Callable[[int], AnyArray], Sequence[str]]:
         """What gives the image [32, 32, 3] of a row, in [0, 1], and the labels of all rows."""
         source = Path(self.source)
         files = [source / name for name in BATCHES[part]]
@@ -105,7 +106,7 @@ class Cifar10:
             f"or images in '{part}/<class>/'."
         )
 
-    def _bag(self, image: Array) -> Bag:
+    def _bag(self, image: AnyArray) -> Bag:
         """Patches [n, 3 * patch^2] of an image [32, 32, 3] in [0, 1]."""
         starts = np.arange(0, SIDE - self.patch_px + 1, self.stride_px)
         corners = np.array([(x, y) for y in starts for x in starts], dtype=np.int32)
@@ -114,13 +115,13 @@ class Cifar10:
         return Bag(patches.astype(np.float32), corners, info)
 
 
-def _from_batch(pixels: Array, row: int) -> Array:
-    planes: Array = pixels[row].reshape(3, SIDE, SIDE)
-    scaled: Array = planes.transpose(1, 2, 0) / 255.0
+def _from_batch(pixels: AnyArray, row: int) -> AnyArray:
+    planes: AnyArray = pixels[row].reshape(3, SIDE, SIDE)
+    scaled: AnyArray = planes.transpose(1, 2, 0) / 255.0
     return scaled
 
 
-def _from_file(paths: Sequence[Path], row: int) -> Array:
+def _from_file(paths: Sequence[Path], row: int) -> AnyArray:
     from PIL import Image  # noqa: PLC0415  only folders of images need it
 
     with Image.open(paths[row]) as image:
@@ -147,7 +148,7 @@ class _DataUnpickler(pickle.Unpickler):
         return _Inert
 
 
-def read_batch(path: Path) -> tuple[Array, list[int]]:
+def read_batch(path: Path) -> tuple[AnyArray, list[int]]:
     """Pixels [n, 3072] uint8 and labels [n] of one python batch."""
     try:
         with path.open("rb") as file:

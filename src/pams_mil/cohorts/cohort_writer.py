@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from pams_mil import atomic
-from pams_mil.data.bags.bag import Array, Bag, BagInfo
+from pams_mil.arrays import AnyArray
+from pams_mil.data.bags.bag import Bag, BagInfo
 from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
@@ -58,8 +59,8 @@ def write_cohort(
 
 def cohort_slide(
     record_ids: tuple[str, str, str],
-    features: Array,
-    kinds: Array,
+    features: AnyArray,
+    kinds: AnyArray,
     names: Sequence[str],
     info: BagInfo,
 ) -> CohortSlide:
@@ -76,7 +77,7 @@ def cohort_slide(
     return CohortSlide(record, bag, truth)
 
 
-def grid_coords(count: int, tile_px0: int) -> Array:
+def grid_coords(count: int, tile_px0: int) -> AnyArray:
     """Level-0 corners [n, 2] of tiles laid row by row in a square.
 
     >>> grid_coords(3, 8).tolist()

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pams_mil.arrays import AnyArray
 from pams_mil.cohorts.cohort_writer import CohortSlide, cohort_slide, patient_names
-from pams_mil.data.bags.bag import Array, BagInfo
+from pams_mil.data.bags.bag import BagInfo
 from pams_mil.data.manifest.manifest import SPLITS
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
@@ -80,8 +81,8 @@ class Digits:
                 yield cohort_slide(ids, noisy, digits[chosen], hierarchy.names(), _INFO)
 
     def _choose(
-        self, target: int, hierarchy: ClassHierarchy, pool: dict[int, Array], generator: np.random.Generator
-    ) -> Array:
+        self, target: int, hierarchy: ClassHierarchy, pool: dict[int, AnyArray], generator: np.random.Generator
+    ) -> AnyArray:
         """Images of one bag: a few of the target digit, maybe less urgent ones, and background."""
         size = int(generator.integers(self.smallest, self.largest + 1))
         chosen = [generator.choice(pool[target], int(generator.integers(1, self.findings + 1)))]
@@ -94,9 +95,9 @@ class Digits:
         return generator.permutation(np.concatenate(chosen))
 
 
-def image_pools(digits: Array, seed: int) -> dict[str, dict[int, Array]]:
+def image_pools(digits: AnyArray, seed: int) -> dict[str, dict[int, AnyArray]]:
     """For every split and digit, the rows of its images; no image is in two splits."""
-    pools: dict[str, dict[int, Array]] = {split: {} for split in SPLITS}
+    pools: dict[str, dict[int, AnyArray]] = {split: {} for split in SPLITS}
     for digit in range(10):
         rows = numpy_generator(seed, "digits", "images", digit).permutation(np.flatnonzero(digits == digit))
         # Cumulative ends are rounded, so the parts add up to all images.
@@ -106,7 +107,7 @@ def image_pools(digits: Array, seed: int) -> dict[str, dict[int, Array]]:
     return pools
 
 
-def _load() -> tuple[Array, Array]:
+def _load() -> tuple[AnyArray, AnyArray]:
     """Images [1797, 64] in [0, 1] and their digits [1797]."""
     from sklearn.datasets import load_digits  # noqa: PLC0415  scikit-learn is slow to import
 

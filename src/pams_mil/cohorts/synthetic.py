@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pams_mil.arrays import AnyArray
 from pams_mil.cohorts.cohort_writer import CohortSlide, cohort_slide, patient_names
-from pams_mil.data.bags.bag import Array, BagInfo
+from pams_mil.data.bags.bag import BagInfo
 from pams_mil.data.manifest.manifest import SPLITS
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
@@ -108,7 +109,7 @@ class Synthetic:
                 ids = (f"{split}_{number:05d}", patients[number], split)
                 yield cohort_slide(ids, features, kinds, hierarchy.names(), _INFO)
 
-    def directions(self, hierarchy: ClassHierarchy) -> Array:
+    def directions(self, hierarchy: ClassHierarchy) -> AnyArray:
         """Unit vectors [c + tissues, d]: one per finest class, then the background tissues."""
         generator = numpy_generator(self.seed, "synthetic", "directions")
         groups = _unit(generator.standard_normal((hierarchy.num_classes(0), self.width)))
@@ -117,7 +118,7 @@ class Synthetic:
         # Classes of a group lie close together, so that coarse levels are easier than fine ones.
         return np.concatenate([_unit(own + groups[hierarchy.groups(0)]), tissues])
 
-    def _kinds(self, target: int, hierarchy: ClassHierarchy, generator: np.random.Generator) -> Array:
+    def _kinds(self, target: int, hierarchy: ClassHierarchy, generator: np.random.Generator) -> AnyArray:
         """What every instance of a slide shows: a class index, or c and above for background tissues."""
         # + 1 and rounded down: `largest` itself can come up.
         size = int(np.exp(generator.uniform(np.log(self.smallest), np.log(self.largest + 1))))
@@ -132,6 +133,6 @@ class Synthetic:
         return generator.permutation(np.concatenate(kinds))
 
 
-def _unit(rows: Array) -> Array:
-    scaled: Array = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+def _unit(rows: AnyArray) -> AnyArray:
+    scaled: AnyArray = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
     return scaled

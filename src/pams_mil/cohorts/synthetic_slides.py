@@ -21,6 +21,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from pams_mil import atomic
+from pams_mil.arrays import Pixels
 from pams_mil.errors import ParameterError, needs_extra
 from pams_mil.seeding import numpy_generator
 
@@ -35,9 +36,6 @@ _PITCH_UM, _RADIUS_UM = 14.0, 3.2
 _LESION_PITCH_UM, _LESION_RADIUS_UM = (10.0, 8.5, 7.5), (3.6, 3.7, 3.6)
 KINDS = len(_LESION_NUCLEUS)
 """How many kinds of lesion there are, from mild (1) to grave."""
-
-
-Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
+from pams_mil.arrays import AnyArray
 from pams_mil.engine.config.run_config import configure
 from pams_mil.engine.memory_fit import fit_in_memory, probabilities_in_memory
 from pams_mil.errors import LabelError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
-
-Array = npt.NDArray[Any]
 
 
 class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -55,7 +54,7 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     n_features_in_: int
-    classes_: Array
+    classes_: AnyArray
 
     def __init__(
         self,
@@ -111,13 +110,13 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found: npt.NDArray[np.float64] = probabilities_in_memory(self.learner_, bags)[:, columns]
         return found
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: Any) -> AnyArray:
         """The most probable class of every bag."""
         best = self.predict_proba(X).argmax(1)
-        chosen: Array = self.classes_[best]
+        chosen: AnyArray = self.classes_[best]
         return chosen
 
-    def _classes(self, labels: Array) -> tuple[ClassHierarchy, dict[Any, str]]:
+    def _classes(self, labels: AnyArray) -> tuple[ClassHierarchy, dict[Any, str]]:
         """The hierarchy, and the name in it of every label; sets `classes_`."""
         found = np.unique(labels)
         if len(found) < 2 and self.hierarchy is None:
@@ -137,7 +136,7 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = np.unique([spelled.get(name, name) for name in known])
         return hierarchy, {**{name: name for name in known}, **names}
 
-    def _bags(self, X: Any, y: Any = None, *, reset: bool) -> list[Array]:
+    def _bags(self, X: Any, y: Any = None, *, reset: bool) -> list[AnyArray]:
         if not _holds_bags(X):
             shown: dict[str, Any] = {"dtype": np.float32, "reset": reset}
             table = validate_data(self, X, **shown) if y is None else validate_data(self, X, y, **shown)[0]

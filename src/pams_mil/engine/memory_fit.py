@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from pams_mil.arrays import AnyArray
 from pams_mil.data.bags.bag import Bag
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
@@ -32,14 +32,12 @@ from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch, in_packs
 
-Array = npt.NDArray[Any]
-
 
 @dataclass(frozen=True)
 class MemoryStore:
     """Bags by slide id, as a folder or a pack would give them."""
 
-    bags: dict[str, Array]
+    bags: dict[str, AnyArray]
 
     def read(self, record: SlideRecord, *, verify: bool = True) -> Bag:
         """The bag of a slide."""
@@ -47,7 +45,11 @@ class MemoryStore:
 
 
 def fit_in_memory(
-    bags: Sequence[Array], labels: Sequence[str], patients: Sequence[str], hierarchy: ClassHierarchy, config: RunConfig
+    bags: Sequence[AnyArray],
+    labels: Sequence[str],
+    patients: Sequence[str],
+    hierarchy: ClassHierarchy,
+    config: RunConfig,
 ) -> Learner:
     """A learner trained for all epochs on bags [n_i, d]; the caller's random state is left as it was."""
     config = complete(config)
@@ -75,7 +77,7 @@ def fit_in_memory(
     return learner.eval()
 
 
-def probabilities_in_memory(learner: Learner, bags: Sequence[Array]) -> npt.NDArray[np.float64]:
+def probabilities_in_memory(learner: Learner, bags: Sequence[AnyArray]) -> npt.NDArray[np.float64]:
     """Probabilities [b, c] of the finest level, in the order of the hierarchy."""
     rows = []
     with torch.inference_mode():
@@ -86,7 +88,9 @@ def probabilities_in_memory(learner: Learner, bags: Sequence[Array]) -> npt.NDAr
     return table
 
 
-def _cohort(bags: Sequence[Array], labels: Sequence[str], patients: Sequence[str], hierarchy: ClassHierarchy) -> Cohort:
+def _cohort(
+    bags: Sequence[AnyArray], labels: Sequence[str], patients: Sequence[str], hierarchy: ClassHierarchy
+) -> Cohort:
     names = [str(number) for number in range(len(bags))]
     records = (SlideRecord(*row, split="train") for row in zip(names, patients, labels, strict=True))
     manifest = Manifest(tuple(records))

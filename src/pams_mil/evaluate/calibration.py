@@ -31,14 +31,13 @@ import numpy.typing as npt
 from scipy.special import softmax
 
 from pams_mil import seeding
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError, listing
 from pams_mil.evaluate import softmax_fit
 from pams_mil.evaluate.debias import TrainingBias, logarithm
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.probability import check_probabilities
 
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Form = Literal["temperature", "slope", "bias"]
 FORMS: tuple[Form, ...] = get_args(Form)
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from pams_mil.arrays import Ints
 from pams_mil.errors import listing
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics import reduce
@@ -33,7 +33,6 @@ from pams_mil.metrics.confusion import count_cells
 Kind = Literal[
     "constant", "collapsed", "no skill", "contradictory calls", "equal probabilities", "absent classes", "few patients"
 ]
-Counts = npt.NDArray[np.int64]
 
 COLLAPSED_BELOW = 0.25
 RARE_MISTAKE = 0.1
@@ -60,7 +59,7 @@ class TopCall:
     slides: int
 
     @classmethod
-    def of(cls, confusion: Counts) -> TopCall:
+    def of(cls, confusion: Ints) -> TopCall:
         """The most frequent call of a confusion matrix [true, predicted]; the least urgent of equally frequent ones.
 
         >>> TopCall.of(np.array([[5, 1], [4, 0]]))
@@ -132,7 +131,7 @@ def collapse(top: TopCall, label: str) -> Caution:
     return Caution("collapsed", message, disqualifies=True)
 
 
-def _no_skill(confusion: Counts) -> bool:
+def _no_skill(confusion: Ints) -> bool:
     """Of a level where all slides are of one group this is always true: the group could be called without looking."""
     return bool(reduce.balanced_accuracy(confusion) <= 1 / np.count_nonzero(confusion.sum(1)) + 1e-12)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.cautions import cautions
 from pams_mil.evaluate.matched import SWAPS, Matched, matched, part_of, swap_p_value
@@ -24,7 +24,6 @@ from pams_mil.metrics.metric import METRICS, LabelMetrics
 from pams_mil.metrics.probability import macro_auc
 from pams_mil.severity import PENALTY
 
-Array = npt.NDArray[np.float64]
 PERMUTATIONS = 10_000
 
 

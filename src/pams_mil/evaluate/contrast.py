@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
+from pams_mil.arrays import Array
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.resampling import holm, percentile_interval
 
-Array = npt.NDArray[np.float64]
 Interval = tuple[float, float]
 Varied = Literal["nothing", "patients", "patients and networks"]
 UNKNOWN: Interval = (math.nan, math.nan)

@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
+from pams_mil.arrays import Array, Bools
 from pams_mil.errors import ParameterError
 from pams_mil.metrics.probability import check_probabilities
-from pams_mil.severity import Matrix, check_cost
+from pams_mil.severity import check_cost
 
-Bools = npt.NDArray[np.bool_]
 SMALLEST = float(np.finfo(np.float32).tiny)
 """Probabilities below this, what single precision can hold, are taken as this before a logarithm."""
 _SINGULAR = 1e-12
@@ -39,7 +39,7 @@ _SINGULAR = 1e-12
 class Posterior:
     """Restored probabilities [n, c], and the rows where only the simpler form was possible."""
 
-    probabilities: Matrix
+    probabilities: Array
     fell_back: Bools
 
 
@@ -89,7 +89,7 @@ class TrainingBias:
         drift: g of the remix, [c], or None.
     """
 
-    severity: Matrix | None = None
+    severity: Array | None = None
     detach_weight: bool = False
     drift: npt.NDArray[np.float64] | None = None
 
@@ -100,7 +100,7 @@ class TrainingBias:
                 "on cannot be restored."
             )
 
-    def corrections(self, probabilities: npt.ArrayLike) -> dict[str, Matrix]:
+    def corrections(self, probabilities: npt.ArrayLike) -> dict[str, Array]:
         """What to add to ln p, [n, c] each: "msce" is ln η(p) − ln p, "remix" is −ln g."""
         p = _normalized(probabilities)
         found = {}
@@ -111,7 +111,7 @@ class TrainingBias:
             found["remix"] = np.broadcast_to(-np.log(self.drift), p.shape)
         return found
 
-    def remove(self, probabilities: npt.ArrayLike, *, msce: float = 1.0, remix: float = 1.0) -> Matrix:
+    def remove(self, probabilities: npt.ArrayLike, *, msce: float = 1.0, remix: float = 1.0) -> Array:
         """The probabilities with each correction applied at its strength; [n, c] -> [n, c].
 
         >>> TrainingBias(drift=np.array([0.5, 1.5])).remove([[0.25, 0.75]]).round(3).tolist()
@@ -120,7 +120,7 @@ class TrainingBias:
         p = _normalized(probabilities)
         strength = {"msce": msce, "remix": remix}
         parts = [strength[name] * part for name, part in self.corrections(p).items()]
-        removed: Matrix = softmax(sum(parts, logarithm(p)), axis=1)
+        removed: Array = softmax(sum(parts, logarithm(p)), axis=1)
         return removed
 
     def describe(self) -> str:
@@ -151,14 +151,14 @@ class TrainingBias:
         )
 
 
-def logarithm(probabilities: Matrix) -> Matrix:
+def logarithm(probabilities: Array) -> Array:
     """The logarithm, with 0 taken as the smallest number of single precision."""
-    logs: Matrix = np.log(np.maximum(probabilities, SMALLEST))
+    logs: Array = np.log(np.maximum(probabilities, SMALLEST))
     return logs
 
 
-def _normalized(values: npt.ArrayLike) -> Matrix:
+def _normalized(values: npt.ArrayLike) -> Array:
     """Probabilities whose rows sum to 1 exactly, as rounded ones in files do not."""
     p = check_probabilities(values)
-    rows: Matrix = p / p.sum(axis=1, keepdims=True)
+    rows: Array = p / p.sum(axis=1, keepdims=True)
     return rows

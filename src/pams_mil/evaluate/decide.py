@@ -20,15 +20,15 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
 from pams_mil.evaluate.debias import TrainingBias
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.probability import check_probabilities
-from pams_mil.severity import PENALTY, Matrix, check_cost, lca_cost, loss_weight, metric_weight
+from pams_mil.severity import PENALTY, check_cost, lca_cost, loss_weight, metric_weight
 
-Ints = npt.NDArray[np.int64]
 Rule = Literal["argmax", "risk", "ascc", "kappa"]
 RULES: tuple[Rule, ...] = ("argmax", "risk", "ascc", "kappa")
 NamedCost = Literal["severity", "lca"]
@@ -178,7 +178,7 @@ def redecide(
     return replace(predictions, predicted=decided, probabilities=probabilities, notes=notes, decided_by=named)
 
 
-def _cost(cost: NamedCost | npt.ArrayLike, hierarchy: ClassHierarchy, level: int, penalty: float) -> Matrix:
+def _cost(cost: NamedCost | npt.ArrayLike, hierarchy: ClassHierarchy, level: int, penalty: float) -> Array:
     if isinstance(cost, str):
         if cost == "severity":
             return metric_weight(hierarchy, level, penalty=penalty) - 1.0

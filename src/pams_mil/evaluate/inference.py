@@ -30,9 +30,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.method_networks import Networks, Reading, average, grouped, units_of
 from pams_mil.evaluate.predictions import Predictions
@@ -40,9 +40,6 @@ from pams_mil.metrics.metric import METRICS, Metric
 from pams_mil.metrics.resampling import RESAMPLES, Weights, percentile_interval, swap_p_value
 from pams_mil.metrics.slides import Slides, Statistic
 from pams_mil.severity import PENALTY
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SWAPS = 2000
 """Random swaps for a p-value; the smallest possible is about one over this."""

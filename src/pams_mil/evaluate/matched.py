@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.evaluate.operating_points import KAPPAS, PARTIAL, patient_coins, patient_draws
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.bootstrap import RESAMPLES, interval
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.operating import CurveResampler, class_shares, curve_auc, missed_at_each
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SWAPS = 2000
 """Random swaps for a p-value; the smallest possible is one over this."""

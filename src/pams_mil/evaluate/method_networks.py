@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.metric import Metric
 from pams_mil.metrics.resampling import Units, Weights
 from pams_mil.metrics.slides import Curve, Ranking, Slides, Statistic
 from pams_mil.severity import PENALTY
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.benefit import NetBenefit, net_benefit, normalized_cost
 from pams_mil.metrics.bootstrap import RESAMPLES, interval, multiplicities
@@ -23,9 +23,6 @@ from pams_mil.metrics.operating import (
     missed_at_each,
 )
 from pams_mil.metrics.proper import BoundaryCalibration, boundary_calibration, brier, nll, rps, worklist_c_index
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 FALSE_ALARMS = (0.1, 0.2, 0.3)
 """At these shares of false alarms the misses are reported."""

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
 from pams_mil.evaluate import reviews
 from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, check_probabilities
 from pams_mil.evaluate.probability_columns import probability_columns
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 from pams_mil.tables import Columns, OnFraction, read_chunks, table_name
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

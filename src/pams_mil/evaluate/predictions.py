@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil import atomic
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import SUM_TOLERANCE
-
-Ints = npt.NDArray[np.int64]
-Array = npt.NDArray[np.float64]
 
 DECIDED_BY = "decided_by"
 """The column that says which rule made the predictions, e.g. argmax or kappa=3."""

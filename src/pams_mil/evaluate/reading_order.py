@@ -23,9 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

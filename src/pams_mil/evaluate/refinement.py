@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_softmax
 
+from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate import softmax_fit
 from pams_mil.evaluate.debias import logarithm
@@ -19,7 +20,6 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels
 from pams_mil.metrics.probability import labels_and_probabilities
 
-Array = npt.NDArray[np.float64]
 PRIOR_SLIDES = 1.0
 """How many slides' worth of evidence says what the network says; it keeps the fit finite when every slide is right."""
 

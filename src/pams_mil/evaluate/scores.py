@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics import reduce
 from pams_mil.metrics.bootstrap import RESAMPLES, AucResampler, Patterns, auc_samples, interval, label_samples
@@ -18,7 +19,6 @@ from pams_mil.metrics.metric import LabelMetrics
 from pams_mil.metrics.probability import calibration_error, expected_class_of_errors, expected_cost, macro_auc
 from pams_mil.severity import PENALTY, metric_weight
 
-Array = npt.NDArray[np.float64]
 Interval = tuple[float, float]
 
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import log_softmax, softmax
 
+from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError
 
-Array = npt.NDArray[np.float64]
 _STEPS = 200
 _ENOUGH = 1e-16
 """Stop when a full step would lower L by less than this."""

@@ -13,10 +13,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 def expected_severity(probabilities: npt.ArrayLike, ranks: npt.ArrayLike) -> Array:

@@ -15,19 +15,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from pams_mil.arrays import Pixels
 from pams_mil.engine.config.run_config import Strict
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.seeding import generator
-
-Images = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class ImageSet:
     """Images [n, 3, h, w] and their classes [n] in the order of the hierarchy."""
 
-    images: Images
+    images: Pixels
     target: npt.NDArray[np.int64]
 
     @cached_property
@@ -99,7 +98,7 @@ def augment(images: Tensor, draw: torch.Generator) -> Tensor:
     return padded[torch.arange(n)[:, None, None, None], torch.arange(3)[None, :, None, None], rows, columns]
 
 
-def _normalized(images: Images) -> Tensor:
+def _normalized(images: Pixels) -> Tensor:
     return (torch.from_numpy(images).float() / 255.0 - 0.5) / 0.25
 
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from pams_mil.arrays import Array
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.checks import checked
 from pams_mil.methods.objective import LevelLoss
 from pams_mil.parameters import require_choice, require_number
-from pams_mil.severity import Distance, Matrix, Orientation, check_cost, loss_weight
+from pams_mil.severity import Distance, Orientation, check_cost, loss_weight
 
 CostMatrix = Sequence[Sequence[float]]
 
@@ -72,7 +73,7 @@ class Msce:
             size = len(self.cost) if hasattr(self.cost, "__len__") else 0
             check_cost(self.cost, size, zero_diagonal=False)
 
-    def severity(self, hierarchy: ClassHierarchy, level: int = -1) -> Matrix:
+    def severity(self, hierarchy: ClassHierarchy, level: int = -1) -> Array:
         """M at a level."""
         if self.cost is not None:
             return check_cost(self.cost, hierarchy.num_classes(level), zero_diagonal=False)

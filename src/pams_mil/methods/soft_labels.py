@@ -19,12 +19,13 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from pams_mil.arrays import Array
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.checks import checked
 from pams_mil.methods.method import FinestMethod
 from pams_mil.methods.objective import LevelLoss
 from pams_mil.parameters import require_number
-from pams_mil.severity import Matrix, lca_cost
+from pams_mil.severity import lca_cost
 
 DISCOVER = "SoftLabels"
 
@@ -43,14 +44,14 @@ def soft_labels_loss(logits: Tensor, target: Tensor, soft_target: Tensor) -> Ten
     return -(soft_target.to(logits)[target] * logits.log_softmax(-1)).sum(-1)
 
 
-def soft_target(hierarchy: ClassHierarchy, level: int = -1, *, beta: float = 10.0) -> Matrix:
+def soft_target(hierarchy: ClassHierarchy, level: int = -1, *, beta: float = 10.0) -> Array:
     """s, the share of the target that each class gets, `[true, class]`.
 
     >>> soft_target(ClassHierarchy.load("bracs"), beta=5).round(6)[6, [6, 5, 0]].tolist()
     [0.896238, 0.073568, 0.006039]
     """
     share = np.exp(-beta * lca_cost(hierarchy, level))
-    normalized: Matrix = share / share.sum(axis=1, keepdims=True)
+    normalized: Array = share / share.sum(axis=1, keepdims=True)
     return normalized
 
 

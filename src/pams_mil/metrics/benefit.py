@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels
@@ -18,8 +19,6 @@ from pams_mil.metrics.operating import OperatingCurve, constant_calls
 from pams_mil.metrics.probability import labels_and_probabilities
 from pams_mil.metrics.proper import boundary_names, boundary_probabilities
 from pams_mil.metrics.reduce import divide
-
-Array = npt.NDArray[np.float64]
 
 
 def normalized_cost(curve: OperatingCurve, shares: Array, kappas: npt.ArrayLike) -> Array:

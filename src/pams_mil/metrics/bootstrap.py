@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.metrics.metric import LabelMetrics
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 RESAMPLES = 2000
 _BLOCK_ENTRIES = 1 << 21

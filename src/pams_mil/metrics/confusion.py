@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Ints
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 
-Counts = npt.NDArray[np.int64]
 Labels = Sequence[str] | Sequence[int] | npt.NDArray[np.int64]
 
 
-def confusion_matrix(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> Counts:
+def confusion_matrix(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> Ints:
     """S[t, r], how many samples of class t were predicted as r.
 
     Labels are class names or class indices of `level`.
@@ -31,7 +31,7 @@ def confusion_matrix(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, 
     return count_cells(true, predicted, hierarchy.num_classes(level))
 
 
-def class_indices(labels: Labels, hierarchy: ClassHierarchy, level: int = -1) -> Counts:
+def class_indices(labels: Labels, hierarchy: ClassHierarchy, level: int = -1) -> Ints:
     """Names or indices of a level as checked indices."""
     if isinstance(next(iter(labels), None), str):
         return np.asarray([hierarchy.index(str(label), level) for label in labels], dtype=np.int64)
@@ -43,7 +43,7 @@ def class_indices(labels: Labels, hierarchy: ClassHierarchy, level: int = -1) ->
     return hierarchy.lift(index, level, from_level=level)
 
 
-def count_cells(true: Counts, predicted: Counts, num_classes: int) -> Counts:
+def count_cells(true: Ints, predicted: Ints, num_classes: int) -> Ints:
     """The confusion matrix of index arrays that are known to be in range."""
     cells = np.bincount(true * num_classes + predicted, minlength=num_classes**2)
     return cells.reshape(num_classes, num_classes).astype(np.int64)

@@ -21,13 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.probability import check_probabilities
-from pams_mil.severity import Matrix, check_cost
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from pams_mil.severity import check_cost
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ def decision_path(
     return DecisionPath(_thresholds(alarm, miss, at_one, ranks), ranks)
 
 
-def _weighted(p: Array, cost: Matrix) -> Array:
+def _weighted(p: Array, cost: Array) -> Array:
     """Σ_t p_t C[t, r], always added in the same order.
 
     Unlike a matrix product it gives equal rows and equal columns equal sums, and keeps Ū monotone to the last bit.
@@ -201,7 +199,7 @@ def _last_smallest(values: Array) -> Ints:
     return index
 
 
-def _check_monotone(misses: Matrix, outranks: npt.NDArray[np.bool_], names: tuple[str, ...]) -> None:
+def _check_monotone(misses: Array, outranks: npt.NDArray[np.bool_], names: tuple[str, ...]) -> None:
     grows = (np.diff(misses, axis=1) > 0) & outranks[:, 1:]
     if grows.any():
         t, r = (int(index) for index in np.argwhere(grows)[0])

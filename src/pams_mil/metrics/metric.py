@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import reduce
 from pams_mil.metrics.proper import brier_losses, nll_losses, rps_losses
 from pams_mil.metrics.slides import BINS, Cells, Curve, CurveView, Losses, Ranking, Slides, Statistic, cells_view
 from pams_mil.severity import PENALTY
-
-Array = npt.NDArray[np.float64]
 
 FALSE_ALARMS = (0.05, 0.1, 0.2, 0.3)
 """At these shares of false alarms the misses are reported; a table compares at the one nearest to its reference."""

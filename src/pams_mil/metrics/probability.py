@@ -7,13 +7,11 @@ from collections.abc import Sized
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels, class_indices
 from pams_mil.metrics.reduce import divide
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SUM_TOLERANCE = 1e-3
 """How far a row of probabilities may be from 1 before it is refused."""

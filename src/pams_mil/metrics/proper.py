@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy, names_by_rank
 from pams_mil.metrics.confusion import Labels
 from pams_mil.metrics.probability import labels_and_probabilities
 from pams_mil.metrics.reduce import divide
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _NORMAL_975 = 1.959963984540054
 _TINY = 1e-300

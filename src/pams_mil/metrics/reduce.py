@@ -6,54 +6,51 @@ of code scores one matrix, two thousand bootstrap resamples, or a torchmetrics s
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Counts = npt.NDArray[Any]
+from pams_mil.arrays import AnyArray, Array
 
 
-def total(S: Counts) -> Array:
+def total(S: AnyArray) -> Array:
     """Number of samples."""
     return _floats(np.asarray(S, dtype=np.float64).sum((-2, -1)))
 
 
-def correct(S: Counts) -> Array:
+def correct(S: AnyArray) -> Array:
     """Number of samples on the diagonal."""
     return _floats(np.asarray(S, dtype=np.float64).trace(axis1=-2, axis2=-1))
 
 
-def errors(S: Counts) -> Array:
+def errors(S: AnyArray) -> Array:
     """Number of samples off the diagonal."""
     return total(S) - correct(S)
 
 
-def accuracy(S: Counts) -> Array:
+def accuracy(S: AnyArray) -> Array:
     """Share of samples on the diagonal."""
     return divide(correct(S), total(S))
 
 
-def recalls(S: Counts) -> Array:
+def recalls(S: AnyArray) -> Array:
     """Recall of each class, [..., C]; NaN for a class without samples."""
     diagonal = np.diagonal(np.asarray(S, dtype=np.float64), axis1=-2, axis2=-1)
     return divide(diagonal, np.asarray(S, dtype=np.float64).sum(-1))
 
 
-def balanced_accuracy(S: Counts) -> Array:
+def balanced_accuracy(S: AnyArray) -> Array:
     """Mean recall over the classes that have samples."""
     recall = recalls(S)
     present = ~np.isnan(recall)
     return divide(np.where(present, recall, 0.0).sum(-1), present.sum(-1).astype(np.float64))
 
 
-def ascc(S: Counts, W: Array) -> Array:
+def ascc(S: AnyArray, W: Array) -> Array:
     """AsCC with the asymmetric wheel W, ECC with the symmetric one: (1/N) Σ_tr S[t,r] / W[t,r]."""
     return divide((S / W).sum((-2, -1)), total(S))
 
 
-def asmc(S: Counts, W: Array) -> Array:
+def asmc(S: AnyArray, W: Array) -> Array:
     """AsMC or EMC: (1/#errors) Σ_{t≠r} S[t,r] / (W[t,r] − 1); +inf without errors."""
     off = ~np.eye(W.shape[-1], dtype=bool)
     # W − 1 is 0 on the diagonal, so the mask comes before the division.
@@ -62,23 +59,23 @@ def asmc(S: Counts, W: Array) -> Array:
     return divide((S * gentleness).sum((-2, -1)), errors(S), empty=np.inf)
 
 
-def mean_risk(S: Counts, W: Array, outranks: npt.NDArray[np.bool_]) -> Array:
+def mean_risk(S: AnyArray, W: Array, outranks: npt.NDArray[np.bool_]) -> Array:
     """E(Risk): (1/#errors) Σ_{t≠r} g S[t,r] W[t,r], g = 1 if t outranks r, else 0.5; 0 without errors."""
     factor = np.where(outranks, 1.0, 0.5) * ~np.eye(W.shape[-1], dtype=bool)
     return divide((S * (factor * W)).sum((-2, -1)), errors(S), empty=0.0)
 
 
-def count_where(S: Counts, cells: npt.NDArray[np.bool_]) -> Array:
+def count_where(S: AnyArray, cells: npt.NDArray[np.bool_]) -> Array:
     """How many samples lie in the chosen cells."""
     return _floats((np.asarray(S, dtype=np.float64) * cells).sum((-2, -1)))
 
 
-def mean_where(S: Counts, values: Array, cells: npt.NDArray[np.bool_]) -> Array:
+def mean_where(S: AnyArray, values: Array, cells: npt.NDArray[np.bool_]) -> Array:
     """Mean of `values` over the samples in the chosen cells; NaN when there are none."""
     return divide((S * (values * cells)).sum((-2, -1)), count_where(S, cells))
 
 
-def least_urgent_recall(S: Counts, outranks: npt.NDArray[np.bool_]) -> Array:
+def least_urgent_recall(S: AnyArray, outranks: npt.NDArray[np.bool_]) -> Array:
     """Share of the least urgent samples that are called no more urgent."""
     least: npt.NDArray[np.bool_] = np.logical_not(outranks.any(axis=1))
     return divide(
@@ -86,7 +83,7 @@ def least_urgent_recall(S: Counts, outranks: npt.NDArray[np.bool_]) -> Array:
     )
 
 
-def quadratic_kappa(S: Counts) -> Array:
+def quadratic_kappa(S: AnyArray) -> Array:
     """Cohen's kappa with quadratic weights: 1 − Σ w·S / Σ w·E, w = (t − r)², E from the margins."""
     S = np.asarray(S, dtype=np.float64)
     index = np.arange(S.shape[-1])

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from pams_mil.arrays import Array, Ints
+
 Weights = npt.NDArray[np.floating[Any]]
 
 RESAMPLES = 2000

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
@@ -21,9 +22,6 @@ from pams_mil.metrics.operating import area, constant_calls, lower_hull
 from pams_mil.metrics.reduce import divide
 from pams_mil.metrics.resampling import Sums
 from pams_mil.severity import PENALTY, metric_weight, symmetric_weight
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 BINS = 4096
 """Events along a resampled curve are put into at most so many bins; a curve as observed is never binned."""

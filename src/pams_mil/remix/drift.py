@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError, listing
 
 if TYPE_CHECKING:
     from pams_mil.remix.pairing import Mode
     from pams_mil.remix.strategy import PartnerRule
 
-Array = npt.NDArray[np.float64]
 KEEPS_LABEL = ("same_class", "any", "keep_label")
 
 

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 
 from pams_mil import seeding
+from pams_mil.arrays import Ints
 from pams_mil.errors import ConfigError, ParameterError, listing
-from pams_mil.hierarchy import ClassHierarchy, Ints
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.parameters import require_choice, require_number
 from pams_mil.remix.strategy import PARTNER_RULES, PartnerRule
 

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from markupsafe import Markup
 
+from pams_mil.arrays import Array
 from pams_mil.evaluate.operating_points import OperatingPoints
 from pams_mil.metrics.operating import constant_hull
 from pams_mil.report import svg
-
-Array = npt.NDArray[np.float64]
 
 MOST_DRAWN = 300
 MARKED_KAPPAS = (2.0, 5.0, 10.0)

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pams_mil.arrays import AnyArray
 from pams_mil.errors import ConfigError
 from pams_mil.remix.clustering.prototypes import cluster
 from pams_mil.remix.strategy import SYNTHETIC, Mixed, create_remix
 
-Array = npt.NDArray[Any]
 Plane = Literal["pca", "umap"]
 
 STRATEGIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -36,7 +35,7 @@ class BagView:
     bag: Tensor
     name: str
     label: str
-    coords_px0: Array | None = None
+    coords_px0: AnyArray | None = None
     evidence: Tensor | None = None
 
 
@@ -53,7 +52,7 @@ def select_all(a: Tensor, b: Tensor, *, evidence: Tensor | None = None, seed: in
     return mixed
 
 
-def plane_of(rows: Array, plane: Plane, *, seed: int = 0) -> Array:
+def plane_of(rows: AnyArray, plane: Plane, *, seed: int = 0) -> AnyArray:
     """[n, 2] coordinates of the rows' directions, since all strategies compare by cosine.
 
     >>> plane_of(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), "pca").shape
@@ -63,7 +62,7 @@ def plane_of(rows: Array, plane: Plane, *, seed: int = 0) -> Array:
     if plane == "pca":
         centered = unit - unit.mean(0)
         _, _, directions = np.linalg.svd(centered, full_matrices=False)
-        flat: Array = centered @ directions[:2].T
+        flat: AnyArray = centered @ directions[:2].T
         # Features of width 1, or a single row, have one direction only.
         return np.pad(flat, ((0, 0), (0, 2 - flat.shape[1])))
     try:
@@ -73,7 +72,7 @@ def plane_of(rows: Array, plane: Plane, *, seed: int = 0) -> Array:
             "The UMAP plane needs the package 'umap-learn', which is not installed. "
             "Install it with: pip install umap-learn, or use --plane pca."
         ) from error
-    embedded: Array = UMAP(n_components=2, metric="cosine", random_state=seed).fit_transform(unit)
+    embedded: AnyArray = UMAP(n_components=2, metric="cosine", random_state=seed).fit_transform(unit)
     return embedded
 
 
@@ -113,7 +112,7 @@ def _bare(panel: Any) -> None:
         side.set_color("#cbd5e1")
 
 
-def _draw_clusters(panel: Any, points_a: Array, points_b: Array, labels: Array) -> None:
+def _draw_clusters(panel: Any, points_a: AnyArray, points_b: AnyArray, labels: AnyArray) -> None:
     style = {"cmap": "tab20", "vmin": 0, "vmax": 19, "s": 20}
     panel.scatter(*points_b.T, c=labels[len(points_a) :], marker="s", alpha=0.45, **style)
     panel.scatter(*points_a.T, c=labels[: len(points_a)], marker="o", edgecolors=_INK, linewidths=0.6, **style)
@@ -121,7 +120,7 @@ def _draw_clusters(panel: Any, points_a: Array, points_b: Array, labels: Array) 
     _bare(panel)
 
 
-def _draw_plane(panel: Any, points_a: Array, points_b: Array, stars: Array, rows: Mixed) -> None:
+def _draw_plane(panel: Any, points_a: AnyArray, points_b: AnyArray, stars: AnyArray, rows: Mixed) -> None:
     chosen = _chosen(rows, len(points_a))
     panel.scatter(*points_b.T, marker="s", s=14, color=_OTHER, alpha=0.5, linewidths=0)
     panel.scatter(*points_a[~chosen].T, s=20, facecolors="none", edgecolors=_INK, linewidths=0.7)
@@ -130,7 +129,7 @@ def _draw_plane(panel: Any, points_a: Array, points_b: Array, stars: Array, rows
     _bare(panel)
 
 
-def _draw_layouts(panels: Sequence[Any], a: BagView, labels: Array, mixed: Mapping[str, Mixed]) -> None:
+def _draw_layouts(panels: Sequence[Any], a: BagView, labels: AnyArray, mixed: Mapping[str, Mixed]) -> None:
     coords = np.asarray(a.coords_px0, dtype=float)
     side = {"marker": "s", "s": _marker_area(coords)}
     panels[0].scatter(*coords.T, c=labels[: len(coords)], cmap="tab20", vmin=0, vmax=19, **side)
@@ -145,12 +144,12 @@ def _draw_layouts(panels: Sequence[Any], a: BagView, labels: Array, mixed: Mappi
         _bare(panel)
 
 
-def _marker_area(coords: Array) -> float:
+def _marker_area(coords: AnyArray) -> float:
     """Points² so that tiles nearly touch, whatever their number."""
     return float(np.clip(9000 / max(1, len(coords)), 3, 90))
 
 
-def _chosen(rows: Mixed, count: int) -> Array:
+def _chosen(rows: Mixed, count: int) -> AnyArray:
     chosen = np.zeros(count, dtype=bool)
     chosen[rows.rows_from(0).cpu().numpy()] = True
     return chosen

@@ -12,12 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
+from pams_mil.arrays import AnyArray
 from pams_mil.data import Bag, read_bag
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.store import FeatureFolder
@@ -27,7 +27,6 @@ from pams_mil.errors import BagError
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.predict import LoadedRun
 
-Array = npt.NDArray[Any]
 MOST_KEPT = 16
 MOST_CELLS = 4096
 """The longest side of a canvas with one pixel per tile; finer grids are painted as rectangles."""
@@ -38,9 +37,9 @@ TISSUE = "tissue"
 class Heat:
     """Tiles of a slide with named values: level-0 corners [n, 2], their side, {name: (kind, values [n])}."""
 
-    coords_px0: Array
+    coords_px0: AnyArray
     tile_px0: float
-    layers: Mapping[str, tuple[str, Array]]
+    layers: Mapping[str, tuple[str, AnyArray]]
     notes: tuple[str, ...] = ()
 
     @property
@@ -134,7 +133,7 @@ class HeatMaker:
         layers = {**self._measured(bag, slide_id, notes), TISSUE: ("flat", np.ones(bag.num_instances, np.float32))}
         return Heat(np.asarray(bag.coords_px0, np.float64), side, layers, tuple(notes))
 
-    def _measured(self, bag: Bag, slide_id: str, notes: list[str]) -> dict[str, tuple[str, Array]]:
+    def _measured(self, bag: Bag, slide_id: str, notes: list[str]) -> dict[str, tuple[str, AnyArray]]:
         if not self.runs:
             return self._stored(bag, slide_id)
         import torch  # noqa: PLC0415  a worklist without a run needs no torch
@@ -143,7 +142,7 @@ class HeatMaker:
         from pams_mil.models.core.batch import BagBatch  # noqa: PLC0415
 
         features = torch.from_numpy(np.array(bag.features, np.float32))
-        found: list[dict[str, tuple[str, Array]]] = []
+        found: list[dict[str, tuple[str, AnyArray]]] = []
         for run in self.runs:
             if features.shape[1] != run.spec.in_features:
                 raise BagError(
@@ -160,7 +159,7 @@ class HeatMaker:
         shared = [name for name in found[0] if all(name in one for one in found)]
         return {name: (found[0][name][0], np.mean([one[name][1] for one in found], axis=0)) for name in shared}
 
-    def _stored(self, bag: Bag, slide_id: str) -> dict[str, tuple[str, Array]]:
+    def _stored(self, bag: Bag, slide_id: str) -> dict[str, tuple[str, AnyArray]]:
         """Attention written by `pams predict --attention`, where no run is at hand."""
         path = None if self.attention is None else self.attention / f"{FileNames()[slide_id]}.h5"
         if path is None or not path.is_file():

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from pams_mil.arrays import Ints
 from pams_mil.evaluate import reading_order
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.view.verdict_journal import Journal
 from pams_mil.view.worklist_cases import Cases
 
 UTILIZATIONS = tuple(round(0.05 * step, 2) for step in range(1, 20))
-Ints = npt.NDArray[np.int64]
 
 
 def order_worth(cases: Cases, journal: Journal) -> dict[str, Any]:

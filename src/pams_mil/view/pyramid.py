@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageCms
 
+from pams_mil.arrays import Pixels
 from pams_mil.wsi.physical_pixels import Overview, Patch, best_level, read_scaled
-from pams_mil.wsi.readers.slide_reader import Pixels
 from pams_mil.wsi.slide import Slide
 
 TILE_PX, OVERLAP_PX = 254, 1

@@ -15,9 +15,9 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pams_mil.wsi.heatmap import Heatmap, Values
+from pams_mil.arrays import AnyArray, Pixels
+from pams_mil.wsi.heatmap import Heatmap
 from pams_mil.wsi.physical_pixels import Overview, read_overview, read_scaled
-from pams_mil.wsi.readers.slide_reader import Pixels
 from pams_mil.wsi.slide import Slide
 
 LONGEST_PX = 1600
@@ -161,7 +161,7 @@ class TopTile:
     y: int
 
 
-def highest_rows(values: Values, count: int) -> list[int]:
+def highest_rows(values: AnyArray, count: int) -> list[int]:
     """The rows of the highest values, highest first; of equal ones the earlier.
 
     >>> highest_rows(np.array([0.1, 0.7, 0.7, 0.2]), 3)
@@ -171,7 +171,7 @@ def highest_rows(values: Values, count: int) -> list[int]:
     return found
 
 
-def top_tiles(slide: Slide, tiles: Heatmap, values: Values, *, count: int = 8) -> list[TopTile]:
+def top_tiles(slide: Slide, tiles: Heatmap, values: AnyArray, *, count: int = 8) -> list[TopTile]:
     """Pictures of the tiles with the highest values, highest first."""
     scale = tiles.tile_px0 / TILE_PX
     found = []

@@ -20,11 +20,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from pams_mil import atomic
+from pams_mil.arrays import AnyArray, Pixels
 from pams_mil.errors import ParameterError
 from pams_mil.wsi.physical_pixels import Overview
-from pams_mil.wsi.readers.slide_reader import Pixels
 
-Values = npt.NDArray[Any]
 _SPACE = uuid.UUID("5f1f2a52-6a3c-5bb0-9a55-4f9e9f6c2b11")  # makes the ids of QuPath objects stable from run to run
 
 
@@ -32,7 +31,7 @@ _SPACE = uuid.UUID("5f1f2a52-6a3c-5bb0-9a55-4f9e9f6c2b11")  # makes the ids of Q
 class Heatmap:
     """Where the tiles of a slide lie: level-0 corners [n, 2] and their side in level-0 pixels."""
 
-    coords_px0: Values
+    coords_px0: AnyArray
     tile_px0: float
 
     def __post_init__(self) -> None:
@@ -43,7 +42,7 @@ class Heatmap:
             )
 
 
-def paint(tiles: Heatmap, values: Values, height: int, width: int, scale: float) -> npt.NDArray[np.float32]:
+def paint(tiles: Heatmap, values: AnyArray, height: int, width: int, scale: float) -> npt.NDArray[np.float32]:
     """Values [n] as a picture [height, width]; NaN where no tile lies. `scale` is level-0 pixels per pixel.
 
     >>> two = Heatmap(np.array([[0, 0], [8, 0]]), 8.0)
@@ -62,7 +61,7 @@ def paint(tiles: Heatmap, values: Values, height: int, width: int, scale: float)
     return picture
 
 
-def ranked(values: Values) -> npt.NDArray[np.float64]:
+def ranked(values: AnyArray) -> npt.NDArray[np.float64]:
     """Values as their share of smaller ones, in [0, 1]: attention spans orders of magnitude, ranks show all of it.
 
     >>> ranked(np.array([0.001, 0.9, 0.001, 0.02])).tolist()
@@ -76,7 +75,7 @@ def ranked(values: Values) -> npt.NDArray[np.float64]:
     return shares
 
 
-def overlay(overview: Overview, tiles: Heatmap, shades: Values, *, colors: str, opacity: float = 0.5) -> Pixels:
+def overlay(overview: Overview, tiles: Heatmap, shades: AnyArray, *, colors: str, opacity: float = 0.5) -> Pixels:
     """The overview with `shades` in [0, 1] laid over it in a colormap of matplotlib."""
     height, width = overview.pixels.shape[:2]
     picture = paint(tiles, shades, height, width, overview.scale)
@@ -86,7 +85,7 @@ def overlay(overview: Overview, tiles: Heatmap, shades: Values, *, colors: str, 
     return np.rint(mixed).astype(np.uint8)
 
 
-def symmetric(values: Values) -> npt.NDArray[np.float64]:
+def symmetric(values: AnyArray) -> npt.NDArray[np.float64]:
     """Signed values in [0, 1] with zero at one half: evidence for a class above, against it below.
 
     >>> symmetric(np.array([-2.0, 0.0, 1.0])).tolist()
@@ -118,7 +117,7 @@ class Region:
     color: tuple[int, int, int]
 
 
-def write_geojson(path: Path | str, tiles: Heatmap, measurements: Mapping[str, Values]) -> None:
+def write_geojson(path: Path | str, tiles: Heatmap, measurements: Mapping[str, AnyArray]) -> None:
     """Write tiles as QuPath detections with named measurements, one object at a time."""
     pieces = geojson_pieces(tiles, measurements)
     with atomic.replacing(path) as part, part.open("w", encoding="utf-8") as file:
@@ -126,7 +125,7 @@ def write_geojson(path: Path | str, tiles: Heatmap, measurements: Mapping[str, V
 
 
 def geojson_pieces(
-    tiles: Heatmap | None, measurements: Mapping[str, Values], regions: Sequence[Region] = ()
+    tiles: Heatmap | None, measurements: Mapping[str, AnyArray], regions: Sequence[Region] = ()
 ) -> Iterator[str]:
     """The text of the file piece by piece; what does not fit is refused before the first piece."""
     count = 0 if tiles is None else len(tiles.coords_px0)
@@ -139,7 +138,7 @@ def geojson_pieces(
     return _pieces(tiles, measurements, regions)
 
 
-def _pieces(tiles: Heatmap | None, measurements: Mapping[str, Values], regions: Sequence[Region]) -> Iterator[str]:
+def _pieces(tiles: Heatmap | None, measurements: Mapping[str, AnyArray], regions: Sequence[Region]) -> Iterator[str]:
     objects = chain(
         (_annotation(index, region) for index, region in enumerate(regions)),
         (_tile(index, x, y, tiles.tile_px0, measurements) for index, (x, y) in enumerate(tiles.coords_px0.tolist()))
@@ -152,7 +151,7 @@ def _pieces(tiles: Heatmap | None, measurements: Mapping[str, Values], regions: 
     yield "\n]}\n"
 
 
-def _tile(index: int, x: float, y: float, side: float, measurements: Mapping[str, Values]) -> dict[str, Any]:
+def _tile(index: int, x: float, y: float, side: float, measurements: Mapping[str, AnyArray]) -> dict[str, Any]:
     return {
         **_rectangle(f"{index} {x} {y}", x, y, side, side),
         "properties": {

@@ -15,7 +15,8 @@ from functools import cached_property
 import numpy as np
 from PIL import Image
 
-from pams_mil.wsi.readers.slide_reader import Pixels, PyramidLevel
+from pams_mil.arrays import Pixels
+from pams_mil.wsi.readers.slide_reader import PyramidLevel
 from pams_mil.wsi.slide import Slide
 
 _TOLERANCE = 1.01  # a level this much too coarse still counts: file metadata is not exact to the last digit

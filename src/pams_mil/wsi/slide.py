@@ -14,9 +14,10 @@ from typing import cast
 
 import numpy as np
 
+from pams_mil.arrays import Pixels
 from pams_mil.errors import ConfigError, MissingExtraError, ParameterError, SlideError
 from pams_mil.wsi.readers.slide_kind import said_of
-from pams_mil.wsi.readers.slide_reader import Pixels, PyramidLevel, Reader
+from pams_mil.wsi.readers.slide_reader import PyramidLevel, Reader
 from pams_mil.wsi.resolution import Resolution, ScaleError, resolve
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")

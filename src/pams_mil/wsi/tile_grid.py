@@ -18,15 +18,12 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from pams_mil import atomic
+from pams_mil.arrays import Array, Bools, Ints, Pixels
 from pams_mil.errors import ConfigError, ParameterError, SlideError
 from pams_mil.wsi.encoders.encoder import Encoder, weights_digest
 from pams_mil.wsi.physical_pixels import Overview
-from pams_mil.wsi.readers.slide_reader import Pixels
 from pams_mil.wsi.resolution import check_mpp
-from pams_mil.wsi.tissue import Mask, Tissue
-
-Cells = npt.NDArray[np.int64]
-Shares = npt.NDArray[np.float64]
+from pams_mil.wsi.tissue import Tissue
 
 MOST_UPSAMPLING = 1.25
 """Tiles may be this much finer than the finest level; beyond it detail would be invented."""
@@ -76,14 +73,14 @@ class Grid:
         """All cells, with tissue or without."""
         return self.columns * self.rows
 
-    def corners(self, cells: Cells) -> Cells:
+    def corners(self, cells: Ints) -> Ints:
         """Level-0 corners (x, y) [n, 2] of cells (column, row) [n, 2].
 
         >>> Grid(256, 1.0, 513.03, 4, 4).corners(np.array([[0, 0], [1, 3]])).tolist()
         [[0, 0], [513, 1539]]
         """
         # Multiplied first, then rounded: adding up a rounded side would drift by up to half a pixel per tile.
-        corners: Cells = np.rint(cells * self.tile_px0).astype(np.int64)
+        corners: Ints = np.rint(cells * self.tile_px0).astype(np.int64)
         return corners
 
 
@@ -92,10 +89,10 @@ class TilePlan:
     """The cells to encode, row by row: `cells` [n, 2] as (column, row)."""
 
     grid: Grid
-    cells: Cells
+    cells: Ints
 
     @property
-    def coords_px0(self) -> Cells:
+    def coords_px0(self) -> Ints:
         """Level-0 corners (x, y) [n, 2]."""
         return self.grid.corners(self.cells)
 
@@ -109,7 +106,7 @@ def plan_tiles(grid: Grid, tissue: Tissue, *, min_tissue: float) -> TilePlan:
     return TilePlan(grid, np.stack([columns, rows], 1).astype(np.int64))
 
 
-def tissue_per_cell(grid: Grid, tissue: Tissue) -> Shares:
+def tissue_per_cell(grid: Grid, tissue: Tissue) -> Array:
     """The share of tissue in every cell [rows, columns].
 
     With S(x, y) the area of tissue above and left of (x, y), exact between mask pixels by linear interpolation:
@@ -125,17 +122,17 @@ def tissue_per_cell(grid: Grid, tissue: Tissue) -> Shares:
     # Linear along y, then along x: exact, because within one mask pixel S is bilinear.
     along_y = _interpolated(area, np.arange(grid.rows + 1) * side)
     along_both = _interpolated(along_y.T, np.arange(grid.columns + 1) * side).T
-    shares: Shares = np.diff(np.diff(along_both, axis=0), axis=1) / side**2
+    shares: Array = np.diff(np.diff(along_both, axis=0), axis=1) / side**2
     return shares
 
 
-def _interpolated(table: Shares, positions: npt.NDArray[Any]) -> Shares:
+def _interpolated(table: Array, positions: npt.NDArray[Any]) -> Array:
     # S is constant past the edge of the mask, so what lies outside counts as background.
     inside = np.clip(positions, 0, table.shape[0] - 1)
     # The last position is the end of the last pixel: it is reached from the pixel before, with share 1.
     low = np.minimum(np.floor(inside).astype(np.int64), table.shape[0] - 2)
     share = (inside - low)[:, None]
-    values: Shares = table[low] * (1 - share) + table[low + 1] * share
+    values: Array = table[low] * (1 - share) + table[low + 1] * share
     return values
 
 
@@ -232,8 +229,8 @@ def write_preview(path: Path, overview: Overview, tissue: Tissue, plan: TilePlan
     atomic.write_bytes(path, buffer.getvalue())
 
 
-def _edge(mask: Mask) -> Mask:
+def _edge(mask: Bools) -> Bools:
     padded = np.pad(mask, 1, mode="edge")
     surrounded = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-    inner: Mask = mask & ~surrounded
+    inner: Bools = mask & ~surrounded
     return inner

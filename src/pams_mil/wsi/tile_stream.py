@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Ints, Pixels
 from pams_mil.errors import BagError, SlideError
 from pams_mil.wsi.encoders.encoder import Encoder
 from pams_mil.wsi.physical_pixels import best_level, read_patch
-from pams_mil.wsi.readers.slide_reader import Pixels
 from pams_mil.wsi.slide import Slide
 from pams_mil.wsi.tile_grid import TilePlan
 
@@ -63,7 +63,7 @@ class Encoded:
     """Features [n, d] of the rows [n] of a plan, in the plan's order, and how many rows could not be read."""
 
     features: npt.NDArray[Any]
-    rows: Rows
+    rows: Ints
     unreadable: int
 
 
@@ -72,7 +72,7 @@ def encode(stream: TileStream, encoder: Encoder, *, batch: int, advance: Callabl
 
     Batches never mix slides, so a slide's features do not depend on what was extracted before it.
     """
-    rows: list[Rows] = []
+    rows: list[Ints] = []
     features: list[npt.NDArray[Any]] = []
     unreadable = 0
     held: list[Pixels] = []
@@ -108,8 +108,6 @@ def _encoded(encoder: Encoder, tiles: Pixels) -> npt.NDArray[Any]:
     return features
 
 
-Rows = npt.NDArray[np.int64]
-
 _BLOCK_PX = 1536  # side of what is read at once, in pixels of the level that is read
 
 
@@ -117,12 +115,12 @@ _BLOCK_PX = 1536  # side of what is read at once, in pixels of the level that is
 class TileBlock:
     """Tiles [k, t, t, 3] of the rows [k] of a plan; `unreadable` rows have no tile."""
 
-    rows: Rows
+    rows: Ints
     tiles: Pixels
     unreadable: tuple[int, ...] = ()
 
 
-def blocks(plan: TilePlan, slide: Slide) -> list[Rows]:
+def blocks(plan: TilePlan, slide: Slide) -> list[Ints]:
     """The plan's rows in groups that lie close together on the slide.
 
     Scanners store tiles of their own. Reading a group at once decodes those under it once instead of once per cell.
@@ -139,7 +137,7 @@ def blocks(plan: TilePlan, slide: Slide) -> list[Rows]:
     return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
 
 
-def read_block(slide: Slide, plan: TilePlan, rows: Rows, *, skip_unreadable: bool = False) -> TileBlock:
+def read_block(slide: Slide, plan: TilePlan, rows: Ints, *, skip_unreadable: bool = False) -> TileBlock:
     """The tiles of one block; if it cannot be read whole, tile by tile, so that only the bad ones are lost."""
     try:
         return TileBlock(rows, _read_together(slide, plan, rows))
@@ -164,7 +162,7 @@ def read_block(slide: Slide, plan: TilePlan, rows: Rows, *, skip_unreadable: boo
     return TileBlock(np.array(kept, np.int64), together, tuple(lost))
 
 
-def _read_together(slide: Slide, plan: TilePlan, rows: Rows) -> Pixels:
+def _read_together(slide: Slide, plan: TilePlan, rows: Ints) -> Pixels:
     grid = plan.grid
     corners = grid.corners(plan.cells[rows])
     left, top = corners.min(axis=0).tolist()

@@ -10,11 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
+from pams_mil.arrays import Bools, Pixels
 from pams_mil.errors import needs_extra
 from pams_mil.wsi.physical_pixels import Overview
-from pams_mil.wsi.readers.slide_reader import Pixels
-
-Mask = npt.NDArray[np.bool_]
 
 LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.05, 0.20
 """Otsu always finds two groups, even on blank glass or on solid tissue; outside this range they are not the two meant.
@@ -31,7 +29,7 @@ _SMOOTH_UM = 16.0
 class Tissue:
     """A mask [h, w] over the slide; `scale` is level-0 pixels per pixel of the mask."""
 
-    mask: Mask
+    mask: Bools
     scale: float
     threshold: float
 
@@ -51,7 +49,7 @@ def find_tissue(overview: Overview, mpp_of_slide: float) -> Tissue:
     bright = value > _DARK
     found = float(filters.threshold_otsu(saturation[bright])) if bright.any() else 1.0
     threshold = float(np.clip(found, LOWEST_THRESHOLD, HIGHEST_THRESHOLD))
-    mask: Mask = (saturation > threshold) & bright
+    mask: Bools = (saturation > threshold) & bright
     # Sizes are physical: on a coarse overview of a large slide the same speck has fewer pixels.
     mpp = overview.scale * mpp_of_slide
     # Closed before specks go: thin tissue falls into pieces that are specks one by one.
@@ -62,7 +60,7 @@ def find_tissue(overview: Overview, mpp_of_slide: float) -> Tissue:
     return Tissue(mask, overview.scale, threshold)
 
 
-def without_small(mask: Mask, most: int) -> Mask:
+def without_small(mask: Bools, most: int) -> Bools:
     """The mask without connected regions of `most` pixels or fewer.
 
     >>> without_small(np.array([[True, False, True, True]]), 1).tolist()
@@ -72,7 +70,7 @@ def without_small(mask: Mask, most: int) -> Mask:
     sizes = np.bincount(regions.ravel(), minlength=count + 1)
     # Label 0 is everything outside of all regions, however large.
     sizes[0] = 0
-    kept: Mask = sizes[regions] > most
+    kept: Bools = sizes[regions] > most
     return kept
 
 

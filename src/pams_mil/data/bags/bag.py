@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from pams_mil.arrays import AnyArray
 from pams_mil.errors import BagError
 
-Array = npt.NDArray[Any]
 _PRECISIONS = tuple(np.dtype(name) for name in ("f2", "f4", "f8"))
 LONGEST_ROW = math.sqrt(float(np.finfo(np.float32).max))
 """The square of a longer row is beyond the largest float32, 3.4e38."""
@@ -58,10 +57,10 @@ class Bag:
     (3, 2, 'float16')
     """
 
-    features: Array
-    coords_px0: Array | None = None
+    features: AnyArray
+    coords_px0: AnyArray | None = None
     info: BagInfo = field(default_factory=BagInfo)
-    coords_um: Array | None = None
+    coords_um: AnyArray | None = None
 
     def __post_init__(self) -> None:
         check_shapes(self)
@@ -172,19 +171,19 @@ def check_values(bag: Bag, name: str) -> None:
     )
 
 
-def all_finite(values: Array) -> bool:
+def all_finite(values: AnyArray) -> bool:
     """Whether no value is NaN or infinite.
 
     >>> all_finite(np.array([1.0, 2.0])), all_finite(np.array([1.0, np.nan], np.float16))
     (True, False)
     """
     if values.dtype == np.float16:  # numpy's half-precision arithmetic is slow; the exponent bits tell
-        bits: Array = np.ascontiguousarray(values).view(np.uint16) & np.uint16(0x7C00)
+        bits: AnyArray = np.ascontiguousarray(values).view(np.uint16) & np.uint16(0x7C00)
         return bool((bits != 0x7C00).all())
     return bool(np.isfinite(values).all())
 
 
-def largest_magnitude(values: Array) -> float:
+def largest_magnitude(values: AnyArray) -> float:
     """Max |value|; NaN or infinity where a value is.
 
     >>> largest_magnitude(np.array([1.0, -2.0])), largest_magnitude(np.array([1.0, np.inf], np.float16))
@@ -195,7 +194,7 @@ def largest_magnitude(values: Array) -> float:
     return float(np.maximum(values.max(), -values.min()))  # np.maximum hands NaN on, max() may not
 
 
-def _feed(hasher: Any, values: Array) -> None:
+def _feed(hasher: Any, values: AnyArray) -> None:
     """Type, shape and bytes, as a little-endian machine has them."""
     # The digest of a bag is the same on machines of either byte order.
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)

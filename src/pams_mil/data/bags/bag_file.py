@@ -16,7 +16,8 @@ from typing import Any
 import h5py
 
 from pams_mil import atomic
-from pams_mil.data.bags.bag import Array, Bag, BagInfo, check_values
+from pams_mil.arrays import AnyArray
+from pams_mil.data.bags.bag import Bag, BagInfo, check_values
 from pams_mil.errors import BagError
 
 VERSION = 1
@@ -72,7 +73,7 @@ def _fill(file: h5py.File, bag: Bag, digest: str) -> None:
         _dataset(file, "coords", coords).attrs["unit"] = _unit(bag)
 
 
-def _dataset(file: h5py.File, name: str, values: Array) -> h5py.Dataset:
+def _dataset(file: h5py.File, name: str, values: AnyArray) -> h5py.Dataset:
     row_bytes = max(1, values.itemsize * values.shape[1])
     # Whole rows, about 256 KiB of them: one checksum each.
     rows = min(values.shape[0], max(1, _CHUNK_BYTES // row_bytes))

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from pams_mil.data.bags.bag import Array, Bag
+from pams_mil.arrays import AnyArray
+from pams_mil.data.bags.bag import Bag
 from pams_mil.data.bags.feature_origin import OriginCheck
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.manifest import BagSource, Manifest, slides_as_sources
@@ -124,7 +125,7 @@ def keep_bags(samples: list[BagSample]) -> list[BagSample]:
     return samples
 
 
-def _tensor(values: Array) -> Tensor:
+def _tensor(values: AnyArray) -> Tensor:
     # torch warns about read-only arrays, and what writing to such a tensor does is not defined.
     return torch.from_numpy(values if values.flags.writeable else values.copy())
 

@@ -20,7 +20,8 @@ import numpy as np
 from safetensors.numpy import save
 
 from pams_mil import atomic
-from pams_mil.data.bags.bag import Array, Bag, BagInfo, all_finite
+from pams_mil.arrays import AnyArray
+from pams_mil.data.bags.bag import Bag, BagInfo, all_finite
 from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.layouts import read_bag
@@ -182,7 +183,7 @@ def _shard(path: Path, sources: Sequence[PackSource], *, dtype: np.dtype[Any] | 
     if path.exists() and _is_as_planned(path, sources):
         return True
     names = FileNames(source.slide_id for source in sources)
-    tensors: dict[str, Array] = {}
+    tensors: dict[str, AnyArray] = {}
     notes: list[BagNote] = []
     infos: dict[BagInfo, int] = {}
     for source in sources:
@@ -203,7 +204,7 @@ def _shard(path: Path, sources: Sequence[PackSource], *, dtype: np.dtype[Any] | 
     return False
 
 
-def _little(values: Array) -> Array:
+def _little(values: AnyArray) -> AnyArray:
     return np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
 
 

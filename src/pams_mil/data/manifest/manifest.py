@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from pams_mil import atomic
+from pams_mil.arrays import Ints
 from pams_mil.errors import LabelError, ManifestError, listing, nearest
-from pams_mil.hierarchy import ClassHierarchy, Ints
+from pams_mil.hierarchy import ClassHierarchy
 
 SPLITS = ("train", "val", "test")
 """The splits that a cohort needs."""

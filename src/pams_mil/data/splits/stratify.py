@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.data.manifest.manifest import Manifest, most_urgent
 from pams_mil.errors import ManifestError, ParameterError, nearest
 from pams_mil.hierarchy import ClassHierarchy
@@ -122,7 +123,6 @@ def _held_patients(manifest: Manifest, tag: str | None) -> tuple[set[str], int]:
     return held, len(tagged)
 
 
-Floats = npt.NDArray[np.float64]
 _MOST_EXCHANGED = 240  # patients; beyond, the greedy deal is already even
 _MOST_ROUNDS = 8
 _MOST_PARTNERS = 8  # tried for a patient, the best first; the best is often refused to keep patients to within one
@@ -132,15 +132,15 @@ _MOST_PARTNERS = 8  # tried for a patient, the best first; the best is often ref
 class Deal:
     """A deal in progress: for each patient its part, and slides [p, c] and patients [p, c] of every part."""
 
-    slides_of: Floats  # [n, c] slides per patient and class
+    slides_of: Array  # [n, c] slides per patient and class
     class_of: npt.NDArray[np.int64]  # [n] class of each patient
-    fractions: Floats  # [p]
+    fractions: Array  # [p]
     part_of: npt.NDArray[np.int64]  # [n]
-    slides: Floats  # [p, c]
-    patients: Floats  # [p, c]
+    slides: Array  # [p, c]
+    patients: Array  # [p, c]
 
 
-def deal(slides_of: Floats, class_of: Sequence[int], fractions: Sequence[float]) -> list[int]:
+def deal(slides_of: Array, class_of: Sequence[int], fractions: Sequence[float]) -> list[int]:
     """The part of every patient; patients must come in the order in which ties are to be broken.
 
     >>> deal(np.array([[3.0, 0], [2, 0], [1, 0], [0, 1]]), [0, 0, 0, 1], [0.5, 0.5])
@@ -239,7 +239,7 @@ def _exchange(state: Deal) -> None:
             return
 
 
-def _keeps_patients(state: Deal, first: int, second: int, ideal: Floats) -> bool:
+def _keeps_patients(state: Deal, first: int, second: int, ideal: Array) -> bool:
     """Whether the parts still have their patients of every class to within one after an exchange."""
     a, b = state.class_of[first], state.class_of[second]
     if a == b:

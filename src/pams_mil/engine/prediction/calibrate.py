@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.manifest.manifest import BagSource
 from pams_mil.devices import choose_device
@@ -33,8 +33,6 @@ from pams_mil.remix.drift import coarser_drift, prior_drift
 from pams_mil.remix.pairing import Pairing, rule_for
 from pams_mil.remix.strategy import create_remix
 
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Progress = Callable[[float], None]
 
 

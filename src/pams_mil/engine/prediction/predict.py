@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pams_mil.arrays import Array
 from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.data.bags.feature_origin import OriginCheck, origin_differences
 from pams_mil.data.bags.store import BagStore, open_store
@@ -23,7 +24,7 @@ from pams_mil.engine.learner import Learner, Prediction
 from pams_mil.engine.prediction.bag_answers import answers
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
 from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration
-from pams_mil.engine.prediction.slide_predictions import Array, SlidePredictions
+from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import load_weights
 from pams_mil.engine.run.cv_folder import with_folds

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil import __version__, atomic
+from pams_mil.arrays import Array
 from pams_mil.digests import file_digest
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.certify import Certificate, apply_certificate
@@ -22,7 +23,6 @@ from pams_mil.evaluate.decide import DecisionRule
 from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 
-Array = npt.NDArray[np.float64]
 DISAGREES = "disagrees"
 """Column: what coarser levels' own outputs say where they contradict the call; empty where all agree."""
 OWN = "own_prediction"

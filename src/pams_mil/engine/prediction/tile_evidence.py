@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pams_mil.arrays import Array
 from pams_mil.engine.learner import Learner
 from pams_mil.models.core.batch import BagBatch
 
-Array = npt.NDArray[np.float64]
 _CHUNK = 2048  # tiles scored at once, each as a bag of its own
 
 

@@ -16,14 +16,13 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pams_mil import atomic
+from pams_mil.arrays import Array
 from pams_mil.data.bags.dataset import BagSample
 from pams_mil.data.bags.layouts.lazyslide import read_parquet
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.prediction.tile_evidence import measure
 from pams_mil.errors import BagError, needs_extra
 from pams_mil.tables import read_table
-
-Array = npt.NDArray[np.float64]
 
 
 def tile_columns(learners: Sequence[Learner], sample: BagSample, attention: list[Tensor]) -> dict[str, Array]:

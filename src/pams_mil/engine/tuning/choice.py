@@ -22,14 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import RunError
 from pams_mil.evaluate.operating_points import patient_draws
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.operating import CurveResampler, class_shares, curve_auc
 
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 RESAMPLES = 1000
 
 

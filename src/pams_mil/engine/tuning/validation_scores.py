@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.engine.grid.benchmark_cell import PREDICTED
 from pams_mil.engine.tuning.choice import RecipeScore, score_recipes
 from pams_mil.errors import RunError
 from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-
-Array = npt.NDArray[np.float64]
 
 
 def read_validation(runs: Sequence[Path], hierarchy: ClassHierarchy, name: str) -> Predictions:

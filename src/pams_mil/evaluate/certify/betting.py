@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError
 
-Array = npt.NDArray[np.float64]
 STAKES = tuple(0.5**power for power in range(1, 11))
 """The shares c: from one half, for a promise broken badly, to a thousandth, for one broken slightly."""
 

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from pams_mil.errors import ParameterError
 
-Array = npt.NDArray[np.float64]
 SHUFFLES = 2000
 
 

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from pams_mil import __version__, atomic
+from pams_mil.arrays import Array
 from pams_mil.digests import digest
 from pams_mil.errors import CertificateError, HierarchyError
-from pams_mil.evaluate.certify.miss_losses import Array, Unit
+from pams_mil.evaluate.certify.miss_losses import Unit
 from pams_mil.evaluate.certify.promise import Guarantee, Promise
 from pams_mil.evaluate.certify.spread import Spread
 from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json

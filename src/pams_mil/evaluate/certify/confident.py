@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pams_mil.evaluate.certify.miss_losses import Array, LossCurve
+from pams_mil.arrays import Array
+from pams_mil.evaluate.certify.miss_losses import LossCurve
 
 
 def clopper_pearson(misses: npt.ArrayLike, n: int, delta: float) -> Array:

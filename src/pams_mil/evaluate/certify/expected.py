@@ -21,7 +21,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.evaluate.certify.miss_losses import Array, LossCurve
+from pams_mil.arrays import Array
+from pams_mil.evaluate.certify.miss_losses import LossCurve
 
 
 def expected_bound(total: npt.ArrayLike, curve: LossCurve) -> Array:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from pams_mil.arrays import Array
 from pams_mil.evaluate.certify.calls import Dial
-from pams_mil.evaluate.certify.miss_losses import Array, Unit, unit_losses
+from pams_mil.evaluate.certify.miss_losses import Unit, unit_losses
 from pams_mil.evaluate.certify.promise import Guarantee, smallest_kappa
 
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pams_mil.arrays import Array
 from pams_mil.digests import text_digest
 from pams_mil.errors import CertificateError, ParameterError
 from pams_mil.evaluate.certify.calls import Dial, boundaries, boundary_rank, dial_of
 from pams_mil.evaluate.certify.certificate import Certificate, Rates, Scarcity
 from pams_mil.evaluate.certify.interval import largest_kappa_below
-from pams_mil.evaluate.certify.miss_losses import UNITS, Array, Unit, miss_losses
+from pams_mil.evaluate.certify.miss_losses import UNITS, Unit, miss_losses
 from pams_mil.evaluate.certify.prevalence import check_prevalence, prevalence_weights
 from pams_mil.evaluate.certify.promise import Guarantee, Promise, Shortfall, check_alpha, make_promise
 from pams_mil.evaluate.predictions import Predictions

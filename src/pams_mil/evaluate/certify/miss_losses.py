@@ -22,11 +22,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.parameters import require_choice
 
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Unit = Literal["case", "slide", "rate"]
 UNITS: tuple[Unit, ...] = ("case", "slide", "rate")
 

@@ -13,11 +13,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array
 from pams_mil.evaluate.certify.betting import first_alarm, lower_bound
 from pams_mil.evaluate.certify.breakpoint_drift import Drift, breakpoint_drift
 from pams_mil.evaluate.certify.calls import Dial, path_of, rank_index, rank_reach
 from pams_mil.evaluate.certify.certificate import Certificate
-from pams_mil.evaluate.certify.miss_losses import Array, LossCurve, miss_losses
+from pams_mil.evaluate.certify.miss_losses import LossCurve, miss_losses
 from pams_mil.evaluate.certify.promise import Promise
 from pams_mil.evaluate.predictions import Predictions, numbered
 

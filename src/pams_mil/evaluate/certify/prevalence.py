@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError, listing
-from pams_mil.evaluate.certify.miss_losses import Array, Ints
 from pams_mil.hierarchy import ClassHierarchy
 
 

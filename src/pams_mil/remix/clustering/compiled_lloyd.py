@@ -19,8 +19,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pams_mil.arrays import Ints
+
 Floats = npt.NDArray[np.floating[Any]]
-Integers = npt.NDArray[np.int64]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Three rows meet four prototypes at a time: twelve running sums are as many as the processor's registers hold, and a
@@ -48,7 +49,7 @@ def _compiled(function: Function) -> Function:
 
 
 @_compiled
-def _refine(values: Floats, labels: Integers, clusters: int, iterations: int) -> None:
+def _refine(values: Floats, labels: Ints, clusters: int, iterations: int) -> None:
     n, width = values.shape
     # Sums, not means: only their direction is used. In float64, because rows are added and taken off again and again.
     sums, counts = np.zeros((clusters, width), np.float64), np.zeros(clusters, np.int64)
@@ -65,7 +66,7 @@ def _refine(values: Floats, labels: Integers, clusters: int, iterations: int) ->
 
 
 @_compiled
-def _point(sums: Floats, counts: Integers, prototypes: Floats, names: Integers) -> int:
+def _point(sums: Floats, counts: Ints, prototypes: Floats, names: Ints) -> int:
     """Unit vectors along the sums of the occupied clusters, with their names; how many.
 
     To make it a multiple of four, the first one is repeated under its own name.
@@ -85,9 +86,7 @@ def _point(sums: Floats, counts: Integers, prototypes: Floats, names: Integers) 
 
 
 @_compiled
-def _reassign(
-    rows: Floats, prototypes: Floats, names: Integers, labels: Integers, sums: Floats, counts: Integers
-) -> int:
+def _reassign(rows: Floats, prototypes: Floats, names: Ints, labels: Ints, sums: Floats, counts: Ints) -> int:
     """Give every row the name of its most similar prototype and correct the sums; how many rows moved."""
     n, width = rows.shape
     # Of the rows' own type: from a plain 0.0 Numba would make twelve sums in float64.

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from pams_mil.arrays import Pixels
 from pams_mil.errors import SlideError
-from pams_mil.wsi.readers.slide_reader import Pixels, PyramidLevel
+from pams_mil.wsi.readers.slide_reader import PyramidLevel
 
 MOST_PIXELS = 400_000_000
 """Largest plain image, 1.2 GB once decoded; larger ones belong into a pyramidal file."""

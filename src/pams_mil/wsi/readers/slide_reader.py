@@ -6,10 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-Pixels = npt.NDArray[np.uint8]
+from pams_mil.arrays import Pixels
 
 
 @dataclass(frozen=True)

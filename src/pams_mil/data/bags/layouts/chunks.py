@@ -16,19 +16,19 @@ from typing import Any
 import h5py
 import numpy as np
 
-from pams_mil.data.bags.bag import Array
+from pams_mil.arrays import AnyArray
 
 _FEWEST_CHUNKS = 8
 _FEWEST_BYTES = 1 << 16  # below, listing the chunks takes longer than reading them
 
 
-def read_dataset(dataset: h5py.Dataset, path: Path, *, mapped: bool = False) -> Array:
+def read_dataset(dataset: h5py.Dataset, path: Path, *, mapped: bool = False) -> AnyArray:
     """All values of a dataset, in native byte order and their stored precision.
 
     With `mapped`, a dataset that lies in one piece is not copied: the array is the file's pages, privately mapped.
     """
     runs = _plain_runs(dataset)
-    values: Array
+    values: AnyArray
     if runs is None:
         values = dataset[()]
     elif mapped and len(runs) == 1:
@@ -87,7 +87,7 @@ def _joined(places: list[tuple[int, int]], rows: int, total: int, row_bytes: int
     return runs
 
 
-def _read_runs(dataset: h5py.Dataset, path: Path, runs: list[tuple[int, int, int]]) -> Array:
+def _read_runs(dataset: h5py.Dataset, path: Path, runs: list[tuple[int, int, int]]) -> AnyArray:
     values = np.empty(dataset.shape, dataset.dtype)
     memory = values.reshape(-1).view(np.uint8).data
     row_bytes = values.itemsize * values.shape[1]

@@ -14,7 +14,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from pams_mil.data.bags.bag import Array, Bag, BagInfo
+from pams_mil.arrays import AnyArray
+from pams_mil.data.bags.bag import Bag, BagInfo
 from pams_mil.data.bags.bag_file import DATASET_MARK, FILE_MARK, read_marked
 from pams_mil.data.bags.layouts.chunks import read_dataset
 from pams_mil.errors import BagError, listing
@@ -97,7 +98,7 @@ def feature_key(names: Collection[Any], path: Path) -> str:
     return found
 
 
-def as_rows(features: Array) -> Array:
+def as_rows(features: AnyArray) -> AnyArray:
     """Features as [n, d]: a slide-level vector [d] is one row, and a leading axis of one is dropped."""
     if features.ndim == 1:
         return features[None]
@@ -133,7 +134,7 @@ def _read_foreign(
     )
 
 
-def _early_stamp(attributes: dict[str, Any], coords: Array | None) -> tuple[dict[str, Any], Array | None]:
+def _early_stamp(attributes: dict[str, Any], coords: AnyArray | None) -> tuple[dict[str, Any], AnyArray | None]:
     """What STAMP 1 did not write down: tiles of 256 microns, their places counted as if a tile were 224 pixels.
 
     Marugoto, which wrote the same files before it, counted in whatever its tiles were: then the unit is not known.

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.data.bags.bag import Array, Bag, BagInfo
+from pams_mil.arrays import AnyArray
+from pams_mil.data.bags.bag import Bag, BagInfo
 from pams_mil.data.bags.layouts.hdf5 import positive, refuse_hollow
 from pams_mil.errors import BagError, listing, needs_extra
 
@@ -97,13 +98,13 @@ def _only_table(store: Path) -> str:
     )
 
 
-def _values(array: Any, path: Path) -> Array:
+def _values(array: Any, path: Path) -> AnyArray:
     """The values of a Zarr array; one that declares more than its files can hold is refused."""
     if not hasattr(array, "shape"):
         raise BagError(f"{path} keeps its features sparsely; expected a dense array [n, d].")
     _refuse_unknown_codecs(array, path)
     refuse_hollow(array, int(array.nbytes_stored()), f"{path} declares")
-    values: Array = np.asarray(array[...])
+    values: AnyArray = np.asarray(array[...])
     return values
 
 
@@ -135,7 +136,7 @@ def _facts(attributes: Any, region: str) -> dict[str, Any]:
     }
 
 
-def _places(store: Path, region: str, ids: Array) -> Array:
+def _places(store: Path, region: str, ids: AnyArray) -> AnyArray:
     """Where the tiles of these ids lie; joined by id, because rows of the two tables need not be in the same order."""
     file = store / "shapes" / region / "shapes.parquet"
     if not file.is_file():
@@ -155,5 +156,5 @@ def _places(store: Path, region: str, ids: Array) -> Array:
     if not fits.all():
         raise BagError(f"{store} has features of {int((~fits).sum())} tiles that {region!r} does not list.")
     rows = order[found]
-    coords: Array = np.stack([x[rows], y[rows]], axis=1)
+    coords: AnyArray = np.stack([x[rows], y[rows]], axis=1)
     return coords

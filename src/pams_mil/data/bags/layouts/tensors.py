@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pams_mil.data.bags.bag import Array, Bag, BagInfo
+from pams_mil.arrays import AnyArray
+from pams_mil.data.bags.bag import Bag, BagInfo
 from pams_mil.data.bags.layouts.hdf5 import as_rows, feature_key, positive
 from pams_mil.errors import BagError, first_line
 
@@ -31,7 +32,7 @@ def read_npy(path: Path) -> Bag:
     return Bag(as_rows(features), coords, BagInfo(layout="torchmil" if coords is not None else "npy"))
 
 
-def _plain_array(path: Path) -> Array:
+def _plain_array(path: Path) -> AnyArray:
     try:
         with path.open("rb") as file:  # numpy would leave a damaged archive open
             content = np.load(file)
@@ -99,7 +100,7 @@ def _numpy_globals() -> list[Any]:
     return [np.ndarray, np.dtype, *kinds, *((rebuild, name) for name in spellings)]
 
 
-def _array(value: Any, path: Path) -> Array:
+def _array(value: Any, path: Path) -> AnyArray:
     import torch  # noqa: PLC0415
 
     if isinstance(value, torch.Tensor):
@@ -109,13 +110,13 @@ def _array(value: Any, path: Path) -> Array:
     raise BagError(f"{path} holds a {type(value).__name__} where a tensor [n, d] was expected.")
 
 
-def _from_tensor(tensor: torch.Tensor, path: Path) -> Array:
+def _from_tensor(tensor: torch.Tensor, path: Path) -> AnyArray:
     import torch  # noqa: PLC0415
 
     try:
         if tensor.dtype == torch.bfloat16:  # numpy has no bfloat16; float32 holds every value exactly
             tensor = tensor.float()
-        array: Array = tensor.detach().contiguous().numpy()
+        array: AnyArray = tensor.detach().contiguous().numpy()
     except (TypeError, RuntimeError) as error:  # sparse, nested, quantized, float8, or without any values
         raise BagError(
             f"{path} holds a tensor that numpy cannot hold ({tensor.dtype}, {tensor.layout}): {first_line(error)}. "
@@ -124,7 +125,7 @@ def _from_tensor(tensor: torch.Tensor, path: Path) -> Array:
     return array
 
 
-def _slideflow(path: Path) -> tuple[Array | None, BagInfo]:
+def _slideflow(path: Path) -> tuple[AnyArray | None, BagInfo]:
     """Tile locations and settings that slideflow keeps beside its bags."""
     index, config = path.with_suffix(".index.npz"), path.parent / "bags_config.json"
     coords = None
@@ -154,7 +155,7 @@ def _slideflow(path: Path) -> tuple[Array | None, BagInfo]:
     return coords, info
 
 
-def _corners(centers: Array) -> tuple[Array | None, float | None]:
+def _corners(centers: AnyArray) -> tuple[AnyArray | None, float | None]:
     """Corners and side of tiles in level-0 pixels, from the centers that slideflow stores; None where they stay open.
 
     Tiles of side E lie on a grid from the slide's corner, centers at floor(E / 2) + k E. So E is what divides all
