@@ -3,7 +3,8 @@
 A writer fills `.<name>.<host>-<pid>-<token>.part` beside the target; the part is flushed to disk, optionally verified
 by reading it back, and renamed over the target in one step. A kill at any moment leaves the old file or the new one,
 never half of either. A part whose writer died is swept by the next write in the folder. Every file gets the permissions
-that the user's umask (or the folder) gives new files, whichever library wrote it; a journal is its owner's alone.
+that the user's umask (or the folder) gives new files, whichever library wrote it; journals and private files are their
+owner's alone.
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ _NAME_BYTES = 255  # what common file systems allow for one name
 
 
 @contextmanager
-def replacing(path: Path | str, *, verify: Callable[[Path], None] | None = None) -> Iterator[Path]:
+def replacing(
+    path: Path | str, *, verify: Callable[[Path], None] | None = None, private: bool = False
+) -> Iterator[Path]:
     """Give a temporary path to write to; on success it becomes `path`, on failure it vanishes.
 
-    `verify` reads the part back before it becomes visible and raises if it is not what was meant.
+    `verify` reads the part back before it becomes visible and raises if it is not what was meant. A `private` file is
+    its owner's alone from the first byte on, unless the writing library replaces the part.
     """
     target = Path(path)
     part = target.with_name(_part_name(target.name))
@@ -44,7 +48,9 @@ def replacing(path: Path | str, *, verify: Callable[[Path], None] | None = None)
         target.parent.mkdir(parents=True, exist_ok=True)
         # Parts of dead writers go first: on a full disk they may be what fills it.
         sweep(target.parent)
-        permissions = _usual_permissions(part)
+        permissions = 0o600 if private else _usual_permissions(part)
+        if private:
+            part.touch(permissions)
         yield part
         # Content first, then the name: renamed before it is flushed, a file could be empty after a power cut.
         part.chmod(permissions)
@@ -105,9 +111,10 @@ def write_bytes(path: Path | str, data: bytes) -> None:
         file.write(data)
 
 
-def write_text(path: Path | str, text: str) -> None:
-    """Write UTF-8 `text` to `path` atomically."""
-    write_bytes(path, text.encode("utf-8"))
+def write_text(path: Path | str, text: str, *, private: bool = False) -> None:
+    """Write UTF-8 `text` to `path` atomically; `private` as in `replacing`."""
+    with replacing(path, private=private) as part, part.open("wb") as file:
+        file.write(text.encode("utf-8"))
 
 
 def strict_json(value: Any) -> str:
@@ -127,9 +134,11 @@ def write_json(path: Path | str, value: Any) -> None:
     write_text(path, strict_json(value) + "\n")
 
 
-def write_csv(path: Path | str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV atomically; text that a spreadsheet would run as a formula is made inert."""
-    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+def write_csv(
+    path: Path | str, header: Sequence[str], rows: Iterable[Sequence[object]], *, private: bool = False
+) -> None:
+    """Write a CSV atomically; text that a spreadsheet would run as a formula is escaped."""
+    with replacing(path, private=private) as part, part.open("w", newline="", encoding="utf-8") as file:
         plain = csv.writer(file, lineterminator="\n")
         quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
         for row in chain([header], rows):

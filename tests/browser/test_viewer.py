@@ -219,7 +219,7 @@ def test_a_region_is_dragged(serve):
     page.key("r")
     page.drag((420, 420), (560, 520))
     page.wait("document.querySelector('#region-list li')")
-    slide = session.cases.slide_ids[int(session.cases.order[0])]
+    slide = session.cases.slide_ids[int(session.visible()[1].order[0])]
     x, y, width, height = session.journal.regions[slide][0]["box"]
     assert width / height == pytest.approx(1.4, rel=0.05)
     assert 0 < x < 800

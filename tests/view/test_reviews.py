@@ -5,37 +5,46 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.forked import Forked
-from tests.view.sessions import client_of, read, session_of, write_cohort
+from tests.view.sessions import OWN, client_of, read, session_of, write_cohort
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import OutputError
+from pams_mil.evaluate.certify.apply import CertifiedCalls
 from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.tables import read_table
+from pams_mil.view import verdict_journal
+from pams_mil.view.app import Viewer
 from pams_mil.view.verdict_journal import Journal, ReviewError
 
 
-def give(journal, slide, action="read", **content):
-    return journal.give(slide, {"action": action, "seen": journal.last_event(slide), **content})
+def give(session, slide, action="read", **content):
+    seen = session.journal.last_event(slide)
+    session.give(session.cases.row_of[slide], {"action": action, "seen": seen, **content})
+    return session.journal.state(slide)
 
 
 def test_agree_override_defer_and_undo(session):
-    journal = session.journal  # calls: none, mild, severe
-    assert give(journal, "s-1", **{"class": "none"}).verdict == "agree"
-    assert give(journal, "s-1", **{"class": "severe"}, note="see  region\n2").verdict == "override"
-    assert give(journal, "s-2", "defer").label == ""
-    assert give(journal, "s-1", "undo").verdict == "agree"
-    assert give(journal, "s-1", "undo") is None
+    # calls: none, mild, severe
+    assert give(session, "s-1", **{"class": "none"}).verdict == "agree"
+    assert give(session, "s-1", **{"class": "severe"}, note="see  region\n2").verdict == "override"
+    assert give(session, "s-2", "defer").label == ""
+    assert give(session, "s-1", "undo").verdict == "agree"
+    assert give(session, "s-1", "undo") is None
     with pytest.raises(ReviewError, match="no verdict to undo"):
-        give(journal, "s-1", "undo")
-    assert [slide for slide, _ in journal.states()] == ["s-2"]
-    assert len(journal.path.read_text().splitlines()) == 5  # nothing is ever taken out
+        give(session, "s-1", "undo")
+    assert [slide for slide, _ in session.journal.states()] == ["s-2"]
+    assert len(session.journal.path.read_text().splitlines()) == 5  # nothing is ever taken out
 
 
 @pytest.mark.parametrize(
@@ -43,11 +52,12 @@ def test_agree_override_defer_and_undo(session):
     [
         {"action": "burn"}, {"class": "other"}, {"class": 3}, {"note": "x" * 2001}, {"note": 1}, {"seconds": -1},
         {"seconds": float("nan")}, {"seconds": "1"}, {"seen": None}, {"seen": True},
+        {"kappa": -1}, {"kappa": float("nan")}, {"kappa": "1"}, {"kappa": True},
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(session, content):
     with pytest.raises(ReviewError):
-        session.journal.give("s-1", {"action": "read", "class": "none", "seen": 0, **content})
+        session.give(0, {"action": "read", "class": "none", "seen": 0, **content})
     assert not session.journal.path.exists()
 
 
@@ -65,18 +75,19 @@ def test_two_windows_do_not_overwrite_each_other(client, session):
 
 
 def test_two_servers_share_a_journal(cohort, tmp_path):
-    one, two = (session_of(cohort, reviews=tmp_path).journal for _ in range(2))
+    one, two = (session_of(cohort, reviews=tmp_path) for _ in range(2))
 
-    def reads(journal, slide):
+    def reads(session, slide):
         for label in ("none", "mild", "severe") * 5:
             while True:
-                journal.refresh()
+                session.journal.refresh()
                 with suppress(ReviewError):  # the other was faster: look again
-                    give(journal, slide, **{"class": label})
+                    give(session, slide, **{"class": label})
                     break
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(reads, (one, two, one, two), ("s-1", "s-1", "s-2", "s-3")))
+    one, two = one.journal, two.journal
     one.refresh()
     two.refresh()
     assert one.revision == two.revision == 60
@@ -87,23 +98,24 @@ def test_two_servers_share_a_journal(cohort, tmp_path):
 
 def test_a_download_at_one_server_keeps_the_verdicts_of_another(cohort, tmp_path):
     one, two = (session_of(cohort, reviews=tmp_path) for _ in range(2))
-    give(one.journal, "s-1", **{"class": "mild"})
+    give(one, "s-1", **{"class": "mild"})
     client, _ = client_of(two)
     assert "s-1" in client.get("/export/reviews.csv").text
     assert read_table(one.journal.table)["slide_id"] == ["s-1"]
 
 
 def test_a_torn_or_damaged_line_is_skipped_and_counted(cohort, tmp_path):
-    journal = session_of(cohort, reviews=tmp_path).journal
-    give(journal, "s-1", **{"class": "mild"})
-    give(journal, "s-2", **{"class": "mild"})
+    session = session_of(cohort, reviews=tmp_path)
+    give(session, "s-1", **{"class": "mild"})
+    give(session, "s-2", **{"class": "mild"})
+    journal = session.journal
     text = journal.path.read_text()
     first, second = text.splitlines()
     journal.path.write_text(first.replace("mild", "none") + "\n" + second + "\n" + first[:40])
     session = session_of(cohort, reviews=tmp_path)
     assert [slide for slide, _ in session.journal.states()] == ["s-2"]
     assert session.journal.skipped == 1  # the torn one may still be being written
-    give(session.journal, "s-3", **{"class": "none"})
+    give(session, "s-3", **{"class": "none"})
     again = session_of(cohort, reviews=tmp_path)
     assert [slide for slide, _ in again.journal.states()] == ["s-2", "s-3"]
     assert any("2 damaged lines" in note for note in again.notes)
@@ -114,10 +126,10 @@ def test_a_kill_loses_at_most_the_verdict_in_the_making(cohort, tmp_path, after)
     hear, tell = os.pipe()
 
     def victim():
-        journal = session_of(cohort, reviews=tmp_path).journal
+        session = session_of(cohort, reviews=tmp_path)
         for number in itertools.count():
             slide, label = f"s-{number % 3 + 1}", ("none", "mild", "severe")[number // 3 % 3]
-            give(journal, slide, **{"class": label})
+            give(session, slide, **{"class": label})
             os.write(tell, b".")
 
     running = Forked(victim, tmp_path / "log.txt")
@@ -130,15 +142,16 @@ def test_a_kill_loses_at_most_the_verdict_in_the_making(cohort, tmp_path, after)
     while rest := os.read(hear, 1000):
         told += len(rest)
     os.close(hear)
-    journal = session_of(cohort, reviews=tmp_path).journal
+    session = session_of(cohort, reviews=tmp_path)
+    journal = session.journal
     assert told <= journal.revision <= told + 1
-    give(journal, "s-1", **{"class": "none"})
+    give(session, "s-1", **{"class": "none"})
     table = read_table(journal.table)
     assert table["reader_class"][table["slide_id"].index("s-1")] == "none"
 
 
 def test_a_full_disk_is_said_and_nothing_changes(session, monkeypatch):
-    give(session.journal, "s-1", **{"class": "mild"})
+    give(session, "s-1", **{"class": "mild"})
     before = session.journal.path.read_bytes()
 
     def full(*_):
@@ -146,26 +159,26 @@ def test_a_full_disk_is_said_and_nothing_changes(session, monkeypatch):
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OutputError, match="No space left"):
-        give(session.journal, "s-1", **{"class": "none"})
+        give(session, "s-1", **{"class": "none"})
     monkeypatch.undo()
     assert session.journal.path.read_bytes() == before
     assert session.journal.state("s-1").label == "mild"
 
 
 def test_verdicts_on_other_predictions_are_kept_but_not_shown(cohort, tmp_path):
-    give(session_of(cohort, reviews=tmp_path).journal, "s-1", **{"class": "mild"})
+    give(session_of(cohort, reviews=tmp_path), "s-1", **{"class": "mild"})
     other = write_cohort(tmp_path / "other", slides=False, probabilities=False)
     session = session_of(other, reviews=tmp_path)
     assert not list(session.journal.states())
     assert any("other predictions" in note for note in session.notes)
-    give(session.journal, "s-1", **{"class": "none"})
+    give(session, "s-1", **{"class": "none"})
     assert len(session.journal.path.read_text().splitlines()) == 2
 
 
 def test_readers_have_journals_of_their_own(cohort, tmp_path):
-    give(session_of(cohort, reviews=tmp_path, reviewer="a/b").journal, "s-1", **{"class": "mild"})
-    second = session_of(cohort, reviews=tmp_path, reviewer="b").journal
-    assert not list(second.states())
+    give(session_of(cohort, reviews=tmp_path, reviewer="a/b"), "s-1", **{"class": "mild"})
+    second = session_of(cohort, reviews=tmp_path, reviewer="b")
+    assert not list(second.journal.states())
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
 
 
@@ -181,12 +194,12 @@ def audit(*arguments):
 
 
 def test_with_labels_the_reader_is_a_second_model(cohort, tmp_path):
-    journal = session_of(cohort, reviews=tmp_path).journal
+    session = session_of(cohort, reviews=tmp_path)
     for slide, label, seconds in (("s-1", "none", 10), ("s-2", "severe", 20), ("s-3", "none", 60)):
-        give(journal, slide, seconds=seconds, **{"class": label})
-    read_back = read_predictions(journal.table, ClassHierarchy.load(cohort / "classes.yaml"))
+        give(session, slide, seconds=seconds, **{"class": label})
+    read_back = read_predictions(session.journal.table, ClassHierarchy.load(cohort / "classes.yaml"))
     assert (read_back.target.tolist(), read_back.predicted.tolist()) == ([0, 1, 2], [0, 2, 0])
-    shown = audit(cohort / "predictions.csv", journal.table, "--classes", cohort / "classes.yaml")
+    shown = audit(cohort / "predictions.csv", session.journal.table, "--classes", cohort / "classes.yaml")
     assert "kept 1 of 3 calls and overturned 2: 1 to a more urgent class" in shown
     assert "1 to a less urgent one (false alarms)" in shown
     assert "Median time per case 20 s" in shown
@@ -194,23 +207,23 @@ def test_with_labels_the_reader_is_a_second_model(cohort, tmp_path):
 
 def test_without_labels_the_model_is_held_against_the_reader(tmp_path):
     folder = write_cohort(tmp_path / "cohort", slides=False, labels=False)
-    journal = session_of(folder, reviews=tmp_path / "reviews").journal
-    give(journal, "s-1", **{"class": "severe"})
-    give(journal, "s-2", **{"class": "mild"})
-    give(journal, "s-3", "defer")
-    found = read_predictions(journal.table, ClassHierarchy.load(folder / "classes.yaml"))
+    session = session_of(folder, reviews=tmp_path / "reviews")
+    give(session, "s-1", **{"class": "severe"})
+    give(session, "s-2", **{"class": "mild"})
+    give(session, "s-3", "defer")
+    found = read_predictions(session.journal.table, ClassHierarchy.load(folder / "classes.yaml"))
     assert (found.target.tolist(), found.predicted.tolist()) == ([2, 1], [0, 1])  # reader, then model
-    shown = audit(journal.table, "--classes", folder / "classes.yaml")
-    assert "1 cases were put off" in shown
+    shown = audit(session.journal.table, "--classes", folder / "classes.yaml")
+    assert "1 cases were deferred" in shown
 
 
 def test_ids_and_notes_that_spreadsheets_would_run_stay_inert(tmp_path):
     folder = write_cohort(tmp_path / "cohort", ids=("=cmd", "b", "c"), slides=False)
-    journal = session_of(folder, reviews=tmp_path / "reviews").journal
-    give(journal, "=cmd", note="=HYPERLINK(1)\nx", **{"class": "mild"})
-    assert "\n=cmd" not in journal.table.read_text()
-    assert read_table(journal.table)["note"] == ["=HYPERLINK(1) x"]
-    assert read_table(journal.table)["slide_id"] == ["=cmd"]
+    session = session_of(folder, reviews=tmp_path / "reviews")
+    give(session, "=cmd", note="=HYPERLINK(1)\nx", **{"class": "mild"})
+    assert "\n=cmd" not in session.journal.table.read_text()
+    assert read_table(session.journal.table)["note"] == ["=HYPERLINK(1) x"]
+    assert read_table(session.journal.table)["slide_id"] == ["=cmd"]
 
 
 # --- blind reading
@@ -223,17 +236,16 @@ def test_blind_readers_see_nothing_until_they_have_read(cohort, tmp_path):
 
     def visible():
         listed = client.get("/api/worklist").json()
-        values = [listed["call"][0], listed["severity"][0], listed["uncertainty"][0], listed["at_least"][0][0],
-                  listed["probabilities"][0][0]]  # fmt: skip
+        values = [listed[name][0] for name in ("call", "severity", "uncertainty", "at_least", "probabilities", "reach")]
         heat = [client.get(path).status_code for path in (f"/heat/{key}", f"/patch/{key}/0")]
         plain, asked = (client.get(f"/thumbnail/{key}?heat={heat}").content for heat in (0, 1))
         measured = client.get(f"/export/{key}.geojson").json()["features"]
         assert listed["order"] == []  # the order itself would tell
         return values, heat, plain != asked, len(measured)
 
-    assert visible() == ([None] * 5, [403, 404], False, 0)
+    assert visible() == ([None] * 6, [403, 403], False, 0)
     assert read(client, session, 0, "defer").status_code == 200
-    assert visible() == ([None] * 5, [403, 404], False, 0)
+    assert visible() == ([None] * 6, [403, 403], False, 0)
     answer = read(client, session, 0, **{"class": "severe"}).json()
     assert answer["verdict"]["verdict"] == "override"
     assert answer["revealed"]["call"] == 0
@@ -247,8 +259,143 @@ def test_blind_readers_see_nothing_until_they_have_read(cohort, tmp_path):
     assert dict(zip(table["slide_id"], table["blind"], strict=True)) == {"s-1": "yes", "s-2": "no"}
 
 
+def predictions(folder, order, *, labels=(0, 1, 2)):
+    """The cohort's predictions with the rows of probabilities and the labels shuffled: another model, other truths."""
+    names = ("none", "mild", "severe")
+    lines = ["slide_id,patient_id,split,target,prediction,p_none,p_mild,p_severe"]
+    for number, turn in enumerate(order):
+        p = np.roll([0.7, 0.2, 0.1], turn)
+        cells = [f"s-{number + 1}", f"p-{number // 2}", "test", names[labels[number]], names[int(p.argmax())], *p]
+        lines.append(",".join(map(str, cells)))
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "predictions.csv").write_text("\n".join(lines) + "\n")
+    return folder / "predictions.csv"
+
+
+def test_no_route_tells_a_blind_reader_what_was_not_read(cohort, tmp_path, monkeypatch):
+    """Two servers whose models, labels and certificates differ on the unread slides answer alike, byte for byte."""
+    monkeypatch.setattr("pams_mil.view.verdict_journal.time.strftime", lambda form: "now")
+    answers = []
+    for number, (order, labels) in enumerate((((0, 1, 2), (0, 1, 2)), ((0, 2, 0), (0, 2, 1)))):
+        table = predictions(tmp_path / f"m{number}", order, labels=labels)
+        session = session_of(cohort, paths=[table], reviews=tmp_path / f"r{number}", blind=True)
+        high = np.array([2, 2, number])  # slides 1 and 2 are one patient's: the certified call of 1 may tell about 2
+        session._cases = replace(
+            session._cases, certified=CertifiedCalls(session.cases.hierarchy, high, high, None, high)
+        )
+        client, _ = client_of(session)
+        read(client, session, 0, **{"class": "mild"})
+        read(client, session, 1, "defer", note="later")
+        keys = session.cases.keys
+        shapes = [route.path for route in Viewer(session).routes() if "POST" not in route.methods]
+        paths = [
+            shape.format(key=key, level=10, column=0, row=0, index=0, name="main.js") + query
+            for shape in shapes for key in keys[1:] for query in ("", "?heat=1")
+        ]  # fmt: skip
+        seen = {path: client.get(path) for path in paths}
+        later = read(client, session, 1, "undo").json()
+        assert "revealed" not in later
+        # The table names what each verdict was about by a digest, which tells nothing.
+        texts = {path: re.sub(rb"[0-9a-f]{32}", b"-", answer.content) for path, answer in seen.items()}
+        answers.append(({path: answer.status_code for path, answer in seen.items()}, texts, later))
+    assert answers[0] == answers[1]
+    assert {200, 403} <= set(answers[0][0].values())
+    table = answers[0][1]["/export/reviews.csv"].decode().splitlines()
+    assert table[1].startswith("s-1,p-0,none,none,,,mild,override")
+    assert table[2].startswith("s-2,p-0,,,,,,defer")
+
+
+def test_what_was_once_shown_is_never_read_blind(cohort, tmp_path):
+    """A session that shows calls, and a reading under other calls or another certificate, both end blindness."""
+    open_one = session_of(cohort, reviews=tmp_path)
+    client, _ = client_of(open_one)
+    assert client.get("/api/worklist").status_code == 200
+    later = session_of(cohort, reviews=tmp_path, blind=True)
+    assert later.hides(0)
+    assert any("3 of these slides were shown to reader before" in note for note in later.notes)
+    assert not give(later, "s-1", **{"class": "mild"}).blind
+
+    other = tmp_path / "other"
+    assert give(session_of(cohort, reviews=other, blind=True), "s-1", **{"class": "mild"}).blind
+    changed = session_of(cohort, paths=[predictions(tmp_path / "m", (1, 1, 2))], reviews=other, blind=True)
+    assert changed.hides(0)
+    assert not give(changed, "s-1", **{"class": "none"}).blind
+    assert give(changed, "s-2", **{"class": "none"}).blind
+
+
+def test_a_second_window_without_blind_ends_blindness_at_once(cohort, tmp_path):
+    blind, beside = (session_of(cohort, reviews=tmp_path, blind=blind) for blind in (True, False))
+    beside.heat_of(1)
+    assert not give(blind, "s-2", **{"class": "mild"}).blind
+    assert give(blind, "s-1", **{"class": "mild"}).blind
+
+
+def test_reviews_never_shrink(cohort, tmp_path):
+    """Verdicts stay in the table when predictions grow or change; those on equal predictions stay in force."""
+    session = session_of(cohort, reviews=tmp_path)
+    for slide in ("s-1", "s-2"):
+        give(session, slide, **{"class": "mild"})
+    grown = tmp_path / "grown.csv"
+    grown.write_text((cohort / "predictions.csv").read_text() + "s-4,p-9,test,mild,mild,0.1,0.8,0.1\n")
+    session = session_of(cohort, paths=[grown], reviews=tmp_path)
+    assert [slide for slide, _ in session.journal.states()] == ["s-1", "s-2"]
+    give(session, "s-4", **{"class": "none"})
+    assert read_table(session.journal.table)["slide_id"] == ["s-1", "s-2", "s-4"]
+    changed = session_of(cohort, paths=[predictions(tmp_path / "m", (1, 1, 2))], reviews=tmp_path)
+    assert [slide for slide, _ in changed.journal.states()] == ["s-2"]
+    assert any("2 earlier reviews belong to other predictions" in note for note in changed.notes)
+    give(changed, "s-3", **{"class": "none"})
+    table = read_table(changed.journal.table)
+    assert table["slide_id"] == ["s-1", "s-2", "s-3", "s-4"]
+    assert (table["target"], table["model_call"]) == (
+        ["none", "mild", "severe", "mild"],
+        ["none", "mild", "severe", "mild"],
+    )
+
+
+def test_labels_that_come_later_reach_the_table(tmp_path):
+    folder = write_cohort(tmp_path / "cohort", slides=False, labels=False)
+    give(session_of(folder, reviews=tmp_path), "s-1", **{"class": "mild"})
+    write_cohort(folder, slides=False)
+    session = session_of(folder, reviews=tmp_path)
+    session.journal.write_table()
+    assert read_table(session.journal.table)["target"] == ["none"]
+
+
+def test_half_an_emoji_is_mended_and_a_journal_that_holds_one_still_works(cohort, tmp_path):
+    session = session_of(cohort, reviews=tmp_path)
+    client, _ = client_of(session)
+    body = b'{"action": "read", "class": "mild", "seen": 0, "note": "see \\ud83d here"}'
+    answer = client.post(
+        f"/api/verdict/{session.cases.keys[0]}", content=body, headers={**OWN, "content-type": "application/json"}
+    )
+    assert (answer.status_code, answer.json()["verdict"]["note"]) == (200, "see \ufffd here")
+    line = session.journal.path.read_text().splitlines()[-1]
+    event = json.loads(json.loads(line)["event"])
+    with session.journal.path.open("a") as file:  # as a version wrote it that did not look
+        file.write(verdict_journal._sealed({**event, "number": 9, "note": "\ud83d"}) + "\n")
+    again = session_of(cohort, reviews=tmp_path)
+    client, _ = client_of(again)
+    assert client.get("/export/reviews.csv").status_code == 200
+    assert read(client, again, 1, **{"class": "mild"}).status_code == 200
+
+
+def test_the_table_is_its_readers_alone(session):
+    give(session, "s-1", **{"class": "mild"})
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (session.journal.table, session.journal.path)} == {0o600}
+
+
+def test_a_verdict_at_another_operating_point_is_about_the_call_there(session):
+    """At κ = 9 the slide called none is called severe, and a reading agrees or not with that."""
+    assert give(session, "s-1", kappa=9, **{"class": "severe"}).verdict == "agree"
+    assert give(session, "s-1", **{"class": "severe"}).verdict == "override"
+    give(session, "s-2", kappa=1, **{"class": "severe"})
+    table = read_table(session.journal.table)
+    assert (table["model_call"], table["kappa"]) == (["none", "mild"], ["", "1"])
+
+
 def test_a_journal_that_cannot_be_made_is_an_error(cohort, tmp_path):
     (tmp_path / "file").write_text("")
     session = session_of(cohort, reviews=tmp_path / "reviews")
     with pytest.raises(OutputError):
-        Journal(tmp_path / "file" / "x", session.cases, "reader")
+        Journal(tmp_path / "file" / "x", "reader", session.cases.hierarchy, {}, {})

@@ -152,7 +152,10 @@ def test_a_change_is_small_and_says_so(client, session):
     json_type = {**OWN, "content-type": "application/json"}
     assert client.post(path, content=b"[" * (guard.MOST_BODY + 1), headers=json_type).status_code == 413
     assert client.post(path, content=iter([b"{}"]), headers=json_type).status_code == 413  # no length
-    for body in (b"[" * 50_000, b"\xff", b"[]", b"{"):
+    huge = b'{"action": "read", "class": "none", "seen": 0, "seconds": 1' + b"0" * 400 + b"}"
+    box = b'{"action": "region", "class": "none", "box": [0, 0, 5, 1' + b"0" * 400 + b"]}"
+    assert client.post(path.replace("verdict", "region"), content=box, headers=json_type).status_code == 400
+    for body in (b"[" * 50_000, b"\xff", b"[]", b"{", huge):
         assert client.post(path, content=body, headers=json_type).status_code == 400
     assert session.journal.revision == 0
 

@@ -165,7 +165,7 @@ def test_what_is_broken_is_said_and_the_rest_works(tmp_path):
 def test_features_without_a_tile_size_use_the_spacing_and_say_so(tmp_path):
     folder = write_cohort(tmp_path / "cohort", ids=("one",))
     write_tiles(folder, "one", side=None)
-    heat = session_of(folder).heat.of("one")
+    heat = session_of(folder).heat_of(0)
     assert heat.tile_px0 == SIDE
     assert "spacing" in heat.notes[0]
 
@@ -174,16 +174,16 @@ def test_places_in_microns_become_pixels_of_the_slide(tmp_path):
     folder = write_cohort(tmp_path / "cohort", ids=("one", "two"))
     session = session_of(folder)
     mpp = session.shelf.mpp(0)
-    places = session.heat.of("one").coords_px0
+    places = session.heat_of(0).coords_px0
     for slide in ("one", "two"):
         writers.stamp(folder / "features" / f"{slide}.h5", np.ones((64, 4), np.float32), places * mpp)
     (folder / "slides" / "two.tiff").unlink()
     session = session_of(folder)
-    heat = session.heat.of("one")
+    heat = session.heat_of(0)
     np.testing.assert_allclose(heat.coords_px0, places)
     assert heat.tile_px0 == pytest.approx(256.0 / mpp)
     with pytest.raises(BagError, match="in microns, and there is no slide that states its resolution"):
-        session.heat.of("two")
+        session.heat_of(1)
 
 
 def test_without_slides_there_are_tiles_on_white(tmp_path):

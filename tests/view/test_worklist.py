@@ -14,7 +14,6 @@ from pams_mil.evaluate.certify import Certificate, apply_certificate
 from pams_mil.evaluate.predictions import Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.view.opening import Asked, open_session, reviewer_name
-from pams_mil.view.order_worth import order_worth
 from pams_mil.view.worklist_cases import Cases
 
 TREE = ClassHierarchy.flat(["none", "mild", "severe"])
@@ -60,7 +59,7 @@ def test_keys_say_nothing_and_digests_tell_predictions_apart():
     assert all(len(key) == 16 and int(key, 16) >= 0 for key in cases.keys)
     changed = Cases.combine([model([[0.7, 0.2, 0.1], *ONE[1:]])])
     assert changed.keys == cases.keys
-    assert changed.digest != cases.digest
+    assert [changed.digests[slide] == cases.digests[slide] for slide in "abc"] == [False, True, True]
 
 
 def test_a_certificate_orders_by_what_cannot_be_excluded(tmp_path):
@@ -83,19 +82,19 @@ def test_a_certificate_file_decides_and_orders_the_worklist(tmp_path):
     asked = Asked([tmp_path / "new.csv"], classes="bracs", certificate=tmp_path / "certificate.json", reviewer="reader")
     session = open_session(asked)
     certificate = Certificate.load(tmp_path / "certificate.json")
-    cases = session.cases
+    _, cases = session.visible()
     expected = apply_certificate(certificate, certified_model(12, seed=1).probabilities, cases.patient_ids)
     assert cases.certified is not None
     assert cases.certified.call.tolist() == expected.call.tolist()
     ranks = ClassHierarchy.load("bracs").ranks()[expected.call[cases.order]]
     assert (np.diff(ranks) <= 0).all()  # the certified call comes first
-    assert session.promise.startswith("At most 0.2")
+    assert session.guarantee.startswith("At most 0.2")
     assert any("cannot be told from a table" in note for note in session.notes)
 
 
 def test_the_order_is_worth_what_the_labels_say(cohort, tmp_path):
     session = session_of(cohort, reviews=tmp_path)
-    found = order_worth(session.cases, session.journal)
+    found = session.order_worth()
     assert found["basis"] == "labels"
     last = found["piles"][-1]
     assert (last["urgent"], last["worklist"]["last"], last["arrival"]["last"]) == (1, 1.0, 2.0)
@@ -106,11 +105,11 @@ def test_the_order_is_worth_what_the_labels_say(cohort, tmp_path):
 def test_without_labels_verdicts_count_then_probabilities(tmp_path):
     folder = write_cohort(tmp_path / "cohort", slides=False, labels=False)
     session = session_of(folder, reviews=tmp_path / "r")
-    found = order_worth(session.cases, session.journal)
+    found = session.order_worth()
     assert (found["basis"], found["piles"]) == ("probabilities", [])
     np.testing.assert_allclose(found["confusion"], [[0.7, 0.1, 0.2], [0.2, 0.7, 0.1], [0.1, 0.2, 0.7]])
-    session.journal.give("s-3", {"action": "read", "class": "severe", "seen": 0})
-    assert order_worth(session.cases, session.journal)["basis"] == "verdicts"
+    session.give(2, {"action": "read", "class": "severe", "seen": 0})
+    assert session.order_worth()["basis"] == "verdicts"
     client, _ = client_of(session)
     assert client.get("/api/order").json()["known"] == 1
 
@@ -172,8 +171,8 @@ def test_the_demonstration_finds_the_planted_lesion_under_the_hottest_tile(tmp_p
     demo.make_demo(tmp_path / "demo", lambda what, share: None, train_each=4, shown_each=1)
     session = open_session(demo.demo_request(tmp_path / "demo", asked, lambda what, share: None))
     assert len(session.cases) == 4
-    row = int(np.flatnonzero(session.cases.target == 3)[0])
-    heat = session.heat.of(session.cases.slide_ids[row])
+    row = int(np.flatnonzero(session.visible()[1].target == 3)[0])
+    heat = session.heat_of(row)
     share = demo.scene("severe", 4).lesion_share(heat.coords_px0 * demo.FINE_MPP, heat.tile_px0 * demo.FINE_MPP)
     assert 0.01 < (share > 0.5).mean() < 0.3
     for name in ("attention finding", "evidence finding severe"):

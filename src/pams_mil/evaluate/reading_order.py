@@ -18,20 +18,25 @@ it needs nothing but the confusion matrix. False alarms show up in it as the del
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.arrays import Array
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
+from pams_mil.metrics.confusion import count_cells
+
+UTILIZATIONS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 
 @dataclass(frozen=True)
 class PileReading:
     """How early the urgent cases of a pile are read; positions count from 1.
 
-    `share_in_first` maps a part of the pile to the share of urgent cases within it.
+    `share_in_first` maps a share of the pile to the share of urgent cases within it.
     """
 
     cases: int
@@ -41,29 +46,29 @@ class PileReading:
     share_in_first: dict[float, float]
 
 
-def read_pile(is_urgent: npt.ArrayLike, parts: tuple[float, ...] = (0.1, 0.2, 0.5)) -> PileReading:
+def read_pile(is_urgent: npt.ArrayLike, shares: tuple[float, ...] = (0.1, 0.2, 0.5)) -> PileReading:
     """Statistics of a pile in reading order; `is_urgent` [n] from the top.
 
-    >>> read_pile([True, True, False, True, False], parts=(0.4,))
+    >>> read_pile([True, True, False, True, False], shares=(0.4,))
     PileReading(cases=5, urgent=3, mean_position=2.3333333333333335, last_position=4.0, share_in_first={0.4: 0.66...})
     """
     urgent = np.asarray(is_urgent, dtype=bool)
     positions = np.flatnonzero(urgent) + 1
     if not positions.size:
         raise ParameterError("None of the cases is urgent, so there is no order to judge.")
-    first = {part: float(urgent[: _reads(part, urgent.size)].sum() / positions.size) for part in parts}
+    first = {share: float(urgent[: _reads(share, urgent.size)].sum() / positions.size) for share in shares}
     return PileReading(urgent.size, positions.size, float(positions.mean()), float(positions[-1]), first)
 
 
-def unordered_pile(cases: int, urgent: int, parts: tuple[float, ...] = (0.1, 0.2, 0.5)) -> PileReading:
+def unordered_pile(cases: int, urgent: int, shares: tuple[float, ...] = (0.1, 0.2, 0.5)) -> PileReading:
     """What to expect of a pile whose order says nothing about urgency.
 
-    >>> unordered_pile(9, 4, parts=(0.5,))
+    >>> unordered_pile(9, 4, shares=(0.5,))
     PileReading(cases=9, urgent=4, mean_position=5.0, last_position=8.0, share_in_first={0.5: 0.55...})
     """
     if not 0 < urgent <= cases:
         raise ParameterError(f"Expected 1 to {cases} urgent cases, found {urgent}.")
-    first = {part: _reads(part, cases) / cases for part in parts}
+    first = {share: _reads(share, cases) / cases for share in shares}
     return PileReading(cases, urgent, (cases + 1) / 2, urgent * (cases + 1) / (urgent + 1), first)
 
 
@@ -100,8 +105,8 @@ def waits_by_truth(confusion: npt.ArrayLike, ranks: npt.ArrayLike, utilization: 
     called = np.bincount(priority, counts.sum(0) / counts.sum())
     waits = waits_by_call(called, utilization)[priority]
     totals = counts.sum(1)
-    found: Array = np.divide(counts @ waits, totals, out=np.full(rho.size, np.nan), where=totals > 0)
-    return found
+    mean: Array = np.divide(counts @ waits, totals, out=np.full(rho.size, np.nan), where=totals > 0)
+    return mean
 
 
 def wait_in_arrival_order(utilization: float) -> float:
@@ -113,7 +118,64 @@ def wait_in_arrival_order(utilization: float) -> float:
     return float(waits_by_call([1.0], utilization)[0])
 
 
-def _reads(part: float, cases: int) -> int:
-    """How many cases a part of the pile holds, rounded up: 20 % of 7 cases are 2 reads."""
+def order_worth(
+    truths: Mapping[str, Ints], call: Ints, order: Ints, ranks: Ints, probabilities: Array | None
+) -> dict[str, Any]:
+    """What an order is worth on these cases: pile and queue against first in, first out, for a page.
+
+    Args:
+        truths: What may be taken for the truth, best first, each [n] with -1 where unknown. The first that knows
+            anything is used and named as `basis`; failing all, for the queue alone, the probabilities, as if they were
+            calibrated: the expected count of class t among cases called r is the sum of p_t over them.
+        call: [n] the calls.
+        order: [n] rows in reading order.
+        ranks: [c] urgency of the classes.
+        probabilities: [n, c], where there are any.
+    """
+    basis, truth = next(((name, values) for name, values in truths.items() if (values >= 0).any()), ("", None))
+    if truth is not None:
+        known = np.flatnonzero(truth >= 0)
+        confusion = count_cells(truth[known], call[known], len(ranks)).astype(np.float64)
+        piles = _piles(ranks[truth[order[truth[order] >= 0]]], ranks)
+    elif probabilities is not None and len(probabilities):
+        basis, known, piles = "probabilities", np.empty(0, np.int64), []
+        confusion = np.zeros((len(ranks), len(ranks)))
+        # Row r of the transpose is the column of calls r: it gets p_t of every case called r.
+        np.add.at(confusion.T, call, probabilities)
+    else:
+        return {"basis": "none", "known": 0, "piles": [], "waits": None}
+    waits = [waits_by_truth(confusion, ranks, load).tolist() for load in UTILIZATIONS]
+    return {
+        "basis": basis,
+        "known": int(known.size),
+        "confusion": np.round(confusion, 2).tolist(),
+        "piles": piles,
+        "waits": {
+            "utilization": UTILIZATIONS,
+            "by_class": np.array(waits).T.tolist(),
+            "arrival_order": [wait_in_arrival_order(load) for load in UTILIZATIONS],
+        },
+    }
+
+
+def _piles(in_order: Ints, ranks: Ints) -> list[dict[str, Any]]:
+    """For every boundary of urgency that a case reaches: this order of true ranks against none."""
+    piles = []
+    for rank in np.unique(ranks)[1:].tolist():
+        urgent = in_order >= rank
+        if urgent.any():
+            ours, chance = read_pile(urgent), unordered_pile(urgent.size, int(urgent.sum()))
+            piles.append({"rank": rank, "cases": ours.cases, "urgent": ours.urgent,
+                          "worklist": _shown(ours), "arrival": _shown(chance)})  # fmt: skip
+    return piles
+
+
+def _shown(pile: PileReading) -> dict[str, Any]:
+    first = {f"{share:g}": urgent for share, urgent in pile.share_in_first.items()}
+    return {"mean": pile.mean_position, "last": pile.last_position, "first": first}
+
+
+def _reads(share: float, cases: int) -> int:
+    """How many cases a share of the pile holds, rounded up: 20 % of 7 cases are 2 reads."""
     # 0.07 · 100 is a rounding above 7 and would be 8 reads
-    return int(np.ceil(part * cases - 1e-9))
+    return int(np.ceil(share * cases - 1e-9))

@@ -1,7 +1,7 @@
 """A reader's verdicts as predictions: `reviews.csv`, written by the viewer, read by audits as a second reader.
 
 With a column `target` the reader is scored against the truth, like any model. Without one the reader is the reference
-and the model's calls are scored against it. Cases that were put off have no class and are left out, but counted.
+and the model's calls are scored against it. Deferred cases have no class and are left out, but counted.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pams_mil.tables import Columns
 
 LAYOUT = "PAMS reviews"
 HEADER = (
-    "slide_id", "patient_id", "model_call", "cannot_exclude", "reader_class", "verdict", "seconds", "blind", "note",
-    "reviewer", "time", "run",
+    "slide_id", "patient_id", "target", "model_call", "kappa", "cannot_exclude", "reader_class", "verdict", "seconds",
+    "blind", "note", "reviewer", "time", "run",
 )  # fmt: skip
 COLUMNS = {"slide_id", "model_call", "reader_class", "verdict"}
 """By these columns the file is recognized."""
@@ -39,13 +39,13 @@ class Tally:
     def __init__(self, hierarchy: ClassHierarchy) -> None:
         self.hierarchy = hierarchy
         self.directions: Counter[str] = Counter()
-        self.put_off = 0
+        self.deferred = 0
         self.seconds: list[float] = []
 
     def decided(self, piece: Columns) -> Columns:
         """The rows that have a class."""
         rows = [row for row, label in enumerate(piece["reader_class"]) if label]
-        self.put_off += len(piece["reader_class"]) - len(rows)
+        self.deferred += len(piece["reader_class"]) - len(rows)
         for row in rows:
             self.directions[direction(self.hierarchy, piece["model_call"][row], piece["reader_class"][row])] += 1
         self.seconds += [value for text in piece.get("seconds", ()) if (value := _number(text)) is not None]
@@ -60,8 +60,8 @@ class Tally:
             f"class (urgency the model missed), {count['down']} to a less urgent one (false alarms), "
             f"{count['across']} to an equally urgent one."
         ]
-        if self.put_off:
-            found.append(f"{self.put_off} cases were put off and are not scored.")
+        if self.deferred:
+            found.append(f"{self.deferred} cases were deferred and are not scored.")
         if self.seconds:
             middle, total = statistics.median(self.seconds), sum(self.seconds)
             found.append(f"Median time per case {middle:.0f} s, {total / 60:.0f} min in all.")

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import resources
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pams_mil.errors import BagError, PamsError
+from pams_mil.errors import BagError, PamsError, SlideError
 from pams_mil.view.guard import Guard
-from pams_mil.view.order_worth import order_worth
+from pams_mil.view.heat import Heat
 from pams_mil.view.pictures import patch_picture, thumbnail_picture, tile_picture
-from pams_mil.view.qupath import slide_geojson
-from pams_mil.view.session import Session
+from pams_mil.view.session import HiddenError, Session
 from pams_mil.view.verdict_journal import ReviewError
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 READERS = max(4, min(8, 2 * (os.cpu_count() or 2)))
 _TYPES = {
     ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
@@ -37,10 +39,11 @@ class Viewer:
     def __init__(self, session: Session, *, readers: int = READERS) -> None:
         self.session = session
         self._pool = ThreadPoolExecutor(readers, thread_name_prefix="reader")
-        # Heatmaps are made one at a time anyway; waiting for one must not keep a reader from showing tiles.
+        # Heatmaps are computed one at a time anyway; waiting for one must not keep a reader from showing tiles.
         self._heat_pool = ThreadPoolExecutor(1, thread_name_prefix="heat")
-        # As many seats as threads: requests wait here, where they can still be dropped, not in the pool.
-        self._seats = asyncio.Semaphore(readers)
+        # As many seats as threads: requests wait here, where they can still be dropped, not in the pool. Thumbnails
+        # queue for one heatmap at a time, so that the slide that is opened waits for one of them at most.
+        self._seats, self._thumbnail_seat = asyncio.Semaphore(readers), asyncio.Semaphore(1)
         self._files = _packaged()
 
     def routes(self) -> list[Route]:
@@ -65,8 +68,8 @@ class Viewer:
 
     async def file(self, request: Request) -> Response:
         """The page and what it loads: fixed files, read once."""
-        found = self._files.get(request.path_params.get("name", "index.html"))
-        return _missing("file") if found is None else Response(found[0], media_type=found[1])
+        content, kind = self._files.get(request.path_params.get("name", "index.html"), (None, ""))
+        return _missing("file") if content is None else Response(content, media_type=kind)
 
     async def overview(self, request: Request) -> Response:
         """What does not change."""
@@ -82,51 +85,32 @@ class Viewer:
 
     async def order(self, request: Request) -> Response:
         """What the order is worth."""
-        found = await self._read(functools.partial(order_worth, self.session.cases, self.session.journal))
-        return JSONResponse(_finite(found))
+        return JSONResponse(_finite(await self._read(self.session.order_worth)))
 
     async def slide(self, request: Request) -> Response:
         """One slide."""
-        row = self._row(request)
-        try:
-            return JSONResponse(await self._read(lambda: self.session.slide(row)))
-        except PamsError as error:
-            return PlainTextResponse(str(error), 404)
+        return JSONResponse(await self._read(functools.partial(self.session.slide, self._row(request))))
 
     async def verdict(self, request: Request) -> Response:
         """Take a verdict; what another window did meanwhile is never overwritten."""
         row = self._row(request)
         content = await _json_object(request)
         try:
-            await self._read(lambda: self.session.journal.give(self.session.cases.slide_ids[row], content))
+            await self._read(functools.partial(self.session.give, row, content))
         except ReviewError as error:
             # With the present state: the window shows it instead of what it had.
             return JSONResponse({"problem": str(error), **self.session.verdict_of(row)}, error.code)
-        except PamsError as error:
-            return JSONResponse({"problem": str(error)}, 500)
-        return JSONResponse(self.session.verdict_of(row))
+        return JSONResponse(await self._read(functools.partial(self.session.verdict_of, row)))
 
     async def region(self, request: Request) -> Response:
         """Mark a region or take a mark away."""
-        row = self._row(request)
-        content, slide = await _json_object(request), self.session.cases.slide_ids[row]
-        try:
-            await self._read(lambda: self.session.journal.mark(slide, content))
-        except PamsError as error:
-            return JSONResponse({"problem": str(error)}, getattr(error, "code", 500))
+        content, slide = await _json_object(request), self.session.cases.slide_ids[self._row(request)]
+        await self._read(functools.partial(self.session.journal.mark, slide, content))
         return JSONResponse({"regions": self.session.journal.regions.get(slide, [])})
 
     async def heat(self, request: Request) -> Response:
         """Values per tile."""
-        row = self._row(request)
-        if self.session.hides(row):
-            return PlainTextResponse("Hidden until you have given your reading.", 403)
-        try:
-            slide = self.session.cases.slide_ids[row]
-            loop = asyncio.get_running_loop()
-            heat = await loop.run_in_executor(self._heat_pool, self.session.heat.of, slide)
-        except BagError as error:
-            return PlainTextResponse(str(error), 404)
+        heat = await self._heat_of(self._row(request))
         return Response(heat.packed(), media_type="application/octet-stream")
 
     async def tile(self, request: Request) -> Response:
@@ -138,31 +122,34 @@ class Viewer:
         return await self._picture(request, lambda: tile_picture(self.session, row, level, column, line))
 
     async def thumbnail(self, request: Request) -> Response:
-        """The whole slide, small, with the heatmap unless it is hidden."""
-        row = self._row(request)
-        with_heat = request.query_params.get("heat") == "1" and not self.session.hides(row)
-        return await self._picture(request, lambda: thumbnail_picture(self.session, row, with_heat=with_heat))
+        """The whole slide, small, with the heatmap unless it is hidden or missing."""
+        row, heat = self._row(request), None
+        if request.query_params.get("heat") == "1":
+            async with self._thumbnail_seat:
+                if await request.is_disconnected():
+                    return Response(status_code=499)
+                with suppress(BagError, HiddenError):
+                    heat = await self._heat_of(row)
+        return await self._picture(request, lambda: thumbnail_picture(self.session, row, heat))
 
     async def patch(self, request: Request) -> Response:
         """The picture of one tile of the features, by its number."""
         row, index = self._row(request, "tile"), _number(request.path_params["index"])
-        if index is None or self.session.hides(row):
+        if index is None:
             return _missing("tile")
-        return await self._picture(request, lambda: patch_picture(self.session, row, index))
+        heat = await self._heat_of(row)
+        return await self._picture(request, lambda: patch_picture(self.session, row, heat, index))
 
     async def table(self, request: Request) -> Response:
         """reviews.csv as it is now."""
-        try:
-            await self._read(self.session.journal.write_table)
-        except PamsError as error:
-            return PlainTextResponse(str(error), getattr(error, "code", 500))
+        await self._read(self.session.journal.write_table)
         data = self.session.journal.table.read_bytes()
         return Response(data, media_type="text/csv", headers=_download("reviews.csv"))
 
     async def geojson(self, request: Request) -> Response:
         """Marked regions and tile values of a slide, for QuPath."""
         row = self._row(request)
-        pieces = await self._read(lambda: slide_geojson(self.session, row))
+        pieces = await self._read(functools.partial(self.session.geojson, row))
         name = f"{self.session.cases.keys[row]}.geojson"
         return StreamingResponse(pieces, media_type="application/geo+json", headers=_download(name))
 
@@ -175,12 +162,15 @@ class Viewer:
 
     def _row(self, request: Request, what: str = "slide") -> int:
         """The row of the key in the address; any other key ends the request, before anything is looked at."""
-        row = self.session.row(request.path_params["key"])
+        row = self.session.cases.rows.get(request.path_params["key"])
         if row is None:
-            raise _RefusedError(_missing(what))
+            raise HTTPException(404, f"There is no such {what}.")
         return row
 
-    async def _read(self, work: Callable[[], Found]) -> Found:
+    async def _heat_of(self, row: int) -> Heat:
+        return await asyncio.get_running_loop().run_in_executor(self._heat_pool, self.session.heat_of, row)
+
+    async def _read(self, work: Callable[[], Result]) -> Result:
         async with self._seats:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
@@ -188,31 +178,21 @@ class Viewer:
         async with self._seats:
             if await request.is_disconnected():  # scrolled past while waiting: do not read it at all
                 return Response(status_code=499)
-            try:
-                data = await asyncio.get_running_loop().run_in_executor(self._pool, work)
-            except PamsError as error:
-                return PlainTextResponse(str(error), 404)
+            data = await asyncio.get_running_loop().run_in_executor(self._pool, work)
         return _missing("tile") if data is None else Response(data, media_type="image/jpeg")
 
 
 def build_app(session: Session, *, token: str, hosts: frozenset[str], port: int) -> Guard:
     """The application behind its guard."""
     viewer = Viewer(session)
-    app = Starlette(routes=viewer.routes(), exception_handlers={Exception: _failed, _RefusedError: _refused})
+    app = Starlette(routes=viewer.routes(), exception_handlers={Exception: _failed, PamsError: _problem})
     return Guard(app, token=token, hosts=hosts, port=port, close=viewer.close)
 
 
-class _RefusedError(Exception):
-    """Ends a request with this answer."""
-
-    def __init__(self, answer: Response) -> None:
-        super().__init__()
-        self.answer = answer
-
-
-async def _refused(request: Request, error: Any) -> Response:
-    answer: Response = error.answer
-    return answer
+async def _problem(request: Request, error: Any) -> Response:
+    """A refusal in words, with the status that says whose problem it is."""
+    missing = 404 if isinstance(error, (BagError, SlideError)) else 403 if isinstance(error, HiddenError) else 500
+    return PlainTextResponse(str(error), getattr(error, "code", missing))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -221,12 +201,19 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 async def _json_object(request: Request) -> dict[str, Any]:
     try:
-        content = await request.json()
+        content = json.loads(await request.body(), parse_int=_whole, parse_constant=_whole)
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise _RefusedError(JSONResponse({"problem": "Expected one JSON object."}, 400))
+        raise HTTPException(400, "Expected one JSON object with numbers of ordinary size.")
     return content
+
+
+def _whole(text: str) -> int:
+    """A whole number that a browser can have meant; JSON may hold any, and NaN."""
+    if len(text) > 16:
+        raise ValueError(text)
+    return int(text)
 
 
 def _number(text: str) -> int | None:
@@ -257,9 +244,9 @@ def _finite(value: Any) -> Any:
 
 def _packaged() -> dict[str, tuple[bytes, str]]:
     """The page's own files by name, from the package."""
-    found = {}
+    files = {}
     for entry in resources.files("pams_mil.view").joinpath("static").iterdir():
         suffix = "." + entry.name.rpartition(".")[2]
         if suffix in _TYPES:
-            found[entry.name] = (entry.read_bytes(), _TYPES[suffix])
-    return found
+            files[entry.name] = (entry.read_bytes(), _TYPES[suffix])
+    return files

@@ -9,25 +9,29 @@ import json
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import h5py
+import matplotlib
 import numpy as np
 
 from pams_mil.arrays import AnyArray
 from pams_mil.data import Bag, read_bag
+from pams_mil.data.bags.feature_origin import OriginCheck
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.errors import BagError
+from pams_mil.wsi.heatmap import Heatmap, Region, geojson_pieces
 
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.predict import LoadedRun
 
-MOST_KEPT = 16
+MOST_BYTES = 256 << 20
+"""Memory for layers that are kept: those of some hundred slides, far more than rows fit on a screen."""
 MOST_CELLS = 4096
 """The longest side of a canvas with one pixel per tile; finer grids are painted as rectangles."""
 TISSUE = "tissue"
@@ -76,6 +80,34 @@ class Heat:
         numbers = np.stack([np.asarray(column, "<f4") for column in columns])
         return struct.pack("<I", len(text)) + text + numbers.tobytes()
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the values."""
+        return int(self.coords_px0.nbytes + sum(values.nbytes for _, values in self.layers.values()))
+
+    @staticmethod
+    def geojson(heat: Heat | None, marked: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
+        """For QuPath: regions as annotations, colored by class, and tiles with their values."""
+        regions = []
+        for mark in marked:
+            x, y, width, height = mark["box"]
+            color = class_color(names.index(mark["class"]), len(names))
+            regions.append(Region(x, y, width, height, mark["class"], color))
+        if heat is None:
+            return geojson_pieces(None, {}, regions)
+        values = {name: values for name, (kind, values) in heat.layers.items() if kind != "flat"}
+        return geojson_pieces(Heatmap(heat.coords_px0, heat.tile_px0), values, regions)
+
+
+def class_color(index: int, classes: int) -> tuple[int, int, int]:
+    """A color from calm (least urgent) to alarming.
+
+    >>> class_color(0, 3) != class_color(2, 3)
+    True
+    """
+    red, green, blue, _ = matplotlib.colormaps["plasma"](0.1 + 0.75 * index / max(1, classes - 1))
+    return round(255 * red), round(255 * green), round(255 * blue)
+
 
 @dataclass
 class HeatMaker:
@@ -94,22 +126,35 @@ class HeatMaker:
         self._guard = threading.Lock()
         self._making = threading.Lock()
         self._folder = FeatureFolder(self.features) if self.features is not None and self.features.is_dir() else None
+        self._names = FileNames()
 
     def of(self, slide_id: str) -> Heat:
         """The layers of a slide; a BagError says what is missing."""
+        heat = self.ready(slide_id)
+        if heat is not None:
+            return heat
+        with self._making:  # one at a time: a model may need much memory
+            heat = self.ready(slide_id)  # whoever was before us may have computed this very slide
+            if heat is None:
+                heat = self._computed(slide_id)
+                self._keep(slide_id, heat)
+        return heat
+
+    def ready(self, slide_id: str) -> Heat | None:
+        """The layers of a slide, if they need not be computed."""
         with self._guard:
             if slide_id in self._kept:
                 self._kept.move_to_end(slide_id)
-                return self._kept[slide_id]
-        with self._making:  # one at a time: a model may need much memory
-            heat = self._made(slide_id)
+            return self._kept.get(slide_id)
+
+    def _keep(self, slide_id: str, heat: Heat) -> None:
         with self._guard:
             self._kept[slide_id] = heat
-            while len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
-        return heat
+            total = sum(one.nbytes for one in self._kept.values())
+            while total > MOST_BYTES and len(self._kept) > 1:
+                total -= self._kept.popitem(last=False)[1].nbytes
 
-    def _made(self, slide_id: str) -> Heat:
+    def _computed(self, slide_id: str) -> Heat:
         if self.reads_cases:
             raise BagError("This run reads all slides of a case as one, so there is no heatmap of one slide.")
         if self._folder is None:
@@ -142,26 +187,24 @@ class HeatMaker:
         from pams_mil.models.core.batch import BagBatch  # noqa: PLC0415
 
         features = torch.from_numpy(np.array(bag.features, np.float32))
-        found: list[dict[str, tuple[str, AnyArray]]] = []
+        measured: list[dict[str, tuple[str, AnyArray]]] = []
         for run in self.runs:
-            if features.shape[1] != run.spec.in_features:
-                raise BagError(
-                    f"The features have width {features.shape[1]}, the run was trained on {run.spec.in_features}."
-                )
-            made = run.learner.predict(BagBatch.single(features, slide_id), attention=True).attention or []
-            present = [weights for weights in made if weights is not None]
+            OriginCheck(run.spec.origin, whose=f"the run {run.path.name}")(slide_id, bag)
+            levels = run.learner.predict(BagBatch.single(features, slide_id), attention=True).attention or []
+            present = [weights for weights in levels if weights is not None]
             # None stands for a level whose model has no attention.
-            if len(present) < len(made) or not made:
+            if len(present) < len(levels) or not levels:
                 notes.append("The model has no attention to show.")
                 return {}
-            found.append(measure(run.learner, features, present, slide_id))
+            measured.append(measure(run.learner, features, present, slide_id))
         # Runs may differ in the levels they trained; only what all of them have can be averaged.
-        shared = [name for name in found[0] if all(name in one for one in found)]
-        return {name: (found[0][name][0], np.mean([one[name][1] for one in found], axis=0)) for name in shared}
+        first = measured[0]
+        shared = [name for name in first if all(name in one for one in measured)]
+        return {name: (first[name][0], np.mean([one[name][1] for one in measured], axis=0)) for name in shared}
 
     def _stored(self, bag: Bag, slide_id: str) -> dict[str, tuple[str, AnyArray]]:
         """Attention written by `pams predict --attention`, where no run is at hand."""
-        path = None if self.attention is None else self.attention / f"{FileNames()[slide_id]}.h5"
+        path = None if self.attention is None else self.attention / f"{self._names[slide_id]}.h5"
         if path is None or not path.is_file():
             return {}
         try:

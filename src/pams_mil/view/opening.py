@@ -81,7 +81,12 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         reads_cases=any(_merges_cases(run) for run in runs),
         mpp_of=lambda slide: shelf.mpp(cases.row_of[slide]),
     )
-    journal = Journal(_review_folder(asked), cases, reviewer_name(asked.reviewer), blind=asked.blind)
+    names = cases.hierarchy.names()
+    targets = zip(cases.slide_ids, cases.target.tolist(), strict=True)
+    journal = Journal(
+        _review_folder(asked), reviewer_name(asked.reviewer), cases.hierarchy, cases.digests,
+        {slide: names[target] for slide, target in targets if target >= 0}, blind=asked.blind,
+    )  # fmt: skip
     notes = [
         *([feature_note] if feature_note else []),
         *_certificate_notes(certificate, cases, runs, asked),
@@ -89,8 +94,8 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         *_journal_notes(journal),
     ]
     title = ", ".join(cases.models) if len(cases.models) < 4 else f"{len(cases.models)} models"
-    promise = "" if certificate is None else _promise(certificate)
-    return Session(title, cases, shelf, heat, journal, tuple(notes), promise)
+    guarantee = "" if certificate is None else _guarantee(certificate)
+    return Session(title, cases, shelf, heat, journal, tuple(notes), guarantee)
 
 
 def reviewer_name(given: str | None) -> str:
@@ -227,7 +232,7 @@ def _certificate_notes(
     return notes
 
 
-def _promise(certificate: Certificate) -> str:
+def _guarantee(certificate: Certificate) -> str:
     lead = certificate.leading
     return f"At most {lead.alpha:.3g}: {certificate.meaning}. {certificate.words[:1].upper()}{certificate.words[1:]}."
 
@@ -243,8 +248,9 @@ def _journal_notes(journal: Journal) -> list[str]:
     notes = []
     if journal.skipped:
         notes.append(f"{journal.skipped} damaged lines of the journal of reviews were skipped.")
-    if journal.of_other_predictions:
-        notes.append(
-            f"{journal.of_other_predictions} earlier reviews belong to other predictions; they are kept, not shown."
-        )
+    others, shown = journal.of_other_predictions(), len(journal.shown & journal.digests.keys())
+    if others:
+        notes.append(f"{others} earlier reviews belong to other predictions; they are kept in reviews.csv, not shown.")
+    if journal.blind and shown:
+        notes.append(f"{shown} of these slides were shown to {journal.reviewer} before; reading them is not blind.")
     return notes

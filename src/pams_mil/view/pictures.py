@@ -9,7 +9,6 @@ from PIL import Image
 
 from pams_mil.errors import BagError, SlideError
 from pams_mil.view.heat import TISSUE, Heat
-from pams_mil.view.pyramid import Pyramid
 from pams_mil.view.session import Session
 from pams_mil.view.shelf import THUMBNAIL_PX
 from pams_mil.wsi.heatmap import Heatmap, overlay, ranked
@@ -26,23 +25,21 @@ def tile_picture(session: Session, row: int, level: int, column: int, line: int)
             box = entry.pyramid.tile(level, column, line)
     except SlideError:
         # No picture: the plane is as large as the tiles of the features reach.
-        box = Pyramid(*session.heat.of(session.cases.slide_ids[row]).extent).tile(level, column, line)
+        box = session.pyramid(row).tile(level, column, line)
         return None if box is None else _jpeg(Image.new("RGB", (box.width, box.height), "white"))
     return None if box is None else session.shelf.tile(row, box)
 
 
-def thumbnail_picture(session: Session, row: int, *, with_heat: bool) -> bytes:
-    """The slide at most 320 pixels long; where it has no picture, its tiles on white."""
-    pictured = session.shelf.has(row)
-    heat = _heat(session, row) if with_heat or not pictured else None
-    if pictured:
+def thumbnail_picture(session: Session, row: int, heat: Heat | None) -> bytes:
+    """The slide at most 320 pixels long, with its heat if given; where it has no picture, its tiles on white."""
+    if session.shelf.has(row):
         overview = session.shelf.thumbnail(row)
     elif heat is None:
         raise BagError("There is neither a slide nor tiles to show.")
     else:
         overview = _blank(heat)
     pixels = overview.pixels
-    if with_heat and heat is not None:
+    if heat is not None:
         name = next((name for name in reversed(list(heat.layers)) if name.startswith("attention")), TISSUE)
         shades = ranked(heat.layers[name][1])
         tiles = Heatmap(heat.coords_px0, heat.tile_px0)
@@ -50,9 +47,8 @@ def thumbnail_picture(session: Session, row: int, *, with_heat: bool) -> bytes:
     return _jpeg(Image.fromarray(pixels))
 
 
-def patch_picture(session: Session, row: int, index: int) -> bytes | None:
+def patch_picture(session: Session, row: int, heat: Heat, index: int) -> bytes | None:
     """One tile of the features as the slide shows it; None where there is no such tile."""
-    heat = session.heat.of(session.cases.slide_ids[row])
     if not 0 <= index < len(heat.coords_px0):
         return None
     if heat.tile_px0 > MOST_PATCH_PX0:
@@ -61,13 +57,6 @@ def patch_picture(session: Session, row: int, index: int) -> bytes | None:
     with session.shelf.use(row) as entry:
         pixels = read_scaled(entry.slide, x, y, heat.tile_px0 / PATCH_PX, PATCH_PX, PATCH_PX)
         return entry.painter.jpeg(pixels)
-
-
-def _heat(session: Session, row: int) -> Heat | None:
-    try:
-        return session.heat.of(session.cases.slide_ids[row])
-    except BagError:
-        return None
 
 
 def _blank(heat: Heat) -> Overview:

@@ -1,57 +1,84 @@
-"""What the server shows: the cases, their slides, heatmaps and verdicts, and what the browser may know of them now.
+"""What one reader is shown: the cases, their slides, heatmaps and verdicts, and what may be known of each case now.
 
-In blind mode a case's call, probabilities, heatmap and place in the order stay here until the reader has given one.
+Models, labels, heatmaps and certificates are private to the session. They leave it through `visible` and `heat_of`
+alone: in a blind session only for cases that the reader has given a class, in any other session after the journal says
+that the reader was shown them. A route that is added later can hand out nothing else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from pams_mil.errors import BagError, SlideError
-from pams_mil.evaluate import urgency
-from pams_mil.view.heat import HeatMaker
+from pams_mil.errors import BagError, PamsError, SlideError
+from pams_mil.evaluate.reading_order import order_worth
+from pams_mil.view.heat import Heat, HeatMaker
 from pams_mil.view.pyramid import OVERLAP_PX, TILE_PX, Pyramid
 from pams_mil.view.shelf import Shelf
-from pams_mil.view.verdict_journal import Journal, Verdict
-from pams_mil.view.worklist_cases import Cases
+from pams_mil.view.verdict_journal import FACTS, Journal, ReviewError, Verdict
+from pams_mil.view.worklist_cases import Cases, Ints
+
+MOST_KAPPA = 1e9
 
 
-@dataclass(frozen=True)
+class HiddenError(PamsError):
+    """What a blind reader may not see yet."""
+
+    def __init__(self) -> None:
+        super().__init__("Hidden until you have given your reading.")
+
+
 class Session:
     """Everything behind the page."""
 
-    title: str
-    cases: Cases
-    shelf: Shelf
-    heat: HeatMaker
-    journal: Journal
-    notes: tuple[str, ...] = ()
-    promise: str = ""
+    def __init__(
+        self,
+        title: str,
+        cases: Cases,
+        shelf: Shelf,
+        heat: HeatMaker,
+        journal: Journal,
+        notes: tuple[str, ...] = (),
+        guarantee: str = "",
+    ) -> None:
+        self.title, self.shelf, self.journal, self.notes, self.guarantee = title, shelf, journal, notes, guarantee
+        self.cases = cases.slides()
+        self._cases, self._heat = cases, heat
 
     @property
     def blind(self) -> bool:
         """Whether calls are hidden until the reader has given one."""
         return self.journal.blind
 
-    def row(self, key: str) -> int | None:
-        """The row of a key from the browser, None for anything else."""
-        return self.cases.rows.get(key)
-
     def hides(self, row: int) -> bool:
         """Whether the reader may not yet see what the model says about a case."""
+        return self.blind and self.cases.slide_ids[row] not in self.journal.read
+
+    def visible(self) -> tuple[Ints, Cases]:
+        """The rows that the reader may see now, and these cases alone."""
         if not self.blind:
-            return False
-        verdict = self.journal.state(self.cases.slide_ids[row])
-        return verdict is None or verdict.verdict == "defer"
+            self.journal.reveal(self.cases.slide_ids)
+            return np.arange(len(self.cases)), self._cases
+        return self._with()
+
+    def heat_of(self, row: int) -> Heat:
+        """The layers of a slide, for whoever may see them."""
+        if self.hides(row):
+            raise HiddenError
+        self.journal.reveal([self.cases.slide_ids[row]])
+        return self._heat.of(self.cases.slide_ids[row])
+
+    def pyramid(self, row: int) -> Pyramid:
+        """The Deep Zoom levels of a slide without a picture: as large as its tiles reach."""
+        return Pyramid(*self._heat.of(self.cases.slide_ids[row]).extent)
 
     def overview(self) -> dict[str, Any]:
         """What does not change while the server runs."""
-        tree = self.cases.hierarchy
+        tree, cases = self.cases.hierarchy, self.cases
         ranks, names = tree.ranks().tolist(), tree.names()
         return {
             "title": self.title,
@@ -63,13 +90,12 @@ class Session:
             "boundaries": self.boundaries,
             "reviewer": self.journal.reviewer,
             "blind": self.blind,
-            "models": list(self.cases.models),
+            "models": list(cases.models),
             "slides": self.shelf.found,
-            "cases": len(self.cases),
-            "promise": self.promise,
-            "scored": self.cases.probabilities is not None,
-            "grouped": len(set(self.cases.groups)) < len(self.cases),
-            "notes": [*self.notes, *self.cases.notes],
+            "cases": len(cases),
+            "guarantee": self.guarantee,
+            "grouped": len(set(cases.groups)) < len(cases),
+            "notes": [*self.notes, *cases.notes],
         }
 
     @cached_property
@@ -78,114 +104,116 @@ class Session:
         tree = self.cases.hierarchy
         ranks, names = tree.ranks(), tree.names()
         top, top_ranks = tree.groups(0), tree.ranks(0)
-        found = []
+        bounds = []
         for rank in np.unique(ranks)[1:].tolist():
             first = int(np.flatnonzero(ranks == rank)[0])
             # Classes are listed from the least urgent on, so the class before has the next lower rank.
             starts = tree.num_levels > 1 and top_ranks[top[first]] > top_ranks[top[first - 1]]
             label = tree.names(0)[top[first]] if starts else names[first]
-            found.append({"rank": rank, "class": names[first], "shown": tree.display(label), "coarse": bool(starts)})
+            bounds.append({"rank": rank, "class": names[first], "shown": tree.display(label), "coarse": bool(starts)})
         # One level, or groups of one rank: then every boundary is worth a line.
-        if not any(one["coarse"] for one in found):
-            for one in found:
+        if not any(one["coarse"] for one in bounds):
+            for one in bounds:
                 one["coarse"] = True
-        return found
+        return bounds
 
     def worklist(self) -> dict[str, Any]:
-        """One list per column; null where a blind reader may not look yet."""
+        """One list per column, one entry per case; null where a blind reader may not look yet."""
         cases = self.cases
-        hidden = np.fromiter((self.hides(row) for row in range(len(cases))), bool, len(cases))
-        has_slide = [self.shelf.has(row) for row in range(len(cases))]
-        found: dict[str, Any] = {
+        rows, shown = self.visible()
+        table: dict[str, Any] = {
             "key": cases.keys, "slide": cases.slide_ids, "patient": cases.patient_ids, "group": cases.groups,
-            "has_slide": has_slide, "call": _shown(cases.call, hidden), "severity": _shown(cases.severity, hidden),
+            "has_slide": [self.shelf.has(row) for row in range(len(cases))],
             # The order itself would tell a blind reader which cases the model finds urgent.
-            "order": [] if self.blind else cases.order.tolist(),
+            "order": [] if self.blind else shown.order.tolist(),
         }  # fmt: skip
-        if cases.probabilities is not None:
-            reached = urgency.at_least(cases.probabilities, cases.hierarchy.ranks())
-            found["uncertainty"] = _shown(urgency.uncertainty(cases.probabilities), hidden)
-            found["probabilities"] = [_shown(column, hidden) for column in cases.probabilities.T]
-            found["at_least"] = [_shown(column, hidden) for column in reached.T]
-        if cases.agreement is not None:
-            found["agreement"] = _shown(cases.agreement, hidden)
-        if cases.certified is not None:
-            found["certified"] = _shown(cases.certified.call, hidden)
-            found["lowest"] = None if cases.certified.low is None else _shown(cases.certified.low, hidden)
-        return found
+        for name, values in shown.columns.items():
+            table[name] = [None] * len(cases)
+            for row, value in zip(rows.tolist(), values, strict=True):
+                table[name][row] = value
+        return table
 
     def reviews(self) -> dict[str, Any]:
         """All verdicts in force."""
         self.journal.refresh()
-        verdicts = {self._key(slide): self._verdict(slide, verdict) for slide, verdict in self.journal.states()}
         # A case whose verdicts were all undone has an event number, which the next verdict must name.
-        undone = {
-            self._key(slide): self._verdict(slide, None)
-            for slide in self.cases.slide_ids
-            if self.journal.last_event(slide) and self.journal.state(slide) is None
-        }
-        return {"revision": self.journal.revision, "verdicts": {**undone, **verdicts}}
+        touched = [slide for slide in self.cases.slide_ids if self.journal.last_event(slide)]
+        verdicts = {self.cases.keys[self.cases.row_of[slide]]: self._verdict(slide) for slide in touched}
+        return {"revision": self.journal.revision, "verdicts": verdicts}
+
+    def give(self, row: int, content: Mapping[str, Any]) -> None:
+        """Take a verdict. With `kappa` in it, the call that is agreed with or overruled is the one at that κ."""
+        kappa = content.get("kappa")
+        number = isinstance(kappa, (int, float)) and not isinstance(kappa, bool) and math.isfinite(kappa)
+        if kappa is not None and not (number and 0 <= kappa <= MOST_KAPPA):
+            raise ReviewError(f"kappa must be a number from 0 to {MOST_KAPPA:g}.")
+        facts = dict.fromkeys(FACTS, "")
+        facts["patient_id"] = self.cases.patient_ids[row]
+        # A reading lifts the blind of its case, so what is known of it may stand beside; a deferral does not.
+        if content.get("action") == "read" or not self.hides(row):
+            target = int(self._cases.target[row])
+            facts["target"] = self.cases.hierarchy.names()[target] if target >= 0 else ""
+            facts["model_call"] = self._cases.call_at(row, kappa)
+            facts["kappa"] = "" if kappa is None else repr(kappa)
+            rows, shown = self._with(row)
+            facts["cannot_exclude"] = shown.cannot_exclude[rows.tolist().index(row)]
+        self.journal.give(self.cases.slide_ids[row], content, facts)
 
     def verdict_of(self, row: int) -> dict[str, Any]:
         """One case's verdict, with what a blind reader may see now."""
-        slide = self.cases.slide_ids[row]
-        found = {"verdict": self._verdict(slide, self.journal.state(slide)), "revision": self.journal.revision}
+        answer = {"verdict": self._verdict(self.cases.slide_ids[row]), "revision": self.journal.revision}
         if self.blind and not self.hides(row):
-            found["revealed"] = self._revealed(row)
-        return found
+            rows, shown = self.visible()
+            place = rows.tolist().index(row)
+            answer["revealed"] = {name: values[place] for name, values in shown.columns.items()}
+        return answer
+
+    def order_worth(self) -> dict[str, Any]:
+        """What the worklist's order is worth, over the cases that the reader may see."""
+        _, shown = self.visible()
+        read = np.full(len(shown), -1, np.int64)
+        for slide, verdict in self.journal.states():
+            if verdict.label and slide in shown.row_of:
+                read[shown.row_of[slide]] = shown.hierarchy.index(verdict.label)
+        return order_worth(
+            {"labels": shown.target, "verdicts": read}, shown.call, shown.order, shown.hierarchy.ranks(),
+            shown.probabilities,
+        )  # fmt: skip
 
     def slide(self, row: int) -> dict[str, Any]:
         """Size, scale and state of one slide; problems in words, never an error."""
         slide_id = self.cases.slide_ids[row]
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "key": self.cases.keys[row], "slide": slide_id, "patient": self.cases.patient_ids[row], "mpp": None,
             "tile_px": TILE_PX, "overlap_px": OVERLAP_PX, "has_picture": False, "problem": None,
             "regions": self.journal.regions.get(slide_id, []),
         }  # fmt: skip
         try:
             with self.shelf.use(row) as entry:
-                found.update(self._size(entry.pyramid), mpp=entry.mpp, has_picture=True, reader=entry.slide.reader_name)
+                pyramid: Pyramid | None = entry.pyramid
+                facts.update(mpp=entry.mpp, has_picture=True, reader=entry.slide.reader_name)
         except SlideError as error:
-            found["problem"] = str(error)
-            self._size_from_tiles(slide_id, found)
-        return found
+            facts["problem"] = str(error)
+            try:
+                pyramid = self.pyramid(row)
+            except BagError:
+                pyramid = None
+        if pyramid is not None:
+            facts.update(width=pyramid.width, height=pyramid.height, top=pyramid.top)
+        return facts
 
-    def _size_from_tiles(self, slide_id: str, found: dict[str, Any]) -> None:
+    def geojson(self, row: int) -> Iterator[str]:
+        """Marked regions as annotations and, unless they are hidden or missing, tiles with their values, for QuPath."""
         try:
-            width, height = self.heat.of(slide_id).extent
-        except BagError:
-            return
-        found.update(self._size(Pyramid(width, height)))
+            heat = self.heat_of(row)
+        except (BagError, HiddenError):
+            heat = None
+        return Heat.geojson(heat, self.journal.regions.get(self.cases.slide_ids[row], []), self.cases.hierarchy.names())
 
-    @staticmethod
-    def _size(pyramid: Pyramid) -> dict[str, Any]:
-        return {"width": pyramid.width, "height": pyramid.height, "top": pyramid.top}
+    def _with(self, *more: int) -> tuple[Ints, Cases]:
+        rows = np.array([row for row in range(len(self.cases)) if row in more or not self.hides(row)], np.int64)
+        return rows, self._cases.take(rows) if len(rows) < len(self.cases) else self._cases
 
-    def _key(self, slide_id: str) -> str:
-        return self.cases.keys[self.cases.row_of[slide_id]]
-
-    def _verdict(self, slide_id: str, verdict: Verdict | None) -> dict[str, Any]:
-        shown = {} if verdict is None else verdict.to_json()
-        return {**shown, "last": self.journal.last_event(slide_id)}
-
-    def _revealed(self, row: int) -> dict[str, Any]:
-        cases = self.cases
-        found: dict[str, Any] = {"call": int(cases.call[row]), "severity": float(cases.severity[row])}
-        if cases.probabilities is not None:
-            one = cases.probabilities[row : row + 1]
-            found["probabilities"] = one[0].tolist()
-            found["at_least"] = urgency.at_least(one, cases.hierarchy.ranks())[0].tolist()
-            found["uncertainty"] = float(urgency.uncertainty(one)[0])
-        if cases.agreement is not None:
-            found["agreement"] = float(cases.agreement[row])
-        if cases.certified is not None:
-            found["certified"] = int(cases.certified.call[row])
-            found["lowest"] = None if cases.certified.low is None else int(cases.certified.low[row])
-        return found
-
-
-def _shown(values: npt.NDArray[Any], hidden: npt.NDArray[np.bool_]) -> list[Any]:
-    plain = (np.round(values, 5) if values.dtype.kind == "f" else values).tolist()
-    if not hidden.any():
-        return list(plain)
-    return [None if hide else value for value, hide in zip(plain, hidden.tolist(), strict=True)]
+    def _verdict(self, slide_id: str) -> dict[str, Any]:
+        verdict: Verdict | None = self.journal.state(slide_id)
+        return {**({} if verdict is None else verdict.to_json()), "last": self.journal.last_event(slide_id)}

@@ -1,9 +1,11 @@
 """A reader's verdicts: a journal that only grows, and the table that is made from it.
 
 `journal.jsonl` has one line per event with a checksum. Nothing is ever rewritten, an undo is one more line, and a
-line cut short by a kill is skipped. `reviews.csv` is the state after all events, for `pams audit`. Several windows
-and several servers may share a journal: each event is added under a lock, after reading what others added, and only
-if the case is still in the state that the reader saw.
+line cut short by a kill is skipped. The journal also says which slides the reader was shown something about, so that a
+later reading of them never counts as blind. `reviews.csv` is made from the journal alone, for `pams audit`; it keeps
+verdicts on slides and predictions that are no longer open. Several windows and several servers may share a journal:
+each event is added under a lock, after reading what others added, and only if the case is still in the state that the
+reader saw.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import math
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +26,13 @@ from filelock import FileLock, Timeout
 from pams_mil import atomic
 from pams_mil.errors import OutputError, PamsError
 from pams_mil.evaluate.reviews import HEADER
-from pams_mil.view.worklist_cases import Cases
+from pams_mil.hierarchy import ClassHierarchy
 
 MOST_NOTE = 2000
 MOST_SECONDS = 86_400.0
 _WAIT_S = 10.0
+FACTS = ("patient_id", "target", "model_call", "kappa", "cannot_exclude")
+"""What the reader could see of a case when the verdict was given; empty for what was hidden."""
 
 
 class ReviewError(PamsError):
@@ -40,7 +45,7 @@ class ReviewError(PamsError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a reader said about a case: a class, or that it is put off; `number` is its event in the journal."""
+    """What a reader said about a case: a class, or that it is deferred; `number` is its event in the journal."""
 
     number: int
     verdict: str
@@ -49,6 +54,8 @@ class Verdict:
     seconds: float
     blind: bool
     time: str
+    case: str
+    facts: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
         """For the browser."""
@@ -57,17 +64,38 @@ class Verdict:
 
 
 class Journal:
-    """The verdicts of one reader on one set of predictions."""
+    """The verdicts of one reader.
 
-    def __init__(self, folder: Path, cases: Cases, reviewer: str, *, blind: bool = False) -> None:
-        self.folder, self.cases, self.reviewer, self.blind = folder, cases, reviewer, blind
+    Args:
+        folder: Where the journal lies.
+        reviewer: The reader's name.
+        hierarchy: The classes.
+        digests: What each slide's verdicts are about, as `Cases.digests`; those on anything else are kept, not shown.
+        targets: True classes, where known; they reach the table for slides that the reader has given a class.
+        blind: Whether the reader's session hides calls.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        reviewer: str,
+        hierarchy: ClassHierarchy,
+        digests: Mapping[str, str],
+        targets: Mapping[str, str],
+        *,
+        blind: bool = False,
+    ) -> None:
+        self.reviewer, self.hierarchy, self.digests, self.blind = reviewer, hierarchy, digests, blind
+        self._targets = targets
         self.path, self.table = folder / "journal.jsonl", folder / "reviews.csv"
         self.skipped = 0
-        self.of_other_predictions = 0
         self.regions: dict[str, list[dict[str, Any]]] = {}
-        self._stacks: dict[str, list[Verdict]] = {}
+        self.shown: set[str] = set()
+        """Slides that the reader was shown a call of, in whatever session."""
+        self.read: set[str] = set()
+        """Slides that the reader gave a class, as they are predicted now; an undo does not make it unknown."""
+        self._stacks: dict[tuple[str, str], list[Verdict]] = {}
         self._last: dict[str, int] = {}
-        self._revealed: set[str] = set()
         self._read_bytes = 0
         self._number = 0
         self._guard = threading.RLock()
@@ -85,7 +113,7 @@ class Journal:
 
     def state(self, slide_id: str) -> Verdict | None:
         """The verdict in force."""
-        stack = self._stacks.get(slide_id)
+        stack = self._stacks.get((slide_id, self.digests.get(slide_id, "")))
         return stack[-1] if stack else None
 
     def last_event(self, slide_id: str) -> int:
@@ -94,90 +122,109 @@ class Journal:
 
     def states(self) -> Iterator[tuple[str, Verdict]]:
         """Every case with a verdict, in the order of the worklist's file."""
-        for slide in self.cases.slide_ids:
+        for slide in self.digests:
             verdict = self.state(slide)
             if verdict is not None:
                 yield slide, verdict
 
-    def give(self, slide_id: str, content: Mapping[str, Any]) -> Verdict | None:
+    def of_other_predictions(self) -> int:
+        """How many verdicts speak of slides or predictions that are not open."""
+        return sum(bool(stack) and self.digests.get(slide) != case for (slide, case), stack in self._stacks.items())
+
+    def give(self, slide_id: str, content: Mapping[str, Any], facts: Mapping[str, str]) -> Verdict | None:
         """Add an event: `{"action": "read" | "defer" | "undo", "class", "note", "seconds", "seen"}`."""
-        event = self._checked(slide_id, content)
-        with self._guard, self._held():
-            self.refresh()
+        event = self._checked(slide_id, content, facts)
+        with self._writing():
             # Compared under the lock, after reading on: no event of another window can come in between.
             if event.pop("seen") != self.last_event(slide_id):
                 raise ReviewError("This case was changed in another window; its present state is shown.", code=409)
             if event["action"] == "undo" and self.state(slide_id) is None:
                 raise ReviewError("There is no verdict to undo.", code=409)
+            event["blind"] = self.blind and slide_id not in self.shown
             self._append(event)
             self.write_table()
         return self.state(slide_id)
 
-    def mark(self, slide_id: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    def mark(self, slide_id: str, content: Mapping[str, Any]) -> None:
         """Add a region: `{"action": "region" | "unmark", "box": [x, y, w, h] in level-0 pixels, "class", "region"}`."""
         event = self._region(slide_id, content)
-        with self._guard, self._held():
-            self.refresh()
+        with self._writing():
             if event["action"] == "region":
                 # The number of its own event: unique, and known under the lock only.
                 event["region"] = self._number + 1
             self._append(event)
-        return event
+
+    def reveal(self, slide_ids: Collection[str]) -> None:
+        """Note, before it happens, that the reader is shown calls; once per slide."""
+        if self.shown.issuperset(slide_ids):
+            return
+        with self._writing():
+            fresh = [slide for slide in slide_ids if slide not in self.shown]
+            if fresh:
+                self._append({**self._stamp(""), "action": "reveal", "slides": fresh})
 
     def refresh(self) -> None:
         """Read what was added since; damaged lines are counted and skipped."""
         with self._guard:
-            self._read_on()
-
-    def _read_on(self) -> None:
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._read_bytes)
-                data = file.read()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise OutputError(f"{self.path} cannot be read: {error.strerror}.") from error
-        # A line without its end may still be being written by another server; it is read the next time.
-        complete = data[: data.rfind(b"\n") + 1]
-        self._read_bytes += len(complete)
-        for line in complete.splitlines():
-            event = _unsealed(line)
-            if event is None:
-                self.skipped += bool(line.strip())
-            else:
-                self._apply(event)
+            try:
+                with self.path.open("rb") as file:
+                    file.seek(self._read_bytes)
+                    data = file.read()
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                raise OutputError(f"{self.path} cannot be read: {error.strerror}.") from error
+            # A line without its end may still be being written by another server; it is read the next time.
+            complete = data[: data.rfind(b"\n") + 1]
+            self._read_bytes += len(complete)
+            for line in complete.splitlines():
+                event = _unsealed(line)
+                if event is None:
+                    self.skipped += bool(line.strip())
+                else:
+                    self._apply(event)
 
     def write_table(self) -> None:
-        """Write reviews.csv; with the true classes where all reviewed cases have one."""
+        """Write reviews.csv, readable to its owner alone; with the true classes where all read cases have one."""
         # Under the lock and after reading on: a table made from older events would replace one with newer verdicts.
-        with self._guard, self._held():
-            self.refresh()
-            atomic.write_csv(self.table, *self._table())
+        with self._writing():
+            atomic.write_csv(self.table, *self._rows(), private=True)
 
-    def _table(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows of reviews.csv."""
-        names = self.cases.hierarchy.names()
-        found = list(self.states())
-        target = [self.cases.target[self.cases.row_of[slide]] for slide, _ in found]
-        known = bool(found) and all(label >= 0 for label in target)
-        header = [*HEADER[:2], *(["target"] if known else []), *HEADER[2:]]
-        rows = []
-        for (slide, verdict), label in zip(found, target, strict=True):
-            row = self.cases.row_of[slide]
-            rows.append([
-                slide, self.cases.patient_ids[row], *([names[label]] if known else []), names[self.cases.call[row]],
-                self.cases.cannot_exclude[row], verdict.label, verdict.verdict, f"{verdict.seconds:.1f}",
-                "yes" if verdict.blind else "no", " ".join(verdict.note.split()), self.reviewer, verdict.time,
-                self.cases.digest,
-            ])  # fmt: skip
-        return header, rows
+    def _rows(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of reviews.csv: of every slide the last verdict that was not undone."""
+        last: dict[str, Verdict] = {}
+        for (slide, _), stack in self._stacks.items():
+            if stack and (slide not in last or last[slide].number < stack[-1].number):
+                last[slide] = stack[-1]
+        place = {slide: row for row, slide in enumerate(self.digests)}
+        # Slides of this worklist in its order, then the others as they were read.
+        slides = sorted(last, key=lambda slide: (place.get(slide, len(place)), last[slide].number))
+        rows = [self._cells(slide, last[slide]) for slide in slides]
+        targets = [cells["target"] for cells in rows if cells["reader_class"]]
+        header = [name for name in HEADER if name != "target" or (targets and all(targets))]
+        return header, [[cells[name] for name in header] for cells in rows]
 
-    def _held(self) -> Any:
-        try:
-            return self._lock.acquire(timeout=_WAIT_S)
-        except Timeout as error:
-            raise ReviewError("Another program holds the journal of reviews; try again.", code=503) from error
+    def _cells(self, slide: str, verdict: Verdict) -> dict[str, str]:
+        target = self._targets.get(slide) or verdict.facts["target"]
+        return {
+            **verdict.facts, "slide_id": slide, "target": target if verdict.label else "",
+            "reader_class": verdict.label, "verdict": verdict.verdict, "seconds": f"{verdict.seconds:.1f}",
+            "blind": "yes" if verdict.blind else "no",
+            "note": " ".join(verdict.note.split()), "reviewer": self.reviewer, "time": verdict.time,
+            "run": verdict.case,
+        }  # fmt: skip
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """The journal, locked and read to its end."""
+        with self._guard:
+            try:
+                lock = self._lock.acquire(timeout=_WAIT_S)
+            except Timeout as error:
+                raise ReviewError("Another program holds the journal of reviews; try again.", code=503) from error
+            with lock:
+                self.refresh()
+                yield
 
     def _append(self, event: dict[str, Any]) -> None:
         event["number"] = self._number + 1
@@ -187,29 +234,35 @@ class Journal:
     def _apply(self, event: dict[str, Any]) -> None:
         # The event says its own number; a damaged line before it must not make numbers come twice.
         self._number = max(self._number + 1, int(event["number"]))
-        slide = event["slide_id"]
-        if event["run"] != self.cases.digest or slide not in self.cases.row_of:
-            self.of_other_predictions += 1  # kept in the journal, but it speaks of other calls
-            return
-        if event["action"] in ("region", "unmark"):
+        slide, action = event["slide_id"], event["action"]
+        if action == "reveal":
+            self.shown.update(event["slides"])
+        elif event["classes"] != self.hierarchy.digest:
+            self.shown.add(slide)  # of other classes: kept in the journal, but it cannot stand in one table with these
+        elif action in ("region", "unmark"):
             kept = [one for one in self.regions.get(slide, []) if one["region"] != event["region"]]
-            self.regions[slide] = [*kept, event] if event["action"] == "region" else kept
-            return
+            self.regions[slide] = [*kept, event] if action == "region" else kept
+        else:
+            self._apply_verdict(slide, action, event)
+
+    def _apply_verdict(self, slide: str, action: str, event: dict[str, Any]) -> None:
         self._last[slide] = self._number
-        stack = self._stacks.setdefault(slide, [])
-        if event["action"] == "undo":
+        stack = self._stacks.setdefault((slide, event["case"]), [])
+        if action == "undo":
             # The verdict before is in force again; nothing happens where there is none.
             del stack[-1:]
             return
-        if event["action"] == "read":
-            self._revealed.add(slide)  # from now on the reader knows the model's call
+        if action == "read":
+            self.shown.add(slide)  # from now on the reader knows the model's call
+            if event["case"] == self.digests.get(slide):
+                self.read.add(slide)
         stack.append(Verdict(
-            self._number, event["verdict"], event["class"], event["note"], float(event["seconds"]),
-            bool(event["blind"]), event["time"],
+            self._number, event["verdict"], event["class"], legible(event["note"]), float(event["seconds"]),
+            bool(event["blind"]), event["time"], event["case"], {name: event[name] for name in FACTS},
         ))  # fmt: skip
 
-    def _checked(self, slide_id: str, content: Mapping[str, Any]) -> dict[str, Any]:
-        action, label, note = content.get("action"), content.get("class", ""), content.get("note", "")
+    def _checked(self, slide_id: str, content: Mapping[str, Any], facts: Mapping[str, str]) -> dict[str, Any]:
+        action, note = content.get("action"), content.get("note", "")
         if action not in ("read", "defer", "undo"):
             raise ReviewError("The action must be 'read', 'defer' or 'undo'.")
         if not isinstance(note, str) or len(note) > MOST_NOTE:
@@ -219,19 +272,17 @@ class Journal:
             raise ReviewError("The number of the last event that was seen is missing.")
         if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
             raise ReviewError("The time spent must be a number of seconds.")
-        verdict = action
-        if action == "read":
-            call = self.cases.hierarchy.names()[self.cases.call[self.cases.row_of[slide_id]]]
-            verdict = "agree" if self._label(label) == call else "override"
+        label = self._label(content.get("class", "")) if action == "read" else ""
+        verdict = ("agree" if label == facts["model_call"] else "override") if action == "read" else action
         return {
-            **self._facts(slide_id), "action": action, "verdict": verdict, "class": label if action == "read" else "",
-            "note": note, "seconds": min(float(seconds), MOST_SECONDS), "seen": seen,
+            **self._stamp(slide_id), **{name: facts[name] for name in FACTS}, "action": action, "verdict": verdict,
+            "class": label, "note": legible(note), "seconds": min(float(seconds), MOST_SECONDS), "seen": seen,
         }  # fmt: skip
 
     def _region(self, slide_id: str, content: Mapping[str, Any]) -> dict[str, Any]:
         action, name = content.get("action"), content.get("region")
         if action == "unmark" and isinstance(name, int) and not isinstance(name, bool):
-            return {**self._facts(slide_id), "action": "unmark", "region": name}
+            return {**self._stamp(slide_id), "action": "unmark", "region": name}
         box = content.get("box")
         numbers = isinstance(box, list) and len(box) == 4 and all(isinstance(x, (int, float)) for x in box)
         if action != "region" or not isinstance(box, list) or not numbers:
@@ -239,17 +290,26 @@ class Journal:
         if not all(math.isfinite(x) and abs(x) < 1e7 for x in box) or min(box[2:]) <= 0:
             raise ReviewError("The box of a region must have a positive size.")
         label = self._label(content.get("class", ""))
-        return {**self._facts(slide_id), "action": "region", "region": 0, "class": label,
+        return {**self._stamp(slide_id), "action": "region", "region": 0, "class": label,
                 "box": [round(float(x), 1) for x in box]}  # fmt: skip
 
-    def _facts(self, slide_id: str) -> dict[str, Any]:
+    def _stamp(self, slide_id: str) -> dict[str, Any]:
         return {"slide_id": slide_id, "reviewer": self.reviewer, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-                "blind": self.blind and slide_id not in self._revealed, "run": self.cases.digest}  # fmt: skip
+                "case": self.digests.get(slide_id, ""), "classes": self.hierarchy.digest}  # fmt: skip
 
     def _label(self, label: object) -> str:
-        if not isinstance(label, str) or label not in self.cases.hierarchy.names():
+        if not isinstance(label, str) or label not in self.hierarchy.names():
             raise ReviewError("The class of a reading must be one of the classes of the worklist.")
         return label
+
+
+def legible(note: str) -> str:
+    r"""The note with half an emoji and signs that no file should hold replaced by U+FFFD.
+
+    >>> legible("a\ud83d b\nc") == "a\ufffd b\nc"
+    True
+    """
+    return "".join(sign if sign.isprintable() or sign.isspace() else "\ufffd" for sign in note)
 
 
 def _sealed(event: Mapping[str, Any]) -> str:
@@ -265,6 +325,7 @@ def _unsealed(line: bytes) -> dict[str, Any] | None:
         if zlib.crc32(outer["event"].encode()) != outer["crc"]:
             return None
         event = json.loads(outer["event"])
-        return event if isinstance(event, dict) and {"number", "slide_id", "run", "action"} <= event.keys() else None
+        complete = isinstance(event, dict) and {"number", "slide_id", "case", "classes", "action"} <= event.keys()
+        return event if complete else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

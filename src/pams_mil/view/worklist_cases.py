@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -16,30 +18,60 @@ from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 
 
-@dataclass(frozen=True)
-class Cases:
-    """What is known about every slide, in the order of the predictions.
+@dataclass(frozen=True, kw_only=True)
+class Slides:
+    """The slides of a worklist in the order of the predictions; nothing here tells what a model or a label says.
 
-    `target` is -1 where no label is known. `probabilities` [n, c] is None for files that give calls alone;
-    `agreement` [n] is None for a single model. `groups` names the case that a slide belongs to.
+    `groups` names the case that a slide belongs to.
     """
 
     hierarchy: ClassHierarchy
     slide_ids: tuple[str, ...]
     patient_ids: tuple[str, ...]
     groups: tuple[str, ...]
+    models: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.slide_ids)
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """A name for every slide that says nothing about it; the only one that the browser may use in addresses."""
+        keys = tuple(_digest(["slide", slide], 8) for slide in self.slide_ids)
+        if len(set(keys)) < len(keys):
+            raise PredictionsError("Two slide ids have the same short digest; rename one of them.")
+        return keys
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """The row of every key."""
+        return {key: row for row, key in enumerate(self.keys)}
+
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        """The row of every slide."""
+        return {slide: row for row, slide in enumerate(self.slide_ids)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cases(Slides):
+    """Slides with what models and labels say about them.
+
+    `target` is -1 where no label is known. `probabilities` [n, c] is None for files that give calls alone;
+    `agreement` [n] is None for a single model. `withheld` [n] marks slides whose certified call rests on slides that
+    are not among these.
+    """
+
     call: Ints
     target: Ints
     probabilities: Array | None
     agreement: Array | None
-    models: tuple[str, ...]
-    notes: tuple[str, ...] = ()
     certified: CertifiedCalls | None = None
-
-    def __len__(self) -> int:
-        return len(self.slide_ids)
+    withheld: npt.NDArray[np.bool_] | None = None
 
     @classmethod
     def combine(cls, models: Sequence[Predictions], *, groups: Mapping[str, str] | None = None) -> Cases:
@@ -72,38 +104,83 @@ class Cases:
             raise PredictionsError("A certificate needs class probabilities; these predictions have calls alone.")
         return replace(self, certified=apply_certificate(certificate, self.probabilities, self.patient_ids))
 
+    def slides(self) -> Slides:
+        """The same slides without anything that is said about them."""
+        return Slides(**{one.name: getattr(self, one.name) for one in fields(Slides)})
+
+    def take(self, rows: Ints) -> Cases:
+        """Chosen rows; of a patient who loses a slide by it, the certified call is withheld, for it covers them all."""
+        chosen = rows.tolist()
+        counts, left = Counter(self.patient_ids), Counter(self.patient_ids[row] for row in chosen)
+        certified = self.certified
+        if certified is not None:
+            certified = replace(
+                certified, slide=certified.slide[rows], call=certified.call[rows], high=certified.high[rows],
+                low=None if certified.low is None else certified.low[rows],
+            )  # fmt: skip
+        return replace(
+            self,
+            slide_ids=tuple(self.slide_ids[row] for row in chosen),
+            patient_ids=tuple(self.patient_ids[row] for row in chosen),
+            groups=tuple(self.groups[row] for row in chosen),
+            call=self.call[rows],
+            target=self.target[rows],
+            probabilities=None if self.probabilities is None else self.probabilities[rows],
+            agreement=None if self.agreement is None else self.agreement[rows],
+            certified=certified,
+            withheld=np.array([left[p] < counts[p] for p in (self.patient_ids[row] for row in chosen)], bool),
+        )
+
     @cached_property
     def cannot_exclude(self) -> tuple[str, ...]:
         """For every slide the classes that the certificate leaves possible, most urgent last; empty without one."""
         if self.certified is None:
             return ("",) * len(self)
-        return tuple(self.certified.columns()["cannot_exclude"])
+        possible = self.certified.columns()["cannot_exclude"]
+        return tuple("" if hidden else text for text, hidden in zip(possible, self._withheld.tolist(), strict=True))
 
     @cached_property
-    def keys(self) -> tuple[str, ...]:
-        """A name for every slide that says nothing about it; the only one that the browser may use in addresses."""
-        found = tuple(_digest(["slide", slide], 8) for slide in self.slide_ids)
-        if len(set(found)) < len(found):
-            raise PredictionsError("Two slide ids have the same short digest; rename one of them.")
-        return found
-
-    @cached_property
-    def rows(self) -> dict[str, int]:
-        """The row of every key."""
-        return {key: row for row, key in enumerate(self.keys)}
-
-    @cached_property
-    def row_of(self) -> dict[str, int]:
-        """The row of every slide."""
-        return {slide: row for row, slide in enumerate(self.slide_ids)}
-
-    @cached_property
-    def digest(self) -> str:
-        """32 hex digits of the classes, slides, calls and probabilities that a verdict was given on."""
+    def digests(self) -> dict[str, str]:
+        """For every slide a digest of the classes, the call and the probabilities that a verdict on it is about."""
         # Rounded: the same predictions, made again, may differ in their last bits.
-        shown = [] if self.probabilities is None else [np.round(self.probabilities, 9).tolist()]
-        certified = [] if self.certified is None else self.certified.call.tolist()
-        return _digest([self.hierarchy.digest, *self.slide_ids, self.call.tolist(), shown, certified], 16)
+        shown = [()] * len(self) if self.probabilities is None else np.round(self.probabilities, 9).tolist()
+        classes = self.hierarchy.digest
+        rows = zip(self.slide_ids, self.call.tolist(), shown, strict=True)
+        return {slide: _digest([classes, slide, call, scores], 16) for slide, call, scores in rows}
+
+    @cached_property
+    def path(self) -> DecisionPath | None:
+        """What is called at every κ; None for predictions without probabilities."""
+        return None if self.probabilities is None else decision_path(self.probabilities, self.hierarchy)
+
+    def call_at(self, row: int, kappa: float | None) -> str:
+        """The class that one case is called: at κ, or as predicted."""
+        if kappa is None or self.path is None:
+            return self.hierarchy.names()[int(self.call[row])]
+        return self.hierarchy.names()[int(self.path.take(np.array([row])).calls(kappa)[0])]
+
+    @cached_property
+    def columns(self) -> dict[str, list[Any]]:
+        """What the page shows of every case, by column; None where there is nothing to show."""
+        shown: dict[str, list[Any]] = {"call": self.call.tolist(), "severity": np.round(self.severity, 5).tolist()}
+        if self.probabilities is not None and self.path is not None:
+            shown["probabilities"] = np.round(self.probabilities, 5).tolist()
+            shown["at_least"] = np.round(urgency.at_least(self.probabilities, self.hierarchy.ranks()), 5).tolist()
+            shown["uncertainty"] = np.round(urgency.uncertainty(self.probabilities), 5).tolist()
+            # Not rounded: the call changes at these very numbers. What no finite κ reaches is null.
+            reach = self.path.reach
+            shown["reach"] = [_blanked(row, ~np.isfinite(row)) for row in reach]
+        if self.agreement is not None:
+            shown["agreement"] = np.round(self.agreement, 5).tolist()
+        if self.certified is not None:
+            shown["certified"] = _blanked(self.certified.call, self._withheld)
+            if self.certified.low is not None:
+                shown["lowest"] = _blanked(self.certified.low, self._withheld)
+        return shown
+
+    @property
+    def _withheld(self) -> npt.NDArray[np.bool_]:
+        return np.zeros(len(self), bool) if self.withheld is None else self.withheld
 
     @cached_property
     def severity(self) -> Array:
@@ -116,10 +193,16 @@ class Cases:
     @cached_property
     def order(self) -> Ints:
         """Rows from the most to the least urgent: certified call first, then severity; among equals as in the file."""
-        certified = np.zeros(len(self), np.int64) if self.certified is None else self.certified.high
+        certified = np.zeros(len(self), np.int64)
+        if self.certified is not None:
+            certified = np.where(self._withheld, 0, self.certified.high)
         # lexsort: the last key counts first, and equals keep their order.
         by_urgency: Ints = np.lexsort((-self.severity, -certified))
         return by_urgency
+
+
+def _blanked(values: npt.NDArray[Any], blank: npt.NDArray[np.bool_]) -> list[Any]:
+    return [None if hide else value for value, hide in zip(values.tolist(), blank.tolist(), strict=True)]
 
 
 def _call(first: Predictions, mean: Array | None, calls: Ints) -> Ints:

@@ -71,15 +71,7 @@ function changed(row, found) {
   state.reviews.set(key, found.verdict);
   state.revision = found.revision;
   if (found.revealed) {
-    const { revealed } = found;
-    state.cases.call[row] = revealed.call;
-    state.cases.severity[row] = revealed.severity;
-    revealed.probabilities?.forEach((value, index) => { state.cases.probabilities[index][row] = value; });
-    revealed.at_least?.forEach((value, index) => { state.cases.at_least[index][row] = value; });
-    if (revealed.uncertainty != null) state.cases.uncertainty[row] = revealed.uncertainty;
-    if (revealed.certified != null) state.cases.certified[row] = revealed.certified;
-    if (revealed.lowest != null) state.cases.lowest[row] = revealed.lowest;
-    if (revealed.agreement != null) state.cases.agreement[row] = revealed.agreement;
+    for (const [name, value] of Object.entries(found.revealed)) state.cases[name][row] = value;
   }
   count();
 }

@@ -130,17 +130,17 @@ export class SlideView {
     const one = overview.classes[call];
     const parts = [make("div", { class: "big" }, chip(rankColor(one.rank, this.top), one.shown))];
     if (cases.probabilities) {
-      const bars = overview.classes.map((item, index) => [item, cases.probabilities[index][row]]).reverse().flatMap(([item, share]) => [
+      const bars = overview.classes.map((item, index) => [item, cases.probabilities[row][index]]).reverse().flatMap(([item, share]) => [
         make("span", {}, item.shown), make("i", {}, make("b", { style: { width: percent(share).replace(" ", ""), background: rankColor(item.rank, this.top) } })), make("span", {}, percent(share))]);
       parts.push(make("div", { class: "bars" }, ...bars));
     }
     const facts = [["Expected severity", `${number(cases.severity[row])} of ${this.top}`]];
-    overview.boundaries.forEach((bound, index) => { if (cases.at_least) facts.unshift([`At least ${bound.shown}`, percent(cases.at_least[index][row], 1)]); });
-    if (cases.certified) facts.unshift(["Cannot be excluded", overview.classes[cases.certified[row]].shown]);
+    overview.boundaries.forEach((bound, index) => { if (cases.at_least) facts.unshift([`At least ${bound.shown}`, percent(cases.at_least[row][index], 1)]); });
+    if (cases.certified?.[row] != null) facts.unshift(["Cannot be excluded", overview.classes[cases.certified[row]].shown]);
     if (cases.uncertainty) facts.push(["Uncertainty", percent(cases.uncertainty[row])]);
     if (cases.agreement) facts.push([`Agreement of ${overview.models.length} runs`, percent(cases.agreement[row])]);
     parts.push(make("div", { class: "facts" }, ...facts.flatMap(([what, value]) => [make("span", {}, what), make("b", {}, value)])));
-    if (cases.certified) parts.push(make("p", { class: "dim" }, overview.promise));
+    if (cases.certified) parts.push(make("p", { class: "dim" }, overview.guarantee));
     $("#call").replaceChildren(...parts);
   }
 

@@ -37,7 +37,7 @@ export class Worklist {
     this.place = new Map(cases.order.map((row, place) => [row, place]));
     const orders = blind ? [] : [["urgency", "most urgent first", (row) => this.place.get(row)]];
     if (cases.at_least && !blind) {
-      for (const bound of this.coarse) orders.push([`b${bound.rank}`, `P(at least ${bound.shown})`, by(cases.at_least[bound.index], -1)]);
+      for (const bound of this.coarse) orders.push([`b${bound.rank}`, `P(at least ${bound.shown})`, (row) => -(cases.at_least[row]?.[bound.index] ?? -Infinity)]);
       orders.push(["uncertainty", "least certain first", by(cases.uncertainty, -1)]);
     }
     if (cases.agreement && !blind) orders.push(["agreement", "runs disagree first", by(cases.agreement, 1)]);
@@ -143,7 +143,7 @@ export class Worklist {
     const patient = cases.patient[row] === cases.slide[row] ? "" : cases.patient[row];
     line.append(picture, make("span", { class: "name" }, make("b", {}, cases.slide[row]), make("small", {}, patient)), this.callOf(row));
     for (const bound of this.coarse) {
-      const share = cases.at_least?.[bound.index][row];
+      const share = cases.at_least?.[row]?.[bound.index];
       line.append(make("span", { class: "middle" }, share == null ? "–" : meter(share, percent(share))));
     }
     if (cases.certified) line.append(make("span", { class: "middle" }, this.certifiedOf(row)));
