@@ -22,7 +22,7 @@ from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slides:
+class WorklistSlides:
     """The slides of a worklist in the order of the predictions; nothing here tells what a model or a label says.
 
     `groups` names the case that a slide belongs to.
@@ -58,7 +58,7 @@ class Slides:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cases(Slides):
+class Cases(WorklistSlides):
     """Slides with what models and labels say about them.
 
     `target` is -1 where no label is known. `probabilities` [n, c] is None for files that give calls alone;
@@ -104,9 +104,9 @@ class Cases(Slides):
             raise PredictionsError("A certificate needs class probabilities; these predictions have calls alone.")
         return replace(self, certified=apply_certificate(certificate, self.probabilities, self.patient_ids))
 
-    def slides(self) -> Slides:
+    def slides(self) -> WorklistSlides:
         """The same slides without anything that is said about them."""
-        return Slides(**{one.name: getattr(self, one.name) for one in fields(Slides)})
+        return WorklistSlides(**{one.name: getattr(self, one.name) for one in fields(WorklistSlides)})
 
     def take(self, rows: Ints) -> Cases:
         """Chosen rows; of a patient who loses a slide by it, the certified call is withheld, for it covers them all."""
