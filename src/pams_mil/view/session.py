@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from pams_mil.arrays import Ints
 from pams_mil.errors import BagError, PamsError, SlideError
 from pams_mil.evaluate.reading_order import order_worth
 from pams_mil.view.heat import Heat, HeatMaker
 from pams_mil.view.pyramid import OVERLAP_PX, TILE_PX, Pyramid
 from pams_mil.view.shelf import Shelf
 from pams_mil.view.verdict_journal import FACTS, Journal, ReviewError, Verdict
-from pams_mil.view.worklist_cases import Cases, Ints
+from pams_mil.view.worklist_cases import Cases
 
 MOST_KAPPA = 1e9
 

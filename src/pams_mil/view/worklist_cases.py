@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.arrays import Array, Ints
+from pams_mil.arrays import AnyArray, Array, Bools, Ints
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate import urgency
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
@@ -71,7 +71,7 @@ class Cases(WorklistSlides):
     probabilities: Array | None
     agreement: Array | None
     certified: CertifiedCalls | None = None
-    withheld: npt.NDArray[np.bool_] | None = None
+    withheld: Bools | None = None
 
     @classmethod
     def combine(cls, models: Sequence[Predictions], *, groups: Mapping[str, str] | None = None) -> Cases:
@@ -179,7 +179,7 @@ class Cases(WorklistSlides):
         return shown
 
     @property
-    def _withheld(self) -> npt.NDArray[np.bool_]:
+    def _withheld(self) -> Bools:
         return np.zeros(len(self), bool) if self.withheld is None else self.withheld
 
     @cached_property
@@ -201,7 +201,7 @@ class Cases(WorklistSlides):
         return by_urgency
 
 
-def _blanked(values: npt.NDArray[Any], blank: npt.NDArray[np.bool_]) -> list[Any]:
+def _blanked(values: AnyArray, blank: Bools) -> list[Any]:
     return [None if hide else value for value, hide in zip(values.tolist(), blank.tolist(), strict=True)]
 
 
