@@ -25,7 +25,6 @@ from sklearn.metrics import roc_auc_score
 from pams_mil.engine.prediction.predict import load_run
 from pams_mil.engine.prediction.tile_evidence import at_least, each_alone, evidence
 from pams_mil.models.core.batch import BagBatch
-from pams_mil.remix import score_evidence
 from pams_mil.tables import read_table
 from truth.cohorts import TruthCohort, real
 
@@ -100,19 +99,15 @@ def gained(cohort: TruthCohort, own: dict[int, float], other: dict[int, float]) 
 
 
 def main() -> None:
-    """Score every model of a benchmark, and the discriminants of SFR's `selection=evidence` beside them."""
+    """Score every model of a benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bench", type=Path, help="folder of `pams bench`")
     parser.add_argument("--real", type=Path, required=True, help="h5_files/, labels.csv, instance_labels.csv")
-    parser.add_argument("--classes", default="bethesda")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    cohort = real(given.real, given.classes)
-    scores = score_evidence(cohort.bags.__getitem__, cohort.ranks, cohort.patients)
-    known = {number: one.numpy() for number, one in enumerate(scores) if one is not None}
+    cohort = real(given.real)
     usable = [number for number, own in enumerate(cohort.carriers) if 0 < own.sum() < len(own)]
     print(f"{len(usable)} of {len(cohort.bags)} slides hold other instances than those of their label")
-    print(f"discriminants of selection=evidence, {len(known)} slides: AUC {shown(cohort, within(cohort, known))}\n")
     arms: dict[str, list[dict[int, dict[str, np.ndarray]]]] = defaultdict(list)
     for cell in sorted((given.bench / "cells").iterdir()):
         if (cell / "predictions.csv").is_file():

@@ -1,15 +1,17 @@
 """What each remix selects, scored against the truth of every instance.
 
-Run: python benchmarks/remix_truth.py [--real FOLDER] [--pairs 300]
+Run: python benchmarks/remix_truth.py [--real FOLDER]... [--pairs 300]
 For random pairs with Y_a above Y_b: the share of Z_a that is copied, and among the copied rows precision (those that
 carry a's label), recall, lift over the share of carriers in Z_a, how often at least one carrier is copied, and the AUC
 of the ranking that the selection rests on, where it rests on one. Intervals: 95 %, bootstrap over a's slides.
+
+"attention" takes the rows whose attention is at least 1 / n. The attention is that of AB-MIL trained with cross-entropy
+on the other half of the slides, so it is what a run could use after a first run, not what SFR has today.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,70 +19,96 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
-from pams_mil.remix import create_remix, score_evidence
-from pams_mil.remix.clustering.prototypes import cluster
-from pams_mil.remix.selection.neighbors import neighbor_distance
+from pams_mil import seeding
+from pams_mil.models import BagBatch, create_model
+from pams_mil.remix import create_remix
+from pams_mil.remix.clustering import cluster
 from pams_mil.remix.sfr import shares
+from pams_mil.remix.strategy import Mixed, take
 from truth.cohorts import TruthCohort, cohorts
 
-Ranking = Callable[[int, int], np.ndarray]
+Select = Callable[[int, int, int], Mixed]
 STRATEGIES: dict[str, tuple[str, dict]] = {
     "pseudomix": ("pseudomix", {"mix_probability": 1.0}),
     "pseudomix, urgent": ("pseudomix", {"mix_probability": 1.0, "labels": "urgent"}),
     "randommix 10": ("randommix", {"tau": 10}),
     "randommix 50": ("randommix", {"tau": 50}),
-    "sfr as printed": ("sfr", {"init": "uniform"}),
+    "sfr uniform": ("sfr", {"init": "uniform"}),
     "sfr range": ("sfr", {"init": "range"}),
-    "sfr quantile": ("sfr", {}),
-    "sfr quantile, k=3": ("sfr", {"top_k": 3}),
-    "sfr quantile, L=21 k=11": ("sfr", {"clusters": 21, "top_k": 11}),
     "sfr kmeans": ("sfr", {"init": "kmeans"}),
-    "sfr neighbors": ("sfr", {"selection": "neighbors"}),
-    "sfr evidence .3": ("sfr", {"selection": "evidence", "level": 0.3}),
-    "sfr evidence .2": ("sfr", {"selection": "evidence", "level": 0.2}),
-    "sfr evidence .1": ("sfr", {"selection": "evidence", "level": 0.1}),
+    "sfr L=11 k=3": ("sfr", {"top_k": 3}),
+    "sfr L=11 k=6 (default)": ("sfr", {}),
+    "sfr L=11 k=9": ("sfr", {"top_k": 9}),
+    "sfr L=22 k=12": ("sfr", {"clusters": 22, "top_k": 12}),
+    "sfr L=44 k=24": ("sfr", {"clusters": 44, "top_k": 24}),
+    "sfr all": ("sfr", {"selection": "all"}),
 }
+ATTENTION = "attention >= 1/n"
 COLUMNS = ("share", "precision", "recall", "lift", "any", "AUC")
 
 
-def rankings(cohort: TruthCohort, evidence: list) -> dict[str, Ranking]:
-    """The number per row of a that a selection rests on."""
+def attention(cohort: TruthCohort, epochs: int = 10) -> list[np.ndarray]:
+    """Attention [n] of every bag under AB-MIL trained on the half of the slides that the bag is not in."""
+    half = seeding.numpy_generator(0, "halves").permutation(len(cohort.bags)) % 2
+    weights: list[np.ndarray] = [np.empty(0)] * len(cohort.bags)
+    for side in (0, 1):
+        torch.manual_seed(0)
+        sizes = {"in_features": cohort.bags[0].shape[1], "num_classes": cohort.hierarchy.num_classes()}
+        model = create_model("abmil", **sizes, embedding_features=128, attention_features=64)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        rows = np.flatnonzero(half != side)
+        for epoch in range(epochs):
+            for batch in np.array_split(seeding.numpy_generator(0, epoch).permutation(rows), len(rows) // 8):
+                logits = model(BagBatch.pack([cohort.bags[row] for row in batch])).logits
+                loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(cohort.targets[batch]))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        model.eval()
+        with torch.inference_mode():
+            for row in np.flatnonzero(half == side):
+                weights[row] = model(BagBatch.single(cohort.bags[row]), attention=True).attention.numpy()
+    return weights
+
+
+def selections(cohort: TruthCohort, weights: list[np.ndarray]) -> dict[str, Select]:
+    """Every selection as a function of a, b and a seed."""
     bags = cohort.bags
 
-    def cluster_share(init: str) -> Ranking:
-        def rank(a: int, b: int) -> np.ndarray:
-            found = cluster((bags[a], bags[b]), init=init, generator=torch.Generator().manual_seed(0))
-            share = shares(found, len(bags[a]))
-            return np.array([share[label][0] for label in found.labels[: len(bags[a])].tolist()])
+    def strategy(name: str, options: dict) -> Select:
+        remix = create_remix(name, **options)
+        return lambda a, b, seed: remix(bags[a], bags[b], torch.Generator().manual_seed(seed))
 
-        return rank
+    def attended(a: int, b: int, seed: int) -> Mixed:
+        del seed
+        return take(bags[a], bags[b], torch.from_numpy(np.flatnonzero(weights[a] >= 1 / len(bags[a]))))
 
-    by_evidence = lambda a, b: evidence[a].numpy()  # noqa: E731
-    return {
-        "sfr as printed": cluster_share("uniform"),
-        "sfr range": cluster_share("range"),
-        "sfr quantile": cluster_share("quantile"),
-        "sfr kmeans": cluster_share("kmeans"),
-        "sfr neighbors": lambda a, b: neighbor_distance(bags[a], bags[b]).numpy(),
-        **{name: by_evidence for name in STRATEGIES if "evidence" in name},
-    }
+    return {name: strategy(*chosen) for name, chosen in STRATEGIES.items()} | {ATTENTION: attended}
 
 
-def measure(cohort: TruthCohort, evidence: list, name: str, pairs: list[tuple[int, int]]) -> np.ndarray:
+def ranking(cohort: TruthCohort, weights: list[np.ndarray], name: str, a: int, b: int) -> np.ndarray | None:
+    """The number per row of a that a selection rests on; None where it rests on none."""
+    if name == ATTENTION:
+        return weights[a]
+    kind, options = STRATEGIES[name]
+    if kind != "sfr" or options.get("selection") == "all":
+        return None
+    settings = {key: value for key, value in options.items() if key in ("init", "clusters")}
+    found = cluster((cohort.bags[a], cohort.bags[b]), generator=torch.Generator().manual_seed(0), **settings)
+    share = shares(found, len(cohort.bags[a]))
+    return np.array([share[label][0] for label in found.labels[: len(cohort.bags[a])].tolist()])
+
+
+def measure(cohort: TruthCohort, weights: list[np.ndarray], name: str, pairs: list[tuple[int, int]]) -> np.ndarray:
     """[pairs, columns]; NaN where a number is not defined."""
-    strategy_name, options = STRATEGIES[name]
-    strategy, rank = create_remix(strategy_name, **options), rankings(cohort, evidence).get(name)
-    bags, carriers = cohort.bags, cohort.carriers
-    rows = []
+    select, rows = selections(cohort, weights)[name], []
     for number, (a, b) in enumerate(pairs):
-        carrier = carriers[a]
-        known = {"evidence": evidence[a]} if getattr(strategy, "needs_evidence", False) else {}
-        mixed = strategy(bags[a], bags[b], torch.Generator().manual_seed(number), **known)
-        chosen = carrier[mixed.rows_from(0).numpy()]
+        carrier = cohort.carriers[a]
+        chosen = carrier[select(a, b, number).rows_from(0).numpy()]
         precision = chosen.mean() if len(chosen) else np.nan
-        auc = roc_auc_score(carrier, rank(a, b)) if rank is not None and not carrier.all() else np.nan
-        recall = chosen.sum() / carrier.sum()
-        lift = precision / carrier.mean()
+        values = ranking(cohort, weights, name, a, b)
+        auc = roc_auc_score(carrier, values) if values is not None and not carrier.all() else np.nan
+        recall, lift = chosen.sum() / carrier.sum(), precision / carrier.mean()
         rows.append((len(chosen) / len(carrier), precision, recall, lift, chosen.any(), auc))
     return np.array(rows, dtype=float)
 
@@ -110,24 +138,21 @@ def means(values: np.ndarray) -> np.ndarray:
 def main() -> None:
     """Score every strategy on every cohort."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--real", type=Path, help="folder with h5_files/, labels.csv and instance_labels.csv")
+    parser.add_argument(
+        "--real", type=Path, action="append", default=[], help="folder with h5_files/, labels.csv, instance_labels.csv"
+    )
     parser.add_argument("--pairs", type=int, default=300)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for cohort in cohorts(given.real):
-        start = time.perf_counter()
-        evidence = score_evidence(cohort.bags.__getitem__, cohort.ranks, cohort.patients)
-        took = time.perf_counter() - start
-        bags = cohort.bags
-        pairs = cohort.pairs(given.pairs)
+    for cohort in cohorts(arguments.real):
+        weights = attention(cohort)
+        pairs = cohort.pairs(arguments.pairs)
         slides = np.array([a for a, _ in pairs])
         base = np.mean([cohort.carriers[a].mean() for a in slides])
-        print(
-            f"\n{cohort.name}: {len(bags)} bags, {len(pairs)} pairs, base rate {base:.3f}; evidence took {took:.1f} s"
-        )
+        print(f"\n{cohort.name}: {len(cohort.bags)} bags, {len(pairs)} pairs, base rate {base:.3f}")
         print(f"{'(half width of the 95 % interval)':34s}" + "".join(f"{column:18s}" for column in COLUMNS))
-        for name in STRATEGIES:
-            print(f"{name:34s}{summary(measure(cohort, evidence, name, pairs), slides)}", flush=True)
+        for name in (*STRATEGIES, ATTENTION):
+            print(f"{name:34s}{summary(measure(cohort, weights, name, pairs), slides)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""Cohorts in which the class of every instance is known: two made ones, and a folder of real bags if given.
+"""Cohorts in which the class of every instance is known: two synthetic ones, and folders of real bags if given.
 
-The real folder holds `h5_files/<slide_id>.h5`, `labels.csv` (case_id, slide_id, label) and `instance_labels.csv`
-(slide_id, row, label). Instance labels serve to score what a remix selects or a model sees, never to select or train.
+A real folder holds `h5_files/<slide_id>.h5`, `labels.csv` (case_id, slide_id, label), `instance_labels.csv`
+(slide_id, row, label) and, unless its classes are those of Bethesda, `classes.yaml`. Instance labels serve to score
+what a remix selects or a model sees, never to select or train.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,19 +56,19 @@ class TruthCohort:
         return found
 
 
-def _made(name: str, hierarchy: ClassHierarchy, slides) -> TruthCohort:
-    made = [slide for slide in slides if slide.record.split == "train"]
-    labels = [slide.record.label for slide in made]
+def _synthetic(name: str, hierarchy: ClassHierarchy, slides) -> TruthCohort:
+    chosen = [slide for slide in slides if slide.record.split == "train"]
+    labels = [slide.record.label for slide in chosen]
     return TruthCohort(
         name=name,
         hierarchy=hierarchy,
-        slide_ids=[slide.record.slide_id for slide in made],
-        bags=[torch.from_numpy(np.asarray(slide.bag.features, dtype=np.float32)) for slide in made],
+        slide_ids=[slide.record.slide_id for slide in chosen],
+        bags=[torch.from_numpy(np.asarray(slide.bag.features, dtype=np.float32)) for slide in chosen],
         targets=np.array([hierarchy.index(label) for label in labels]),
-        patients=[slide.record.patient_id for slide in made],
+        patients=[slide.record.patient_id for slide in chosen],
         instances=[
             np.array([hierarchy.index(own) if own in hierarchy.names() else -1 for own in slide.instance_labels])
-            for slide in made
+            for slide in chosen
         ],
     )
 
@@ -77,9 +78,10 @@ def _read_rows(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def real(folder: Path, classes: str = "bethesda") -> TruthCohort:
+def real(folder: Path) -> TruthCohort:
     """A folder of real bags with instance labels."""
-    hierarchy = ClassHierarchy.load(classes)
+    own = folder / "classes.yaml"
+    hierarchy = ClassHierarchy.load(own if own.exists() else "bethesda")
     slides = list(_read_rows(folder / "labels.csv"))
     truth: dict[str, dict[int, str]] = {}
     for row in _read_rows(folder / "instance_labels.csv"):
@@ -88,8 +90,8 @@ def real(folder: Path, classes: str = "bethesda") -> TruthCohort:
     for slide in slides:
         with h5py.File(folder / "h5_files" / f"{slide['slide_id']}.h5") as file:
             bags.append(torch.from_numpy(file["features"][:]).float())
-        own = truth[slide["slide_id"]]
-        instances.append(np.array([hierarchy.index(own[row]) for row in range(len(bags[-1]))]))
+        labels = truth[slide["slide_id"]]
+        instances.append(np.array([hierarchy.index(labels[row]) for row in range(len(bags[-1]))]))
     return TruthCohort(
         name=folder.name,
         hierarchy=hierarchy,
@@ -101,10 +103,10 @@ def real(folder: Path, classes: str = "bethesda") -> TruthCohort:
     )
 
 
-def cohorts(folder: Path | None) -> list[TruthCohort]:
-    """The digits, planted lesions, and the real folder if given."""
-    found = [
-        _made("digits", ClassHierarchy.load("digits"), Digits().slides()),
-        _made("planted", ClassHierarchy.load("bracs"), Synthetic(scale=0.5).slides()),
+def cohorts(folders: Sequence[Path] = ()) -> list[TruthCohort]:
+    """The digits, planted lesions, and the real folders."""
+    return [
+        _synthetic("digits", ClassHierarchy.load("digits"), Digits().slides()),
+        _synthetic("planted", ClassHierarchy.load("bracs"), Synthetic(scale=0.5).slides()),
+        *map(real, folders),
     ]
-    return found if folder is None else [*found, real(folder)]

@@ -46,15 +46,18 @@ def few(tmp_path_factory):
 def runs(cohort, few, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     kinds = {
-        "pams": (cohort, {"select": "last"}),
+        "pams": (cohort, {"select": "last", "pairing": {"rule": "urgent_label"}}),
         "ce": (cohort, {"method": "ce", "select": "last"}),
         "hxe": (few, {"method": "hxe"}),
         "detached": (
             few,
-            {"method": {"name": "pams", "detach_weight": True, "alpha": 2.0}, "pairing": {"mode": "add"}},
+            {
+                "method": {"name": "pams", "detach_weight": True, "alpha": 2.0},
+                "pairing": {"rule": "urgent_label", "mode": "add"},
+            },
         ),
-        "always": (few, {"pairing": {"probability": 1.0}}),
-        "kept": (few, {"pairing": {"rule": "keep_label"}}),
+        "always": (few, {"pairing": {"rule": "urgent_label", "probability": 1.0}}),
+        "kept": (few, {}),
         "kept, added": (few, {"pairing": {"rule": "keep_label", "own_class": False, "mode": "add"}}),
     }
     return {

@@ -143,7 +143,6 @@ def test_a_checkpoint_cannot_name_code_to_run(tmp_path):
         "classes": hierarchy_to_json(ClassHierarchy.flat(["a", "b"])),
         "features": {"width": 4},
         "cohort": {},
-        "backends": {},
     }
     with pytest.raises(CheckpointError, match="names code outside of PAMS"):
         RunSpec.from_json(content).build()

@@ -57,8 +57,8 @@ def test_training_bags_are_thinned_and_others_are_whole(cohort):
     assert "dropped" not in bags_of(cohort, method="ce")[key].counts
 
 
-@pytest.mark.parametrize("rule", ["outranked", "keep_label"])
-@pytest.mark.parametrize("options", [{}, {"selection": "evidence"}, {"selection": "neighbors"}])
+@pytest.mark.parametrize("rule", ["urgent_label", "keep_label"])
+@pytest.mark.parametrize("options", [{}, {"selection": "all"}])
 def test_a_remixed_bag_keeps_something_of_the_bag_that_gives_the_label(cohort, rule, options):
     method = {"name": "pams", "remix_options": options}
     bags = bags_of(cohort, method=method, drop_instances=0.9, pairing={"probability": 1.0, "rule": rule})

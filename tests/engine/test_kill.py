@@ -136,7 +136,7 @@ def test_state_of_other_methods_survives(cohort, tmp_path, method):
 CHANGES = (
     {"accumulate": 5, "max_instances": 3, "schedule": "cosine", "clip_norm": 0.5},
     {"pairing": {"mode": "add"}, "checkpoint_minutes": 1e-9},
-    {"method": {"name": "pams", "remix_options": {"selection": "evidence"}}},
+    {"method": {"name": "pams", "remix_options": {"selection": "all"}}},
     {"method": {"name": "ce", "remix": "pseudomix"}},
     pytest.param({"method": {"name": "ce", "remix": "remix"}}, marks=pytest.mark.slow),
 )

@@ -23,7 +23,6 @@ from pams_mil.engine.run.spec import RunSpec, differences, refuse_other, stored_
 from pams_mil.engine.run.trained_slides import TrainedSlides, trained_slides
 from pams_mil.errors import CheckpointError, RunError
 from pams_mil.evaluate.audit import audit
-from pams_mil.remix.clustering import prototypes
 from pams_mil.tables import read_table
 
 
@@ -51,7 +50,6 @@ def test_every_output_carries_the_same_spec_and_the_same_weights(cohort, done, t
     assert loaded.spec.to_json() == facts
     assert facts["features"] == {"width": 8, "encoder": "tiny", "tile_px": 8}
     assert facts["cohort"]["train"]["slides"] == 12
-    assert facts["backends"] == {"clustering": prototypes.backend()}
     assert checkpoint.load(done / "last.safetensors").state["spec"] == facts
     export(done, tmp_path / "export", onnx=False)
     exported = json.loads((tmp_path / "export/config.json").read_text())
@@ -143,17 +141,6 @@ def test_resume_with_bags_of_cases_is_refused(own, tmp_path):
     run(settings(own, epochs=1), tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"merge_cases = False, but now it is True"):
         run(settings(own, epochs=1, data={"merge_cases": True}), tmp_path / "run", resume=True)
-
-
-def test_resume_where_other_code_clusters_is_refused(own, tmp_path, monkeypatch):
-    if prototypes.backend() != "numba":
-        pytest.skip("needs the extra 'fast'")
-    run(settings(own, epochs=1), tmp_path / "run")
-    run(settings(own, epochs=1, method="ce"), tmp_path / "plain")
-    monkeypatch.setattr(prototypes, "compiled_lloyd", lambda: None)
-    with pytest.raises(CheckpointError, match=r"backends.clustering = 'numba', but now it is 'torch'.*extra 'fast'"):
-        run(settings(own, epochs=1), tmp_path / "run", resume=True)
-    run(settings(own, epochs=1, method="ce"), tmp_path / "plain", resume=True)  # nothing clusters there
 
 
 def test_spec_of_another_version_is_refused_in_one_sentence(done):

@@ -71,7 +71,7 @@ def test_epochs_remix_differently_and_the_same_again(cohort):
 
 
 @pytest.mark.parametrize(
-    "remix", [{"remix": "sfr"}, {"remix": "randommix"}, {"remix": "sfr", "remix_options": {"selection": "evidence"}}]
+    "remix", [{"remix": "sfr"}, {"remix": "randommix"}, {"remix": "sfr", "remix_options": {"selection": "all"}}]
 )
 def test_remixed_bags_keep_the_label_of_the_drawn_slide(cohort, remix):
     bags = bags_of(cohort, method={"name": "pams", **remix}, pairing={"probability": 1.0, "rule": "keep_label"})

@@ -187,8 +187,7 @@ def test_a_recipe_says_what_it_sets():
     assert (config.training.drop_instances, config.training.lr, config.training.epochs) == (0.7, 1e-3, 5)
     assert parts_of(config) == ("loss", "remix", "dropout")
     assert in_words(config) == (
-        "priority (smooth_max), MSCE, SFR on 50 % of the bags, labels kept, 70 % of the instances dropped, 5 epochs, "
-        "lr 0.001"
+        "priority (smooth_max), MSCE, SFR on 50 % of the bags, 70 % of the instances dropped, 5 epochs, lr 0.001"
     )
     paper = recipe("abmil", loss="pams").config(SHARED)
     assert (paper.pairing, paper.method.options) == ({}, {})

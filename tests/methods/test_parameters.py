@@ -95,10 +95,11 @@ def test_bad_arguments_of_losses():
         ({"alpah": 2.0}, "MSCELoss has no parameter 'alpah'. Did you mean 'alpha'?"),
         ({"remix": "sfr"}, "MSCELoss has no parameter 'remix'"),
         ({"alpha": 0.5}, "alpha must be a finite number above 1, found 0.5"),
-        ({"cost": [[1, 1], [1, 1]]}, "cost must be a 3 x 3 matrix [true, predicted], found shape (2, 2)"),
-        ({"cost": [[1, 1, 1], [1, -1, 1], [1, 1, 1]]}, "cost must hold finite numbers of at least 0"),
-        ({"cost": [[1, 1], [1]]}, "cost must be a matrix [true, predicted] of numbers"),
-        ({"cost": 5}, "matrix [true, predicted], found shape ()"),
+        ({"costs": [[[1, 1], [1, 1]]]}, "cost must be a 3 x 3 matrix [true, predicted], found shape (2, 2)"),
+        ({"costs": [[[1, 1, 1], [1, -1, 1], [1, 1, 1]]]}, "cost must hold finite numbers of at least 0"),
+        ({"costs": [[[1, 1], [1]]]}, "cost must be a matrix [true, predicted] of numbers"),
+        ({"costs": [5]}, "matrix [true, predicted], found shape ()"),
+        ({"costs": 5}, "costs must be a list with one matrix or none per level, found 5"),
     ]:
         with pytest.raises(ParameterError, match=re.escape(message)):
             MSCELoss(THREE, **arguments)
@@ -132,4 +133,4 @@ def test_costs_replace_severity_level_by_level():
     losses = objective.terms["msce"].losses
     assert losses["0"].severity.tolist() == cost
     assert losses["1"].severity[6, 0] == pytest.approx(9.6)
-    assert Msce(cost=cost).severity(THREE).tolist() == cost
+    assert Msce(costs=[cost]).severity(THREE).tolist() == cost

@@ -26,7 +26,7 @@ REDUCE = {
     ),
     "MSCE without alpha": lambda hierarchy, level: MSCELoss(hierarchy, level, "none", alpha=None),
     "MSCE with a cost of ones": lambda hierarchy, level: MSCELoss(
-        hierarchy, level, "none", cost=[[1.0] * hierarchy.num_classes(level)] * hierarchy.num_classes(level)
+        hierarchy, level, "none", costs=[[[1.0] * len(one)] * len(one) for one in hierarchy.levels]
     ),
 }
 

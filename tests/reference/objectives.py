@@ -56,13 +56,13 @@ def priorities(hierarchy, level):
     return [float(sorted(set(ranks)).index(rank) + 1) for rank in ranks]
 
 
+def msce(method, hierarchy, z, t, level):
+    return losses.msce(z, t, hierarchy, level, alpha=method.alpha, distance=method.distance)
+
+
 def pams(method, hierarchy, logits, rows, targets):
-    del rows
-
-    def msce(z, t, level):
-        return losses.msce(z, t, hierarchy, level, alpha=method.alpha, distance=method.distance)
-
-    terms = {"msce": method.lambda_msce * every_level(method, hierarchy, logits, targets, msce)}
+    terms = one_term("msce", msce)(method, hierarchy, logits, rows, targets)
+    terms = {"msce": method.lambda_msce * terms["msce"]}
     if hierarchy.num_levels > 1:
         terms["alignment"] = method.lambda_align * aligned(hierarchy, logits)
     return terms
@@ -104,6 +104,7 @@ def haf(method, hierarchy, logits, rows, targets):
 
 
 OBJECTIVES = {
+    "msce": one_term("msce", msce),
     "ce": one_term("ce", lambda m, tree, z, t, level: losses.ce(z, t)),
     "chang": one_term("ce", lambda m, tree, z, t, level: losses.ce(z, t)),
     "weighted_ce": one_term(

@@ -38,7 +38,7 @@ def check_contract(strategy, a, b, seed=0):
 def check_priority(strategy, a, b, seed=0):
     """Strategies that teach urgency: all of b stays, something of a joins it, and the label is a's alone."""
     mixed = check_contract(strategy, a, b, seed)
-    assert strategy.partner == "outranked"
+    assert strategy.partner == "keep_label"
     assert mixed.weight_a == 1.0
     assert mixed.rows_from(FROM_B).tolist() == list(range(len(b))), "a row of b is missing"
     assert 1 <= len(mixed.rows_from(FROM_A)) <= len(a)

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from pams_mil.cli.main import app
 from pams_mil.data.bags.bag import Bag, BagInfo
 from pams_mil.data.bags.bag_file import write_bag
-from pams_mil.errors import ConfigError
-from pams_mil.report.remix_figure import BagView, draw, plane_of, select_all, selection_rows
+from pams_mil.report.remix_figure import BagView, draw, select_all, selection_rows
 
 
 @pytest.fixture(scope="module")
@@ -39,42 +38,36 @@ def run(cohort, *arguments):
 
 def test_draws_the_more_urgent_into_the_other_whatever_the_order(cohort, tmp_path):
     for pair in (["s0", "s4"], ["s4", "s0"]):
-        result, text = run(
-            cohort, *pair, "--out", str(tmp_path / "x.png"), "--table", str(tmp_path / "x.csv"), "--evidence"
-        )
+        result, text = run(cohort, *pair, "--out", str(tmp_path / "x.png"), "--table", str(tmp_path / "x.csv"))
         assert result.exit_code == 0, text
         assert "a, whose label stays: s4 (IC); b: s0 (N)" in text
         assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
         table = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
         strategies = {row["strategy"] for row in table}
-        assert strategies == {"ReMix", "PseudoMix", "RandomMix", "SFR", "SFR, neighbors", "SFR, evidence"}
+        assert strategies == {"ReMix", "PseudoMix", "RandomMix", "SFR"}
         sfr = [row for row in table if row["strategy"] == "SFR"]
         assert sum(row["slide_id"] == "s0" for row in sfr) == 30
         assert {row["slide_id"] for row in sfr} == {"s0", "s4"}
 
 
-@pytest.mark.parametrize("second", ["s5", "s0"])
-def test_keeping_the_label_the_first_slide_is_a(cohort, tmp_path, second):
-    result, text = run(cohort, "s4", second, "--keep-label", "--out", str(tmp_path / "x.png"))
+def test_of_two_slides_of_one_class_the_first_is_a(cohort, tmp_path):
+    result, text = run(cohort, "s5", "s4", "--out", str(tmp_path / "x.png"))
     assert result.exit_code == 0, text
-    assert f"a, whose label stays: s4 (IC); b: {second}" in text
+    assert "a, whose label stays: s5 (IC); b: s4" in text
 
 
-def test_svg_without_evidence(cohort, tmp_path):
+def test_svg(cohort, tmp_path):
     result, text = run(cohort, "s1", "s5", "--out", str(tmp_path / "x.svg"))
     assert result.exit_code == 0, text
-    assert "SFR, evidence" not in text
     assert "<svg" in (tmp_path / "x.svg").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["s2", "s3"], "Neither slide is more urgent: 's2' is FEA and 's3' is ADH"),
-        (["s0", "s4", "--keep-label"], "'s0' cannot keep its label: 's0' is N and 's4' is IC"),
-        (["s2", "s3", "--keep-label"], "'s2' cannot keep its label: 's2' is FEA and 's3' is ADH"),
+        (["s2", "s3"], "These slides never meet: 's2' is FEA and 's3' is ADH, of 2 patients"),
+        (["s0", "s0"], "These slides never meet: 's0' is N and 's0' is N, of 1 patient"),
         (["s0", "s9"], "no slide 's9'"),
-        (["s0", "s4", "--plane", "tsne"], "--plane must be pca or umap"),
         (["s0", "s4", "--out", "x.gif"], "must end in .png"),
     ],
 )
@@ -82,12 +75,6 @@ def test_what_cannot_be_done_is_said_in_words(cohort, arguments, message):
     result, text = run(cohort, *arguments)
     assert result.exit_code == 2
     assert message in " ".join(text.split())
-
-
-def test_umap_is_optional(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "umap", None)
-    with pytest.raises(ConfigError, match="pip install umap-learn"):
-        plane_of(np.ones((5, 3)), "umap")
 
 
 def test_figure_of_tiny_bags_without_coordinates():

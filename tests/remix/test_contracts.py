@@ -14,7 +14,6 @@ from tests.remix.strategies import pairs
 from pams_mil import discover
 from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.remix import Mixed, Remix, create_remix
-from pams_mil.remix.clustering import prototypes
 from pams_mil.remix.strategy import take
 
 PRIORITY = [
@@ -24,7 +23,7 @@ PRIORITY = [
     ("sfr", {"init": "kmeans"}),
     ("sfr", {"clusters": 3, "top_k": 3}),
     ("sfr", {"clusters": 40, "top_k": 1, "iterations": 0}),
-    ("sfr", {"selection": "neighbors"}),
+    ("sfr", {"selection": "all"}),
     ("randommix", {}),
     ("randommix", {"tau": 100.0}),
     ("randommix", {"tau": 0}),
@@ -94,7 +93,7 @@ def test_features_that_are_not_finite_are_refused_with_the_row():
         ("sfr", {"top_k": 12}, "top_k must be a whole number from 1 to 11, found 12"),
         ("sfr", {"clusters": 2.5}, "clusters must be a whole number"),
         ("sfr", {"init": "quantiles"}, "Did you mean 'quantile'"),
-        ("sfr", {"selection": "best"}, "'clusters', 'neighbors', 'evidence'"),
+        ("sfr", {"selection": "best"}, "'clusters', 'all'"),
         ("randommix", {"tau": 101}, "from 0 to 100"),
         ("pseudomix", {"pseudo_bags": 0}, "pseudo_bags"),
         ("prototype_mix", {"mode": "add"}, "'append', 'replace', 'interpolate', 'cov', 'joint'"),
@@ -116,7 +115,7 @@ def test_unknown_options_and_names_are_refused_with_a_hint():
 class Sabotaged:
     """Strategies that break one rule each."""
 
-    partner = "outranked"
+    partner = "keep_label"
 
     def __init__(self, fault):
         self.fault = fault
@@ -161,13 +160,3 @@ def test_the_checks_can_fail(fault):
 
 def test_the_checks_pass_a_sound_strategy():
     check_priority(Sabotaged("none"), torch.randn(30, 3), torch.randn(20, 3))
-
-
-def test_the_switch_for_plain_operations_turns_compiled_clustering_off(monkeypatch):
-    monkeypatch.setenv("PAMS_PLAIN_KERNELS", "1")
-    prototypes.compiled_lloyd.cache_clear()
-    try:
-        assert prototypes.compiled_lloyd() is None
-        assert prototypes.backend() == "torch"
-    finally:
-        prototypes.compiled_lloyd.cache_clear()

@@ -31,7 +31,7 @@ def test_equals_letting_every_slide_meet_every_partner(cohort, probability, mode
     targets = [label for label, count in enumerate(counts) for _ in range(count)]
     labels = np.asarray(reference.trained_on(targets, ranks, probability, mode))
     expected = (labels / labels.sum()) / (np.asarray(counts) / sum(counts))
-    found = prior_drift(counts, ranks, probability=probability, mode=mode)
+    found = prior_drift(counts, ranks, rule="urgent_label", probability=probability, mode=mode)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
     assert (found * counts).sum() == pytest.approx(sum(counts))
 
@@ -42,20 +42,20 @@ def test_is_what_the_pairing_policy_counts_over_many_epochs(mode):
     tree = ClassHierarchy.flat("abcd", ties=["bc"])
     targets = [label for label, count in enumerate(counts) for _ in range(count)]
     ids = [f"s{number}" for number in range(len(targets))]
-    pairing = Pairing(tree, ids, targets, probability=0.6, mode=mode, seed=3)
+    pairing = Pairing(tree, ids, targets, rule="urgent_label", probability=0.6, mode=mode, seed=3)
     trained = np.sum([pairing.class_counts(epoch)[1] for epoch in range(600)], axis=0)
     share = trained / trained.sum() / (np.asarray(counts) / sum(counts))
-    expected = prior_drift(counts, tree.ranks(), probability=0.6, mode=mode)
+    expected = prior_drift(counts, tree.ranks(), rule="urgent_label", probability=0.6, mode=mode)
     np.testing.assert_allclose(share, expected, atol=0.03)  # 13,200 draws: at most 0.012 standard errors
     assert np.abs(expected - 1).max() > 0.2
 
 
 def test_the_cervical_cohort_by_hand():
     """The first class loses all its remixed steps; the logits move by up to 1.21."""
-    drift = prior_drift(CRIC, range(6))
+    drift = prior_drift(CRIC, range(6), rule="urgent_label")
     np.testing.assert_allclose(drift, [0.50, 0.69, 1.10, 1.55, 1.62, 1.68], atol=0.005)
     assert np.log(drift[-1] / drift[0]) == pytest.approx(1.21, abs=0.005)
-    two = prior_drift([3, 1], [0, 1], probability=1.0)  # everyone meets the other class and becomes urgent
+    two = prior_drift([3, 1], [0, 1], rule="urgent_label", probability=1.0)  # all become urgent
     assert two.tolist() == [0.0, 4.0]
 
 
@@ -81,8 +81,8 @@ def test_added_bags_that_keep_their_label_count_the_slides_that_have_partners(co
 
 
 def test_without_two_ranks_nobody_meets():
-    assert prior_drift([4, 5], [0, 0]).tolist() == [1.0, 1.0]
-    assert prior_drift([4, 0], [0, 1]).tolist() == [1.0, 1.0]
+    assert prior_drift([4, 5], [0, 0], rule="urgent_label").tolist() == [1.0, 1.0]
+    assert prior_drift([4, 0], [0, 1], rule="urgent_label").tolist() == [1.0, 1.0]
 
 
 @given(cohorts(), st.data())
@@ -93,7 +93,7 @@ def test_coarser_levels_count_the_labels_of_their_classes(cohort, data):
     targets = [label for label, count in enumerate(counts) for _ in range(count)]
     labels = np.asarray(reference.trained_on(targets, ranks, 0.5, "replace"))
     expected = np.bincount(groups, weights=labels) / np.bincount(groups, weights=counts)
-    found = coarser_drift(prior_drift(counts, ranks), counts, groups)
+    found = coarser_drift(prior_drift(counts, ranks, rule="urgent_label"), counts, groups)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 

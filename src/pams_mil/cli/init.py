@@ -32,7 +32,7 @@ model: abmil                      # {models}
 # pairing:                        # how often training bags are remixed, when the method remixes
 #   probability: 0.5
 #   mode: replace                 # or add
-#   rule: keep_label              # the drawn bag keeps its label; left out: the more urgent label wins
+#   rule: urgent_label            # the more urgent label wins; left out: the drawn bag keeps its label
 
 training:
   epochs: 50

@@ -1,7 +1,7 @@
 """The losses as PyTorch modules, for training loops without bags: `MSCELoss(hierarchy)(logits, target)`.
 
 Each takes `(hierarchy, level=-1, reduction="mean")` and the hyper-parameters of its method; the maths is the pure
-function in the method's own file.
+function in the method's own file. `HierarchyLoss.of(YourMethod)` makes one of your own method.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pams_mil.methods.co2 import Co2
 from pams_mil.methods.corn import Corn
 from pams_mil.methods.emd import Emd
 from pams_mil.methods.hxe import Hxe
-from pams_mil.methods.method import Method
+from pams_mil.methods.method import LevelMethod, Method
 from pams_mil.methods.msce import Msce
 from pams_mil.methods.objective import LevelLoss
 from pams_mil.methods.soft_labels import SoftLabels
@@ -41,16 +41,16 @@ class HierarchyLoss(nn.Module):
         **parameters: Hyper-parameters of the method.
     """
 
-    recipe: ClassVar[type[Any]]
+    method: ClassVar[type[LevelMethod]]
 
     def __init__(self, hierarchy: ClassHierarchy, level: int = -1, reduction: str = "mean", **parameters: Any) -> None:
         super().__init__()
         require_choice("reduction", reduction, _REDUCTIONS)
-        known = [field.name for field in fields(self.recipe) if field.name not in _NOT_FOR_LOSSES]
+        known = [field.name for field in fields(self.method) if field.name not in _NOT_FOR_LOSSES]
         own = ["level", "reduction", *known]
         refuse_unknown(type(self).__name__, parameters, own, kind="parameter", error=ParameterError)
         self.reduction = reduction
-        self.loss: LevelLoss = self.recipe(**parameters).level_loss(hierarchy, hierarchy.level(level))
+        self.loss: LevelLoss = self.method(**parameters).level_loss(hierarchy, hierarchy.level(level))
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Logits [b, c] and class indices [b] to a scalar, or [b] without reduction."""
@@ -59,68 +59,27 @@ class HierarchyLoss(nn.Module):
             return values
         return values.mean() if self.reduction == "mean" else values.sum()
 
+    @classmethod
+    def of(cls, method: type[LevelMethod], name: str | None = None) -> type[HierarchyLoss]:
+        """The class of the loss of a method.
 
-class MSCELoss(HierarchyLoss):
-    """Mistake-severity cross-entropy, see `pams_mil.methods.msce`.
-
-    >>> import torch
-    >>> loss = MSCELoss(ClassHierarchy.flat(["benign", "atypical", "malignant"]))
-    >>> loss(torch.tensor([[0.7, 0.2, 0.1]]).log(), torch.tensor([2]))
-    tensor(6.1249)
-    """
-
-    recipe = Msce
-
-
-class CELoss(HierarchyLoss):
-    """Cross-entropy, see `pams_mil.methods.ce`."""
-
-    recipe = CrossEntropy
+        >>> import torch
+        >>> loss = MSCELoss(ClassHierarchy.flat(["benign", "atypical", "malignant"]))
+        >>> loss(torch.tensor([[0.7, 0.2, 0.1]]).log(), torch.tensor([2]))
+        tensor(6.1249)
+        """
+        text = f"The loss of the method `{method.__module__}`; arguments as `HierarchyLoss`."
+        members = {"method": method, "__doc__": text, "__module__": cls.__module__}
+        return type(name or f"{method.__name__}Loss", (cls,), members)
 
 
-class WeightedCELoss(HierarchyLoss):
-    """Weighted cross-entropy, see `pams_mil.methods.weighted_ce`."""
-
-    recipe = WeightedCrossEntropy
-
-
-class HXELoss(HierarchyLoss):
-    """Hierarchical cross-entropy, see `pams_mil.methods.hxe`."""
-
-    recipe = Hxe
-
-
-class SoftLabelsLoss(HierarchyLoss):
-    """Soft labels from the tree, see `pams_mil.methods.soft_labels`."""
-
-    recipe = SoftLabels
-
-
-class CDWCELoss(HierarchyLoss):
-    """Class-distance-weighted cross-entropy, see `pams_mil.methods.cdw_ce`."""
-
-    recipe = CdwCe
-
-
-class CO2Loss(HierarchyLoss):
-    """Cross-entropy with ordinal margins, see `pams_mil.methods.co2`."""
-
-    recipe = Co2
-
-
-class EMDLoss(HierarchyLoss):
-    """Squared earth mover's distance, see `pams_mil.methods.emd`."""
-
-    recipe = Emd
-
-
-class SORDLoss(HierarchyLoss):
-    """Soft ordinal labels, see `pams_mil.methods.sord`."""
-
-    recipe = Sord
-
-
-class CORNLoss(HierarchyLoss):
-    """Conditional ordinal regression, see `pams_mil.methods.corn`."""
-
-    recipe = Corn
+CELoss = HierarchyLoss.of(CrossEntropy, "CELoss")
+WeightedCELoss = HierarchyLoss.of(WeightedCrossEntropy, "WeightedCELoss")
+MSCELoss = HierarchyLoss.of(Msce, "MSCELoss")
+HXELoss = HierarchyLoss.of(Hxe, "HXELoss")
+SoftLabelsLoss = HierarchyLoss.of(SoftLabels, "SoftLabelsLoss")
+CDWCELoss = HierarchyLoss.of(CdwCe, "CDWCELoss")
+CO2Loss = HierarchyLoss.of(Co2, "CO2Loss")
+EMDLoss = HierarchyLoss.of(Emd, "EMDLoss")
+SORDLoss = HierarchyLoss.of(Sord, "SORDLoss")
+CORNLoss = HierarchyLoss.of(Corn, "CORNLoss")

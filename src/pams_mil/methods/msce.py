@@ -1,25 +1,35 @@
-"""MSCE: mistake-severity cross-entropy, the loss of PAMS at one level.
+"""MSCE: mistake-severity cross-entropy, the loss of PAMS without alignment and remix (Hong et al. 2026).
 
-    MSCE = −w log p_t,   w = Σ_r p_r M[t, r],   M[t, r] = α |t − r| if t outranks r, else 1
+    L = Σ_h −w_h log p_h[t],   w_h = Σ_r p_h[r] M[t, r],   M[t, r] = α |t − r| if t outranks r, else 1
 
-The weight w is the expected severity of what the model would say about a bag of true class t.
+The weight w is the expected severity of the prediction for a bag of true class t.
+
+Paper's setting: α = 1.6.
+Deviations: the index order in the paper's definition of M would punish false alarms and contradicts its text; the order
+that the text describes is the default, `orientation="literal"` the other. The gradient passes through w
+(`detach_weight`), which the paper leaves open. `distance="power"` is α^|t − r|.
+License: written from the paper's equations; no official code is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from pams_mil.arrays import Array
+from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.checks import checked
+from pams_mil.methods.method import LevelMethod
 from pams_mil.methods.objective import LevelLoss
 from pams_mil.parameters import require_choice, require_number
 from pams_mil.severity import Distance, Orientation, check_cost, loss_weight
 
+DISCOVER = "Msce"
 CostMatrix = Sequence[Sequence[float]]
 
 
@@ -47,36 +57,45 @@ def msce_loss(logits: Tensor, target: Tensor, severity: Tensor, *, detach_weight
 
 
 @dataclass(frozen=True, kw_only=True)
-class Msce:
-    """Mistake-severity cross-entropy at one level.
+class Msce(LevelMethod):
+    """Mistake-severity cross-entropy at every trained level.
 
     Attributes:
         alpha: α, how much a missed urgency weighs per class of distance; none for all ones, i.e. cross-entropy.
         distance: "product" for α |t − r|, "power" for α^|t − r|.
-        orientation: "intended", or "literal" for the printed index order (ablation only).
+        orientation: "intended" punishes missed urgency, "literal" false alarms (ablation only).
         detach_weight: Take w as a constant.
-        cost: Any matrix `[true, predicted]` to use as M instead.
+        costs: Matrices `[true, predicted]` to use as M instead, one per level, coarsest first; none keeps M.
     """
 
     alpha: float | None = 1.6
     distance: Distance = "product"
     orientation: Orientation = "intended"
     detach_weight: bool = False
-    cost: CostMatrix | None = field(default=None, hash=False)
+    costs: Sequence[CostMatrix | None] | None = field(default=None, hash=False)
 
-    def __post_init__(self) -> None:
+    term: ClassVar[str] = "msce"
+
+    def check(self) -> None:
+        """Alpha is above 1, choices exist, costs are matrices."""
         if self.alpha is not None:
             require_number("alpha", self.alpha, above=1)
         require_choice("distance", self.distance, ("product", "power"))
         require_choice("orientation", self.orientation, ("intended", "literal"))
-        if self.cost is not None:
-            size = len(self.cost) if hasattr(self.cost, "__len__") else 0
-            check_cost(self.cost, size, zero_diagonal=False)
+        if self.costs is not None and not isinstance(self.costs, (list, tuple)):
+            raise ParameterError(f"costs must be a list with one matrix or none per level, found {self.costs!r}.")
+        for cost in self.costs or ():
+            if cost is not None:
+                check_cost(cost, len(cost) if hasattr(cost, "__len__") else 0, zero_diagonal=False)
 
     def severity(self, hierarchy: ClassHierarchy, level: int = -1) -> Array:
         """M at a level."""
-        if self.cost is not None:
-            return check_cost(self.cost, hierarchy.num_classes(level), zero_diagonal=False)
+        costs = self.costs if self.costs is not None else [None] * hierarchy.num_levels
+        if len(costs) != hierarchy.num_levels:
+            raise ParameterError(f"costs must hold one entry per level, {hierarchy.num_levels}, found {len(costs)}.")
+        cost = costs[hierarchy.level(level)]
+        if cost is not None:
+            return check_cost(cost, hierarchy.num_classes(level), zero_diagonal=False)
         if self.alpha is None:
             return np.ones((hierarchy.num_classes(level),) * 2)
         return loss_weight(hierarchy, level, alpha=self.alpha, distance=self.distance, orientation=self.orientation)

@@ -1,8 +1,8 @@
 """How the remix moves the class shares, in closed form.
 
-A remixed bag carries the more urgent of two labels, so training sees urgent classes more often than the clinic does.
-With N slides, N_ρ of rank ρ, a remix with probability q, and the partner drawn uniformly from the other ranks, class y
-is trained on g_y times as often as it occurs:
+Under the rule "urgent_label" a remixed bag carries the more urgent of two labels, so training sees urgent classes more
+often than the clinic does. With N slides, N_ρ of rank ρ, a remix with probability q, and the partner drawn uniformly
+from the other ranks, class y is trained on g_y times as often as it occurs:
 
     h_y = Σ_{ρ < ρ(y)} N_ρ / (N − N_ρ)  +  N_{<ρ(y)} / (N − N_{ρ(y)})
     g_y = 1 − q + q h_y            when the remixed bag replaces the drawn one
@@ -37,7 +37,7 @@ def prior_drift(
     counts: npt.ArrayLike,
     ranks: npt.ArrayLike,
     *,
-    rule: PartnerRule = "outranked",
+    rule: PartnerRule = "keep_label",
     probability: float = 0.5,
     mode: Mode = "replace",
     own_class: bool = True,
@@ -52,10 +52,10 @@ def prior_drift(
         mode: "replace" or "add".
         own_class: Under "keep_label", whether slides of one class may meet (two slides are taken for two patients).
 
-    >>> prior_drift([59, 101, 165, 30, 24, 21], range(6)).round(2).tolist()
-    [0.5, 0.69, 1.1, 1.55, 1.62, 1.68]
-    >>> prior_drift([59, 101, 165, 30, 24, 21], range(6), rule="keep_label").tolist()
+    >>> prior_drift([59, 101, 165, 30, 24, 21], range(6)).tolist()
     [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    >>> prior_drift([59, 101, 165, 30, 24, 21], range(6), rule="urgent_label").round(2).tolist()
+    [0.5, 0.69, 1.1, 1.55, 1.62, 1.68]
     """
     slides, rank = np.asarray(counts, dtype=np.float64), np.asarray(ranks)
     if slides.ndim != 1 or slides.shape != rank.shape or not slides.sum() > 0 or (slides < 0).any():
@@ -75,9 +75,9 @@ def prior_drift(
         return added
     if rule in KEEPS_LABEL:
         return np.ones(len(slides))
-    if rule != "outranked":
+    if rule != "urgent_label":
         raise ParameterError(
-            f"The drift of the rule {rule!r} is not known; known are {listing((*KEEPS_LABEL, 'outranked'))}."
+            f"The drift of the rule {rule!r} is not known; known are {listing((*KEEPS_LABEL, 'urgent_label'))}."
         )
     share = _meetings(slides, rank)
     if share is None:

@@ -23,7 +23,7 @@ class NoRemix:
     @property
     def partner(self) -> PartnerRule:
         """Irrelevant: the partner is not used."""
-        return "outranked"
+        return "keep_label"
 
     def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
         """A copy of `a`."""

@@ -4,10 +4,10 @@ Each draw is a pure function of (seed, epoch, slide id), so it does not depend o
 on an interruption. Urgency is compared at the finest level. The label of `a` is the remixed bag's at every level; tied
 classes never meet where urgency decides the pair. Two rules go by urgency:
 
-    outranked    the partner is of any other rank and a is the more urgent of the two: the less urgent change label
-    keep_label   the drawn slide is a and keeps its label; the partner is less urgent, or (own_class) of the same class
-                 and another patient. Every class is trained on as often as it occurs, and with own_class every class is
-                 remixed alike, so that being a mixture says nothing about urgency.
+    keep_label    the drawn slide is a and keeps its label; the partner is less urgent, or (own_class) of the same class
+                  and another patient. Every class is trained on as often as it occurs, and with own_class every class
+                  is remixed alike, so that being a mixture says nothing about urgency.
+    urgent_label  the partner is of any other rank and the more urgent of the two is a: less urgent slides change label
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pams_mil.parameters import require_choice, require_number
 from pams_mil.remix.strategy import PARTNER_RULES, PartnerRule
 
 Mode = Literal["replace", "add"]
-BY_URGENCY = ("outranked", "keep_label")
+BY_URGENCY = ("keep_label", "urgent_label")
 """Rules between which a run may choose; the others belong to what a strategy makes of two bags."""
 
 
@@ -69,17 +69,17 @@ class Pairing:
 
     >>> hierarchy = ClassHierarchy.flat(["benign", "atypical", "malignant"])
     >>> pairing = Pairing(hierarchy, ["s1", "s2", "s3"], [0, 0, 2], probability=1.0)
-    >>> pairing.draw(0, epoch=0), pairing.draw(2, epoch=0).a  # s1 can only meet s3, which is more urgent
-    (Pair(a=2, b=0), 2)
-    >>> keeping = Pairing(hierarchy, ["s1", "s2", "s3"], [0, 0, 2], rule="keep_label", probability=1.0)
-    >>> keeping.draw(0, epoch=0), keeping.partners(2)
+    >>> pairing.draw(0, epoch=0), pairing.partners(2)
     (Pair(a=0, b=1), [0, 1])
+    >>> relabeling = Pairing(hierarchy, ["s1", "s2", "s3"], [0, 0, 2], rule="urgent_label", probability=1.0)
+    >>> relabeling.draw(0, epoch=0), relabeling.draw(2, epoch=0).a  # s1 can only meet s3, which is more urgent
+    (Pair(a=2, b=0), 2)
     """
 
     hierarchy: ClassHierarchy
     slide_ids: Sequence[str]
     targets: Sequence[int]
-    rule: PartnerRule = "outranked"
+    rule: PartnerRule = "keep_label"
     probability: float = 0.5
     mode: Mode = "replace"
     seed: int = 0
@@ -119,7 +119,7 @@ class Pairing:
     def _own_keys(self, targets: Ints) -> Ints:
         """A number per slide by which slides are sorted, so that the partners of each lie in one or two runs."""
         if self.rule != "keep_label":
-            keys = {"outranked": self._ranks, "same_class": targets, "any": np.arange(len(targets))}
+            keys = {"urgent_label": self._ranks, "same_class": targets, "any": np.arange(len(targets))}
             return keys[self.rule]
         names = self.slide_ids if self.patients is None else self.patients
         number = {name: position for position, name in enumerate(dict.fromkeys(names))}
@@ -139,7 +139,7 @@ class Pairing:
         if self.rule == "same_class":
             return [(first, last)]
         if self.rule != "keep_label":
-            # All but those of its own rank ("outranked"), or all but itself ("any").
+            # All but those of its own rank ("urgent_label"), or all but itself ("any").
             return [(0, first), (last, len(self._keys))]
         # The keys are (rank C + class) n + patient, so a class spans n numbers and a rank C n.
         of_class = len(self._keys)
@@ -170,7 +170,7 @@ class Pairing:
                 break
             number -= last - first
         partner = int(self._order[first + number])
-        if self.rule == "outranked" and self._ranks[partner] > self._ranks[slide]:
+        if self.rule == "urgent_label" and self._ranks[partner] > self._ranks[slide]:
             return Pair(a=partner, b=slide)
         return Pair(a=slide, b=partner)
 
@@ -188,13 +188,15 @@ class Pairing:
     def class_counts(self, epoch: int) -> tuple[Ints, Ints]:
         """Slides per finest class as they are, and as trained on in `epoch` (by the label that a step carries).
 
-        Under "outranked" remixed bags carry the more urgent label, so classes drift toward urgency and the least urgent
-        one loses most. Under "keep_label" nothing drifts.
+        Under "keep_label" nothing drifts. Under "urgent_label" remixed bags carry the more urgent label, so classes
+        drift toward urgency and the least urgent one loses most.
 
         >>> hierarchy = ClassHierarchy.flat(["low", "high"])
-        >>> before, after = Pairing(hierarchy, ["a", "b", "c"], [0, 0, 1], probability=1.0).class_counts(epoch=0)
-        >>> before.tolist(), after.tolist()
-        ([2, 1], [0, 3])
+        >>> for rule in ("keep_label", "urgent_label"):
+        ...     pairing = Pairing(hierarchy, ["a", "b", "c"], [0, 0, 1], rule=rule, probability=1.0)
+        ...     [counts.tolist() for counts in pairing.class_counts(epoch=0)]
+        [[2, 1], [2, 1]]
+        [[2, 1], [0, 3]]
         """
         targets = np.asarray(self.targets, dtype=np.int64)
         trained = [step.labeled_by for slide in range(len(targets)) for step in self.steps(slide, epoch)]
@@ -205,8 +207,8 @@ class Pairing:
 def rule_for(partner: PartnerRule, asked: PartnerRule | None) -> PartnerRule:
     """The rule of a run: the strategy's own unless another one is asked for that suits what it makes.
 
-    >>> rule_for("outranked", None), rule_for("outranked", "keep_label")
-    ('outranked', 'keep_label')
+    >>> rule_for("keep_label", None), rule_for("keep_label", "urgent_label")
+    ('keep_label', 'urgent_label')
     >>> rule_for("any", "keep_label")
     Traceback (most recent call last):
     pams_mil.errors.ConfigError: pairing.rule 'keep_label' does not go with this remix, whose rule is 'any': ...

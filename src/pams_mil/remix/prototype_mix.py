@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from pams_mil.parameters import require_choice, require_count, require_number
-from pams_mil.remix.clustering.kmeans import euclidean_clusters, means
+from pams_mil.remix.clustering import euclidean_clusters, means
 from pams_mil.remix.strategy import FROM_A, SYNTHETIC, Mixed, PartnerRule, check_pair, uniform, widened
 
 DISCOVER = "ReMix"
@@ -60,7 +60,7 @@ class ReMix:
     bank: int = 200
     """Shifts kept per prototype."""
     reduced: bool = False
-    """Train on the prototypes alone, as published, instead of adding to the slide's rows."""
+    """Train on the prototypes alone, as its authors do, instead of adding to the slide's rows."""
 
     def __post_init__(self) -> None:
         require_choice("mode", self.mode, MODES)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pams_mil.parameters import require_choice, require_count, require_number
-from pams_mil.remix.clustering.prototypes import Init, backend, check_clustering, cluster
+from pams_mil.remix.clustering import Init, check_clustering, cluster
 from pams_mil.remix.strategy import FROM_A, FROM_B, Mixed, PartnerRule, check_pair, shuffled, uniform
 
 DISCOVER = "PseudoMix"
@@ -59,12 +59,7 @@ class PseudoMix:
     @property
     def partner(self) -> PartnerRule:
         """Any other bag; with the more urgent label alone, a strictly less urgent one."""
-        return "any" if self.labels == "soft" else "outranked"
-
-    @property
-    def backend(self) -> str:
-        """Which code clusters, where that depends on what is installed."""
-        return backend(self.init)
+        return "any" if self.labels == "soft" else "keep_label"
 
     def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
         """The chosen rows of a, then those of b, each in their original order."""

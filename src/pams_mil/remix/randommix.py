@@ -38,7 +38,7 @@ class RandomMix:
     @property
     def partner(self) -> PartnerRule:
         """Z_a must be strictly more urgent than Z_b."""
-        return "outranked"
+        return "keep_label"
 
     def count(self, rows: int) -> int:
         """How many rows of a bag of `rows` are drawn.

@@ -1,39 +1,35 @@
-"""SFR, Semantic Feature Remix (the PAMS paper, Algorithm 1): what is typical of the more urgent bag joins the other.
+"""SFR, Semantic Feature Remix (the PAMS paper, Algorithm 1): what is typical of one bag joins another.
 
     1. cluster Z_a ∪ Z_b into L clusters (`prototypes`)
     2. rank the occupied clusters by the share of their rows that comes from Z_a
     3. Z_{a+b} = Z_b ∪ {rows of Z_a in the first k clusters},   label Y_a
 
 Ties in the ranking: the larger cluster first, then the lower number. When at most k clusters are occupied, step 3
-copies all of Z_a; that is what the printed bins do on real features, so the default bins are quantiles.
+copies all of Z_a; that is what equal bins on [-1, 1] do on real features, so the default bins are quantiles.
 
-On real cells with known classes this selection hardly prefers those that carry the label. So two others are offered,
-which replace steps 1 and 2 and choose rows of Z_a one by one:
-    * selection="neighbors": the `share` of rows farthest (in cosine, on average) from their 3 nearest rows of Z_b
-    * selection="evidence": rows whose evidence for the label is at least 1 − `level`, at least one row (`evidence`)
+The chosen clusters may leave behind the few rows that show the label, the more rarely the more clusters there are;
+`selection="all"` takes every row of Z_a and clusters nothing. docs/remix.md has how often each loses the label.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from pams_mil.parameters import require_choice, require_count, require_number
-from pams_mil.remix.clustering.prototypes import Clusters, Init, backend, check_clustering, cluster
-from pams_mil.remix.selection.evidence import convincing_rows
-from pams_mil.remix.selection.neighbors import distant_rows
+from pams_mil.parameters import require_choice, require_count
+from pams_mil.remix.clustering import Clusters, Init, check_clustering, cluster
 from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, take
 
 DISCOVER = "SFR"
-Selection = Literal["clusters", "neighbors", "evidence"]
+Selection = Literal["clusters", "all"]
 
 
 @dataclass(frozen=True)
 class SFR:
-    """Z_b and the rows of Z_a in the k clusters that Z_a dominates most.
+    """Z_b and the rows of Z_a in the clusters that Z_a dominates most.
 
     >>> a = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])  # the last row looks like b
     >>> b = torch.tensor([[0.1, 1.0], [0.0, 1.0], [0.1, 0.9]])
@@ -46,48 +42,27 @@ class SFR:
     iterations: int = 6
     """T, the refinements."""
     top_k: int = 6
-    """k, how many clusters are taken."""
+    """k, how many clusters `selection="clusters"` takes."""
     init: Init = "quantile"
-    """The first clusters: quantile, range, uniform (as printed) or kmeans."""
+    """The first clusters: quantile, range, uniform (equal bins on [-1, 1]) or kmeans."""
     selection: Selection = "clusters"
-    """How rows of Z_a are chosen: by clusters (the paper), neighbors or evidence."""
-    share: float = 0.5
-    """The share of Z_a that `selection="neighbors"` takes."""
-    level: float = 0.2
-    """The share of known negatives that `selection="evidence"` would let pass."""
+    """Which rows of Z_a are taken: those of k clusters (Algorithm 1), or all."""
 
     def __post_init__(self) -> None:
         check_clustering(clusters=self.clusters, iterations=self.iterations, init=self.init)
         require_count("top_k", self.top_k, at_least=1, at_most=self.clusters)
-        require_choice("selection", self.selection, ("clusters", "neighbors", "evidence"))
-        require_number("share", self.share, at_least=0, at_most=1)
-        require_number("level", self.level, at_least=0, at_most=1)
+        require_choice("selection", self.selection, get_args(Selection))
 
     @property
     def partner(self) -> PartnerRule:
-        """Z_a must be strictly more urgent than Z_b."""
-        return "outranked"
+        """Z_a keeps its label; Z_b is less urgent, or of the same class."""
+        return "keep_label"
 
-    @property
-    def needs_evidence(self) -> bool:
-        """Whether calls must bring the evidence of a's rows."""
-        return self.selection == "evidence"
-
-    @property
-    def backend(self) -> str | None:
-        """Which code selects rows, where that depends on what is installed."""
-        return backend(self.init) if self.selection == "clusters" else None
-
-    def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator, *, evidence: Tensor | None = None) -> Mixed:
-        """Z_{a+b}: all rows of b, then the chosen rows of a in their original order.
-
-        `evidence` [n_a] says how much each row of a speaks for its label; only `selection="evidence"` asks for it.
-        """
+    def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
+        """Z_{a+b}: all rows of b, then the chosen rows of a in their original order."""
         check_pair(a, b)
-        if self.selection == "evidence":
-            return take(a, b, convincing_rows(evidence, len(a), self.level))
-        if self.selection == "neighbors":
-            return take(a, b, distant_rows(a, b, self.share))
+        if self.selection == "all":
+            return take(a, b, torch.arange(len(a), device=a.device))
         found = cluster((a, b), clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator)
         return take(a, b, chosen_rows(found, len(a), self.top_k), live_clusters=found.live)
 

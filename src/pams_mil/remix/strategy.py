@@ -21,7 +21,7 @@ from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.ops import at_least_float32
 from pams_mil.parameters import refuse_unknown
 
-PartnerRule = Literal["outranked", "keep_label", "same_class", "any"]
+PartnerRule = Literal["keep_label", "urgent_label", "same_class", "any"]
 """Which bags may be paired: strictly less or more urgent ones (the more urgent is a), less urgent ones and others of
 its class (the drawn one is a), those of the same class, or any other bag."""
 
@@ -133,7 +133,7 @@ def create_remix(name: str | None, **options: Any) -> Remix:
     """A remix strategy by its name, with options by keyword; None is the strategy that changes nothing.
 
     >>> create_remix("randommix", tau=15).partner
-    'outranked'
+    'keep_label'
     """
     strategy = discover.load("remix", name or "none")
     refuse_unknown(f"The remix {name!r}", options, list(inspect.signature(strategy).parameters), error=ConfigError)

@@ -4,93 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pams_mil.arrays import AnyArray
-from pams_mil.errors import ConfigError
-from pams_mil.remix.clustering.prototypes import cluster
+from pams_mil.remix.clustering import cluster
 from pams_mil.remix.strategy import SYNTHETIC, Mixed, create_remix
-
-Plane = Literal["pca", "umap"]
 
 STRATEGIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ReMix": ("remix", {}),
     "PseudoMix": ("pseudomix", {"mix_probability": 1.0, "labels": "urgent"}),
     "RandomMix": ("randommix", {}),
     "SFR": ("sfr", {}),
-    "SFR, neighbors": ("sfr", {"selection": "neighbors"}),
-    "SFR, evidence": ("sfr", {"selection": "evidence"}),
 }
-_INK, _CHOSEN, _OTHER, _MADE = "#334155", "#dc2626", "#94a3b8", "#0f766e"
+_INK, _CHOSEN, _OTHER, _SYNTHETIC = "#334155", "#dc2626", "#94a3b8", "#0f766e"
 
 
 @dataclass(frozen=True)
 class BagView:
-    """A bag to draw: its rows, its name, its label, where its tiles lie, and the evidence of its rows, if known."""
+    """A bag to draw: its rows, its name, its label, and where its tiles lie, if known."""
 
     bag: Tensor
     name: str
     label: str
     coords_px0: AnyArray | None = None
-    evidence: Tensor | None = None
 
 
-def select_all(a: Tensor, b: Tensor, *, evidence: Tensor | None = None, seed: int = 0) -> dict[str, Mixed]:
-    """What every strategy makes of the pair; the one that needs evidence of a's rows only where there is some."""
-    mixed = {}
-    for title, (name, options) in STRATEGIES.items():
-        strategy = create_remix(name, **options)
-        # Only strategies that ask for evidence take the argument.
-        known = {"evidence": evidence} if getattr(strategy, "needs_evidence", False) else {}
-        if known and evidence is None:
-            continue
-        mixed[title] = strategy(a, b, torch.Generator().manual_seed(seed), **known)
-    return mixed
+def select_all(a: Tensor, b: Tensor, *, seed: int = 0) -> dict[str, Mixed]:
+    """What every strategy makes of the pair."""
+    return {
+        title: create_remix(name, **options)(a, b, torch.Generator().manual_seed(seed))
+        for title, (name, options) in STRATEGIES.items()
+    }
 
 
-def plane_of(rows: AnyArray, plane: Plane, *, seed: int = 0) -> AnyArray:
-    """[n, 2] coordinates of the rows' directions, since all strategies compare by cosine.
+def plane_of(rows: AnyArray) -> AnyArray:
+    """[n, 2] first two principal components of the rows' directions, since all strategies compare by cosine.
 
-    >>> plane_of(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), "pca").shape
+    >>> plane_of(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])).shape
     (3, 2)
     """
     unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    if plane == "pca":
-        centered = unit - unit.mean(0)
-        _, _, directions = np.linalg.svd(centered, full_matrices=False)
-        flat: AnyArray = centered @ directions[:2].T
-        # Features of width 1, or a single row, have one direction only.
-        return np.pad(flat, ((0, 0), (0, 2 - flat.shape[1])))
-    try:
-        from umap import UMAP  # noqa: PLC0415  optional and slow to import
-    except ImportError as error:
-        raise ConfigError(
-            "The UMAP plane needs the package 'umap-learn', which is not installed. "
-            "Install it with: pip install umap-learn, or use --plane pca."
-        ) from error
-    embedded: AnyArray = UMAP(n_components=2, metric="cosine", random_state=seed).fit_transform(unit)
-    return embedded
+    centered = unit - unit.mean(0)
+    _, _, directions = np.linalg.svd(centered, full_matrices=False)
+    flat: AnyArray = centered @ directions[:2].T
+    # Features of width 1, or a single row, have one direction only.
+    return np.pad(flat, ((0, 0), (0, 2 - flat.shape[1])))
 
 
-def draw(a: BagView, b: BagView, mixed: Mapping[str, Mixed], *, plane: Plane = "pca", seed: int = 0) -> Any:
+def draw(a: BagView, b: BagView, mixed: Mapping[str, Mixed]) -> Any:
     """The figure: clusters of both bags, then one column per strategy; a second row where a has coordinates."""
     from matplotlib.figure import Figure  # noqa: PLC0415  slow to import; no global state this way
 
-    made = [rows.features[rows.origin_bag == SYNTHETIC].float() for rows in mixed.values()]
-    # One plane for both bags and all made rows, else their places could not be compared.
-    flat = plane_of(torch.cat([a.bag.float(), b.bag.float(), *made]).cpu().numpy(), plane, seed=seed)
+    synthetic = [rows.features[rows.origin_bag == SYNTHETIC].float() for rows in mixed.values()]
+    # One plane for both bags and all synthetic rows, else their places could not be compared.
+    flat = plane_of(torch.cat([a.bag.float(), b.bag.float(), *synthetic]).cpu().numpy())
     points_a, points_b = flat[: len(a.bag)], flat[len(a.bag) : len(a.bag) + len(b.bag)]
-    points_made = np.split(flat[len(a.bag) + len(b.bag) :], np.cumsum([len(rows) for rows in made])[:-1])
+    points_synthetic = np.split(flat[len(a.bag) + len(b.bag) :], np.cumsum([len(rows) for rows in synthetic])[:-1])
     lines = 1 if a.coords_px0 is None else 2
     figure = Figure(figsize=(3.1 * (len(mixed) + 1), 3.4 * lines + 0.9), layout="constrained")
     axes = figure.subplots(lines, len(mixed) + 1, squeeze=False)
     labels = cluster((a.bag, b.bag)).labels.cpu().numpy()
     _draw_clusters(axes[0][0], points_a, points_b, labels)
-    for panel, (title, rows), stars in zip(axes[0][1:], mixed.items(), points_made, strict=True):
+    for panel, (title, rows), stars in zip(axes[0][1:], mixed.items(), points_synthetic, strict=True):
         _draw_plane(panel, points_a, points_b, stars, rows)
         panel.set_title(f"{title}\n{_caption(rows, len(a.bag))}", fontsize=10)
     if a.coords_px0 is not None:
@@ -101,8 +80,8 @@ def draw(a: BagView, b: BagView, mixed: Mapping[str, Mixed], *, plane: Plane = "
 
 
 def _caption(rows: Mixed, count: int) -> str:
-    taken, made = len(rows.rows_from(0)), int((rows.origin_bag == SYNTHETIC).sum())
-    return f"{taken} of {count} rows" + (f", {made} made" if made else "")
+    taken, synthetic = len(rows.rows_from(0)), int((rows.origin_bag == SYNTHETIC).sum())
+    return f"{taken} of {count} rows" + (f", {synthetic} synthetic" if synthetic else "")
 
 
 def _bare(panel: Any) -> None:
@@ -125,7 +104,7 @@ def _draw_plane(panel: Any, points_a: AnyArray, points_b: AnyArray, stars: AnyAr
     panel.scatter(*points_b.T, marker="s", s=14, color=_OTHER, alpha=0.5, linewidths=0)
     panel.scatter(*points_a[~chosen].T, s=20, facecolors="none", edgecolors=_INK, linewidths=0.7)
     panel.scatter(*points_a[chosen].T, s=22, color=_CHOSEN, edgecolors="white", linewidths=0.4)
-    panel.scatter(*stars.T, marker="*", s=46, color=_MADE)
+    panel.scatter(*stars.T, marker="*", s=46, color=_SYNTHETIC)
     _bare(panel)
 
 
@@ -165,14 +144,14 @@ def _legend() -> list[Any]:
         mark("b, the other bag", "s", color=_OTHER),
         mark("a, left out", "o", markerfacecolor="none", markeredgecolor=_INK),
         mark("a, chosen", "o", color=_CHOSEN),
-        mark("made by the strategy", "*", color=_MADE, markersize=9),
+        mark("synthetic", "*", color=_SYNTHETIC, markersize=9),
     ]
 
 
 def selection_rows(mixed: Mapping[str, Mixed], slides: tuple[str, str]) -> list[tuple[str, str, int]]:
-    """(strategy, slide, row) of everything taken, for a table; made rows have no slide and the row -1."""
-    found = []
+    """(strategy, slide, row) of everything taken, for a table; synthetic rows have no slide and the row -1."""
+    origins = []
     for title, rows in mixed.items():
         for bag, row in zip(rows.origin_bag.tolist(), rows.origin_row.tolist(), strict=True):
-            found.append((title, "" if bag == SYNTHETIC else slides[bag], row))
-    return found
+            origins.append((title, "" if bag == SYNTHETIC else slides[bag], row))
+    return origins

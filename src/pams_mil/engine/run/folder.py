@@ -38,8 +38,6 @@ _PACKAGES = (
     "h5py",
     "scikit-learn",
     "torchmetrics",
-    "numba",
-    "faiss-cpu",
 )
 
 

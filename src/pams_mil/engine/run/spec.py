@@ -4,7 +4,6 @@
     classes    the hierarchy
     cohort     slides, labels, patients and splits of training and validation, by digest
     features   width, encoder, tile size, resolution; and the content of the files, by digest
-    backends   code that is chosen by what is installed and changes results
 
 Where files lie and how many workers read them is not part of it. It is made once, before training; `run.json`,
 checkpoints, cells of benchmarks, predictions and exports hold it, and a model can be built from it alone.
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from pams_mil.data.bags.feature_origin import origin_differences
 from pams_mil.digests import digest, file_digest
-from pams_mil.engine.config.complete_config import CompleteConfig, make_method
+from pams_mil.engine.config.complete_config import CompleteConfig
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.trained_slides import Difference, TrainedSlides, slide_differences
 from pams_mil.errors import CheckpointError, HierarchyError, RunError
@@ -33,10 +32,9 @@ from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to
 from pams_mil.methods.method import Method
 from pams_mil.methods.method_by_name import create_method
 from pams_mil.models.core.hierarchical import HierarchicalModel
-from pams_mil.remix.strategy import create_remix
 
 VERSION = 1
-PARTS = ("classes", "cohort", "features", "settings", "backends")
+PARTS = ("classes", "cohort", "features", "settings")
 DATA_PARTS = ("classes", "cohort", "features")
 MOST_OF_AN_OPTION = 1 << 16
 """Largest whole number that an option of a stored model may have: no width, count of blocks or of splits is larger."""
@@ -53,7 +51,6 @@ class RunSpec:
         hierarchy: The classes.
         cohort: Slides, patients and digest of every split that the run has seen.
         features: What the bags have in common (`feature_origin`), and `files`, a digest of their content per split.
-        backends: Installed code that changes results, by what it does.
         slides: The rows behind `cohort`, where they are known; they are never written with it.
     """
 
@@ -61,7 +58,6 @@ class RunSpec:
     hierarchy: ClassHierarchy
     cohort: Mapping[str, Any]
     features: Mapping[str, Any]
-    backends: Mapping[str, str]
     slides: TrainedSlides | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -69,7 +65,7 @@ class RunSpec:
         cls, config: CompleteConfig, hierarchy: ClassHierarchy, slides: TrainedSlides, features: Mapping[str, Any]
     ) -> RunSpec:
         """The spec of a run with these settings on this data."""
-        spec = cls(_settings(config), hierarchy, slides.summary(), features, _backends(make_method(config.method)))
+        spec = cls(_settings(config), hierarchy, slides.summary(), features)
         return replace(cls.from_json(spec.to_json()), slides=slides)
 
     @classmethod
@@ -91,14 +87,12 @@ class RunSpec:
         width = content["features"].get("width")
         if not isinstance(width, int) or isinstance(width, bool):
             raise CheckpointError(f"The run spec does not state the width of its features; found {width!r}.")
-        settings, cohort, features, backends = (
-            dict(content[part]) for part in ("settings", "cohort", "features", "backends")
-        )
-        return cls(settings, hierarchy, cohort, features, backends)
+        settings, cohort, features = (dict(content[part]) for part in ("settings", "cohort", "features"))
+        return cls(settings, hierarchy, cohort, features)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without any slide's or patient's name."""
-        parts = {part: dict(getattr(self, part)) for part in ("cohort", "features", "settings", "backends")}
+        parts = {part: dict(getattr(self, part)) for part in ("cohort", "features", "settings")}
         content = {"version": VERSION, "classes": hierarchy_to_json(self.hierarchy), **parts}
         # As it will be read back: a tuple would never equal the list that a file gives.
         plain: dict[str, Any] = json.loads(json.dumps(content))
@@ -219,14 +213,6 @@ def _settings(config: CompleteConfig) -> dict[str, Any]:
     }
 
 
-def _backends(method: Method) -> dict[str, str]:
-    """Code that depends on what is installed and changes results: what clusters, where the remix clusters."""
-    if method.remix in (None, "none"):
-        return {}
-    backend = getattr(create_remix(method.remix, **method.remix_options), "backend", None)
-    return {} if backend is None else {"clustering": backend}
-
-
 def differences(stored: RunSpec, now: RunSpec, *, parts: Sequence[str] = PARTS) -> list[Difference]:
     """Where two specs differ: what, its stored value, its value now.
 
@@ -264,11 +250,6 @@ def refuse_changes(changes: Sequence[Difference], where: Path | str) -> None:
     shown = "; ".join(f"{key} = {before!r}, but now it is {after!r}" for key, before, after in changes[:_MOST_SHOWN])
     more = f"; and {len(changes) - _MOST_SHOWN} more differences" if len(changes) > _MOST_SHOWN else ""
     advice = "Use the settings and the data it was started with, or start a new run in another folder."
-    if [key for key, _, _ in changes] == ["backends.clustering"]:
-        advice = (
-            "With and without Numba (the extra 'fast') or FAISS a remix may select other rows: install what it was "
-            "started with, or start a new run in another folder."
-        )
     raise CheckpointError(f"{where} was trained with {shown}{more}. {advice}")
 
 

@@ -33,7 +33,6 @@ from pams_mil.methods.method import Method
 from pams_mil.models.core.initial_weights import start_from
 from pams_mil.parameters import refuse_unknown
 from pams_mil.remix.pairing import Pairing, rule_for
-from pams_mil.remix.selection.evidence import score_evidence
 from pams_mil.remix.strategy import create_remix
 
 _PAIRING_OPTIONS = ("rule", "own_class", "probability", "mode")
@@ -123,7 +122,7 @@ def initial_learner(spec: RunSpec, config: RunConfig) -> tuple[Learner, str]:
 def training_bags(config: RunConfig, cohort: Cohort, method: Method) -> TrainingBags:
     """The training set with the method's remix."""
     refuse_unknown("The pairing", config.pairing, list(_PAIRING_OPTIONS), error=ConfigError)
-    remix = pairing = evidence = None
+    remix = pairing = None
     if method.remix not in (None, "none"):
         refuse_remix_of_vectors(config, method.remix, cohort.train)
         remix = create_remix(method.remix, **method.remix_options)
@@ -137,8 +136,6 @@ def training_bags(config: RunConfig, cohort: Cohort, method: Method) -> Training
             patients=[source.patient_id for source in sources],
             **options,
         )
-        if getattr(remix, "needs_evidence", False):
-            evidence = _evidence(cohort, config.seed)
     return TrainingBags(
         cohort.train,
         seed=config.seed,
@@ -146,17 +143,7 @@ def training_bags(config: RunConfig, cohort: Cohort, method: Method) -> Training
         pairing=pairing,
         max_instances=config.training.max_instances,
         drop_instances=config.training.drop_instances,
-        evidence=evidence,
     )
-
-
-def _evidence(cohort: Cohort, seed: int) -> list[torch.Tensor | None]:
-    """What the remix learns from the training slides' labels; a function of them and the seed, so it is not saved."""
-    bags = cohort.train
-    ranks = cohort.hierarchy.ranks()[list(bags.targets)].tolist()
-    patients = [source.patient_id for source in bags.sources]
-    with torch_threads(1):  # sums over several threads may round differently when a run is resumed elsewhere
-        return score_evidence(lambda slide: bags[slide].features, ranks, patients, seed=seed)
 
 
 def _enter(stack: ExitStack, folder: RunFolder, resume: bool, watch: Watch, owner: str) -> None:

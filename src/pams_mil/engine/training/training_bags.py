@@ -88,7 +88,6 @@ class TrainingBags(Dataset[TrainingBag]):
         pairing: Which bags meet; None: none do.
         max_instances: Most instances of a step.
         drop_instances: Share of every bag's instances that a step does not see; None: none.
-        evidence: Per slide how much each instance speaks for the label, for strategies that need it; None: not needed.
     """
 
     bags: BagDataset
@@ -98,7 +97,6 @@ class TrainingBags(Dataset[TrainingBag]):
     pairing: Pairing | None = None
     max_instances: int | None = None
     drop_instances: float | None = None
-    evidence: Sequence[Tensor | None] | None = None
 
     def __len__(self) -> int:
         return len(self.bags)
@@ -122,7 +120,7 @@ class TrainingBags(Dataset[TrainingBag]):
     def _make(self, key: StepKey) -> TrainingBag:
         sample = self.bags[key.slide]
         # Thinned, then remixed, then capped: see `kept_rows` for why dropping comes first.
-        (features, _), name, whole = self._thinned(sample, key, sample), sample.slide_id, len(sample.features)
+        features, name, whole = self._thinned(sample, key, sample), sample.slide_id, len(sample.features)
         kept = len(features)
         targets: tuple[int, ...] = (sample.target,)
         weights: tuple[float, ...] = (1.0,)
@@ -131,9 +129,8 @@ class TrainingBags(Dataset[TrainingBag]):
         if step is not None and step.pair is not None and self.pairing is not None and self.remix is not None:
             # Which of the two is the slide drawn depends on the pair; it is not read twice.
             a, b = (sample if i == key.slide else self.bags[i] for i in (step.pair.a, step.pair.b))
-            (z_a, rows), (z_b, _) = (self._thinned(bag, key, sample) for bag in (a, b))
-            known = {} if self.evidence is None else {"evidence": self._evidence(step.pair.a, len(a.features), rows)}
-            mixed = self.remix(z_a, z_b, self.pairing.generator(key.slide, key.epoch), **known)
+            z_a, z_b = (self._thinned(bag, key, sample) for bag in (a, b))
+            mixed = self.remix(z_a, z_b, self.pairing.generator(key.slide, key.epoch))
             whole, kept = len(a.features) + len(b.features), len(z_a) + len(z_b)
             features, name = mixed.features, f"{a.slide_id} remixed with {b.slide_id}"
             targets, weights = (a.target,), (1.0,)
@@ -155,19 +152,13 @@ class TrainingBags(Dataset[TrainingBag]):
         seed = seeding.derive(self.seed, "model", key.epoch, key.part, sample.slide_id)
         return TrainingBag(features, name, sample.slide_id, seed, targets, weights, counts)
 
-    def _thinned(self, bag: BagSample, key: StepKey, drawn: BagSample) -> tuple[Tensor, Tensor | None]:
-        """The rows of a bag that this step sees, and which they are; None for all."""
+    def _thinned(self, bag: BagSample, key: StepKey, drawn: BagSample) -> Tensor:
+        """The rows of a bag that this step sees."""
         rows = kept_rows(
             len(bag.features), self.drop_instances, seed=self.seed, epoch=key.epoch,
             step=(drawn.slide_id, key.part), slide=bag.slide_id,
         )  # fmt: skip
-        return (bag.features, None) if rows is None else (bag.features[rows], rows)
-
-    def _evidence(self, slide: int, count: int, rows: Tensor | None) -> Tensor:
-        """Evidence of a slide's rows for its label; the least urgent label is carried by every row alike."""
-        known = None if self.evidence is None else self.evidence[slide]
-        whole = torch.ones(count) if known is None else known
-        return whole if rows is None else whole[rows]
+        return bag.features if rows is None else bag.features[rows]
 
 
 class BagLoader:

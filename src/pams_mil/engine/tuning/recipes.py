@@ -4,9 +4,8 @@ A space is a YAML file: what all recipes share (`training`), blocks of choices t
 single points written as settings of a run (`recipes`). A block has six choices; what it leaves out is plain:
 
     pooling   mean_pool, abmil, clam_mb, priority, smooth_max, or any other model by its name
-    loss      ce; msce, PAMS' loss without alignment; pams, the paper: MSCE, alignment and, unless `remix` says how
-              often, SFR with pairs that take the more urgent label
-    remix     how often SFR mixes a bag with one that leaves its label true; 0: never
+    loss      ce; msce, PAMS' loss without alignment; pams: MSCE, alignment and SFR
+    remix     how often SFR mixes a bag with one that leaves its label true; 0: never, for pams as often as by default
     drop      share of every bag's instances that a training step does not see
     lr        learning rate; null: the one of `training`
     length    how long to train, as a multiple of the epochs of `training`: where a model soon knows its training slides
@@ -39,7 +38,7 @@ POOLINGS: dict[str, dict[str, Any]] = {
 """Poolings that are a model with options; the others are the model of their name."""
 LOSSES: dict[str, dict[str, Any]] = {
     "ce": {"name": "ce", "towers": "finest"},
-    "msce": {"name": "pams", "lambda_msce": 1.0, "lambda_align": 0.0, "remix": None},
+    "msce": {"name": "msce", "towers": "finest"},
     "pams": {"name": "pams"},
 }
 PARTS = ("model", "method", "pairing", "training")

@@ -64,12 +64,13 @@ def in_words(config: RunConfig) -> str:
     method: Any = make_method(config.method)
     pooling = config.model.options.get("pooling")
     words = [f"{config.model.name} ({pooling})" if pooling else config.model.name]
-    words.append({"ce": "cross-entropy", "pams": "MSCE"}.get(config.method.name, config.method.name))
+    words.append({"ce": "cross-entropy", "pams": "MSCE", "msce": "MSCE"}.get(config.method.name, config.method.name))
     if getattr(method, "lambda_align", 0):
         words.append("levels aligned")
     if _remixes(method):
-        keeps = ", labels kept" if config.pairing.get("rule") == "keep_label" else ""
-        words.append(f"{method.remix.upper()} on {100 * config.pairing.get('probability', 0.5):g} % of the bags{keeps}")
+        relabels = ", urgent label" if config.pairing.get("rule") == "urgent_label" else ""
+        share = 100 * config.pairing.get("probability", 0.5)
+        words.append(f"{method.remix.upper()} on {share:g} % of the bags{relabels}")
     if config.training.drop_instances:
         words.append(f"{100 * config.training.drop_instances:g} % of the instances dropped")
     return ", ".join([*words, counted(config.training.epochs, "epoch"), f"lr {config.training.lr:g}"])

@@ -32,7 +32,7 @@ _CORES = CoreTeam()
 
 
 def plain_inverse_factor(s: Tensor, y: Tensor, steps: int) -> Tensor:
-    """The same by the recurrence as it is printed: 4 g = 13 I - 15 R + 7 R^2 - R^3 and R <- R g, once per step."""
+    """The same by the recurrence itself: 4 g = 13 I - 15 R + 7 R^2 - R^3 and R <- R g, once per step."""
     r = s
     for step in range(steps):
         p, square = r @ y, r @ r

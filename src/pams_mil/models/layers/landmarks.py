@@ -83,7 +83,7 @@ class LandmarkPlan:
         """Landmark means of tokens without the zero token: [n, e] -> [count, e]."""
         head, rest = torch.split(tokens, [self.first, len(tokens) - self.first])
         # Padding is on the left, so only the first landmark can be partly padding. Its zeros add nothing to the sum but
-        # count in the mean, as published.
+        # count in the mean, as in TransMIL.
         first = head.sum(0, keepdim=True) / (self.first if self.masked else self.length)
         others = rest.reshape(-1, self.length, tokens.shape[1]).mean(1)
         return torch.cat([tokens.new_zeros(self.copies, tokens.shape[1]), first, others])

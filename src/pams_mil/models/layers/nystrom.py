@@ -117,7 +117,7 @@ class NystromAttention(nn.Module):
             # Rows of A2 summed over the landmarks that each column stands for, then seen in the orthonormal
             # basis in which z equal landmarks are one vector of length sqrt(z).
             merged = (queries @ keys.mT + mu.log()).softmax(-1)
-            # c, the largest row sum times the largest column sum, over all heads as published. Rows of A2 sum to 1. A
+            # c, the largest row sum times the largest column sum, over all heads as in TransMIL. Rows of A2 sum to 1. A
             # column of all m landmarks: its entry is merged / mu, and row i is there mu_i times.
             scale = (mu[:, None] * merged / mu).sum(-2).max()
             # The iteration starts from A2's transpose; only in an orthonormal basis is that its matrix transposed.

@@ -1,1 +1,0 @@
-"""Clusters of a bag's instances: first guess, refinement, prototypes."""

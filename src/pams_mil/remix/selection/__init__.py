@@ -1,1 +1,0 @@
-"""Which rows of a bag are worth planting: neighbors and evidence."""
