@@ -11,7 +11,7 @@ import pytest
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.predictions import Predictions
-from pams_mil.report.page import audit_page
+from pams_mil.report.audit_page import audit_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]

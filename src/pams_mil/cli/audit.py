@@ -114,7 +114,7 @@ def show(result: Audit) -> None:
 def write(result: Audit, out: Path) -> None:
     """Write report.html, scores.json and severe_errors.csv into `out`."""
     from pams_mil import atomic
-    from pams_mil.report.page import audit_page
+    from pams_mil.report.audit_page import audit_page
 
     # Rendered before anything is written, and written last: a page that is there finds what it links to.
     page = audit_page(result, pages=slide_pages(result, out))

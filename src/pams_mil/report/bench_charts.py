@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from markupsafe import Markup
 
 from pams_mil.report import svg
@@ -67,9 +66,9 @@ def front(points: Sequence[Point]) -> list[int]:
 def pareto(points: Sequence[Point], x_name: str, y_name: str) -> Markup:
     """Accuracy to the right, milder mistakes upward; the line joins methods that nobody beats in both."""
     shown = [point for point in points if math.isfinite(point.x) and math.isfinite(point.y)]
-    plane = svg.Plane(520, 340, _range([point.x for point in shown]), _range([point.y for point in shown]))
-    xs, ys = (np.linspace(*ends, 5).tolist() for ends in (plane.x, plane.y))
-    parts = plane.axes(xs, ys, (f"{x_name}, %", f"{y_name}, %"), digits=1)
+    xs, ys = ([point.x for point in shown] or [0.0, 1.0], [point.y for point in shown] or [0.0, 1.0])
+    plane = svg.Plane(520, 340, svg.ticks(min(xs), max(xs), 5), svg.ticks(min(ys), max(ys), 5))
+    parts = plane.axes((f"{x_name}, %", f"{y_name}, %"))
     parts.append(svg.polyline([plane.at(shown[number].x, shown[number].y) for number in front(shown)], "chance"))
     for number, point in enumerate(shown):
         x, y = plane.at(point.x, point.y)
@@ -77,10 +76,3 @@ def pareto(points: Sequence[Point], x_name: str, y_name: str) -> Markup:
         parts.append(svg.dot((x, y), 6, svg.series(number)))
         parts.append(svg.text(x + shift, y - 8, svg.short(point.label, 28), side))
     return svg.picture(plane.width, plane.height, f"{y_name} against {x_name}", parts)
-
-
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    # One method, or all alike: no range to take a share of.
-    room = 0.12 * (high - low) or 0.05
-    return low - room, high + room

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
 from pams_mil.report.curve_chart import CurveSeries, curve_chart
 from pams_mil.report.epochs import epoch_charts
 from pams_mil.report.operating_table import operating_markdown, operating_rows
-from pams_mil.report.page import environment
+from pams_mil.report.page import render
 
 MOST_BANDS = 2
 """With more curves than this the bands are left out."""
@@ -52,25 +51,22 @@ def write_pareto(bench: Bench, out: Path) -> dict[str, str]:
 def bench_page(bench: Bench) -> str:
     """The benchmark as one HTML page."""
     finest = bench.hierarchy.num_levels - 1
-    return (
-        environment()
-        .get_template("bench.html.j2")
-        .render(
-            bench=bench,
-            hierarchy=bench.hierarchy,
-            columns=(*TABLE, *EXTRA),
-            finest=finest,
-            caption=tables.caption(bench),
-            missed={model: bench_charts.missed_urgency(_bars(bench.of_model(model))) for model in bench.models},
-            pareto={model: _pareto(bench, model) for model in bench.models},
-            spread=tables.spread_text,
-            operating={model: operating_rows(bench, model) for model in bench.models},
-            epochs={model: _epochs(bench.of_model(model)) for model in bench.models},
-            curves={model: _curves(bench.of_model(model), bench.hierarchy) for model in bench.models},
-            most_bands=MOST_BANDS,
-            matched_head=tables.matched_head,
-            matched_text=tables.matched_text,
-        )
+    return render(
+        "bench.html.j2",
+        bench=bench,
+        hierarchy=bench.hierarchy,
+        columns=(*TABLE, *EXTRA),
+        finest=finest,
+        caption=tables.caption(bench),
+        missed={model: bench_charts.missed_urgency(_bars(bench.of_model(model))) for model in bench.models},
+        pareto={model: _pareto(bench, model) for model in bench.models},
+        spread=tables.spread_text,
+        operating={model: operating_rows(bench, model) for model in bench.models},
+        epochs={model: _epochs(bench.of_model(model)) for model in bench.models},
+        curves={model: _curves(bench.of_model(model), bench.hierarchy) for model in bench.models},
+        most_bands=MOST_BANDS,
+        matched_head=tables.matched_head,
+        matched_text=tables.matched_text,
     )
 
 
@@ -79,9 +75,9 @@ def _curves(rows: list[Row], hierarchy: ClassHierarchy) -> object:
     series = []
     for row in rows:
         values, points = row.pooled[-1].values, row.points
-        if points is not None and len(rows) > MOST_BANDS:
-            points = replace(points, band=None)
-        series.append(CurveSeries(row.method, (values["missed_rate"], values["false_alarm_rate"]), points))
+        curve, band = (None, None) if points is None else (points.curve, points.band)
+        decided = (values["missed_rate"], values["false_alarm_rate"])
+        series.append(CurveSeries(row.method, decided, curve, band if len(rows) <= MOST_BANDS else None))
     confusion = rows[0].pooled[-1].confusion.sum(1)
     ranks = hierarchy.ranks()
     shares = [float(confusion[ranks == rank].sum() / confusion.sum()) for rank in np.unique(ranks)]

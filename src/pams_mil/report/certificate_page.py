@@ -72,14 +72,12 @@ def operating_points(dial: Dial, unit: Unit) -> list[Point]:
 
 def _chart(certificate: Certificate, points: Sequence[Point], dial: Dial) -> Markup:
     """Missed urgency over false alarms along the dial, with the certified point and the model's own call."""
-    most_x = _round_up(max([certificate.certified.false_alarms, *(x for _, x, _ in points)]))
-    most_y = _round_up(max(y for _, _, y in points))
-    plane = svg.Plane(520, 360, (0.0, most_x), (0.0, most_y))
-    xs, ys = ([quarter / 4 * most for quarter in range(5)] for most in (most_x, most_y))
-    parts = plane.axes(xs, ys, ("false alarms, %", "missed urgency, %"))
+    most_x = max(1e-3, certificate.certified.false_alarms, *(x for _, x, _ in points))
+    plane = svg.Plane(520, 360, svg.ticks(0.0, most_x, 10), svg.ticks(0.0, max(1e-3, *(y for _, _, y in points)), 10))
+    parts = plane.axes(("false alarms, %", "missed urgency, %"))
     whole = next((promise.alpha for promise in certificate.promises if promise.name is None), None)
-    if whole is not None and whole <= most_y:
-        start, (x, y) = plane.at(0, whole), plane.at(most_x, whole)
+    if whole is not None and whole <= plane.ys[-1]:
+        start, (x, y) = plane.at(0, whole), plane.at(plane.xs[-1], whole)
         parts.append(svg.line(start, (x, y), "severe-line", ' stroke-dasharray="5 4"'))
         parts.append(svg.text(x, y - 5, f"α = {100 * whole:g} %", "end severe-text"))
     parts.append(svg.polyline([plane.at(x, y) for _, x, y in points], "curve s0"))
@@ -92,8 +90,3 @@ def _chart(certificate: Certificate, points: Sequence[Point], dial: Dial) -> Mar
     side, shift = ("end", -11) if x > 0.6 * plane.width else ("", 11)
     parts += [svg.dot((x, y), 7, "severe"), svg.text(x + shift, y - 24, label, side)]
     return svg.picture(plane.width, plane.height, "missed urgency over false alarms", parts)
-
-
-def _round_up(share: float) -> float:
-    """The end of an axis whose quarters are whole percents."""
-    return min(1.0, 0.2 * max(1, math.ceil(share / 0.2 - 1e-9)))

@@ -21,7 +21,6 @@ SHOWN = {
 }
 """By the name in JSON: the metric in a run's `metrics.csv`, there with `val_` before it, and its name on the page."""
 WIDTH, HEIGHT = 360, 250
-STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25)
 
 
 @dataclass(frozen=True)
@@ -62,16 +61,10 @@ def epoch_charts(series: Sequence[tuple[int, str, Epochs]]) -> Markup:
 
 def _chart(title: str, lines: Sequence[tuple[int, str, Sequence[float]]]) -> Markup:
     values = [value for _, _, line in lines for value in line if math.isfinite(value)] or [0.0, 1.0]
-    # The finest step that needs at most five of them.
-    step = next(size for size in (*STEPS, 1.0) if max(values) - min(values) <= 5 * size)
-    low = math.floor(min(values) / step)
-    high = max(low + 1, math.ceil(max(values) / step))
     last = max([2, *(len(line) for _, _, line in lines)])
-    plane = svg.Plane(WIDTH, HEIGHT, (1.0, float(last)), (low * step, high * step))
-    parts = plane.axes((), [tick * step for tick in range(low, high + 1)], ("epoch", f"{title}, %"))
-    for epoch in sorted({1, (1 + last) // 2, last}):
-        x, y = plane.at(epoch, low * step)
-        parts.append(svg.text(x, y + 17, str(epoch), "mid dim"))
+    epochs = sorted({1, (1 + last) // 2, last})
+    plane = svg.Plane(WIDTH, HEIGHT, epochs, svg.ticks(min(values), max(values), 5))
+    parts = plane.axes(("epoch", f"{title}, %"), x_scale=1)
     for number, method, line in reversed(lines):  # of equal lines the first is seen
         places = [plane.at(epoch, value) for epoch, value in enumerate(line, 1) if math.isfinite(value)]
         parts.append(svg.polyline(places, f"curve {svg.series(number)}", method))

@@ -5,40 +5,49 @@ All text is escaped here, and nowhere else; no scripts, no network, no fonts to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import ClassVar
 
 from markupsafe import Markup, escape
 
 Place = tuple[float, float]
 """x to the right, y downward."""
-_COLORS = """<style>
-svg { font: 12px system-ui, sans-serif; --ink: #1b1f24; --dim: #667079; --line: #dfe3e8; background: #fff; }
-text { fill: var(--ink); } .dim { fill: var(--dim); } .mid { text-anchor: middle; } .end { text-anchor: end; }
-.grid { stroke: var(--line); } .grid-shape { fill: none; stroke: var(--line); }
-.s0 { fill: #1f6fb2; stroke: #1f6fb2; } .s1 { fill: #c4420a; stroke: #c4420a; } .s2 { fill: #1a8a6b; stroke: #1a8a6b; }
-.s3 { fill: #8c4fa3; stroke: #8c4fa3; } .s4 { fill: #a07a00; stroke: #a07a00; } .s5 { fill: #5b6770; stroke: #5b6770; }
-.series { fill-opacity: .12; stroke-width: 2; } .again { stroke-dasharray: 7 4; }
-.chance { fill: none; stroke: var(--dim); stroke-dasharray: 5 4; }
-</style>"""
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers from at most `low` to at least `high`, in the finest even steps that are no more than `most`.
+
+    >>> ticks(0.0, 0.43), ticks(0.912, 0.938, 5), ticks(3, 3)
+    ([0.0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.91, 0.92, 0.93, 0.94], [3.0, 4.0])
+    """
+    span = high - low if high > low else 1.0
+    power = math.floor(math.log10(span / most))
+    for step in (size * 10.0**exponent for exponent in (power, power + 1) for size in (1, 2, 2.5, 5)):
+        # The tiny share keeps 0.3 / 0.1 from counting as more than 3 steps.
+        first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+        if last - first <= most:
+            return [float(f"{number * step:.12g}") for number in range(first, max(last, first + 1) + 1)]
+    return [low, high]
 
 
 @dataclass(frozen=True)
 class Plane:
-    """Axes of shares: where in a picture of this size a point lies.
+    """Axes from their first tick to their last, and where in a picture of this size a point lies.
 
     Attributes:
         width: Of the picture.
         height: Of the picture.
-        x: The shares at the left and the right end of the axis.
-        y: The shares at the lower and the upper end.
+        xs: Ticks from left to right, see `ticks`.
+        ys: Ticks from below.
     """
 
     width: float
     height: float
-    x: tuple[float, float]
-    y: tuple[float, float]
+    xs: Sequence[float]
+    ys: Sequence[float]
     left: ClassVar[int] = 60
     right: ClassVar[int] = 26
     top: ClassVar[int] = 16
@@ -50,32 +59,30 @@ class Plane:
         >>> Plane(186, 162, (0.0, 1.0), (0.0, 1.0)).at(1.0, 0.5)
         (160.0, 66.0)
         """
-        across = (x - self.x[0]) / (self.x[1] - self.x[0]) * (self.width - self.left - self.right)
-        up = (y - self.y[0]) / (self.y[1] - self.y[0]) * (self.height - self.top - self.bottom)
+        across = (x - self.xs[0]) / (self.xs[-1] - self.xs[0]) * (self.width - self.left - self.right)
+        up = (y - self.ys[0]) / (self.ys[-1] - self.ys[0]) * (self.height - self.top - self.bottom)
         return self.left + across, self.height - self.bottom - up
 
-    def axes(
-        self,
-        xs: Iterable[float],
-        ys: Iterable[float],
-        names: tuple[str, str],
-        *,
-        css: tuple[str, str] = ("", ""),
-        digits: int = 0,
-    ) -> list[str]:
-        """Lines at these shares with percents beside them, and both axes' names; `css` are classes of the names."""
+    def axes(self, names: tuple[str, str], *, css: tuple[str, str] = ("", ""), x_scale: float = 100) -> list[str]:
+        """Lines at the ticks with percents beside them, and both axes' names; `css` are classes of the names."""
         low, parts = self.height - self.bottom, []
-        for share in xs:
-            at, _ = self.at(share, self.y[0])
-            parts += [line((at, self.top), (at, low)), text(at, low + 17, f"{100 * share:.{digits}f}", "mid dim")]
-        for share in ys:
-            _, at = self.at(self.x[0], share)
+        for share in self.xs:
+            at, _ = self.at(share, self.ys[0])
+            parts += [line((at, self.top), (at, low)), text(at, low + 17, f"{x_scale * share:.6g}", "mid dim")]
+        for share in self.ys:
+            _, at = self.at(self.xs[0], share)
             parts.append(line((self.left, at), (self.width - self.right, at)))
-            parts.append(text(self.left - 8, at + 4, f"{100 * share:.{digits}f}", "end dim"))
+            parts.append(text(self.left - 8, at + 4, f"{100 * share:.6g}", "end dim"))
         parts.append(text((self.left + self.width - self.right) / 2, self.height - 8, names[0], f"mid {css[0]}"))
         x, y = 15.0, (self.top + low) / 2
         parts.append(text(x, y, names[1], f"mid {css[1]}", f' transform="rotate(-90 {x:.1f} {y:.1f})"'))
         return parts
+
+    def to_json(self) -> dict[str, object]:
+        """What a script needs to find the place of a point."""
+        names = ("width", "height", "left", "right", "top", "bottom")
+        ends = {"x": [self.xs[0], self.xs[-1]], "y": [self.ys[0], self.ys[-1]]}
+        return {**{name: getattr(self, name) for name in names}, **ends}
 
 
 def picture(width: float, height: float, label: str, parts: Iterable[str]) -> Markup:
@@ -92,7 +99,16 @@ def standalone(drawn: Markup) -> str:
     """
     # The first ">" ends the opening tag: in its label every other one is escaped.
     head, _, rest = str(drawn).partition(">")
-    return head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + ">" + _COLORS + rest
+    return (
+        head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + f"><style>{_light_style()}</style>{rest}"
+    )
+
+
+def _light_style() -> str:
+    """The page's style sheet without its dark colors, which would fall on white paper, and without its tables."""
+    sheet = (resources.files("pams_mil.report") / "static" / "page.css").read_text("utf-8")
+    colors, charts = sheet[: sheet.index("@media")], sheet[sheet.index("/* charts */") : sheet.index("/* live */")]
+    return f"{colors}{charts}svg {{ background: #fff; }}"
 
 
 def text(x: float, y: float, content: str, css: str = "", more: str = "") -> str:

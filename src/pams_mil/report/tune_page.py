@@ -101,23 +101,23 @@ def score_chart(scores: Sequence[Mapping[str, Any]], chosen: str, reference: str
     row, left, width, top = 22, 230, 240, 26
     low = min(score["urgency_auc"] - score["standard_error"] for score in scores)
     high = max(score["urgency_auc"] + score["standard_error"] for score in scores)
-    span = max(high - low, 1e-6)
+    marks = svg.ticks(low, high, 4)
 
     def x(value: float) -> float:
-        return float(left + (value - low) / span * width)
+        return float(left + (value - marks[0]) / (marks[-1] - marks[0]) * width)
 
     height = top + row * len(scores) + 8
     parts = []
-    for value in (low, low + span / 2, low + span):
+    for value in marks:
         parts.append(svg.line((x(value), top - 6), (x(value), height - 8)))
-        parts.append(svg.text(x(value), top - 12, f"{100 * value:.1f}", "mid dim"))
+        parts.append(svg.text(x(value), top - 12, f"{100 * value:.6g}", "mid dim"))
     for place, score in enumerate(scores):
         y = top + place * row + 10
         name, value, error = score["recipe"], score["urgency_auc"], score["standard_error"]
         style = "s1" if name == chosen else "s0" if score["within_one_standard_error"] else "s5"
         mark = " (reference)" if name == reference else ""
-        weight = ' style="font-weight:700"' if name == chosen else ""
-        parts.append(svg.text(left - 12, y + 4, svg.short(f"{name}{mark}", 36), "end", weight))
+        css = "end bold" if name == chosen else "end"
+        parts.append(svg.text(left - 12, y + 4, svg.short(f"{name}{mark}", 36), css))
         parts.append(svg.line((x(value - error), y), (x(value + error), y), style, ' stroke-width="1.5"'))
         parts.append(svg.dot((x(value), y), 4.5, style))
         parts.append(svg.text(left + width + 10, y + 4, f"{100 * value:.1f}"))

@@ -1,0 +1,251 @@
+"""The audit as a page: a live first screen, and the statistics folded out of the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pams_mil import atomic
+from pams_mil.evaluate.audit import Audit
+from pams_mil.evaluate.operating_points import FALSE_ALARMS, KAPPAS, MISSES, PARTIAL
+from pams_mil.evaluate.scores import LevelScores
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.metric import METRICS
+from pams_mil.report import charts, live
+from pams_mil.report.curve_chart import curve_chart
+from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells, rank_shares
+from pams_mil.report.page import format_interval, format_p, format_share, format_shares, format_value, render
+from pams_mil.report.report_table import ReportTable, TableCell, TableHead
+
+MOST_LISTED = 500
+"""Slides with missed urgency that the page lists without scripts; the CSV has them all."""
+SUMMARY = ("acc", "balanced_acc", "auc", "ascc", "asmc", "risk", "missed_rate", "false_alarm_rate")
+RADAR = ("acc", "balanced_acc", "auc", "ascc", "asmc", "emc")
+
+
+def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command: str = "") -> str:
+    """The audit as one HTML page.
+
+    Args:
+        audit: The scores.
+        pages: Addresses of pages about single slides, by slide id.
+        command: The command line that made the audit, without --decide, for copying.
+    """
+    hierarchy, levels = audit.hierarchy, range(audit.hierarchy.num_levels - 1, -1, -1)
+    predictions = [model.predictions for model in audit.models]
+    bands = [None if model.points[-1] is None else model.points[-1].band for model in audit.models]
+    return render(
+        "audit.html.j2",
+        audit=audit,
+        hierarchy=hierarchy,
+        screen=first_screen(predictions, bands=bands, penalty=audit.penalty, pages=pages, command=command),
+        beside=sum(map(len, predictions)) > live.MOST_EMBEDDED,
+        curves=[
+            (hierarchy.level_names[k], curve_chart(curve_series(predictions, level=k), rank_shares(predictions[0], k)))
+            for k in levels[1:]
+        ],
+        scores=[(level, score_table(audit, level)) for level in levels],
+        reaches=[(level, reach_table(audit, level)) for level in levels if any(m.points[level] for m in audit.models)],
+        matched=[(comparison, matched_table(comparison)) for comparison in audit.comparisons if comparison.matched],
+        differences=[(comparison, difference_table(comparison, hierarchy)) for comparison in audit.comparisons],
+        boundaries=[(m.name, boundary_table(m.points[-1]), m.points[-1]) for m in audit.models if m.points[-1]],
+        charts=[_model_charts(hierarchy, model.levels) for model in audit.models],
+        severe=[severe_table(model, hierarchy, dict(pages or {})) for model in audit.models],
+        radar=_radar(audit),
+        matrix=matrix_cells,
+        most_listed=MOST_LISTED,
+        kappas=KAPPAS,
+    )  # fmt: skip
+
+
+def write_audit(audit: Audit, out: Path, *, pages: Mapping[str, str] | None = None, command: str = "") -> None:
+    """Write report.html, scores.json and severe_errors.csv into `out`, and the slides of a large audit beside them."""
+    # Rendered before anything is written, and written last: a page that is there finds what it links to.
+    page = audit_page(audit, pages=pages, command=command)
+    rows = [
+        [model.name, e.slide_id, e.patient_id, e.true, e.predicted, e.gravity, e.probability_of_true]
+        for model in audit.models
+        for e in model.severe
+    ]
+    header = ["model", "slide_id", "patient_id", "true", "predicted", "gravity", "probability_of_true"]
+    atomic.write_json(out / "scores.json", audit.to_json())
+    atomic.write_csv(out / "severe_errors.csv", header, rows)
+    predictions = [model.predictions for model in audit.models]
+    if sum(map(len, predictions)) > live.MOST_EMBEDDED:
+        atomic.write_text(out / live.SLIDES_FILE, live.slides_script(predictions, pages))
+    atomic.write_text(out / "report.html", page)
+
+
+def score_table(audit: Audit, level: int) -> ReportTable:
+    """Every model's scores at a level with intervals, the leader bold."""
+    keys = [key for key in SUMMARY if key != "auc" or any(_has_auc(model.levels[level]) for model in audit.models)]
+    best = _best(audit, level)
+    rows: list[list[str | TableCell]] = []
+    for number, model in enumerate(audit.models):
+        subset = [] if model.subset is None else [(model.subset.name, model.subset_levels[level])]
+        for name, scores in [(model.name, model.levels[level]), *subset]:
+            leads = {key for key in keys if best.get(key) == number and name == model.name}
+            cells = [
+                TableCell(
+                    format_value(scores.values[key], key),
+                    format_interval(scores.intervals.get(key), key),
+                    "best" if key in leads else "",
+                )
+                for key in keys
+            ]
+            rows.append([name, str(scores.n), *cells, format_value(scores.values["severe_errors"], "severe_errors")])
+    heads = [_head(key) for key in keys]
+    return ReportTable(["model", "slides", *heads, TableHead("Missed, count ↓", METRICS["severe_errors"].meaning)], rows)
+
+
+def reach_table(audit: Audit, level: int) -> ReportTable:
+    """What each curve reaches."""
+    head: list[str | TableHead] = [
+        "model",
+        TableHead(
+            "urgency AUC ↑", "how well urgent slides are told from others at all operating points; 50 % is chance"
+        ),
+        TableHead(f"up to {100 * PARTIAL:.0f} % false alarms ↑", "the same, of the part of the curve that is usable"),
+        *(TableHead(f"missed at {100 * s:.0f} % false alarms ↓", "read off the curve") for s in FALSE_ALARMS),
+        *(TableHead(f"false alarms at {100 * s:.0f} % missed ↓", "read off the curve") for s in MISSES),
+        TableHead("worklist ↑", "share of pairs of slides that are read in the right order when sorted by urgency"),
+        TableHead("RPS ↓", "ranked probability score: distance of the probabilities from the truth, in order"),
+        TableHead("NLL ↓", "negative log-likelihood of the true class"),
+    ]
+    rows: list[list[str | TableCell]] = []
+    for model in audit.models:
+        points = model.points[level]
+        if points is None:
+            continue
+        estimates = [points.urgency_auc, points.partial_urgency_auc]
+        estimates += [*points.missed_at.values(), *points.false_alarms_at.values()]
+        cells = [TableCell(format_share(one.value), format_shares(one.interval)) for one in estimates]
+        rps = "–" if math.isnan(points.rps) else f"{points.rps:.3f}"
+        rows.append([model.name, *cells, format_share(points.worklist), rps, f"{points.nll:.2f}"])
+    return ReportTable(head, rows)
+
+
+def matched_table(comparison: Any) -> ReportTable:
+    """Two models at the same operating point, level by level."""
+    rows: list[list[str | TableCell]] = []
+    for level, match in reversed(list(comparison.matched.items())):
+        lines = [
+            (f"missed at {100 * match.at_false_alarms:.1f} % false alarms", match.missed),
+            (f"false alarms at {100 * match.at_missed:.1f} % missed", match.false_alarms),
+            ("urgency AUC", match.urgency_auc),
+            (f"urgency AUC up to {100 * PARTIAL:.0f} % false alarms", match.partial_urgency_auc),
+        ]
+        rows += [
+            [
+                level if not number else "", what, format_share(gap.reference), format_share(gap.candidate),
+                format_share(gap.difference, True), format_shares(gap.interval), format_p(gap.p),
+            ]
+            for number, (what, gap) in enumerate(lines)
+        ]  # fmt: skip
+    head = ["level", "quantity", comparison.reference, comparison.candidate, "difference", "95 % interval", "p"]
+    return ReportTable(head, rows, text=(0, 1))
+
+
+def difference_table(comparison: Any, hierarchy: ClassHierarchy) -> ReportTable:
+    """Differences of the scores at the finest level."""
+    differences = comparison.levels[hierarchy.level_names[-1]]
+    rows: list[list[str | TableCell]] = [
+        [
+            METRICS[key].label,
+            TableCell(format_value(d.difference, key), mark="" if d.better is None else "best"),
+            format_interval(d.interval, key),
+            format_p(d.p_value if d.corrected_p is None else d.corrected_p),
+        ]
+        for key, d in ((key, differences[key]) for key in SUMMARY if key in differences)
+    ]
+    return ReportTable(["metric", "difference", "95 % interval", "p (Holm)"], rows)
+
+
+def boundary_table(points: Any) -> ReportTable:
+    """Calibration and net benefit at every boundary of urgency."""
+    rows: list[list[str | TableCell]] = []
+    for boundary, benefit in zip(points.calibration, points.net_benefit, strict=True):
+        rows.append(
+            [
+                boundary.at_least,
+                format_share(boundary.predicted[0]),
+                TableCell(format_share(boundary.observed[0]), format_shares((boundary.low[0], boundary.high[0]))),
+                *(TableCell(f"{b:.3f}", f"{a:.3f}") for b, a in zip(benefit.model, benefit.always, strict=True)),
+            ]
+        )
+    meaning = "true alarms minus weighted false ones at this cost ratio; small print: acting on every slide"
+    heads = [TableHead(f"net benefit, κ = {kappa:g}", meaning) for kappa in KAPPAS]
+    return ReportTable(["at least", "predicted", "observed (95 %)", *heads], rows)
+
+
+def severe_table(model: Any, hierarchy: ClassHierarchy, pages: Mapping[str, str]) -> ReportTable | None:
+    """The missed slides, gravest first; None where nothing was missed."""
+    if not model.severe:
+        return None
+    rows = [
+        [
+            TableCell(error.slide_id, address=pages.get(error.slide_id, "")),
+            error.patient_id,
+            hierarchy.display(error.true),
+            hierarchy.display(error.predicted),
+            f"{error.gravity:g}",
+            *([] if error.probability_of_true is None else [f"{error.probability_of_true:.3f}"]),
+        ]
+        for error in model.severe[:MOST_LISTED]
+    ]
+    gravity = TableHead("gravity W", "1 + distance between the classes + the penalty of missed urgency")
+    last = [] if model.severe[0].probability_of_true is None else ["probability of the true class"]
+    return ReportTable(["slide", "patient", "true", "called", gravity, *last], rows, text=(0, 1, 2, 3))
+
+
+def _head(key: str) -> TableHead:
+    return TableHead(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", METRICS[key].meaning)
+
+
+def _has_auc(scores: LevelScores) -> bool:
+    return not math.isnan(scores.values["auc"])
+
+
+def _best(audit: Audit, level: int) -> dict[str, int]:
+    """Metric -> which model leads, for bold print; nothing when there is one model or a tie."""
+    best = {}
+    for key in SUMMARY:
+        values = [model.levels[level].values[key] for model in audit.models]
+        if len(values) < 2 or any(map(math.isnan, values)):
+            continue
+        top = max(values) if METRICS[key].higher_is_better else min(values)
+        # Bold print for one of two equal models would be a claim.
+        if values.count(top) == 1:
+            best[key] = values.index(top)
+    return best
+
+
+def _model_charts(hierarchy: ClassHierarchy, levels: list[LevelScores]) -> dict[str, Any]:
+    finest = levels[-1]
+    severe, distance = hierarchy.outranks(), hierarchy.distance()
+    steps = range(1, finest.confusion.shape[0])
+    under = [int(finest.confusion[severe & (distance == step)].sum()) for step in steps]
+    over = [int(finest.confusion[severe.T & (distance == step)].sum()) for step in steps]
+    return {
+        "bars": charts.diverging_bars(under, over),
+        "expected": None
+        if finest.expected_class is None
+        else charts.expected_class(
+            finest.classes, finest.expected_class.tolist(), hierarchy.ranks().tolist(),
+            finest.confusion.sum(1).tolist(), [hierarchy.display(label) for label in finest.classes],
+        ),
+        "tied": int(finest.confusion[~severe & ~severe.T & (distance > 0)].sum()),
+        "absent": [
+            hierarchy.display(label)
+            for label, count in zip(finest.classes, finest.confusion.sum(1).tolist(), strict=True)
+            if not count
+        ],
+    }  # fmt: skip
+
+
+def _radar(audit: Audit) -> Any:
+    keys = [key for key in RADAR if key != "auc" or all(_has_auc(model.finest) for model in audit.models)]
+    series = [(model.name, [model.finest.values[key] for key in keys]) for model in audit.models]
+    return charts.radar([METRICS[key].label for key in keys], series)

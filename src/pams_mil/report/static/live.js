@@ -1,0 +1,449 @@
+// The handle on the curve: every number below it follows from the exact path of every slide.
+"use strict";
+(() => {
+  const source = document.getElementById("live-data");
+  if (!source) return;
+  const data = JSON.parse(source.textContent);
+  const size = data.classes.length;
+  const SHOWN = 100; // rows of a list at a time
+  const by = (id) => document.getElementById(id);
+  const percent = (part, whole) => (whole ? ((100 * part) / whole).toFixed(1) : "0.0") + " %";
+  const make = (tag, text, css) => {
+    const element = document.createElement(tag);
+    if (text !== undefined) element.textContent = text;
+    if (css) element.className = css;
+    return element;
+  };
+
+  // -- numbers -------------------------------------------------------------------------------------------------------
+  function unpack(text, kind) {
+    const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+    return new kind(bytes.buffer);
+  }
+  const outranks = (a, b) => data.ranks[a] > data.ranks[b];
+  const isMissed = (cell) => outranks(Math.floor(cell / size), cell % size);
+  const isAlarm = (cell) => outranks(cell % size, Math.floor(cell / size));
+
+  // Counts of one decision: cells [true * size + called].
+  function summary(cells) {
+    const counts = { n: 0, missed: 0, alarms: 0, right: 0, cells };
+    cells.forEach((count, cell) => {
+      counts.n += count;
+      if (isMissed(cell)) counts.missed += count;
+      else if (isAlarm(cell)) counts.alarms += count;
+      else if (cell % (size + 1) === 0) counts.right += count;
+    });
+    return counts;
+  }
+  function confusion(target, calls) {
+    const cells = new Uint32Array(size * size);
+    for (let row = 0; row < target.length; row++) cells[target[row] * size + calls[row]]++;
+    return cells;
+  }
+
+  // A model as the page knows it: points at which any call changes, and the counts at each.
+  function open(model, number) {
+    const own = { name: model.name, number, decidedBy: model.decided_by, slides: null, kappa: null };
+    if (model.confusion) {
+      own.decided = summary(Uint32Array.from(model.confusion));
+      if (!model.stops) return own;
+      own.kappa = unpack(model.stops.kappa, Float64Array);
+      const cells = unpack(model.stops.cells, Uint32Array);
+      own.at = (place) => summary(cells.subarray(place * size * size, (place + 1) * size * size));
+      own.missed = own.kappa.map((_, place) => own.at(place).missed);
+      own.alarms = own.kappa.map((_, place) => own.at(place).alarms);
+      return own;
+    }
+    const first = number ? data.models[0] : model;
+    own.slides = model.slides || first.slides;
+    own.patients = model.slides ? model.patients : first.patients;
+    own.target = unpack(model.target, Uint16Array);
+    own.calls = unpack(model.decided, Uint16Array);
+    own.probability = model.probability && unpack(model.probability, Uint16Array);
+    own.decided = summary(confusion(own.target, own.calls));
+    if (!model.path) return own;
+    const count = unpack(model.path.count, Uint16Array);
+    const call = unpack(model.path.call, Uint16Array);
+    const kappa = unpack(model.path.kappa, Float64Array);
+    const start = new Uint32Array(count.length + 1);
+    count.forEach((many, row) => (start[row + 1] = start[row] + many));
+    own.callAt = (row, value) => {
+      let place = start[row];
+      while (place + 1 < start[row + 1] && kappa[place + 1] <= value) place++;
+      return call[place];
+    };
+    own.callsAt = (value) => own.target.map((_, row) => own.callAt(row, value));
+    own.at = (place) => summary(confusion(own.target, own.callsAt(own.kappa[place])));
+    // The curve: what changes at each breakpoint, added up in the order of κ.
+    const steps = [];
+    let missed = 0, alarms = 0;
+    for (let row = 0; row < count.length; row++) {
+      const t = own.target[row];
+      for (let place = start[row]; place < start[row + 1]; place++) {
+        const m = +outranks(t, call[place]), a = +outranks(call[place], t);
+        if (place === start[row]) { missed += m; alarms += a; continue; }
+        steps.push([kappa[place], m - +outranks(t, call[place - 1]), a - +outranks(call[place - 1], t)]);
+      }
+    }
+    steps.sort((one, two) => one[0] - two[0]);
+    const kappas = [0], misses = [missed], raised = [alarms];
+    for (const [value, m, a] of steps) {
+      missed += m; alarms += a;
+      if (value === kappas[kappas.length - 1]) { misses.pop(); raised.pop(); } else kappas.push(value);
+      misses.push(missed); raised.push(alarms);
+    }
+    own.kappa = Float64Array.from(kappas);
+    own.missed = Uint32Array.from(misses);
+    own.alarms = Uint32Array.from(raised);
+    return own;
+  }
+
+  // The last place whose value is at most `value`; places ascend.
+  function lastAtMost(values, value) {
+    let low = 0, high = values.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (values[middle] <= value) low = middle + 1; else high = middle;
+    }
+    return low - 1;
+  }
+  // All κ from a to b make the same calls, so the shortest number among them is shown and copied.
+  function roundest(a, b) {
+    if (a === Infinity) return a;
+    if (a <= 1 && 1 < b) return 1;
+    for (let digits = 1; digits < 17; digits++) {
+      let number = Number(a.toPrecision(digits));
+      if (number < a) number = Number((number + 10 ** (Math.floor(Math.log10(a)) - digits + 1)).toPrecision(digits));
+      if (a <= number && number < b) return number;
+    }
+    return a;
+  }
+  const kappaAt = (model, place) => {
+    const next = place + 1 < model.kappa.length ? model.kappa[place + 1] : Infinity;
+    return roundest(model.kappa[place], next);
+  };
+  const written = (kappa) => (kappa === Infinity ? "inf" : String(kappa));
+  const shown = (kappa) => (kappa === Infinity ? "∞" : String(Number(kappa.toPrecision(4))));
+
+  // -- state ---------------------------------------------------------------------------------------------------------
+  let models = data.models.map(open);
+  // κ of every model; null is the call as decided.
+  const state = { model: 0, kappa: models.map(() => null), cell: null, more: SHOWN };
+  const placeOf = (model) => lastAtMost(model.kappa, state.kappa[model.number]);
+  function countsOf(model) {
+    return state.kappa[model.number] === null ? model.decided : model.at(placeOf(model));
+  }
+  function callsOf(model) {
+    const kappa = state.kappa[model.number];
+    return kappa === null ? model.calls : model.callsAt(kappa);
+  }
+
+  function choose(kappa) {
+    const model = models[state.model];
+    state.kappa[model.number] = kappa;
+    const alarms = countsOf(model).alarms / model.decided.n;
+    for (const other of models) {
+      if (other === model || !other.kappa) continue;
+      if (kappa === null) state.kappa[other.number] = null;
+      else if (by("matched")?.checked) {
+        // The largest κ that raises no more false alarms.
+        const place = lastAtMost(other.alarms, alarms * other.decided.n + 1e-9);
+        state.kappa[other.number] = kappaAt(other, Math.max(0, place));
+      } else state.kappa[other.number] = other.slides ? kappa : other.kappa[lastAtMost(other.kappa, kappa)];
+    }
+    draw();
+  }
+  const choosePlace = (place) => choose(kappaAt(models[state.model], place));
+
+  // -- the curve and its handle --------------------------------------------------------------------------------------
+  const plane = JSON.parse(by("live-curve").dataset.plane);
+  const svg = by("live-curve").querySelector("svg");
+  const handle = document.createElementNS("http://www.w3.org/2000/svg", "g");
+  const others = document.createElementNS("http://www.w3.org/2000/svg", "g");
+  for (const [radius, css] of [[24, "grip"], [9, "knob"]]) {
+    const circle = document.createElementNS("http://www.w3.org/2000/svg", "circle");
+    circle.setAttribute("r", radius);
+    circle.setAttribute("class", css);
+    handle.append(circle);
+  }
+  svg.setAttribute("role", "group");
+  handle.id = "handle";
+  for (const [name, value] of [["role", "slider"], ["tabindex", "0"], ["aria-label", "Operating point on the curve"],
+    ["aria-valuemin", "0"]]) handle.setAttribute(name, value);
+  svg.append(others, handle);
+  const put = (model) => {
+    const counts = countsOf(model);
+    const x = plane.left + ((counts.alarms / counts.n - plane.x[0]) / (plane.x[1] - plane.x[0])) * (plane.width - plane.left - plane.right);
+    const y = plane.height - plane.bottom - ((counts.missed / counts.n - plane.y[0]) / (plane.y[1] - plane.y[0])) * (plane.height - plane.top - plane.bottom);
+    return [x, y];
+  };
+  function follow(event) {
+    const model = models[state.model], box = svg.getBoundingClientRect();
+    if (!model.kappa) return;
+    const x = ((event.clientX - box.left) / box.width) * plane.width, y = ((event.clientY - box.top) / box.height) * plane.height;
+    const across = (plane.width - plane.left - plane.right) / (plane.x[1] - plane.x[0]) / model.decided.n;
+    const up = (plane.height - plane.top - plane.bottom) / (plane.y[1] - plane.y[0]) / model.decided.n;
+    let best = 0, least = Infinity;
+    for (let place = 0; place < model.kappa.length; place++) {
+      const dx = plane.left + model.alarms[place] * across - x, dy = plane.height - plane.bottom - model.missed[place] * up - y;
+      const away = dx * dx + dy * dy;
+      if (away < least) [best, least] = [place, away];
+    }
+    choosePlace(best);
+  }
+  let waiting = null;
+  function later(event) { // one drawing per frame, however fast the pointer is
+    if (!waiting) requestAnimationFrame(() => { follow(waiting); waiting = null; });
+    waiting = event;
+  }
+  svg.addEventListener("pointerdown", (event) => {
+    if (!models[state.model].kappa) return;
+    svg.setPointerCapture(event.pointerId);
+    follow(event);
+    handle.focus({ preventScroll: true });
+    event.preventDefault();
+  });
+  svg.addEventListener("pointermove", (event) => { if (svg.hasPointerCapture(event.pointerId)) later(event); });
+  handle.addEventListener("keydown", (event) => {
+    const model = models[state.model];
+    if (!model.kappa) return;
+    const now = state.kappa[model.number] === null ? lastAtMost(model.kappa, 1) : placeOf(model);
+    const far = Math.max(1, Math.round(model.kappa.length / 20)), last = model.kappa.length - 1;
+    const moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: far, PageDown: -far, Home: -last, End: last };
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    choosePlace(Math.min(last, Math.max(0, now + moves[event.key])));
+  });
+
+  // -- drawing -------------------------------------------------------------------------------------------------------
+  const slides = (count) => (count === 1 ? "1 slide" : `${count} slides`);
+  function sentence(model, counts) {
+    return `${model.name} misses urgency in ${counts.missed} of ${slides(counts.n)} (${percent(counts.missed, counts.n)}) and raises ` +
+      `${counts.alarms === 1 ? "1 false alarm" : counts.alarms + " false alarms"} (${percent(counts.alarms, counts.n)}).`;
+  }
+  function worst(cells) {
+    for (let t = size - 1; t > 0; t--) {
+      const row = Array.from(cells.subarray(t * size, (t + 1) * size));
+      const all = row.reduce((sum, count) => sum + count, 0);
+      if (!all || data.ranks[t] === data.ranks[0]) continue;
+      const low = row.reduce((sum, count, r) => sum + (outranks(t, r) ? count : 0), 0);
+      return `Of ${slides(all)} with ${data.classes[t]}, the most urgent class here, ${low === 0 ? "none is" : low === 1 ? "1 is" : low + " are"} called less urgent.`;
+    }
+    return "";
+  }
+  function cost(model, counts) {
+    const kappa = state.kappa[model.number] ?? 1;
+    if (kappa === Infinity) return "–";
+    const mine = (counts.alarms + kappa * counts.missed) / counts.n;
+    const rows = data.ranks.map((_, t) => counts.cells.subarray(t * size, (t + 1) * size).reduce((sum, count) => sum + count, 0));
+    const constant = data.ranks.map((rank) => rows.reduce((sum, count, t) =>
+      sum + count * (data.ranks[t] > rank ? kappa : data.ranks[t] < rank ? 1 : 0), 0) / counts.n);
+    const best = Math.min(...constant);
+    return (100 * mine).toFixed(1) + (best > 0 ? ` (×${(mine / best).toFixed(2)})` : "");
+  }
+
+  function draw() {
+    const model = models[state.model], counts = countsOf(model), kappa = state.kappa[model.number];
+    by("live-sentence").textContent = sentence(model, counts);
+    by("live-worst").textContent = worst(counts.cells);
+    const [x, y] = put(model);
+    handle.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)})`);
+    handle.setAttribute("class", `handle s${model.number % 6}`);
+    if (model.kappa) {
+      const place = lastAtMost(model.kappa, kappa ?? 1);
+      handle.setAttribute("aria-valuemax", model.kappa.length - 1);
+      handle.setAttribute("aria-valuenow", Math.max(0, place));
+      handle.setAttribute("aria-valuetext", (kappa === null ? "as decided" : `kappa ${shown(kappa)}`) +
+        `: ${percent(counts.missed, counts.n)} missed, ${percent(counts.alarms, counts.n)} false alarms`);
+    }
+    handle.classList.toggle("fixed", !model.kappa);
+    others.replaceChildren(...models.filter((other) => other !== model && other.kappa).map((other) => {
+      const mark = document.createElementNS("http://www.w3.org/2000/svg", "circle"), [ox, oy] = put(other);
+      for (const [name, value] of [["r", 6], ["cx", ox.toFixed(2)], ["cy", oy.toFixed(2)], ["class", `also s${other.number % 6}`]]) mark.setAttribute(name, value);
+      return mark;
+    }));
+    const field = by("kappa");
+    if (document.activeElement !== field) field.value = kappa === null ? "" : written(kappa);
+    field.disabled = by("reset").disabled = !model.kappa;
+    by("live-state").textContent = !model.kappa ? "This model has no probabilities, so it is one point."
+      : kappa === null ? `As decided${model.decidedBy ? ` (${model.decidedBy})` : ""}.`
+        : kappa === Infinity ? "Everything is called as urgent as possible." : `A missed urgency counts as much as ${shown(kappa)} false ${kappa === 1 ? "alarm" : "alarms"}.`;
+    for (const other of models) {
+      const row = by("live-models").rows[other.number + 1], own = countsOf(other), value = state.kappa[other.number];
+      const cells = [value === null ? "as decided" : shown(value), `${own.missed} (${percent(own.missed, own.n)})`, `${own.alarms} (${percent(own.alarms, own.n)})`, percent(own.right, own.n), cost(other, own)];
+      cells.forEach((text, column) => (row.cells[column + 1].textContent = text));
+    }
+    drawMatrix(counts);
+    drawMissed(counts);
+    drawCopies(model, kappa);
+    drawLists(model);
+  }
+  function drawMatrix(counts) {
+    const table = by("live-matrix");
+    for (let t = 0; t < size; t++) {
+      const all = counts.cells.subarray(t * size, (t + 1) * size).reduce((sum, count) => sum + count, 0);
+      for (let r = 0; r < size; r++) {
+        const cell = table.rows[t + 1].cells[r + 1], count = counts.cells[t * size + r];
+        let button = cell.firstElementChild;
+        if (!button) {
+          button = make("button");
+          button.type = "button";
+          button.addEventListener("click", () => pick((row, call) => row === t && call === r, `True ${data.classes[t]}, called ${data.classes[r]}`, button));
+          cell.replaceChildren(button);
+        }
+        button.textContent = count;
+        button.setAttribute("aria-label", `true ${data.classes[t]}, called ${data.classes[r]}: ${slides(count)}`);
+        button.title = `${percent(count, all)} of the true class`;
+        cell.className = cell.className.replace(/ ?q\d+| ?none/g, "") + (count ? ` q${Math.round(10 * Math.sqrt(count / all))}` : " none");
+      }
+    }
+  }
+  function drawMissed(counts) {
+    for (const row of by("live-missed").tBodies[0].rows) {
+      const t = Number(row.dataset.class);
+      const line = counts.cells.subarray(t * size, (t + 1) * size);
+      const all = line.reduce((sum, count) => sum + count, 0);
+      const low = line.reduce((sum, count, r) => sum + (outranks(t, r) ? count : 0), 0);
+      row.cells[2].textContent = `${low} of ${all}`;
+      row.querySelector("rect").setAttribute("width", `${all ? (100 * low) / all : 0}%`);
+      const name = row.cells[0];
+      if (!name.firstElementChild) {
+        const button = make("button", name.textContent, "plain");
+        button.type = "button";
+        button.addEventListener("click", () => pick((true_, call) => true_ === t && outranks(true_, call), `Missed: ${data.classes[t]}`, button));
+        row.querySelector("svg").addEventListener("click", () => button.click());
+        name.replaceChildren(button);
+      }
+    }
+  }
+  function drawCopies(model, kappa) {
+    const rule = kappa === null ? null : `kappa=${written(kappa)}`;
+    by("live-apply").hidden = rule === null;
+    if (rule === null) return;
+    const parts = [["copy-command", data.command ? `${data.command} --decide ${rule}` : null],
+      ["copy-python", `pams.redecide(predictions, "${rule}")`]];
+    for (const [id, text] of parts) {
+      by(id).hidden = text === null;
+      by(id).querySelector("code").textContent = text ?? "";
+    }
+  }
+
+  // -- slides --------------------------------------------------------------------------------------------------------
+  const kinds = {
+    missed: (t, now) => outranks(t, now),
+    "newly-missed": (t, now, file) => outranks(t, now) && !outranks(t, file),
+    "newly-caught": (t, now, file) => !outranks(t, now) && outranks(t, file),
+    "new-alarms": (t, now, file) => outranks(now, t) && !outranks(file, t),
+  };
+  function rowsWhere(model, calls, test) {
+    const rows = [];
+    for (let row = 0; row < calls.length; row++) if (test(model.target[row], calls[row], model.calls[row])) rows.push(row);
+    return rows;
+  }
+  function gravestFirst(model, calls, rows) {
+    const weight = (row) => data.gravity[model.target[row]][calls[row]];
+    return rows.sort((one, two) => weight(two) - weight(one) || model.target[two] - model.target[one] || one - two);
+  }
+  function fill(table, model, calls, rows) {
+    const body = table.tBodies[0];
+    gravestFirst(model, calls, rows);
+    body.replaceChildren(...rows.slice(0, state.more).map((row) => {
+      const line = make("tr"), id = model.slides[row], name = make("td");
+      if (data.pages[id]) { const link = make("a", id); link.href = data.pages[id]; name.append(link); } else name.textContent = id;
+      const cells = [name, make("td", model.patients ? model.patients[row] : "–"), make("td", data.classes[model.target[row]]), make("td", data.classes[calls[row]]),
+        make("td", data.classes[model.calls[row]]), make("td", model.probability ? (model.probability[row] / 1000).toFixed(3) : "–")];
+      ["slide", "patient", "true", "called", "as decided", "probability of the true class"].forEach((label, column) => (cells[column].dataset.label = label));
+      line.append(...cells);
+      return line;
+    }));
+    const rest = rows.length - state.more;
+    const more = table.parentElement.querySelector("button.more");
+    more.hidden = rest <= 0;
+    more.textContent = `Show ${Math.min(rest, 1000)} more of ${rows.length}`;
+    table.hidden = !rows.length;
+  }
+  function drawLists(model) {
+    const away = !model.slides;
+    by("live-load").hidden = !away;
+    by("live-lists").hidden = away;
+    if (away) return;
+    const calls = callsOf(model);
+    for (const [kind, test] of Object.entries(kinds)) {
+      const rows = rowsWhere(model, calls, test), list = by(kind);
+      list.querySelector(".count").textContent = rows.length;
+      if (list.open) fill(list.querySelector("table"), model, calls, rows);
+    }
+    if (state.cell) {
+      const rows = rowsWhere(model, calls, state.cell.test);
+      by("picked-name").textContent = `${state.cell.name}: ${slides(rows.length)}`;
+      fill(by("picked").querySelector("table"), model, calls, rows);
+    }
+  }
+  function pick(test, name, from) {
+    state.cell = { test, name };
+    state.more = SHOWN;
+    by("picked").hidden = false;
+    document.querySelectorAll("[aria-pressed=true]").forEach((button) => button.removeAttribute("aria-pressed"));
+    from.setAttribute("aria-pressed", "true");
+    if (models[state.model].slides) drawLists(models[state.model]);
+    else load();
+    by("picked").scrollIntoView({ block: "nearest" });
+  }
+  by("picked-close").addEventListener("click", () => {
+    state.cell = null;
+    by("picked").hidden = true;
+    const from = document.querySelector("[aria-pressed=true]");
+    from?.removeAttribute("aria-pressed");
+    from?.focus();
+  });
+  function load() { // of a large audit the slides are beside the page
+    if (by("slides-file")) return;
+    window.pamsSlides = (more) => {
+      data.models = more.models;
+      data.pages = more.pages;
+      models = data.models.map(open);
+      draw();
+    };
+    const script = make("script");
+    script.id = "slides-file";
+    script.src = data.file;
+    script.onerror = () => { by("live-load").querySelector("p").textContent = `${data.file} is not beside this page; write the audit again with --out.`; script.remove(); };
+    document.head.append(script);
+  }
+
+  // -- wiring --------------------------------------------------------------------------------------------------------
+  by("kappa").addEventListener("input", () => {
+    const text = by("kappa").value.trim().toLowerCase();
+    const value = text === "inf" || text === "∞" ? Infinity : Number(text.replace(",", "."));
+    const good = text !== "" && value >= 0;
+    by("kappa").setAttribute("aria-invalid", String(!good && text !== ""));
+    if (!good) return;
+    const model = models[state.model];
+    choose(model.slides ? value : model.kappa[lastAtMost(model.kappa, value)]);
+  });
+  by("kappa").addEventListener("blur", draw);
+  by("reset").addEventListener("click", () => choose(null));
+  by("matched")?.addEventListener("change", () => choose(state.kappa[state.model]));
+  document.querySelectorAll("input[name=live-model]").forEach((radio) => radio.addEventListener("change", () => {
+    state.model = Number(radio.value);
+    state.cell = null;
+    by("picked").hidden = true;
+    draw();
+  }));
+  document.querySelectorAll("#live-lists details").forEach((list) => list.addEventListener("toggle", () => drawLists(models[state.model])));
+  document.querySelectorAll("button.more").forEach((button) => button.addEventListener("click", () => { state.more += 1000; drawLists(models[state.model]); }));
+  by("live-load").querySelector("button").addEventListener("click", load);
+  document.querySelectorAll(".copy").forEach((line) => line.querySelector("button").addEventListener("click", async () => {
+    const code = line.querySelector("code");
+    let copied = true;
+    try { await navigator.clipboard.writeText(code.textContent); } catch {
+      getSelection().selectAllChildren(code); // pages on disk may not be allowed the clipboard
+      copied = document.execCommand("copy");
+    }
+    line.querySelector("[role=status]").textContent = copied ? "copied" : "press Ctrl+C";
+  }));
+  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+  document.querySelectorAll(".live-only").forEach((element) => (element.hidden = false));
+  document.documentElement.classList.add("live");
+  draw();
+})();
