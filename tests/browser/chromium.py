@@ -19,7 +19,10 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-sync --disable-background-networking "
     "--disable-component-update --disable-quic --hide-scrollbars --remote-debugging-pipe --force-color-profile=srgb"
 )
-KEYS = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38}
+KEYS = {
+    "Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35,
+    "PageUp": 33, "PageDown": 34, "Tab": 9,
+}  # fmt: skip
 PATIENCE_S = 600.0
 ON_PIPES = (
     "import fcntl, os, sys\n"

@@ -1,81 +1,328 @@
-"""The report in a real browser: it renders, fits narrow and wide windows, and follows light and dark."""
+"""The audit page in a real Chromium, used as a person would: drag, keys, click, copy; and what it says is true."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import json
+import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.browser.chromium import CHROMIUM, Browser
+from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.audit import audit
-from pams_mil.evaluate.predictions import Predictions
-from pams_mil.report.audit_page import audit_page
+from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.metrics.kappa_path import decision_path
+from pams_mil.report import live
+from pams_mil.report.audit_page import audit_page, write_audit
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+HOSTILE = "</script><img src=x onerror=document.title='owned'>"
+HIERARCHY = ClassHierarchy.load("bracs")
 
-PROBE = """
-<script>
-addEventListener("load", () => {
-  const root = document.documentElement;
-  const found = {
-    overflow: root.scrollWidth - root.clientWidth,
-    background: getComputedStyle(document.body).backgroundColor,
-    severe: getComputedStyle(document.querySelector(".cm td.severe:not(.none)")).backgroundColor,
-    over: getComputedStyle(document.querySelector(".cm td.over:not(.none)")).backgroundColor,
-    charts: [...document.querySelectorAll("svg")].map(s => s.getBoundingClientRect().height),
-  };
-  document.title = "PROBE" + JSON.stringify(found) + "END";
-});
-</script>
-"""
+
+def predictions(name, n=140, seed=0, sharpness=1.0, first=HOSTILE):
+    random = np.random.default_rng(seed)
+    target = np.arange(n) % 7
+    away = np.abs(np.arange(7)[None] - target[:, None] - random.normal(0, 1.2, (n, 1)))
+    logits = random.normal(0, 0.7, (n, 7)) - sharpness * away
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    slides = [first, *(f"slide {number}" for number in range(1, n))]
+    patients = [f"patient {number // 2}" for number in range(n)]
+    return Predictions(name, HIERARCHY, slides, target, p.argmax(1), p, patients, decided_by="argmax")
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    hierarchy = ClassHierarchy.load("bracs")
-    rng = np.random.default_rng(0)
-    target = np.arange(140) % 7
-    models = []
-    for name in ("first", "second"):
-        p = rng.dirichlet(np.ones(7), 140) * 0.5 + 0.5 * np.eye(7)[rng.permutation(target)]
-        models.append(Predictions(name, hierarchy, [f"slide {i}" for i in range(140)], target, p.argmax(1), p))
-    # The page forbids scripts, as it should; only the copy under test gets one.
-    html = audit_page(audit(models, resamples=50)).replace("default-src 'none';", "")
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(html.replace("</main>", f"</main>{PROBE}"))
-    return path
+def browser(tmp_path_factory):
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
 
 
-def probe(page, tmp_path, *, width, dark=False):
-    import json
-
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-             "--disable-background-networking", "--disable-component-update", f"--user-data-dir={tmp_path}/profile",
-             f"--window-size={width},900", "--virtual-time-budget=2000", "--dump-dom"]  # fmt: skip
-    scheme = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
-    shown = subprocess.run(
-        [CHROMIUM, *flags, *scheme, page.as_uri()], capture_output=True, text=True, timeout=600, check=True
-    ).stdout
-    return json.loads(shown.split("PROBE")[1].split("END")[0].replace("&quot;", '"'))
-
-
-@pytest.mark.parametrize("width", [520, 1240])
-def test_it_fits_the_window_and_every_chart_has_a_height(page, tmp_path, width):
-    found = probe(page, tmp_path, width=width)
-    assert found["overflow"] <= 0
-    assert len(found["charts"]) == 7  # curves of both levels, the radar, two charts for each model
-    assert min(found["charts"]) > 40
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Two models on disk and their report: the folder, the predictions as the command reads them."""
+    folder = tmp_path_factory.mktemp("report")
+    models = [predictions("first", first="slide 0"), predictions("second", seed=1, sharpness=0.5, first="slide 0")]
+    for model in models:
+        write_predictions(folder / f"{model.name}.csv", model)
+    command = f"pams audit {folder / 'first.csv'} {folder / 'second.csv'} --classes bracs --resamples 0"
+    write_audit(audit(models, resamples=0), folder, command=command)
+    return folder, models
 
 
-def test_missed_urgency_and_over_calls_have_their_own_colors(page, tmp_path):
-    found = probe(page, tmp_path, width=1240)
-    assert found["severe"] != found["over"]
+@pytest.fixture
+def page(browser, report):
+    opened = browser.page(width=1280, height=1000)
+    opened.go((report[0] / "report.html").as_uri())
+    opened.wait("document.documentElement.classList.contains('live')", "the handle")
+    return opened
 
 
-def test_dark_mode_is_followed(page, tmp_path):
-    light, dark = (probe(page, tmp_path / str(dark), width=900, dark=dark)["background"] for dark in (False, True))
-    assert light == "rgb(255, 255, 255)"
-    assert dark == "rgb(20, 23, 26)"
+def matrix(page):
+    return page.js(
+        "[...document.querySelectorAll('#live-matrix tbody tr')].map(row => [...row.cells].slice(1)"
+        ".map(cell => Number(cell.textContent)))"
+    )
+
+
+def models_table(page):
+    return page.js(
+        "[...document.querySelectorAll('#live-models tbody tr')].map(row => [...row.cells].map(c => c.textContent))"
+    )
+
+
+def run(*arguments):
+    from pams_mil.cli.main import app
+
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def finest(scores, number=0):
+    return scores["files"][number]["levels"][HIERARCHY.level_names[-1]]
+
+
+def set_kappa(page, kappa):
+    page.choose("#kappa", "inf" if np.isinf(kappa) else repr(float(kappa)))
+
+
+def missed_rows(cells, ranks):
+    return int(sum(cells[t][r] for t in range(7) for r in range(7) if ranks[t] > ranks[r]))
+
+
+def test_page_json_and_command_line_agree_at_fifty_points(page, report):
+    folder, _ = report
+    scores = json.loads((folder / "scores.json").read_text())
+    curve, ranks = finest(scores)["curve"], HIERARCHY.ranks()
+    places = np.linspace(1, len(curve["kappa"]) - 1, 50).round().astype(int)
+    for place in places.tolist():
+        kappa = float("inf" if curve["kappa"][place] is None else curve["kappa"][place])
+        set_kappa(page, kappa)
+        cells = matrix(page)
+        assert missed_rows(cells, ranks) / 140 == pytest.approx(curve["missed"][place], abs=1e-12)
+        assert missed_rows(np.transpose(cells), ranks) / 140 == pytest.approx(curve["false_alarms"][place], abs=1e-12)
+        told = finest(
+            run("audit", str(folder / "first.csv"), "--classes", "bracs", "--resamples", "0", "--json",
+                "--decide", f"kappa={kappa!r}")
+        )  # fmt: skip
+        assert cells == told["confusion"]
+        sentence = page.text("#live-sentence")
+        assert (
+            f"misses urgency in {told['severe_errors']} of 140 slides ({100 * told['missed_rate']:.1f} %)" in sentence
+        )
+        assert f"({100 * told['false_alarm_rate']:.1f} %)." in sentence
+    assert page.complaints() == []
+
+
+def test_the_handle_is_dragged_and_the_copied_command_says_the_same(page, report):
+    before = page.text("#live-sentence")
+    start = page.place("#handle .knob")
+    page.drag(start, (start[0] + 130, start[1] + 60))
+    page.wait("document.querySelector('#kappa').value !== ''")
+    assert page.text("#live-sentence") != before
+    page.js("navigator.clipboard.writeText = text => { window.copied = text; return Promise.resolve(); }")
+    page.click("#copy-command button")
+    page.wait("document.querySelector('#copy-command [role=status]').textContent === 'copied'")
+    command = page.js("window.copied")
+    words = shlex.split(command)
+    assert words[0] == "pams"
+    kappa = page.js("document.querySelector('#kappa').value")
+    assert len(kappa) < 8  # the shortest number that makes the same calls
+    told = run(*words[1:], "--json")
+    assert finest(told)["confusion"] == matrix(page)
+    assert page.text("#copy-python code") == f'pams.redecide(predictions, "kappa={kappa}")'
+    # the lists are the slides whose calls differ
+    model = report[1][0]
+    calls = decision_path(model.probabilities, HIERARCHY).calls(float(kappa))
+    severe = HIERARCHY.outranks()
+    was, now = severe[model.target, model.predicted], severe[model.target, calls]
+    raised = severe[calls, model.target] & ~severe[model.predicted, model.target]
+    kinds = {"missed": now, "newly-missed": now & ~was, "newly-caught": was & ~now, "new-alarms": raised}
+    counts = {kind: int(page.text(f"#{kind} .count")) for kind in kinds}
+    assert counts == {kind: int(rows.sum()) for kind, rows in kinds.items()}
+    assert counts["newly-caught"] > 0
+    page.click("#newly-caught summary")
+    page.wait("document.querySelectorAll('#newly-caught tbody tr').length > 0")
+    shown = page.js("[...document.querySelectorAll('#newly-caught tbody tr')].map(row => row.cells[0].textContent)")
+    assert set(shown) == {model.slide_ids[row] for row in np.flatnonzero(was & ~now)}
+
+
+def test_arrow_keys_walk_from_point_to_point(page, report):
+    model = report[1][0]
+    path = decision_path(model.probabilities, HIERARCHY)
+    page.js("document.querySelector('#handle').focus()")
+    page.key("Home")
+    kappas = np.unique(path.reach[~np.isnan(path.reach)])
+    for step in range(1, 8):
+        page.key("ArrowRight")
+        kappa = float(page.js("document.querySelector('#kappa').value"))
+        assert kappas[step] <= kappa < kappas[step + 1]
+        assert np.array_equal(matrix(page), np.asarray(_confusion(model, path.calls(float(kappas[step])))))
+    page.key("ArrowLeft")
+    assert int(page.js("document.querySelector('#handle').getAttribute('aria-valuenow')")) == 6
+    page.key("End")
+    assert float(page.js("document.querySelector('#kappa').value")) >= kappas[-1]
+    assert page.text("#live-sentence").startswith("first misses urgency in 0 of")
+    assert "missed, " in page.js("document.querySelector('#handle').getAttribute('aria-valuetext')")
+    page.click("#reset")
+    assert matrix(page) == _confusion(model, model.predicted)
+
+
+def _confusion(model, calls):
+    cells = np.zeros((7, 7), int)
+    np.add.at(cells, (model.target, calls), 1)
+    return cells.tolist()
+
+
+def test_models_move_together_at_equal_false_alarms(page, report):
+    """The other model has the largest κ that raises no more false alarms; without it, the same κ."""
+    set_kappa(page, 3.0)
+    first, second = models_table(page)
+    paths = [decision_path(model.probabilities, HIERARCHY) for model in report[1]]
+    severe, target = HIERARCHY.outranks(), report[1][0].target
+
+    def alarms(path, kappa):
+        return int(severe[path.calls(kappa), target].sum())
+
+    most = alarms(paths[0], 3.0)
+    assert first[3].startswith(f"{most} (")
+    steps = np.unique(paths[1].reach[~np.isnan(paths[1].reach)])
+    best = max(kappa for kappa in steps.tolist() if alarms(paths[1], kappa) <= most)
+    assert second[3].startswith(f"{alarms(paths[1], best)} (")
+    assert second[2].startswith(f"{int(severe[target, paths[1].calls(best)].sum())} (")
+    page.click("#matched")
+    assert models_table(page)[1][1] == "3"
+    assert models_table(page)[1][3].startswith(f"{alarms(paths[1], 3.0)} (")
+    page.click("input[name=live-model][value='1']")
+    assert page.text("#live-sentence").startswith("second misses")
+
+
+def test_a_cell_and_a_bar_show_their_slides(page, report):
+    model = report[1][0]
+    page.click("#live-matrix tbody tr:nth-child(7) td:nth-child(7) button")
+    rows = [model.slide_ids[row] for row in np.flatnonzero((model.target == 6) & (model.predicted == 5))]
+    page.wait("!document.querySelector('#picked').hidden")
+    assert page.text("#picked-name").endswith(f": {len(rows)} slide{'s' if len(rows) != 1 else ''}")
+    listed = page.js("[...document.querySelectorAll('#picked tbody tr')].map(row => row.cells[0].textContent)")
+    assert sorted(listed) == sorted(rows)
+    page.click("#picked-close")
+    assert page.js("document.querySelector('#picked').hidden")
+    page.click("#live-missed tbody tr button")
+    assert page.text("#picked-name").startswith("Missed: Invasive carcinoma")
+
+
+def test_the_words_of_page_and_script_are_the_same(browser, report, tmp_path):
+    """Without scripts the page says what the script says before anything is touched."""
+    html = audit_page(audit(report[1], resamples=0))
+    page = browser.page()
+    page.go((report[0] / "report.html").as_uri())
+    page.wait("document.documentElement.classList.contains('live')")
+    ids = ("live-sentence", "live-worst")
+    for name in ids:
+        assert re.search(rf'id="{name}">([^<]*)<', html)[1] == page.text(f"#{name}")
+    (tmp_path / "still.html").write_text(re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL))
+    still = browser.page()
+    still.go((tmp_path / "still.html").as_uri())
+    still.wait("document.querySelector('footer')")
+    assert models_table(still) == models_table(page)
+    assert matrix(still) == matrix(page)
+    assert still.js("[...document.querySelectorAll('.live-only')].every(e => e.hidden)")
+    assert not page.js("[...document.querySelectorAll('.live-only')].some(e => e.hidden)")
+
+
+def test_names_from_files_are_text_and_nothing_is_fetched(browser, tmp_path):
+    models = [predictions("</script><b>mine"), predictions("other", seed=1)]
+    write_audit(audit(models, resamples=0), tmp_path)
+    page = browser.page()
+    page.go((tmp_path / "report.html").as_uri())
+    page.wait("document.documentElement.classList.contains('live')")
+    set_kappa(page, 0.0)
+    page.js("document.querySelectorAll('#live-lists details').forEach(list => (list.open = true))")
+    page.wait("document.querySelectorAll('#missed tbody tr').length > 0")
+    page.js("document.querySelectorAll('.more').forEach(button => button.click())")
+    assert "onerror" in page.js("document.body.innerHTML") or "onerror" in page.js("document.body.textContent")
+    assert page.js("document.querySelectorAll('img').length") == 0
+    assert "owned" not in page.js("document.title")
+    assert page.complaints() == []
+    assert [url for url in page.requested() if not url.startswith("file:")] == []
+    html = (tmp_path / "report.html").read_text()
+    assert "unsafe-inline" not in html
+    assert " style=" not in html
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_it_fits_the_window_in_light_and_dark_and_explains_its_words(browser, report, width):
+    for dark in (False, True):
+        page = browser.page(width=width, height=900, dark=dark)
+        page.go((report[0] / "report.html").as_uri())
+        page.wait("document.documentElement.classList.contains('live')")
+        page.js("document.querySelectorAll('details').forEach(one => (one.open = true))")
+        assert page.js("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+        cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+        if width == 400:
+            assert page.js(cut) == 0
+        wanted = "rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)"
+        assert page.js("getComputedStyle(document.body).backgroundColor") == wanted
+        page.js("document.querySelector('#live-models button.term')?.focus()")
+        if width == 1280:  # on a narrow screen the heads are beside the cells
+            assert "operating point" in page.text("#tip")
+        page.js("document.activeElement.blur()")
+        kinds = page.js(
+            "['severe', 'over', 'right'].map(kind => getComputedStyle(document.querySelector("
+            "`#live-matrix td.${kind}:not(.none)`)).backgroundColor)"
+        )
+        assert len(set(kinds)) == 3
+
+
+def test_many_slides_are_beside_the_page_and_stops_are_exact(browser, report, tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "MOST_EMBEDDED", 100)
+    monkeypatch.setattr(live, "STOPS", 20)
+    model = report[1][0]
+    write_audit(audit([model], resamples=0), tmp_path)
+    page = browser.page()
+    page.go((tmp_path / "report.html").as_uri())
+    page.wait("document.documentElement.classList.contains('live')")
+    assert "slide 17" not in page.js("document.querySelector('#live-data').textContent")
+    path = decision_path(model.probabilities, HIERARCHY)
+    set_kappa(page, 2.5)
+    stop = float(page.js("document.querySelector('#live-models tbody tr td:nth-child(2)').textContent"))
+    assert stop <= 2.5
+    page.js("document.querySelector('#kappa').blur()")
+    assert matrix(page) == _confusion(model, path.calls(float(page.js("document.querySelector('#kappa').value"))))
+    page.click("#live-load button")
+    page.wait("!document.querySelector('#live-lists').hidden", "the file of slides")
+    set_kappa(page, 2.5)
+    assert matrix(page) == _confusion(model, path.calls(2.5))
+    assert page.complaints() == []
+
+
+def test_a_model_without_probabilities_is_one_point(browser, tmp_path):
+    model = predictions("mine")
+    calls = Predictions("calls", HIERARCHY, model.slide_ids, model.target, model.predicted)
+    write_audit(audit([calls, model], resamples=0), tmp_path)
+    page = browser.page()
+    page.go((tmp_path / "report.html").as_uri())
+    page.wait("document.documentElement.classList.contains('live')")
+    assert "one point" in page.text("#live-state")
+    assert page.js("document.querySelector('#kappa').disabled")
+    page.click("input[name=live-model][value='1']")
+    set_kappa(page, 5)
+    assert models_table(page)[0][1] == "as decided"
+    assert models_table(page)[1][1] == "5"
+    assert page.complaints() == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_names_roles_and_contrast(browser, report, dark):
+    page = browser.page(width=1280, dark=dark)
+    page.go((report[0] / "report.html").as_uri())
+    page.wait("document.documentElement.classList.contains('live')")
+    page.js("document.querySelectorAll('details').forEach(one => (one.open = true))")
+    set_kappa(page, 2)
+    page.click("#live-matrix tbody tr:nth-child(7) td:nth-child(7) button")
+    assert page.js((Path(__file__).parent / "accessibility.js").read_text()) == []

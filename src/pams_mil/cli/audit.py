@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import shlex
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -77,7 +80,7 @@ def audit(
             progress=progress,
         )  # fmt: skip
     if out is not None:
-        write(result, out)
+        write(result, out, repeatable(sys.argv[1:]))
     if json:
         print_json(result.to_json())
     else:
@@ -111,22 +114,30 @@ def show(result: Audit) -> None:
         output.print(sentence, style="bold")
 
 
-def write(result: Audit, out: Path) -> None:
-    """Write report.html, scores.json and severe_errors.csv into `out`."""
-    from pams_mil import atomic
-    from pams_mil.report.audit_page import audit_page
+def write(result: Audit, out: Path, command: str = "") -> None:
+    """Write report.html, scores.json and severe_errors.csv into `out`; `command` made the audit, without --decide."""
+    from pams_mil.report.audit_page import write_audit
 
-    # Rendered before anything is written, and written last: a page that is there finds what it links to.
-    page = audit_page(result, pages=slide_pages(result, out))
-    rows = [
-        [model.name, e.slide_id, e.patient_id, e.true, e.predicted, e.gravity, e.probability_of_true]
-        for model in result.models
-        for e in model.severe
-    ]
-    header = ["model", "slide_id", "patient_id", "true", "predicted", "gravity", "probability_of_true"]
-    atomic.write_json(out / "scores.json", result.to_json())
-    atomic.write_csv(out / "severe_errors.csv", header, rows)
-    atomic.write_text(out / "report.html", page)
+    write_audit(result, out, pages=slide_pages(result, out), command=command)
+
+
+def repeatable(arguments: Sequence[str]) -> str:
+    """The command line `pams ARGUMENTS` without the options that say how to decide and where to write.
+
+    Empty for other verbs, whose audits have no predictions file on their command line.
+
+    >>> repeatable(["audit", "a b.csv", "--classes", "bracs", "--decide", "kappa=2", "--out=report", "--json"])
+    "pams audit 'a b.csv' --classes bracs"
+    """
+    if list(arguments[:1]) != ["audit"]:
+        return ""
+    kept, words = ["pams"], iter(arguments)
+    for word in words:
+        if word in ("--decide", "--out"):
+            next(words, None)
+        elif word != "--json" and not word.startswith(("--decide=", "--out=")):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def slide_pages(result: Audit, out: Path) -> dict[str, str]:

@@ -35,16 +35,22 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command:
     """
     hierarchy, levels = audit.hierarchy, range(audit.hierarchy.num_levels - 1, -1, -1)
     predictions = [model.predictions for model in audit.models]
-    bands = [None if model.points[-1] is None else model.points[-1].band for model in audit.models]
+
+    def bands(level: int) -> list[Any]:
+        return [getattr(model.points[level], "band", None) for model in audit.models]
+
     return render(
         "audit.html.j2",
         audit=audit,
         hierarchy=hierarchy,
-        screen=first_screen(predictions, bands=bands, penalty=audit.penalty, pages=pages, command=command),
+        screen=first_screen(predictions, bands=bands(-1), penalty=audit.penalty, pages=pages, command=command),
         beside=sum(map(len, predictions)) > live.MOST_EMBEDDED,
         curves=[
-            (hierarchy.level_names[k], curve_chart(curve_series(predictions, level=k), rank_shares(predictions[0], k)))
-            for k in levels[1:]
+            (
+                hierarchy.level_names[level],
+                curve_chart(curve_series(predictions, bands(level), level), rank_shares(predictions[0], level)),
+            )
+            for level in levels[1:]
         ],
         scores=[(level, score_table(audit, level)) for level in levels],
         reaches=[(level, reach_table(audit, level)) for level in levels if any(m.points[level] for m in audit.models)],

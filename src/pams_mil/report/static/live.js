@@ -231,8 +231,8 @@
     }
     return "";
   }
-  function cost(model, counts) {
-    const kappa = state.kappa[model.number] ?? 1;
+  function cost(counts) { // of every model at the κ of the chosen one, so that costs can be compared
+    const kappa = state.kappa[state.model] ?? 1;
     if (kappa === Infinity) return "–";
     const mine = (counts.alarms + kappa * counts.missed) / counts.n;
     const rows = data.ranks.map((_, t) => counts.cells.subarray(t * size, (t + 1) * size).reduce((sum, count) => sum + count, 0));
@@ -270,7 +270,7 @@
         : kappa === Infinity ? "Everything is called as urgent as possible." : `A missed urgency counts as much as ${shown(kappa)} false ${kappa === 1 ? "alarm" : "alarms"}.`;
     for (const other of models) {
       const row = by("live-models").rows[other.number + 1], own = countsOf(other), value = state.kappa[other.number];
-      const cells = [value === null ? "as decided" : shown(value), `${own.missed} (${percent(own.missed, own.n)})`, `${own.alarms} (${percent(own.alarms, own.n)})`, percent(own.right, own.n), cost(other, own)];
+      const cells = [value === null ? "as decided" : shown(value), `${own.missed} (${percent(own.missed, own.n)})`, `${own.alarms} (${percent(own.alarms, own.n)})`, percent(own.right, own.n), cost(own)];
       cells.forEach((text, column) => (row.cells[column + 1].textContent = text));
     }
     drawMatrix(counts);
