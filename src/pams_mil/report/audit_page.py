@@ -102,8 +102,8 @@ def score_table(audit: Audit, level: int) -> ReportTable:
                 for key in keys
             ]
             rows.append([name, str(scores.n), *cells, format_value(scores.values["severe_errors"], "severe_errors")])
-    heads = [_head(key) for key in keys]
-    return ReportTable(["model", "slides", *heads, TableHead("Missed, count ↓", METRICS["severe_errors"].meaning)], rows)
+    heads = [*map(_head, keys), TableHead("Missed, count ↓", METRICS["severe_errors"].meaning)]
+    return ReportTable(["model", "slides", *heads], rows)
 
 
 def reach_table(audit: Audit, level: int) -> ReportTable:

@@ -21,7 +21,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Round numbers from at most `low` to at least `high`, in the finest even steps that are no more than `most`.
 
     >>> ticks(0.0, 0.43), ticks(0.912, 0.938, 5), ticks(3, 3)
-    ([0.0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.91, 0.92, 0.93, 0.94], [3.0, 4.0])
+    ([0.0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.91, 0.92, 0.93, 0.94], [3.0, 3.1])
     """
     span = high - low if high > low else 1.0
     power = math.floor(math.log10(span / most))
