@@ -9,7 +9,9 @@
 `classes` is a mapping from group to classes, to any depth, or a flat list. Optional keys: `levels` (names of
 the levels, coarsest first), `display` (class: name to show), `aliases` (class: other spellings),
 `ranks` (class: whole number, an alternative to nested lists at the finest level), `distance` (`index`: distances count
-classes as listed, as in the paper; `rank`: steps of urgency) and `source` (free text).
+classes as listed, as in the paper; `rank`: steps of urgency), `findings` (`one`: a slide's label is its most urgent
+class; `several`: the set of all that were found, `DCIS; UDH`), `nothing` (with several: the class that means that
+nothing was found) and `source` (free text).
 
 Every scalar is read as text, so classes called `No`, `0` or `1.0` keep their spelling. YAML anchors, tags and
 very large or deeply nested files are refused before anything is expanded.
@@ -33,7 +35,7 @@ from pams_mil.yaml_guard import MOST_CHARACTERS, check_events
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-KEYS = ("name", "classes", "levels", "display", "aliases", "ranks", "distance", "source")
+KEYS = ("name", "classes", "levels", "display", "aliases", "ranks", "distance", "findings", "nothing", "source")
 _JOINERS = "\u200c\u200d"  # some scripts are written with them
 PRESET = "preset:"
 """Before a name: the preset, even where a file has that name, too."""
@@ -143,6 +145,8 @@ def class_fields(text: str, where: str) -> dict[str, Any]:
         },
         "source": _text(fields.get("source", ""), f"'source' in {where}"),
         "distance_by": _text(fields.get("distance", "index"), f"'distance' in {where}"),
+        "findings": _text(fields.get("findings", "one"), f"'findings' in {where}"),
+        "nothing": _text(fields.get("nothing", ""), f"'nothing' in {where}"),
     }
 
 

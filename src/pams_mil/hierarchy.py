@@ -29,6 +29,9 @@ from pams_mil.class_file import Level, check_level, class_fields, class_levels, 
 from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest
 
 DistanceBy = Literal["index", "rank"]  # distances count classes as listed, or steps of urgency
+Findings = Literal["one", "several"]  # a slide's label is its most urgent class, or the set of all its findings
+SEPARATOR = ";"
+"""Between the findings of a label, as in `DCIS; UDH`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +61,9 @@ class ClassHierarchy:
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     source: str = ""
     distance_by: DistanceBy = "index"
+    findings: Findings = "one"
+    nothing: str = ""
+    """With several findings: the class that means "no finding" and excludes all others; empty: there is none."""
 
     def __post_init__(self) -> None:
         if not self.level_names:
@@ -89,13 +95,16 @@ class ClassHierarchy:
         ties: Sequence[Sequence[str]] = (),
         name: str = "classes",
         distance_by: DistanceBy = "index",
+        findings: Findings = "one",
+        nothing: str = "",
     ) -> ClassHierarchy:
         """One level, least urgent first; each of `ties` names neighbors that are equally urgent.
 
         >>> ClassHierarchy.flat(["low", "mid", "other", "high"], ties=[["mid", "other"]]).ranks().tolist()
         [0, 1, 1, 2]
         """
-        return cls.of(tied_lists(list(names), ties), name=name, distance_by=distance_by)
+        levels = class_levels(tied_lists(list(names), ties), "the class list")
+        return cls(name=name, levels=levels, distance_by=distance_by, findings=findings, nothing=nothing)
 
     def __len__(self) -> int:
         return self.num_classes()
@@ -225,7 +234,54 @@ class ClassHierarchy:
         return height
 
     def index(self, label: str, level: int = -1) -> int:
-        """The class index of a label, matched exactly or through a declared alias, never guessed."""
+        """The class index of a label, matched exactly or through a declared alias, never guessed.
+
+        Of a set of findings it is that of the most urgent one; of equally urgent ones, of the first that is listed.
+        """
+        if self.findings == "several" and SEPARATOR in label:
+            members = self.set_of(label, level)
+            ranks = self.ranks(level)
+            return max(members, key=lambda member: (ranks[member], -member))
+        return self._index(label, level)
+
+    def set_of(self, label: str, level: int = -1) -> tuple[int, ...]:
+        """The class indices of a label that may name several findings, each once, least urgent first.
+
+        >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N")
+        >>> tree.set_of("DCIS; UDH"), tree.set_of("N"), tree.index("UDH; DCIS")
+        ((1, 2), (0,), 2)
+        """
+        parts = [part.strip() for part in label.split(SEPARATOR)] if self.findings == "several" else [label]
+        indices = sorted({self._index(part, level) for part in parts if part or len(parts) == 1})
+        if not indices:
+            raise LabelError(f"{label!r} names no finding; expected names of classes with {SEPARATOR!r} between them.")
+        if self.nothing in self.names(level) and len(indices) > 1 and self._index(self.nothing, level) in indices:
+            raise LabelError(
+                f"{label!r} names {self.nothing!r}, which means that nothing was found, together with a finding. "
+                "Name the findings alone, or 'nothing' alone."
+            )
+        return tuple(indices)
+
+    @cached_property
+    def finding_classes(self) -> Ints:
+        """Indices of the finest classes that are findings: all but the one that means that nothing was found."""
+        return np.array([index for index, name in enumerate(self.classes) if name != self.nothing], dtype=np.int64)
+
+    def finding_matrix(self, labels: Iterable[str]) -> Bools:
+        """Which findings each label names, [n, K]; a row without any is "nothing".
+
+        >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N")
+        >>> tree.finding_matrix(["N", "UDH", "DCIS; UDH"]).astype(int).tolist()
+        [[0, 0], [1, 0], [1, 1]]
+        """
+        rows = [self.set_of(label) for label in labels]
+        present = np.zeros((len(rows), self.num_classes()), dtype=bool)
+        for row, indices in enumerate(rows):
+            present[row, list(indices)] = True
+        matrix: Bools = present[:, self.finding_classes]
+        return matrix
+
+    def _index(self, label: str, level: int) -> int:
         lookup = self._lookups[self.level(level)]
         try:
             return lookup[label]
@@ -254,6 +310,8 @@ class ClassHierarchy:
         content: list[Any] = [[level.names, level.parents, level.ranks] for level in self.levels]
         if self.distance_by != "index":
             content.append({"distance": self.distance_by})
+        if self.findings != "one":
+            content.append({"findings": self.findings, "nothing": self.nothing})
         canonical = json.dumps(content, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -337,6 +395,8 @@ def hierarchy_from_json(content: Mapping[str, Any]) -> ClassHierarchy:
             aliases={label: tuple(others) for label, others in content["aliases"].items()},
             source=content["source"],
             distance_by=content["distance_by"],
+            findings=content["findings"],
+            nothing=content["nothing"],
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise HierarchyError(f"The classes are not described as expected: {error!r}.") from error
@@ -360,6 +420,11 @@ def _validate(hierarchy: ClassHierarchy) -> None:
             f"The distance of {hierarchy.name!r} must be 'index' (classes as listed) or 'rank' (steps of urgency), "
             f"found {hierarchy.distance_by!r}.{nearest(str(hierarchy.distance_by), get_args(DistanceBy))}"
         )
+    if hierarchy.findings not in get_args(Findings):
+        raise HierarchyError(
+            f"The findings of {hierarchy.name!r} must be 'one' (a slide has its most urgent class) or 'several' (all "
+            f"that were found), found {hierarchy.findings!r}.{nearest(str(hierarchy.findings), get_args(Findings))}"
+        )
     if not hierarchy.levels:
         raise HierarchyError(f"The hierarchy {hierarchy.name!r} has no levels; expected at least one with two classes.")
     if len(hierarchy.level_names) != len(hierarchy.levels):
@@ -378,6 +443,7 @@ def _validate(hierarchy: ClassHierarchy) -> None:
             "an order of urgency needs at least two classes."
         )
     _validate_labels(hierarchy)
+    _validate_findings(hierarchy)
 
 
 def _validate_labels(hierarchy: ClassHierarchy) -> None:
@@ -397,3 +463,26 @@ def _validate_labels(hierarchy: ClassHierarchy) -> None:
                 if owner.setdefault(alias, label) != label:
                     clash = f"The alias {alias!r} of {label!r} already belongs to {owner[alias]!r}"
                     raise HierarchyError(f"{clash}; an alias names one class.")
+
+
+def _validate_findings(hierarchy: ClassHierarchy) -> None:
+    names, nothing = hierarchy.classes, hierarchy.nothing
+    if hierarchy.findings == "one":
+        if nothing:
+            raise HierarchyError(
+                f"{hierarchy.name!r} names 'nothing: {nothing}', which belongs to 'findings: several'; with one "
+                "finding per slide every class excludes the others."
+            )
+        return
+    if nothing and nothing not in names:
+        raise HierarchyError(f"'nothing' of {hierarchy.name!r} is {nothing!r}, not a class.{nearest(nothing, names)}")
+    if nothing and hierarchy.ranks()[names.index(nothing)] != 0:
+        raise HierarchyError(
+            f"'nothing' of {hierarchy.name!r} is {nothing!r}, but {names[0]!r} is less urgent; that nothing was found "
+            "must be the least urgent of all."
+        )
+    spelled = [name for level in hierarchy.levels for name in level.names if SEPARATOR in name]
+    if spelled:
+        raise HierarchyError(
+            f"The class {spelled[0]!r} of {hierarchy.name!r} has {SEPARATOR!r} in its name, which separates findings."
+        )

@@ -1,0 +1,182 @@
+"""Several findings per slide: what is called at a cost ratio κ, and how grave it is to miss some of them.
+
+For finding k of slide i with probability p_ik and weight w_k (1 unless the user says otherwise):
+
+    called at κ    S_i(κ) = {k : p_ik ≥ 1 / (1 + κ w_k)} = {k : κ ≥ r_ik},   r_ik = (1 − p_ik) / (p_ik w_k)
+    weighted share of missed findings     ℓ₁ = Σ_{k ∈ Y∖S} w_k / Σ_{k ∈ Y} w_k,   0 where Y is empty
+    the most urgent finding is missed     ℓ₂ = 1[max rank of S < max rank of Y]
+
+Called sets only grow with κ, so both losses only fall: every guarantee on missed urgency applies to them. AsCC of two
+sets pads the smaller one with "nothing", matches them at the least total W, and averages 1 / W over the pairs; for
+single findings it is AsCC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+
+from pams_mil.arrays import Array, Bools
+from pams_mil.errors import ParameterError
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.severity import PENALTY, metric_weight
+
+
+@dataclass(frozen=True)
+class FindingPath:
+    """The called sets of n slides at every κ.
+
+    Attributes:
+        reach: [n, K], the smallest κ at which finding k is called; inf where only κ = ∞ calls it.
+        ranks: [K], the findings' urgency.
+        weights: [K], what missing each costs.
+    """
+
+    reach: Array
+    ranks: npt.NDArray[np.int64]
+    weights: Array
+
+    def __len__(self) -> int:
+        return len(self.reach)
+
+    def calls(self, kappa: float) -> Bools:
+        """Which findings are called at one κ from 0 to inf, [n, K]."""
+        if not kappa >= 0:
+            raise ParameterError(f"kappa must be a number from 0 to inf, found {kappa!r}.")
+        called: Bools = self.reach <= kappa
+        return called
+
+    def kappa_to_reach(self, target: npt.ArrayLike) -> Array:
+        """The smallest κ at which some called finding is as urgent as the most urgent true one, [n]; 0 for "nothing".
+
+        With the true sets [n, K]: the most urgent finding is missed exactly for κ below this.
+        """
+        true = check_sets(target, self.reach.shape)
+        top = np.where(true, self.ranks, -1).max(axis=1, initial=-1)
+        enough = np.where(self.ranks[None, :] >= top[:, None], self.reach, np.inf).min(axis=1)
+        return np.where(top < 0, 0.0, enough)
+
+    def missed_share(self, target: npt.ArrayLike, kappa: float) -> Array:
+        """ℓ₁ at one κ, [n]."""
+        return missed_share(target, self.calls(kappa), self.weights)
+
+    def take(self, rows: npt.NDArray[Any]) -> FindingPath:
+        """The path of chosen slides."""
+        return FindingPath(self.reach[rows], self.ranks, self.weights)
+
+
+def finding_path(
+    probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, *, weights: npt.ArrayLike | None = None
+) -> FindingPath:
+    """What is called at every κ, exactly and without a grid.
+
+    Args:
+        probabilities: [n, K], one per finding, each from 0 to 1; a row need not sum to 1.
+        hierarchy: Classes with `findings: several`.
+        weights: [K], what missing each finding costs; default 1.
+
+    >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N")
+    >>> path = finding_path([[0.5, 0.25]], tree)
+    >>> path.reach.tolist(), path.calls(1).tolist(), path.calls(3).tolist()
+    ([[1.0, 3.0]], [[True, False]], [[True, True]])
+    """
+    p = check_finding_probabilities(probabilities, len(hierarchy.finding_classes))
+    w = np.ones(p.shape[1]) if weights is None else np.asarray(weights, dtype=np.float64)
+    if w.shape != (p.shape[1],) or not np.isfinite(w).all() or (w <= 0).any():
+        raise ParameterError(
+            f"weights must be {p.shape[1]} finite numbers above 0, one per finding, found {weights!r}."
+        )
+    with np.errstate(divide="ignore"):
+        reach = (1.0 - p) / (p * w)
+    return FindingPath(reach, hierarchy.ranks()[hierarchy.finding_classes], w)
+
+
+def missed_share(y_true: npt.ArrayLike, y_pred: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Array:
+    """ℓ₁, the weighted share of a slide's findings that are not called, [n]; 1 minus the urgency-weighted recall."""
+    true = np.asarray(y_true, dtype=bool)
+    called = check_sets(y_pred, true.shape)
+    w = np.ones(true.shape[1]) if weights is None else np.asarray(weights, dtype=np.float64)
+    total, missed = (true * w).sum(axis=1), ((true & ~called) * w).sum(axis=1)
+    share: Array = np.divide(missed, total, out=np.zeros(len(true)), where=total > 0)
+    return share
+
+
+def most_urgent_rank(sets: npt.ArrayLike, ranks: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """The largest rank in each set, [n]; −1 for the empty one."""
+    present = np.asarray(sets, dtype=bool)
+    top: npt.NDArray[np.int64] = np.where(present, np.asarray(ranks, dtype=np.int64), -1).max(axis=1, initial=-1)
+    return top
+
+
+def set_ascc(
+    y_true: npt.ArrayLike, y_pred: npt.ArrayLike, hierarchy: ClassHierarchy, *, penalty: float = PENALTY
+) -> Array:
+    """AsCC of every slide's called set against its true one, [n].
+
+    >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N")
+    >>> set_ascc([[0, 1], [1, 1]], [[0, 1], [1, 0]], tree).round(3).tolist()  # all found; DCIS missed: W = 5
+    [1.0, 0.6]
+    """
+    true = np.asarray(y_true, dtype=bool)
+    called = check_sets(y_pred, true.shape)
+    weight = finding_weight(hierarchy, penalty=penalty)
+    nothing = len(weight) - 1
+    scores = np.ones(len(true))
+    for row, (present, said) in enumerate(zip(true, called, strict=True)):
+        if (present == said).all():
+            continue
+        left, right = np.flatnonzero(present), np.flatnonzero(said)
+        size = max(len(left), len(right))
+        pairs = weight[np.ix_(_padded(left, size, nothing), _padded(right, size, nothing))]
+        scores[row] = (1.0 / pairs[linear_sum_assignment(pairs)]).mean()
+    return scores
+
+
+def finding_weight(hierarchy: ClassHierarchy, *, penalty: float = PENALTY) -> Array:
+    """W between findings, `[true, predicted]`, [K + 1, K + 1]: the last row and column are "nothing".
+
+    Where no class means "nothing", it is one step less urgent than the least urgent finding.
+    """
+    W = metric_weight(hierarchy, penalty=penalty)
+    if hierarchy.nothing:
+        order = [*hierarchy.finding_classes.tolist(), hierarchy.classes.index(hierarchy.nothing)]
+        ordered: Array = W[np.ix_(order, order)]
+        return ordered
+    steps = 1.0 + hierarchy.distance()[0]  # of the least urgent class, which is one step above "nothing"
+    extended = np.ones((len(W) + 1, len(W) + 1))
+    extended[:-1, :-1] = W
+    extended[:-1, -1] = 1.0 + steps + penalty
+    extended[-1, :-1] = 1.0 + steps
+    return extended
+
+
+def check_finding_probabilities(probabilities: npt.ArrayLike, findings: int) -> Array:
+    """Probabilities [n, K] of findings, or an error that says what is wrong with them."""
+    p = np.asarray(probabilities, dtype=np.float64)
+    if p.ndim != 2 or p.shape[1] != findings:
+        raise ParameterError(f"Expected probabilities [n, {findings}], one per finding, found shape {p.shape}.")
+    bad = ~((p >= 0) & (p <= 1))
+    if bad.any():
+        row, column = (int(place[0]) for place in np.nonzero(bad))
+        raise ParameterError(
+            f"Probabilities of findings must be from 0 to 1, found {p[row, column]!r} in row {row}, finding {column}."
+        )
+    return p
+
+
+def check_sets(sets: npt.ArrayLike, shape: tuple[int, ...]) -> Bools:
+    """Sets of findings as [n, K] of 0 and 1, or an error."""
+    present = np.asarray(sets)
+    if present.shape != shape or not np.isin(present, (0, 1)).all():
+        raise ParameterError(
+            f"Expected sets as 0 and 1 of shape {shape}, found {present.dtype} of shape {present.shape}."
+        )
+    return present.astype(bool)
+
+
+def _padded(members: npt.NDArray[np.intp], size: int, nothing: int) -> npt.NDArray[np.intp]:
+    return np.concatenate([members, np.full(size - len(members), nothing, dtype=np.intp)])

@@ -1,0 +1,122 @@
+"""Sets of findings: against loops, permutations and the single-label quantities they extend."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pams_mil import ClassHierarchy
+from pams_mil.errors import HierarchyError, LabelError, ParameterError
+from pams_mil.metrics import ascc
+from pams_mil.metrics.finding_sets import finding_path, finding_weight, missed_share, set_ascc
+from pams_mil.severity import metric_weight
+
+NAMES = ["N", "UDH", "FEA", "ADH", "DCIS", "IC"]
+TREE = ClassHierarchy.flat(NAMES, ties=[["FEA", "ADH"]], findings="several", nothing="N")
+OPEN = ClassHierarchy.flat(NAMES, ties=[["FEA", "ADH"]], findings="several")
+seeds = st.integers(0, 2**32 - 1)
+
+
+def sets_of(seed, n=20, k=5):
+    draw = np.random.default_rng(seed)
+    return draw.random((n, k)) < 0.4, draw.random((n, k)) < 0.4, draw.random((n, k))
+
+
+def best_match(true, called, weight):
+    """AsCC of one pair of sets by trying every pairing; of pairings with the least sum, any has the same sum of W."""
+    nothing = len(weight) - 1
+    left, right = list(np.flatnonzero(true)), list(np.flatnonzero(called))
+    size = max(len(left), len(right), 1)
+    left += [nothing] * (size - len(left))
+    right += [nothing] * (size - len(right))
+    least = min(sum(weight[t, r] for t, r in zip(left, order, strict=True)) for order in permutations(right))
+    return {
+        round(float(np.mean([1 / weight[t, r] for t, r in zip(left, order, strict=True)])), 12)
+        for order in permutations(right)
+        if abs(sum(weight[t, r] for t, r in zip(left, order, strict=True)) - least) < 1e-9
+    }
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds)
+def test_set_ascc_is_a_least_cost_matching(seed):
+    true, called, _ = sets_of(seed)
+    for tree in (TREE, OPEN):
+        k = len(tree.finding_classes)
+        true_, called_ = (np.resize(sets, (8, k)) for sets in (true, called))
+        for row, score in enumerate(set_ascc(true_, called_, tree)):
+            assert round(float(score), 12) in best_match(true_[row], called_[row], finding_weight(tree))
+
+
+def test_single_findings_have_the_single_label_quantities():
+    single = ClassHierarchy.flat(NAMES, ties=[["FEA", "ADH"]])
+    weight = metric_weight(single)
+    for t in range(6):
+        for r in range(6):
+            score = set_ascc(*(TREE.finding_matrix([NAMES[c]]) for c in (t, r)), TREE)[0]
+            assert score == pytest.approx(1 / weight[t, r])
+    names = np.array(NAMES)
+    draw = np.random.default_rng(0)
+    t, r = draw.integers(0, 6, 50), draw.integers(0, 6, 50)
+    mean = set_ascc(TREE.finding_matrix(names[t]), TREE.finding_matrix(names[r]), TREE).mean()
+    assert mean == pytest.approx(ascc(names[t].tolist(), names[r].tolist(), single))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds)
+def test_called_sets_grow_and_losses_fall_with_kappa(seed):
+    true, _, p = sets_of(seed)
+    weights = np.random.default_rng(seed).uniform(0.5, 4, 5)
+    path = finding_path(p, TREE, weights=weights)
+    ranks, before, share = path.ranks, np.zeros_like(true), np.full(len(p), 1.0)
+    reach = path.kappa_to_reach(true)
+    for kappa in (0.0, 0.1, 0.5, 1.0, 2.0, 9.0, 1e3, np.inf):
+        called = path.calls(kappa)
+        assert (called >= before).all()
+        for i in range(len(p)):
+            for k in range(5):
+                assert called[i, k] == (p[i, k] >= 1 / (1 + kappa * weights[k]) or kappa == np.inf)
+            top_true = max((ranks[k] for k in range(5) if true[i, k]), default=-1)
+            top_called = max((ranks[k] for k in range(5) if called[i, k]), default=-1)
+            assert (kappa < reach[i]) == (top_called < top_true)
+            missed = sum(weights[k] for k in range(5) if true[i, k] and not called[i, k])
+            total = sum(weights[k] for k in range(5) if true[i, k])
+            assert path.missed_share(true, kappa)[i] == pytest.approx(missed / total if total else 0.0)
+        now = missed_share(true, called, weights)
+        assert (now <= share + 1e-12).all()
+        before, share = called, now
+
+
+def test_labels_name_sets():
+    assert TREE.set_of("DCIS;UDH") == (1, 4)
+    assert TREE.set_of(" UDH ; DCIS; UDH") == (1, 4)
+    assert TREE.index("UDH; DCIS") == 4
+    assert TREE.index("FEA; ADH") == 2  # equally urgent: the first
+    assert TREE.digest != ClassHierarchy.flat(NAMES, ties=[["FEA", "ADH"]]).digest
+    assert ClassHierarchy.flat(["a; b", "c"]).index("a; b") == 0  # one finding: labels are whole
+    for label, match in (("N; UDH", "together with a finding"), ("UDH; XX", "'XX' is not a class"), (";", "names no")):
+        with pytest.raises(LabelError, match=match):
+            TREE.set_of(label)
+
+
+def test_class_files_that_cannot_be_meant_are_refused():
+    for options, match in (
+        ({"nothing": "N"}, "belongs to 'findings: several'"),
+        ({"findings": "several", "nothing": "UDH"}, "is less urgent"),
+        ({"findings": "several", "nothing": "X"}, "not a class"),
+        ({"findings": "many"}, "must be 'one'"),
+    ):
+        with pytest.raises(HierarchyError, match=match):
+            ClassHierarchy.flat(NAMES, **options)
+    with pytest.raises(HierarchyError, match="separates findings"):
+        ClassHierarchy.flat(["a;b", "c"], findings="several")
+
+
+def test_bad_probabilities_and_weights_are_refused():
+    for p in ([[0.5] * 4], [[0.5, 0.5, 0.5, 0.5, 1.1]], [[np.nan] * 5]):
+        with pytest.raises(ParameterError):
+            finding_path(p, TREE)
+    with pytest.raises(ParameterError, match="weights"):
+        finding_path([[0.5] * 5], TREE, weights=[1, 1, 1, 1, 0])
