@@ -16,8 +16,9 @@ from hypothesis import given
 from tests.strategies import trees, trees_and_levels
 
 from pams_mil import ClassHierarchy
+from pams_mil.class_checks import Level
 from pams_mil.errors import HierarchyError, LabelError, ParameterError
-from pams_mil.hierarchy import Level, as_hierarchy, hierarchy_from_json, hierarchy_to_json
+from pams_mil.hierarchy import as_hierarchy, hierarchy_from_json, hierarchy_to_json
 
 
 def test_bracs_by_hand():

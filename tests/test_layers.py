@@ -16,6 +16,7 @@ LAYERS = {
         "errors",
         "hierarchy",
         "arrays",
+        "class_checks",
         "class_file",
         "severity",
         "ops",

@@ -19,8 +19,6 @@ very large or deeply nested files are refused before anything is expanded.
 
 from __future__ import annotations
 
-import itertools
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -29,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from pams_mil.class_checks import Level
 from pams_mil.errors import HierarchyError, listing, nearest
 from pams_mil.yaml_guard import MOST_CHARACTERS, check_events
 
@@ -36,21 +35,8 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 KEYS = ("name", "classes", "levels", "display", "aliases", "ranks", "distance", "findings", "nothing", "source")
-_JOINERS = "\u200c\u200d"  # some scripts are written with them
 PRESET = "preset:"
 """Before a name: the preset, even where a file has that name, too."""
-
-
-@dataclass(frozen=True)
-class Level:
-    """One level of the tree: class names, each class's parent index one level up, and its rank."""
-
-    names: tuple[str, ...]
-    parents: tuple[int, ...]
-    ranks: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 @dataclass(frozen=True)
@@ -217,76 +203,6 @@ def tied_lists(names: list[str], ties: Sequence[Sequence[str]]) -> list[str | li
         if places:
             nested[places[0]] = [names[place] for place in places]
     return [nested[place] for place in sorted(nested)]
-
-
-def check_level(level: Level, above: Level | None, where: str) -> None:
-    """Refuse a level whose names, parents or order cannot be meant; `above` is the next coarser level."""
-    if not len(level.names) == len(level.parents) == len(level.ranks) or not level.names:
-        raise HierarchyError(f"{where} needs as many parents and ranks as names, and at least one class.")
-    for label in level.names:
-        _check_name(label, where)
-        if level.names.count(label) > 1:
-            raise HierarchyError(f"The class {label!r} appears twice in {where}; every class needs its own name.")
-    groups = 1 if above is None else len(above)
-    for label, parent in zip(level.names, level.parents, strict=True):
-        if not 0 <= parent < groups:
-            raise HierarchyError(f"The class {label!r} in {where} has no parent: index {parent} of {groups}.")
-    childless = sorted(set(range(groups)) - set(level.parents))
-    if above is not None and childless:
-        group = above.names[childless[0]]
-        raise HierarchyError(f"The group {group!r} has no classes below it in {where}; every group needs at least one.")
-    _check_order(level, above, where)
-
-
-def _check_order(level: Level, above: Level | None, where: str) -> None:
-    """Indices follow ranks, and the order of the classes follows the order of their parents."""
-    for (low, rank, parent), (high, next_rank, next_parent) in itertools.pairwise(
-        zip(level.names, level.ranks, level.parents, strict=True)
-    ):
-        if rank > next_rank:
-            raise HierarchyError(
-                f"{low!r} (rank {rank}) is listed before {high!r} (rank {next_rank}) in {where}; "
-                "list the least urgent class first."
-            )
-        if above is None or parent == next_parent:
-            continue
-        group, next_group = above.names[parent], above.names[next_parent]
-        if parent > next_parent:
-            raise HierarchyError(
-                f"{high!r} is listed after {low!r} in {where}, but its group {next_group!r} comes before {group!r}; "
-                "list the classes group by group."
-            )
-        if rank == next_rank and above.ranks[parent] != above.ranks[next_parent]:
-            raise HierarchyError(
-                f"The rank of {high!r} contradicts its group: {low!r} and {high!r} are equally urgent in {where}, but "
-                f"{next_group!r} is more urgent than {group!r}. "
-                "Classes may tie only inside one group, or across groups that tie themselves."
-            )
-    for rank in set(above.ranks if above else ()):
-        tied = [index for index, other in enumerate(above.ranks if above else ()) if other == rank]
-        below = {level.ranks[index] for index, parent in enumerate(level.parents) if parent in tied}
-        if above and len(tied) > 1 and len(below) > 1:
-            raise HierarchyError(
-                f"The groups {listing(above.names[index] for index in tied)} are equally urgent, but their classes in "
-                f"{where} are not; classes of tied groups must all tie."
-            )
-
-
-def _check_name(label: Any, where: str) -> None:
-    if not isinstance(label, str) or not label.strip():
-        raise HierarchyError(f"A class in {where} has an empty name ({label!r}); every class needs a name.")
-    if label != label.strip() or label != unicodedata.normalize("NFC", label):
-        raise HierarchyError(
-            f"The class name {label!r} in {where} has surrounding spaces or decomposed Unicode characters; "
-            f"write it as {unicodedata.normalize('NFC', label.strip())!r}."
-        )
-    # Zero-width and direction marks; a line break is odd, but everyone sees it.
-    hidden = [sign for sign in label if unicodedata.category(sign) == "Cf" and sign not in _JOINERS]
-    if hidden:
-        raise HierarchyError(
-            f"The class name {label!a} in {where} has the invisible character {hidden[0]!a}, which makes it look like "
-            f"another name; write it as {''.join(sign for sign in label if sign not in hidden)!r}."
-        )
 
 
 def _preset_folder() -> Traversable:

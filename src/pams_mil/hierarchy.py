@@ -19,19 +19,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Bools, Ints
-from pams_mil.class_file import Level, check_level, class_fields, class_levels, read_class_file, tied_lists
+from pams_mil.class_checks import SEPARATOR, DistanceBy, Findings, Level, check_hierarchy, names_by_rank
+from pams_mil.class_file import class_fields, class_levels, read_class_file, tied_lists
 from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest
-
-DistanceBy = Literal["index", "rank"]  # distances count classes as listed, or steps of urgency
-Findings = Literal["one", "several"]  # a slide's label is its most urgent class, or the set of all its findings
-SEPARATOR = ";"
-"""Between the findings of a label, as in `DCIS; UDH`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +65,7 @@ class ClassHierarchy:
         if not self.level_names:
             coarse = [f"level{number}" for number in range(1, len(self.levels))]
             object.__setattr__(self, "level_names", (*(["group"] if len(coarse) == 1 else coarse), "class"))
-        _validate(self)
+        check_hierarchy(self)
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> ClassHierarchy:
@@ -400,89 +396,3 @@ def hierarchy_from_json(content: Mapping[str, Any]) -> ClassHierarchy:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise HierarchyError(f"The classes are not described as expected: {error!r}.") from error
-
-
-def names_by_rank(names: Sequence[str], ranks: Iterable[int]) -> list[list[str]]:
-    """The classes of every rank, least urgent first.
-
-    >>> names_by_rank("abc", [0, 4, 4])
-    [['a'], ['b', 'c']]
-    """
-    groups: dict[int, list[str]] = {}
-    for name, rank in zip(names, ranks, strict=True):
-        groups.setdefault(rank, []).append(name)
-    return [groups[rank] for rank in sorted(groups)]
-
-
-def _validate(hierarchy: ClassHierarchy) -> None:
-    if hierarchy.distance_by not in get_args(DistanceBy):
-        raise HierarchyError(
-            f"The distance of {hierarchy.name!r} must be 'index' (classes as listed) or 'rank' (steps of urgency), "
-            f"found {hierarchy.distance_by!r}.{nearest(str(hierarchy.distance_by), get_args(DistanceBy))}"
-        )
-    if hierarchy.findings not in get_args(Findings):
-        raise HierarchyError(
-            f"The findings of {hierarchy.name!r} must be 'one' (a slide has its most urgent class) or 'several' (all "
-            f"that were found), found {hierarchy.findings!r}.{nearest(str(hierarchy.findings), get_args(Findings))}"
-        )
-    if not hierarchy.levels:
-        raise HierarchyError(f"The hierarchy {hierarchy.name!r} has no levels; expected at least one with two classes.")
-    if len(hierarchy.level_names) != len(hierarchy.levels):
-        raise HierarchyError(
-            f"The hierarchy {hierarchy.name!r} has {len(hierarchy.levels)} levels but {len(hierarchy.level_names)} "
-            f"level names ({listing(hierarchy.level_names)}); give one name per level, coarsest first."
-        )
-    if len(set(hierarchy.level_names)) != len(hierarchy.level_names):
-        raise HierarchyError(f"Level names must differ, found {listing(hierarchy.level_names)}.")
-    for number, level in enumerate(hierarchy.levels):
-        where = f"level {hierarchy.level_names[number]!r} of {hierarchy.name!r}"
-        check_level(level, hierarchy.levels[number - 1] if number else None, where)
-    if len(hierarchy.levels[-1]) < 2:
-        raise HierarchyError(
-            f"The hierarchy {hierarchy.name!r} has only the class {hierarchy.levels[-1].names[0]!r}; "
-            "an order of urgency needs at least two classes."
-        )
-    _validate_labels(hierarchy)
-    _validate_findings(hierarchy)
-
-
-def _validate_labels(hierarchy: ClassHierarchy) -> None:
-    known = {label for level in hierarchy.levels for label in level.names}
-    for kind, names in (("display names", hierarchy.display_names), ("aliases", hierarchy.aliases)):
-        for label in names:
-            if label not in known:
-                raise HierarchyError(
-                    f"{kind} of {hierarchy.name!r} mention {label!r}, which is not a class.{nearest(label, known)}"
-                )
-    for level in hierarchy.levels:
-        owner: dict[str, str] = {label: label for label in level.names}
-        for label in level.names:
-            for alias in hierarchy.aliases.get(label, ()):
-                if not alias.strip():
-                    raise HierarchyError(f"An alias of {label!r} is empty; a missing label must stay an error.")
-                if owner.setdefault(alias, label) != label:
-                    clash = f"The alias {alias!r} of {label!r} already belongs to {owner[alias]!r}"
-                    raise HierarchyError(f"{clash}; an alias names one class.")
-
-
-def _validate_findings(hierarchy: ClassHierarchy) -> None:
-    names, nothing = hierarchy.classes, hierarchy.nothing
-    if hierarchy.findings == "one":
-        if nothing:
-            raise HierarchyError(
-                f"{hierarchy.name!r} names 'nothing: {nothing}', which belongs to 'findings: several'; with one "
-                "finding per slide every class excludes the others."
-            )
-        return
-    if nothing and nothing not in names:
-        raise HierarchyError(f"'nothing' of {hierarchy.name!r} is {nothing!r}, not a class.{nearest(nothing, names)}")
-    if nothing and hierarchy.ranks()[names.index(nothing)] != 0:
-        raise HierarchyError(
-            f"'nothing' of {hierarchy.name!r} is {nothing!r}, but {names[0]!r} is less urgent; that nothing was found "
-            "must be the least urgent of all."
-        )
-    spelled = [name for level in hierarchy.levels for name in level.names if SEPARATOR in name]
-    if spelled:
-        raise HierarchyError(
-            f"The class {spelled[0]!r} of {hierarchy.name!r} has {SEPARATOR!r} in its name, which separates findings."
-        )

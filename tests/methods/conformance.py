@@ -10,7 +10,8 @@ import torch
 from tests.reference.objectives import OBJECTIVES
 from torch import Tensor
 
-from pams_mil.hierarchy import ClassHierarchy, Level
+from pams_mil.class_checks import Level
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.method import Method
 from pams_mil.methods.objective import Objective
 

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from pams_mil.hierarchy import ClassHierarchy, Level
+from pams_mil.class_checks import Level
+from pams_mil.hierarchy import ClassHierarchy
 
 
 @st.composite

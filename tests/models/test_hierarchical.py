@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from pams_mil import discover
+from pams_mil.class_checks import Level
 from pams_mil.errors import ParameterError
-from pams_mil.hierarchy import ClassHierarchy, Level
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models import BagBatch, HierarchicalModel, create_model
 from pams_mil.models.core.heads import NormalizedHead, SplitHeads
 

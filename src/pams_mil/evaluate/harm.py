@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array
+from pams_mil.class_checks import DistanceBy, names_by_rank
 from pams_mil.evaluate.predictions import Predictions
-from pams_mil.hierarchy import ClassHierarchy, DistanceBy, names_by_rank
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.metric import LabelMetrics
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array, Ints
+from pams_mil.class_checks import names_by_rank
 from pams_mil.errors import ParameterError
-from pams_mil.hierarchy import ClassHierarchy, names_by_rank
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels
 from pams_mil.metrics.probability import labels_and_probabilities
 from pams_mil.metrics.reduce import divide

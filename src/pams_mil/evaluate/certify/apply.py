@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Ints
+from pams_mil.class_checks import names_by_rank
 from pams_mil.errors import counted, listing
 from pams_mil.evaluate.certify.calls import Dial, path_of, rank_index, rank_reach
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.predictions import numbered
-from pams_mil.hierarchy import ClassHierarchy, names_by_rank
+from pams_mil.hierarchy import ClassHierarchy
 
 
 @dataclass(frozen=True)
