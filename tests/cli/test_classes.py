@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 from rich.console import Console
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
 from pams_mil.class_file import presets
-from pams_mil.cli import console
-from pams_mil.cli.main import app
-from pams_mil.hierarchy import hierarchy_from_json
+from pams_mil.cli import classes, console
+from pams_mil.cli.main import VERBS, app
+from pams_mil.data.label_counts import class_file_text
+from pams_mil.errors import HierarchyError
+from pams_mil.hierarchy import hierarchy_from_json, parse
 
 
 def run(*arguments, code=0):
@@ -112,3 +118,64 @@ def test_a_progress_bar_names_files_as_they_are(monkeypatch):
     with console.progress_bar() as advance:
         advance("Reading scores [v2]", 0.5)
     assert "Reading scores [v2]" in shown.getvalue()
+
+
+LABELS = "slide_id,grade\ns1,HSIL\ns2,NILM\ns3,NILM\ns4,\ns5,ASC-US\n"
+
+
+def test_labels_of_a_table_become_a_file_without_an_order(tmp_path):
+    (tmp_path / "labels.csv").write_text(LABELS)
+    path = tmp_path / "my classes.yaml"
+    assert "--label-column" in run("classes", "init", path, "--from", tmp_path / "labels.csv", code=2)
+    shown = run("classes", "init", path, "--from", tmp_path / "labels.csv", "--label-column", "grade")
+    assert f"pams classes show '{path}'" in shown
+    text = path.read_text()
+    assert "#   - NILM  # 2 rows\n" in text
+    with pytest.raises(HierarchyError, match="has no 'classes'"):
+        ClassHierarchy.load(path)
+    lines = [line.removeprefix("# ") for line in text.splitlines()[3:]]
+    path.write_text("\n".join(lines))
+    assert ClassHierarchy.load(path).order() == "ASC-US ≺ HSIL ≺ NILM"
+
+
+def test_labels_are_ordered_in_a_terminal(tmp_path, monkeypatch):
+    monkeypatch.setattr(classes, "is_terminal", lambda: True)
+    (tmp_path / "labels.csv").write_text(LABELS)
+    options = ["--from", str(tmp_path / "labels.csv"), "--label-column", "grade"]
+    result = CliRunner().invoke(app, ["classes", "init", str(tmp_path / "c.yaml"), *options], input="3 1\n3 1=2\n")
+    assert result.exit_code == 0, result.output
+    assert "1  ASC-US  (1 row)" in result.output
+    assert "Expected every number from 1 to 3 once, found '3 1'." in result.output
+    assert ClassHierarchy.load(tmp_path / "c.yaml").order() == "NILM ≺ ASC-US ≡ HSIL"
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=2, max_size=5, unique=True))
+def test_any_label_survives_the_file(labels):
+    labels = [label for label in labels if label.strip() and label.isprintable()]
+    fine = [label for label in labels if label == unicodedata.normalize("NFC", label.strip())]
+    if len(fine) < 2:
+        return
+    text = class_file_text(dict.fromkeys(fine, 1), fine, source="a: b.csv")
+    assert parse(text).classes == tuple(fine)
+
+
+def test_an_option_of_one_value_is_given_once(tmp_path):
+    (tmp_path / "labels.csv").write_text("slide_id,patient_id,label\ns1,p1,N\ns2,p2,IC\n")
+    shown = run("check", tmp_path / "labels.csv", "--no-features", "--classes", "isup", "--classes", "bracs", code=2)
+    assert "--classes is given 2 times; expected it once." in shown
+    shown = run("classes", "init", tmp_path / "a", "--from", "x", "--from", "y", code=2)
+    assert "--from is given 2 times" in shown
+    # options of several values may be repeated
+    run("check", tmp_path / "labels.csv", "--no-features", "--no-features", "--classes", "bracs")
+
+
+def test_help_fills_its_lines(monkeypatch):
+    """A paragraph breaks where the terminal ends, not where a line of the source did."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for _, module, name in VERBS:
+        verb = module if name == "app" else name
+        lines = run(verb, "--help").split("\u256d")[0].splitlines()
+        for line, following in itertools.pairwise(lines):
+            first = following.split()[:1]
+            if line.strip() and first and "Usage" not in line:
+                assert len(line.rstrip()) + 1 + len(first[0]) >= 79, (verb, line)

@@ -80,3 +80,15 @@ def test_a_narrow_terminal_gets_several_whole_tables(labels: Path, tmp_path: Pat
     assert len(heads) >= 2
     assert all(sum(f"fold {fold}" in head for head in heads) == 1 for fold in range(8))
     assert not any("…" in line for line in lines)
+
+
+def test_a_split_is_replaced_with_force_alone(labels: Path, tmp_path: Path) -> None:
+    words = ("split", labels, "--classes", "bracs", "--folds", 4, "--out", tmp_path / "out")
+    assert pams(*words).exit_code == 0
+    before = (tmp_path / "out/manifest.csv").read_bytes()
+    again = pams(*words, "--seed", 1)
+    assert again.exit_code == 2
+    assert "already holds a split" in again.output
+    assert (tmp_path / "out/manifest.csv").read_bytes() == before
+    assert pams(*words, "--seed", 1, "--force").exit_code == 0
+    assert (tmp_path / "out/manifest.csv").read_bytes() != before

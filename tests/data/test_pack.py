@@ -172,8 +172,6 @@ def test_wrong_uses_are_refused(tmp_path: Path) -> None:
     write_pack(tmp_path / "p", manifest, tmp_path / "h5_files")
     with pytest.raises(BagError, match="'s9' is not in the pack"):
         Pack(tmp_path / "p").read("s9")
-    with pytest.raises(ParameterError, match="layout"):
-        unpack(tmp_path / "p", tmp_path / "u", layout="zarr")
 
 
 def test_shards_of_different_packs_do_not_mix(tmp_path: Path) -> None:

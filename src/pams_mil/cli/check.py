@@ -34,7 +34,6 @@ def check(
     no_features: bool = typer.Option(False, "--no-features", help="Examine the table only."),
     slides: Path | None = typer.Option(None, "--slides", help="Folder of slide files: can each be opened?"),
     json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
-    small_bag: int = typer.Option(8, "--small-bag", min=1, help="Warn about bags with fewer instances."),
     workers: int = typer.Option(2, "--workers", min=1, help="Files read at the same time."),
     patients_are_slides: bool = PATIENTS_ARE_SLIDES,
     slide_column: str | None = SLIDE_COLUMN,
@@ -63,7 +62,7 @@ def check(
     table = Manifest.read(manifest, fold=fold, splits=splits, **reading)
     with progress_bar() as bar:
         found = diagnose(
-            table, hierarchy, features=None if no_features else features, workers=workers, small_bag=small_bag,
+            table, hierarchy, features=None if no_features else features, workers=workers,
             progress=lambda done, total: bar("Reading bags", done / total),
         )  # fmt: skip
     opened = None

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.arrays import Array
 from pams_mil.cli.console import output, print_json, print_result
-from pams_mil.cli.out_option import write_new
+from pams_mil.cli.out_option import out_file, refuse_existing, write_new
+from pams_mil.cli.table_options import LABEL_COLUMN
+from pams_mil.errors import ParameterError, counted
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.tree import Tree
 
+    from pams_mil.arrays import Array
     from pams_mil.hierarchy import ClassHierarchy
 
 app = typer.Typer(help="List, draw and start class hierarchies.", invoke_without_command=True)
@@ -66,8 +69,6 @@ def list_presets(ctx: typer.Context) -> None:
 @app.command()
 def show(
     classes: str = typer.Argument(..., metavar="NAME_OR_FILE", help="A preset, or a YAML class file."),
-    penalty: float = typer.Option(2.0, help="P, the metric's extra weight for a missed urgency."),
-    alpha: float = typer.Option(1.6, help="α, the loss's scale for a missed urgency."),
     json: bool = typer.Option(False, "--json", help="Print classes, ranks and digest as JSON."),
 ) -> None:
     """Draw a class tree and print the matrices derived from it.
@@ -83,10 +84,9 @@ def show(
     if json:
         print_json({"digest": hierarchy.digest, **hierarchy_to_json(hierarchy)})
         return
-    output.print(_tree(hierarchy))
+    print_result(hierarchy.tree())
     output.print(f"\ndigest {hierarchy.digest}")
-    counted = "steps of urgency" if hierarchy.distance_by == "rank" else "classes as listed"
-    output.print(f"distance {counted}")
+    output.print(f"distance {'steps of urgency' if hierarchy.distance_by == 'rank' else 'classes as listed'}")
     if hierarchy.source:
         output.print(f"source {hierarchy.source}")
     for level in range(hierarchy.num_levels):
@@ -95,10 +95,9 @@ def show(
             count = hierarchy.num_classes(level)
             output.print(f"W and M have {count} x {count} entries; pams_mil.severity gives them in Python.")
             continue
-        metric = metric_weight(hierarchy, level, penalty=penalty)
-        loss = loss_weight(hierarchy, level, alpha=alpha)
-        output.print(_matrix(hierarchy, level, metric, f"W, gravity in AsCC and AsMC (P = {penalty:g})"))
-        output.print(_matrix(hierarchy, level, loss, f"M, weight in the MSCE loss (α = {alpha:g})"))
+        metric, loss = metric_weight(hierarchy, level), loss_weight(hierarchy, level)
+        output.print(_matrix(hierarchy, level, metric, "W, gravity in AsCC and AsMC (P = 2)"))
+        output.print(_matrix(hierarchy, level, loss, "M, weight in the MSCE loss (α = 1.6)"))
     for note in hierarchy.tie_notes():
         print_result(f"\nNote: {note}")
     output.print("\nRows are the true class, columns the predicted one; missed urgency in red.")
@@ -106,48 +105,61 @@ def show(
 
 @app.command()
 def init(
-    file: Path = typer.Argument(Path("classes.yaml"), help="Where to write the template."),
+    file: Path = typer.Argument(Path("classes.yaml"), help="Where to write the class file."),
+    labels: Path | None = typer.Option(
+        None, "--from", help="A table with labels: list them with counts, and order them here or in the file."
+    ),
+    label_column: str | None = LABEL_COLUMN,
     force: bool = typer.Option(False, "--force", help="Replace an existing file."),
 ) -> None:
-    """Write a commented class file to fill in.
+    """Write a commented class file to fill in, or one with the labels of a table.
 
-    Example: pams classes init my-classes.yaml
+    In a terminal, --from asks for the order of urgency. Elsewhere the labels are written as comments, to be put in
+    order by hand; an order is never taken from the alphabet.
+
+    Example: pams classes init my-classes.yaml --from labels.csv
     """
-    write_new(file, TEMPLATE.replace("{file}", str(file)), force=force)
-    output.print(f"Wrote {file}. Edit it, then check it with: pams classes show {file}")
+    out_file(file)
+    refuse_existing(file, force=force)
+    if labels is None:
+        text = TEMPLATE
+    else:
+        from pams_mil.data.label_counts import class_file_text, count_labels, ordered_labels
 
-
-def _tree(hierarchy: ClassHierarchy) -> Tree:
-    from rich.text import Text
-    from rich.tree import Tree
-
-    root = Tree(Text(hierarchy.name, style="bold"), guide_style="dim")
-    branches = [root]
-    for level in range(hierarchy.num_levels):
-        ranks, below = hierarchy.ranks(level), []
-        for index, (label, parent) in enumerate(zip(hierarchy.names(level), hierarchy.parents(level), strict=True)):
-            shown = hierarchy.display(label)
-            sign = "  " if index == 0 else ("≡ " if ranks[index] == ranks[index - 1] else "≺ ")
-            text = Text(sign, style="bold cyan") + Text(
-                label, style="bold" if level == hierarchy.num_levels - 1 else ""
+        counts = count_labels(labels, label_column)
+        order = None
+        if is_terminal():
+            for number, (label, count) in enumerate(counts.items(), 1):
+                print_result(f"{number:3d}  {label}  ({counted(count, 'row')})")
+            print_result(
+                "Order them, least urgent first: numbers with spaces between, '=' between equally urgent ones."
             )
-            if shown != label:
-                text += Text(f"  {shown}", style="dim")
-            below.append(branches[parent].add(text))
-        branches = below
-    return root
+            while order is None:
+                answer = typer.prompt("Order, e.g. 2 1 3=4")
+                try:
+                    order = ordered_labels(list(counts), answer)
+                except ParameterError as error:
+                    print_result(str(error))
+        text = class_file_text(counts, order, source=labels.name)
+    write_new(file, text.replace("{file}", shlex.quote(str(file))), force=force)
+    print_result(f"Wrote {file}. Edit it, then check it with: pams classes show {shlex.quote(str(file))}")
+
+
+def is_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty()
 
 
 def _matrix(hierarchy: ClassHierarchy, level: int, matrix: Array, title: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    severe = hierarchy.outranks(level)
+    missed = hierarchy.outranks(level)
     table = Table(title=title, title_justify="left", title_style="dim", box=None, header_style="dim")
     table.add_column("true \\ predicted", style="dim")
     for label in hierarchy.names(level):
         table.add_column(Text(label), justify="right")
     for t, label in enumerate(hierarchy.names(level)):
-        cells = [Text(f"{value:g}", style="red" if severe[t, r] else "") for r, value in enumerate(matrix[t])]
+        cells = [Text(f"{value:g}", style="red" if missed[t, r] else "") for r, value in enumerate(matrix[t])]
         table.add_row(Text(label), *cells)
     return table

@@ -6,12 +6,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pams_mil.arrays import Pixels
-
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
+    from pams_mil.arrays import Array, Pixels
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
     from pams_mil.report.slide_page import LevelCall, TileStrip
     from pams_mil.wsi.heat_figure import Legend
@@ -19,7 +15,7 @@ if TYPE_CHECKING:
     from pams_mil.wsi.physical_pixels import Overview
     from pams_mil.wsi.slide import Slide
 
-    Measured = dict[str, tuple[str, npt.NDArray[np.float64]]]
+    Measured = dict[str, tuple[str, Array]]
 
 _PAGE_PX = 1200
 _COLORS = {"rank": "inferno", "sign": "coolwarm", "probability": "inferno"}

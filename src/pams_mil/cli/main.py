@@ -5,17 +5,18 @@ from __future__ import annotations
 import errno
 import signal
 import sys
+from collections import Counter
 from importlib import import_module
 from typing import Any
 
 import typer
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from pams_mil import __version__
 from pams_mil.atomic import explain
 from pams_mil.cli.console import errors
-from pams_mil.errors import PamsError, RunInterruptedError
+from pams_mil.errors import ConfigError, PamsError, RunInterruptedError, counted
 
 _OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTDIR}
 """What the system refuses without any bug of ours: missing rights, a full disk, a file where a folder should be."""
@@ -49,6 +50,36 @@ VERBS = (
 )
 """Panel in `--help`, module in `pams_mil.cli`, and the command (or sub-application `app`) in it."""
 _PLACES = {module if name == "app" else name: (panel, module, name) for panel, module, name in VERBS}
+
+
+class Verb(TyperCommand):
+    """A verb whose help fits any width, and whose options are given once unless they take several values."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Typer keeps the line breaks of a docstring, which are those of the source and not of the terminal.
+        self.help = "\n\n".join(" ".join(text.split()) for text in (self.help or "").split("\n\n"))
+
+    def make_parser(self, ctx: Any) -> Any:
+        """The parser, which refuses what it would take the last of: --classes a --classes b."""
+        parser = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def parse_once(args: list[str]) -> Any:
+            result = parse(args=args)
+            for option, times in Counter(result[2]).items():
+                single = option.param_type_name == "option" and not getattr(option, "multiple", False)
+                if (
+                    times > 1
+                    and single
+                    and not getattr(option, "is_flag", False)
+                    and not getattr(option, "count", False)
+                ):
+                    raise ConfigError(f"{option.opts[0]} is given {counted(times, 'time')}; expected it once.")
+            return result
+
+        parser.parse_args = parse_once  # type: ignore[method-assign]
+        return parser
 
 
 class Verbs(TyperGroup):
@@ -128,9 +159,11 @@ def _load(name: str) -> Any:
     # Typer turns functions into commands only as parts of an application, so each gets one of its own.
     one = typer.Typer(rich_markup_mode="rich")
     if isinstance(verb, typer.Typer):
+        for command in verb.registered_commands:
+            command.cls = Verb
         one.add_typer(verb, name=name, rich_help_panel=panel)
     else:
-        one.command(name, rich_help_panel=panel)(verb)
+        one.command(name, cls=Verb, rich_help_panel=panel)(verb)
     return typer.main.get_group(one).commands[name]
 
 

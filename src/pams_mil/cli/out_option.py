@@ -1,4 +1,4 @@
-"""Checks of `--out`, made before any work: a place that cannot be written costs a moment, not a night."""
+"""Checks of `--out`, made before any work: fail fast where nothing can be written."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def out_file(path: Path | None) -> Path | None:
 
 def write_new(file: Path, text: str, *, force: bool) -> None:
     """Write a file that people will edit; one that is there already is replaced with --force alone."""
+    refuse_existing(file, force=force)
+    write_text(file, text)
+
+
+def refuse_existing(file: Path, *, force: bool) -> None:
+    """Refuse to replace a file without --force, before any work."""
     if file.exists() and not force:
         raise OutputError(f"{file} exists already; choose another name or replace it with --force.")
-    write_text(file, text)

@@ -55,8 +55,7 @@ def pack(
 
 def unpack(
     packed: Path = typer.Argument(..., metavar="PACK", help="A finished pack."),
-    out: Path = typer.Option(..., "--out", callback=out_folder, help="Folder for the feature files."),
-    layout: str = typer.Option("clam", "--layout", help="clam: h5_files/<slide>.h5."),
+    out: Path = typer.Option(..., "--out", callback=out_folder, help="Folder for h5_files/<slide>.h5 and paths.csv."),
     json: bool = typer.Option(False, "--json", help="Print how many files were written as JSON."),
 ) -> None:
     """Write every bag of a pack as a feature file again.
@@ -66,8 +65,8 @@ def unpack(
     from pams_mil.data.bags.pack_writer import unpack as run
 
     with progress_bar() as bar:
-        count = run(packed, out, layout=layout, progress=lambda done, total: bar("Unpacking", done / total))
+        count = run(packed, out, progress=lambda done, total: bar("Unpacking", done / total))
     if json:
-        print_json({"out": str(out), "layout": layout, "files": count})
+        print_json({"out": str(out), "files": count})
         return
     print_result(f"{counted(count, 'feature file')} written to {out}.")

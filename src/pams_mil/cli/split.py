@@ -11,7 +11,7 @@ import typer
 from pams_mil.cli.console import output, print_json, print_result
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
-from pams_mil.errors import ConfigError
+from pams_mil.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,6 +40,7 @@ def split(
     patient_column: str | None = PATIENT_COLUMN,
     label_column: str | None = LABEL_COLUMN,
     clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
+    force: bool = typer.Option(False, "--force", help="Replace the split that is in --out already."),
     json: bool = typer.Option(False, "--json", help="Print the counts as JSON."),
 ) -> None:
     """Split a cohort by patient, balanced over the finest classes.
@@ -54,24 +55,29 @@ def split(
     from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.data.splits.split_writer import write_split
     from pams_mil.data.splits.stratify import split_folds, split_once, with_calibration, with_validation
-    from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.hierarchy import as_hierarchy
 
-    hierarchy = ClassHierarchy.load(classes)
+    if (out / "manifest.csv").exists() and not force:
+        raise OutputError(
+            f"{out} already holds a split, and runs may have been trained on it. Choose another folder, or replace it "
+            "with --force."
+        )
+    hierarchy = as_hierarchy(classes)
     reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
     table = Manifest.read(manifest, **reading)
-    table = table.with_splits([""] * len(table))  # the splits to be made replace any that the table has
+    table = table.with_splits([""] * len(table))  # new splits replace any that the table has
     problems = examine_manifest(table, hierarchy)
     # Two spellings of one patient could be dealt into two splits.
     refuse_errors([replace(p, error=p.error or p.kind == "look-alike patients") for p in problems], table.where)
     if folds is None:
-        made = split_once(table, hierarchy, fractions=_numbers(fractions), seed=seed, hold_out_tag=hold_out_tag)
+        assigned = split_once(table, hierarchy, fractions=_numbers(fractions), seed=seed, hold_out_tag=hold_out_tag)
     else:
-        made = split_folds(table, hierarchy, folds=folds, seed=seed, hold_out_tag=hold_out_tag)
+        assigned = split_folds(table, hierarchy, folds=folds, seed=seed, hold_out_tag=hold_out_tag)
     if val_share is not None:
-        made = with_validation(made, table, hierarchy, share=val_share, seed=seed)
+        assigned = with_validation(assigned, table, hierarchy, share=val_share, seed=seed)
     if calib_share is not None:
-        made = with_calibration(made, table, hierarchy, share=calib_share, seed=seed)
-    written = write_split(out, table, hierarchy, made, is_folds=folds is not None)
+        assigned = with_calibration(assigned, table, hierarchy, share=calib_share, seed=seed)
+    written = write_split(out, table, hierarchy, assigned, is_folds=folds is not None)
     if json:
         print_json({"out": str(out), **asdict(written)})
     else:
