@@ -61,7 +61,7 @@ from pams_mil.view.serve import open_server
 folder, slides = map(Path, sys.argv[1:3])
 session = open_session(Asked([folder / "p.csv"], slides=slides, classes=str(folder / "c.yaml"), reviewer="bench"))
 server = open_server(session)
-print(server.port, server.app.cookie + "=" + server.token, *session.cases.keys, flush=True)
+print(server.port, server.app.cookie + "=" + server.app.secret, *session.cases.keys, flush=True)
 server.run()
 """
 

@@ -97,7 +97,7 @@ def client_of(session, *, open_it=True):
     SERVED.append(server)
     client = server.client = httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=600)
     if open_it:
-        client.cookies.set(f"pams_view_{server.port}", server.token)
+        client.cookies.set(server.app.cookie, server.app.secret)
     return client, server
 
 

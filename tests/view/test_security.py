@@ -7,6 +7,8 @@ import hmac
 import itertools
 import os
 import re
+import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -53,18 +55,42 @@ def test_nothing_is_answered_without_the_token(session):
     client.cookies.set(server.app.cookie, "wrong")
     assert client.get("/api/worklist").status_code == 403
     client.cookies.clear()
-    client.cookies.set("pams_view_1", server.token)  # the cookie of a viewer on another port
+    client.cookies.set("pams_view_1", server.app.secret)  # the cookie of a viewer on another port
     assert client.get("/api/worklist").status_code == 403
 
 
 def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_cannot_use(session):
     client, server = client_of(session, open_it=False)
     answer = client.get(f"/?token={server.token}")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert (answer.status_code, "url=/" in answer.text) == (200, True)
+    assert server.token not in answer.text + answer.headers["set-cookie"]
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert all(client.get(path).status_code == 200 for path in addresses(session))
+
+
+def test_the_token_opens_one_browser(session):
+    first, server = client_of(session, open_it=False)
+    assert first.get(f"/?token={server.token}").status_code == 200
+    assert first.get(f"/?token={server.token}").status_code == 200  # a reload; the cookie opens it
+    with httpx.Client(base_url=first.base_url) as other:
+        assert other.get(f"/?token={server.token}").status_code == 403
+        other.cookies.set(server.app.cookie, server.token)
+        assert other.get("/api/worklist").status_code == 403
+
+
+def test_no_program_is_started_with_the_token(session, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    server = open_server(session)
+    server.open_browser()
+    page = Path(opened[0].removeprefix("file://"))
+    assert server.token not in opened[0]
+    assert server.address in page.read_text()
+    assert (stat.S_IMODE(page.stat().st_mode), stat.S_IMODE(page.parent.stat().st_mode)) == (0o600, 0o700)
+    server.close()
+    assert not page.exists()
 
 
 def test_tokens_are_long_random_and_compared_in_constant_time(session, monkeypatch):
@@ -75,8 +101,10 @@ def test_tokens_are_long_random_and_compared_in_constant_time(session, monkeypat
     compared = []
     monkeypatch.setattr(guard.hmac, "compare_digest", lambda a, b: compared.append(a) or a == b)
     assert client.get("/api/overview").status_code == 200
+    client.cookies.clear()
     client.get("/?token=abc")
     assert len(compared) == 2
+    assert len(server.app.secret) >= 43
     assert hmac.compare_digest is guard.hmac.compare_digest
     other.close()
 
@@ -254,7 +282,7 @@ def test_no_log_of_what_was_looked_at(cohort, tmp_path):
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
     address = running.stdout.readline().strip()
-    with httpx.Client(follow_redirects=True) as browser:
+    with httpx.Client() as browser:
         assert browser.get(address).status_code == 200
         base = address.split("/?")[0]
         keys = browser.get(f"{base}/api/worklist").json()["key"]
@@ -319,6 +347,35 @@ def test_few_tiles_are_read_at_once_and_none_for_who_has_left(session, monkeypat
     assert most[0] == 2
     assert len(done) == 11
     viewer.close()
+
+
+def test_requests_half_sent_or_refused_do_not_lock_the_owner_out(session):
+    client, server = client_of(session)
+    begun = []
+    try:
+        for number in range(300):
+            stranger = socket.create_connection(("127.0.0.1", server.port))
+            begun.append(stranger)
+            if number % 2:
+                stranger.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1")
+            else:  # a whole request without the token: answered, and the connection ends
+                stranger.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
+        with httpx.Client(base_url=client.base_url, cookies=client.cookies, timeout=600) as owner:
+            assert owner.get("/api/overview").status_code == 200
+        assert begun[0].makefile("rb").read().startswith(b"HTTP/1.1 403")  # to its end
+    finally:
+        for stranger in begun:
+            stranger.close()
+
+
+def test_small_answers_are_sent_at_once(session):
+    _, server = client_of(session)
+    assert server.server.socket.proto == socket.IPPROTO_TCP
+    with socket.create_connection(("127.0.0.1", server.port)):
+        while not server.uvicorn.server_state.connections:
+            time.sleep(0.01)
+        one = next(iter(server.uvicorn.server_state.connections))
+        assert one.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_reader_is_not_named_by_the_browser(client, session):

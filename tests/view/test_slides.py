@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +22,8 @@ from tests.wsi import scenes
 
 from pams_mil.errors import BagError
 from pams_mil.view import shelf as shelf_module
-from pams_mil.view.heat import Heat
+from pams_mil.view.app import Viewer
+from pams_mil.view.heat import Heat, HeatMaker
 from pams_mil.view.pyramid import TILE_PX, Pyramid
 from pams_mil.view.shelf import Shelf
 from pams_mil.wsi.slide import Slide
@@ -238,6 +243,63 @@ def test_a_slide_without_small_levels_is_read_once_for_its_small_tiles(tmp_path,
         shelf.tile(0, entry.pyramid.tile(7, 0, 0))
     assert len(reads) == once
     shelf.close()
+
+
+def test_a_heatmap_is_computed_once_and_kept_for_more_rows_than_a_screen_has(monkeypatch):
+    """Also when two ask at once: whoever waited looks again."""
+    computed, begun = [], threading.Event()
+    maker = HeatMaker()
+
+    def slow(slide):
+        computed.append(slide)
+        begun.wait(0.2)
+        return Heat(np.zeros((20_000, 2)), 100.0, {name: ("sign", np.zeros(20_000)) for name in "abcdefgh"})
+
+    monkeypatch.setattr(maker, "_computed", slow)
+    with ThreadPoolExecutor(4) as pool:
+        assert len({id(heat) for heat in pool.map(maker.of, ["one"] * 4)}) == 1
+    begun.set()
+    for slide in [*map(str, range(60)), *map(str, range(60))]:
+        maker.of(slide)
+    assert len(computed) == 61
+    monkeypatch.setattr("pams_mil.view.heat.MOST_BYTES", 1)
+    maker.of("last")
+    assert maker.ready("59") is None
+    assert maker.ready("last") is not None
+
+
+def test_thumbnails_that_wait_for_heat_keep_no_reader(session, monkeypatch):
+    viewer, key = Viewer(session, readers=1), session.cases.keys[0]
+    release = threading.Event()
+    computed = session.heat_of(0)
+    monkeypatch.setattr(session, "heat_of", lambda row: release.wait(600) and computed)
+
+    class Asking:
+        path_params = {"key": key, "level": "10", "column": "0", "row": "0"}  # noqa: RUF012
+        query_params = {"heat": "1"}  # noqa: RUF012
+
+        async def is_disconnected(self):
+            return False
+
+    async def both():
+        waiting = [asyncio.create_task(viewer.thumbnail(Asking())) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        tile = await viewer.tile(Asking())
+        assert not any(task.done() for task in waiting)
+        release.set()
+        return [tile, *await asyncio.gather(*waiting)]
+
+    try:
+        assert [answer.status_code for answer in asyncio.run(both())] == [200] * 4
+    finally:
+        release.set()
+        viewer.close()
+
+
+def test_features_of_another_encoder_give_no_heatmap(cohort):
+    run = SimpleNamespace(spec=SimpleNamespace(origin={"width": 4, "encoder": "other"}), path=cohort / "run")
+    with pytest.raises(BagError, match="encoder = 'tiny', but the run run has 'other'"):
+        HeatMaker(features=cohort / "features", runs=[run]).of("s-1")
 
 
 def test_regions_are_exported_for_qupath(client, session):

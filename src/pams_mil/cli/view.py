@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,4 +87,4 @@ def _announce(server: Server, *, open_browser: bool, network: bool) -> None:
     print_note(f"{count:,} cases, {server.session.shelf.found:,} with a slide. Stop with Ctrl-C.")
     print(server.address, flush=True)
     if open_browser:
-        webbrowser.open(server.address)
+        server.open_browser()

@@ -2,7 +2,7 @@
 
 | threat | answer |
 |---|---|
-| another user of the machine, another program | a random token, exchanged once for a cookie that scripts cannot read |
+| another user of the machine or program | a random token that works once, then a cookie that scripts cannot read |
 | a web page whose host name is made to point here (DNS rebinding) | the Host header must be one of ours |
 | any other web page, also one on another port of this machine | requests that a foreign page made are refused |
 | a foreign page posting a form | a POST must be JSON, carry our own header, and come from our own page |
@@ -12,12 +12,13 @@
 from __future__ import annotations
 
 import hmac
+import secrets
 from collections.abc import Callable, Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OWN_HEADER = "x-pams-view"
@@ -37,8 +38,11 @@ HEADERS = {
 }
 _CLOSED = (
     "<!doctype html><meta charset=utf-8><title>PAMS view</title><p>This viewer opens with the address that "
-    "<code>pams view</code> printed, with its token. <a href='/'>Try again</a> if you just came from there.</p>"
+    "<code>pams view</code> printed, with its token. That address works once, in one browser; for another "
+    "browser start <code>pams view</code> again.</p>"
 )
+# A page that goes on by itself: after a redirect, a browser that came from elsewhere would not send a strict cookie.
+_OPENED = "<!doctype html><meta charset=utf-8><title>PAMS view</title><meta http-equiv=refresh content='0;url=/'>"
 
 
 def own_hosts(host: str, port: int, more: Iterable[str] = ()) -> frozenset[str]:
@@ -59,7 +63,9 @@ class Guard:
     def __init__(
         self, app: ASGIApp, *, token: str, hosts: frozenset[str], port: int, close: Callable[[], None] = lambda: None
     ) -> None:
-        self.app, self.token, self.hosts, self.close = app, token, hosts, close
+        self.app, self.hosts, self.close = app, hosts, close
+        self._token: str | None = token
+        self.secret = secrets.token_urlsafe(32)
         self.cookie = f"pams_view_{port}"  # cookies know no ports; two viewers must not share one
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,6 +82,8 @@ class Guard:
             await send(message)
 
         answer = self.answer(scope)
+        if answer is not None and answer.status_code >= 400:
+            answer.headers["Connection"] = "close"  # who is refused does not keep a connection
         await (answer or self.app)(scope, receive, with_headers)
 
     def answer(self, scope: Scope) -> Response | None:
@@ -86,32 +94,34 @@ class Guard:
             return PlainTextResponse("This host name does not belong to the viewer.", 421)
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("Only GET and POST are answered.", 405)
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token")
-        # The token is taken at "/" alone, and the redirect takes it out of the address bar.
-        if given and scope["path"] == "/" and scope["method"] == "GET":
-            return self._exchange(given[0])
+        # The token is taken at "/" alone, and going on to "/" takes it out of the address bar.
+        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        opens = token and scope["path"] == "/" and scope["method"] == "GET"
         if not self._has_cookie(headers):
-            return HTMLResponse(_CLOSED, 403)
+            return self._exchange(token) if opens else HTMLResponse(_CLOSED, 403)
+        if opens:
+            return HTMLResponse(_OPENED)
         if _is_foreign(headers, navigates=scope["method"] == "GET" and scope["path"] == "/"):
             return PlainTextResponse("Another web page asked for this; it is not answered.", 403)
         return _refused_post(headers, self.hosts) if scope["method"] == "POST" else None
 
-    def _exchange(self, given: str) -> Response:
+    def _exchange(self, token: str) -> Response:
         # Compared in constant time: how long it takes tells nothing about the token.
-        if not hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
+        if self._token is None or not hmac.compare_digest(token.encode("utf-8", "replace"), self._token.encode()):
             return HTMLResponse(_CLOSED, 403)
-        answer = RedirectResponse("/", 303)
+        self._token = None  # it may linger in a history or a terminal; from now on it opens nothing
+        answer = HTMLResponse(_OPENED)
         # No "secure": the viewer speaks plain HTTP, on this machine.
-        answer.set_cookie(self.cookie, self.token, path="/", httponly=True, samesite="strict")
+        answer.set_cookie(self.cookie, self.secret, path="/", httponly=True, samesite="strict")
         return answer
 
     def _has_cookie(self, headers: Headers) -> bool:
         for line in headers.getlist("cookie"):
             try:
-                found = SimpleCookie(line).get(self.cookie)
+                cookie = SimpleCookie(line).get(self.cookie)
             except CookieError:
                 continue
-            if found is not None and hmac.compare_digest(found.value.encode(), self.token.encode()):
+            if cookie is not None and hmac.compare_digest(cookie.value.encode(), self.secret.encode()):
                 return True
         return False
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import secrets
 import socket
+import tempfile
+import webbrowser
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from pams_mil import atomic
 from pams_mil.errors import ConfigError
 from pams_mil.view.app import build_app
 from pams_mil.view.guard import Guard, own_hosts
 from pams_mil.view.session import Session
 
 LOOPBACK = "127.0.0.1"
+MOST_SILENT = 64
+SILENT_S = 10.0
 
 
 def is_loopback(host: str) -> bool:
@@ -31,6 +39,32 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+class Connection(H11Protocol):
+    """A connection that must send its first request soon: silent ones are few, and the oldest goes first.
+
+    Whoever is refused is disconnected by the guard, so strangers cannot hold connections that the owner needs.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection, and drop the oldest silent one where there are too many."""
+        super().connection_made(transport)
+        self.limit = self.loop.call_later(SILENT_S, transport.abort)
+        silent = [one for one in self.connections if isinstance(one, Connection) and one.cycle is None]
+        if len(silent) > MOST_SILENT:
+            min(silent, key=lambda one: one.limit.when()).transport.abort()
+
+    def handle_events(self) -> None:
+        """Pass on what came; a request that is complete up to its body ends the silence."""
+        super().handle_events()
+        if self.cycle is not None:
+            self.limit.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self.limit.cancel()
+        super().connection_lost(exc)
+
+
 @dataclass
 class Server:
     """A session behind an open socket; `run` serves until it is interrupted."""
@@ -41,6 +75,7 @@ class Server:
     port: int
     token: str
     app: Guard
+    opener: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def address(self) -> str:
@@ -52,8 +87,8 @@ class Server:
         """The HTTP server: no access log, for addresses name patients' slides; no name of the software."""
         config = uvicorn.Config(
             self.app,
+            http=Connection,
             lifespan="off",
-            limit_concurrency=256,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=3,
             access_log=False,
@@ -61,6 +96,13 @@ class Server:
             server_header=False,
         )
         return uvicorn.Server(config)
+
+    def open_browser(self) -> None:
+        """Open the viewer through a page that only this user can read: other users see the arguments of programs."""
+        self.opener = tempfile.TemporaryDirectory(prefix="pams-view-")
+        page = Path(self.opener.name) / "open.html"
+        atomic.write_text(page, f"<meta http-equiv=refresh content='0;url={self.address}'>\n", private=True)
+        webbrowser.open(page.as_uri())
 
     def run(self) -> None:
         """Serve until interrupted."""
@@ -70,7 +112,9 @@ class Server:
             self.close()
 
     def close(self) -> None:
-        """Give the socket, threads and slides back."""
+        """Give the socket, threads, slides and the opening page back."""
+        if self.opener is not None:
+            self.opener.cleanup()
         self.socket.close()
         self.app.close()
 
@@ -84,7 +128,8 @@ def open_server(session: Session, *, host: str = LOOPBACK, port: int = 0, allow_
             "--allow-network."
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With its protocol: only then does asyncio send small answers at once (TCP_NODELAY).
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     # A port that was just given back can be taken again at once.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
