@@ -1,4 +1,4 @@
-"""Does a certificate keep its promise on real predictions? Patients are divided at random again and again.
+"""Does a certificate's bound hold on real predictions? Patients are divided at random again and again.
 
     python benchmarks/certificate_partitions.py calib.csv test.csv --classes bethesda --alpha 0.2 --unit slide
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.certify import certify
-from pams_mil.evaluate.certify.calls import dial_of
+from pams_mil.evaluate.certify.losses import SlideReach
 from pams_mil.evaluate.certify.make import rates
 from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions import Predictions
@@ -51,11 +51,11 @@ def main() -> None:
         chosen = rng.permutation(group.max() + 1)[: math.ceil((group.max() + 1) / 2)]
         inside = np.isin(group, chosen)
         made = certify(model.where(inside), alpha=given.alpha, unit=given.unit)
-        rest = dial_of(model.where(~inside))
+        rest = SlideReach.of(model.where(~inside))
         own, new = rates(rest, 1.0, given.unit), rates(rest, made.kappa, given.unit)
-        found.append([own.missed, own.false_alarms, new.missed, new.false_alarms, made.review or 0.0])
+        found.append([own.missed_rate, own.false_alarm_rate, new.missed_rate, new.false_alarm_rate, made.review or 0.0])
     table = 100 * np.asarray(found)
-    print(f"{group.max() + 1} patients in halves, {given.partitions} times; promised {100 * given.alpha:g} %")
+    print(f"{group.max() + 1} patients in halves, {given.partitions} times; at most {100 * given.alpha:g} %")
     print(f"own call: missed {table[:, 0].mean():.1f} %, false alarms {table[:, 1].mean():.1f} %")
     low, high = np.quantile(table[:, 2], [0.05, 0.95])
     print(f"certified: missed {table[:, 2].mean():.1f} % (5 to 95 %: {low:.1f} to {high:.1f}), false alarms "

@@ -1,4 +1,4 @@
-"""How much urgency certified systems really miss: 2,000 calibrations on made patients, for every unit and size.
+"""How much urgency certified systems really miss: 2,000 calibrations on simulated patients, for every unit and size.
 
     python benchmarks/guarantees.py
 
@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from tests.evaluate.certify.world import CALIBRATIONS, SIZES, alpha_for, realized
 
-from pams_mil.evaluate.certify.miss_losses import UNITS
-from pams_mil.evaluate.certify.promise import Guarantee
+from pams_mil.evaluate.certify.bounds import Guarantee
+from pams_mil.evaluate.certify.losses import UNITS
 
 HEADS = ("guarantee", "unit", "patients", "alpha", "mean", "5 %", "95 %", "above alpha")
 
@@ -28,7 +28,7 @@ def main() -> None:
     for guarantee in (Guarantee(), Guarantee(0.9)):
         for unit in UNITS:
             for n in SIZES:
-                alpha = alpha_for(guarantee, unit, n)
+                alpha = alpha_for(guarantee)
                 rates = 100 * realized(n, alpha, guarantee, unit)
                 shares = [
                     100 * alpha,

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
-@pytest.mark.parametrize("page", ["decisions.md", "promises.md"])
+@pytest.mark.parametrize("page", ["decisions.md", "guarantees.md"])
 def test_every_test_that_is_named_exists(page):
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / page).read_text())
     assert len(named) > 30

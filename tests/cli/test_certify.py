@@ -39,7 +39,7 @@ def test_one_json_object_with_everything(table, tmp_path):
     words = ("certify", table, "--classes", "bracs", "--alpha", "0.1", "--json", "--out", tmp_path / "out")
     found = json.loads(pams(*words).stdout)
     made = certify(model(200), alpha=0.1)
-    assert (found["kappa"], found["n"], found["estimand"]) == (made.kappa, 200, "case")
+    assert (found["kappa"], found["n"], found["unit"]) == (made.kappa, 200, "case")
     assert found["smallest_alpha"] == 1 / 201
     assert 0 < found["spread"]["p5"] < 0.1 < found["spread"]["p95"] < 0.2
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"certificate.json", "certificate.html"}
@@ -55,12 +55,12 @@ def test_words_for_people(table):
     assert "is not checked" in text
 
 
-@pytest.mark.parametrize("unit", ["case", "slide", "rate"])
+@pytest.mark.parametrize("unit", ["case", "slide"])
 @pytest.mark.parametrize("guarantee", ["mean", "0.9"])
 def test_every_unit_and_guarantee(table, unit, guarantee, tmp_path):
     words = ("--alpha", "0.2", "--unit", unit, "--guarantee", guarantee, "--out", tmp_path / "out", "--json")
     found = json.loads(pams("certify", table, "--classes", "bracs", *words).stdout)
-    assert found["estimand"] == unit
+    assert found["unit"] == unit
     assert found["guarantee"] == ("mean" if guarantee == "mean" else 0.9)
     page = (tmp_path / "out" / "certificate.html").read_text()
     assert "nan" not in page.lower()
@@ -70,7 +70,7 @@ def test_every_unit_and_guarantee(table, unit, guarantee, tmp_path):
 def test_too_small_an_alpha_is_refused_and_nothing_is_written(table, tmp_path):
     words = ("certify", table, "--classes", "bracs", "--alpha", "0.001", "--at", "IC=0.01", "--out", tmp_path / "out")
     text = flat(pams(*words, code=2))
-    assert "all patients: 200 in the calibration" in text
+    assert "all patients: 200 in the calibration set" in text
     assert "0.1 % takes 999, that is 799 more" in text
     assert "patients at or above IC" in text
     assert not (tmp_path / "out").exists()
@@ -112,14 +112,14 @@ def test_a_table_of_another_tool(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "nothing to promise"),
+        ((), "nothing to bound"),
         (("--alpha", "1.5"), "above 0 and below 1"),
         (("--alpha", "nan"), "above 0 and below 1"),
         (("--at", "Malignant"), "--at must be CLASS=SHARE"),
         (("--at", "Malignent=0.1"), "Did you mean 'Malignant'"),
         (("--at", "N=0.1"), "nothing can be called below it"),
         (("--alpha", "0.1", "--guarantee", "sure"), "'mean' or a confidence"),
-        (("--alpha", "0.1", "--unit", "patient"), "'case', 'slide', 'rate'"),
+        (("--alpha", "0.1", "--unit", "patient"), "'case', 'slide'"),
         (("--alpha", "0.1", "--prevalence", "N=1"), "all classes of one level"),
         (("--alpha", "0.1", "--calibration", "calib"), "no row has split"),
     ],
@@ -134,7 +134,9 @@ def test_complaints_about_the_table(tmp_path, table):
         pams("certify", tmp_path / "x.csv", "--classes", "bracs", "--alpha", "0.1", code=2)
     )
     write_predictions(table, replace(model(30), probabilities=None))
-    assert "no dial to turn" in flat(pams("certify", table, "--classes", "bracs", "--alpha", "0.1", code=2))
+    assert "no operating point to choose" in flat(
+        pams("certify", table, "--classes", "bracs", "--alpha", "0.1", code=2)
+    )
     text = table.read_text().splitlines()
     table.write_text(
         "\n".join([text[0] + "".join(f",p_{n}" for n in TREE.names()), *(f"{t},nan,0,0,0,0,0,1" for t in text[1:])])
@@ -149,6 +151,7 @@ def test_a_prevalence_is_on_the_page(tmp_path, table):
     page = (tmp_path / "out" / "certificate.html").read_text()
     assert "was re-weighted to the shares Benign 80 %, Atypical 15 %, Malignant 5 %" in page
     assert "upper end" in page
+    assert "Not a guarantee." in page
 
 
 def test_infinity_is_drawn_and_written(tmp_path):
@@ -182,21 +185,21 @@ def test_monitor_with_labels_without_and_broken(tmp_path, table):
     certificate = tmp_path / "certificate.json"
     write_predictions(tmp_path / "new.csv", model(150, seed=7))
     text = flat(pams("monitor", certificate, tmp_path / "new.csv"))
-    assert "No evidence against the promise" in text
-    assert "no sign that they differ" in text
+    assert "No evidence against the guarantee" in text
+    assert "no sign that they differ from the calibration patients at the level 0.01" in text
     write_predictions(tmp_path / "worse.csv", model(300, seed=8, shift=-1.5))
     broken = pams("monitor", certificate, tmp_path / "worse.csv", "--json", "--out", tmp_path / "watch.json", code=1)
-    assert json.loads(broken.stdout)["broken"] is True
+    assert json.loads(broken.stdout)["violated"] is True
     assert json.loads((tmp_path / "watch.json").read_text()) == json.loads(broken.stdout)
-    assert "The promise is broken" in flat(pams("monitor", certificate, tmp_path / "worse.csv", code=1))
+    assert "The guarantee is violated" in flat(pams("monitor", certificate, tmp_path / "worse.csv", code=1))
     rows = [line.split(",") for line in (tmp_path / "worse.csv").read_text().splitlines()]
     at = [rows[0].index(name) for name in ("target", "prediction")]
     (tmp_path / "blank.csv").write_text(
         "\n".join(",".join(cell for i, cell in enumerate(row) if i not in at) for row in rows) + "\n"
     )
     text = flat(pams("monitor", certificate, tmp_path / "blank.csv"))
-    assert "they differ from those" in text
-    assert "nothing is said about the promises" in text
+    assert "they differ from the calibration patients at the level 0.01" in text
+    assert "the guarantee itself is not tested" in text
     lacking = flat(pams("monitor", certificate, tmp_path / "blank.csv", "--patient", "patient", code=2))
     assert "lacks 'patient'" in lacking  # slides must not pass for patients
     (tmp_path / "other.csv").write_text("slide_id,p_x\ns,1\n")

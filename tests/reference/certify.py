@@ -28,24 +28,18 @@ def patient_losses(reach, ranks, patients, kappa, *, unit, boundary=None):
         if not rows:
             continue
         misses = sum(missed([reach[row]], ranks[row] if boundary is None else boundary, kappa) for row in rows)
-        found.append((misses / len(rows), 1.0) if unit == "slide" else (float(misses), float(len(rows))))
+        found.append((misses / len(rows), 1.0))
     return found
 
 
-def smallest_kappa_on_average(reach, ranks, patients, alpha, *, unit="case", boundary=None, most_slides=None):
+def smallest_kappa_on_average(reach, ranks, patients, alpha, *, unit="case", boundary=None):
     """Conformal risk control, trying every κ at which anything changes; None when none will do."""
     for kappa in every_kappa(reach):
         losses = patient_losses(reach, ranks, patients, kappa, unit=unit, boundary=boundary)
-        if unit == "rate":
-            most = most_slides or max([1.0, *(weight for _, weight in losses)])
-            # Σ_p (misses_p − α slides_p) + M (1 − α) ≤ 0
-            if sum(loss - alpha * weight for loss, weight in losses) + most * (1 - alpha) <= 1e-12:
-                return kappa
-        else:
-            n = len(losses)
-            mean = sum(loss for loss, _ in losses) / n if n else 0.0
-            if n / (n + 1) * mean + 1 / (n + 1) <= alpha + 1e-12:
-                return kappa
+        n = len(losses)
+        mean = sum(loss for loss, _ in losses) / n if n else 0.0
+        if n / (n + 1) * mean + 1 / (n + 1) <= alpha + 1e-12:
+            return kappa
     return None
 
 

@@ -89,7 +89,7 @@ def test_a_certificate_file_decides_and_orders_the_worklist(tmp_path):
     ranks = ClassHierarchy.load("bracs").ranks()[expected.call[cases.order]]
     assert (np.diff(ranks) <= 0).all()  # the certified call comes first
     assert session.guarantee.startswith("At most 0.2")
-    assert any("cannot be told from a table" in note for note in session.notes)
+    assert any("cannot be determined from a table" in note for note in session.notes)
 
 
 def test_the_order_is_worth_what_the_labels_say(cohort, tmp_path):

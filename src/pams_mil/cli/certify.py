@@ -1,4 +1,4 @@
-"""`pams certify`: how far the dial must be turned so that at most a share α of urgency is missed, by guarantee."""
+"""`pams certify`: the smallest cost ratio κ at which at most a share α of urgency is missed, by guarantee."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def certify(
         None, "--at", help="CLASS=SHARE: of patients at or above it, at most this share called below it. Repeatable."
     ),
     guarantee: str = typer.Option("mean", "--guarantee", help="mean, or a confidence such as 0.9."),
-    unit: str = typer.Option("case", "--unit", help="What is counted: case, slide or rate."),
+    unit: str = typer.Option("case", "--unit", help="What is counted: case or slide."),
     calibration: str | None = typer.Option(
         None, "--calibration", help="A split of the run's table, or another table; default: calib, or an unused val."
     ),
@@ -41,7 +41,6 @@ def certify(
     prevalence: list[str] | None = typer.Option(
         None, "--prevalence", help="CLASS=SHARE for every class: re-weight --alpha to these shares. Repeatable."
     ),
-    most_slides: int | None = typer.Option(None, "--most-slides", min=1, help="For --unit rate: slides of a patient."),
     calibrated: bool = typer.Option(False, "--calibrated", help="Calibrated probabilities; see 'pams calibrate'."),
     features: Path | None = typer.Option(None, "--features", help="Feature files of another table."),
     out: Path | None = typer.Option(None, "--out", help="Folder for certificate.json and .html; default: the run's."),
@@ -56,7 +55,7 @@ def certify(
 ) -> None:
     """Certify how much urgency is missed at most, or say how many patients that would take.
 
-    Finds the smallest κ (what a missed urgency costs in false alarms) that keeps every promise, on average or with a
+    Finds the smallest κ (what a missed urgency costs in false alarms) that meets every bound, on average or with a
     confidence, counted in patients that neither trained the model nor chose its epoch.
 
     Example: pams certify runs/pams-abmil-seed0 --alpha 0.2 --at Malignant=0.1
@@ -67,7 +66,7 @@ def certify(
 
     shares, priors = _pairs(at, "--at"), _pairs(prevalence, "--prevalence")
     if alpha is None and not shares:
-        raise ConfigError("There is nothing to promise: give --alpha 0.05, or --at CLASS=0.05, or both.")
+        raise ConfigError("There is nothing to bound: give --alpha 0.05, or --at CLASS=0.05, or both.")
     if len(paths) == 1 and _is_table(paths[0]):
         source = Source(true, pred, id_column, patient, parse_labels(index_order))
         model, facts = _from_table(paths[0], classes, calibration, source, allowed=not_a_guarantee)
@@ -78,38 +77,39 @@ def certify(
             calibrated=calibrated,
         )  # fmt: skip
         folder = out or (paths[0] if paths[0].is_dir() else paths[0].parent)
-    made = run_certify(
-        model, alpha=alpha, at=shares, guarantee=guarantee, unit=unit, prevalence=priors or None,  # type: ignore[arg-type]
-        most_slides=most_slides, **facts,
+    certificate = run_certify(
+        model, alpha=alpha, at=shares, guarantee=guarantee, unit=unit, prevalence=priors or None, **facts,  # type: ignore[arg-type]
     )  # fmt: skip
     if folder is not None:
-        write(made, model, folder)
+        write(certificate, model, folder)
     if json:
-        content = made.to_json()
+        content = certificate.to_json()
         print_json({**content, "calibration": {"digest": content["calibration"]["digest"]}})
     else:
-        show(made)
+        show(certificate)
     if folder is not None:
         print_note(f"Certificate: {folder / 'certificate.json'}")
 
 
-def write(made: Certificate, model: Predictions, folder: Path) -> None:
+def write(certificate: Certificate, model: Predictions, folder: Path) -> None:
     """Write certificate.html, then certificate.json."""
     from pams_mil import atomic
     from pams_mil.report.certificate_page import certificate_page
 
     # The JSON last: it is what others look for, and then nothing of it is missing.
-    atomic.write_text(folder / "certificate.html", certificate_page(made, model))
-    made.write(folder / "certificate.json")
+    atomic.write_text(folder / "certificate.html", certificate_page(certificate, model))
+    certificate.write(folder / "certificate.json")
 
 
-def show(made: Certificate) -> None:
+def show(certificate: Certificate) -> None:
     """Print the certificate for people."""
-    show_reservations(made)
-    for sentence in made.sentences:
-        output.print(sentence, style="bold" if sentence is made.sentences[0] else "")
-    output.print(_table(made))
-    for note in made.notes:
+    show_reservations(certificate)
+    first, *rest = certificate.sentences
+    output.print(first, style="bold")
+    for sentence in rest:
+        output.print(sentence)
+    output.print(_table(certificate))
+    for note in certificate.notes:
         output.print(note, style="dim")
 
 
@@ -129,21 +129,20 @@ def certificate_for(
     return certificate
 
 
-def show_reservations(made: Certificate) -> None:
-    """Say first why a certificate is no guarantee, where it is none."""
-    for reason in made.reservations:
+def show_reservations(certificate: Certificate) -> None:
+    """Print why a certificate is not a guarantee, where it is not."""
+    for reason in certificate.reservations:
         output.print(f"Not a guarantee: {reason}", style="bold red")
 
 
-def show_promise(certificate: Certificate) -> None:
-    """Say what the certified calls promise, and whether that is a guarantee."""
+def show_guarantee(certificate: Certificate) -> None:
+    """Print the bounds on the certified calls, and whether they are a guarantee."""
     show_reservations(certificate)
-    for promise in certificate.promises:
-        sentence = promise.sentence(certificate.guarantee.words, certificate.unit, certificate.kappa)
+    for sentence in certificate.bound_sentences:
         output.print(f"Certified calls: {sentence}")
 
 
-def _table(made: Certificate) -> Table:
+def _table(certificate: Certificate) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -151,7 +150,7 @@ def _table(made: Certificate) -> Table:
     table = Table(box=SIMPLE_HEAD, title="What these patients can certify at each boundary", title_justify="left")
     for head in ("at or above", "patients", "smallest α"):
         table.add_column(head, justify="left" if head == "at or above" else "right")
-    for boundary in made.scarcity:
+    for boundary in certificate.boundaries:
         table.add_row(Text(boundary.name), f"{boundary.n:,}", f"{100 * boundary.smallest_alpha:.3g} %")
     return table
 
@@ -203,7 +202,7 @@ def _from_table(
     ]
     if reservations and not allowed:
         raise CertificateError(
-            f"{' '.join(reservations)} What such patients show is too good to promise it to others. Choose other rows "
+            f"{' '.join(reservations)} Such patients look better than new ones will. Choose other rows "
             "with --calibration SPLIT, or accept a page that says 'not a guarantee', with --not-a-guarantee."
         )
     note = (
@@ -212,9 +211,9 @@ def _from_table(
     return model, {"reservations": tuple(reservations), "notes": (note,)}
 
 
-def _pairs(given: list[str] | None, option: str) -> dict[str, float]:
+def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
     found: dict[str, float] = {}
-    for text in given or ():
+    for text in texts or ():
         # From the right: the name of a class may hold "=".
         name, sign, share = text.rpartition("=")
         try:

@@ -1,4 +1,4 @@
-"""`pams monitor`: is the promise of a certificate still kept?"""
+"""`pams monitor`: does the guarantee of a certificate still hold?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 def monitor(
     certificate: Path = typer.Argument(..., help="The certificate.json of 'pams certify'."),
     predictions: Path = typer.Argument(..., help="New patients in the order they came: a table with probabilities."),
-    level: float = typer.Option(0.05, "--level", min=0.0001, max=0.5, help="Chance of ever raising a false alarm."),
+    level: float = typer.Option(
+        0.05, "--level", min=0.0001, max=0.5, help="Chance that a guarantee that holds is ever called violated."
+    ),
+    drift_level: float = typer.Option(
+        0.01, "--drift-level", min=0.0005, max=0.5, help="Without labels: patients differ from this p-value downward."
+    ),
     json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
     out: Path | None = typer.Option(None, "--out", help="Also write the result as JSON to this file."),
     true: str | None = typer.Option(None, "--true", help="Column of the true class."),
@@ -29,49 +34,47 @@ def monitor(
     patient: str | None = typer.Option(None, "--patient", help="Column of the patient."),
     seed: int = typer.Option(0, "--seed", help="Seed of the shuffles."),
 ) -> None:
-    """Ask new patients whether a certificate's promises are still kept.
+    """Test on new patients whether the guarantee of a certificate still holds.
 
-    With labels, every promise is tested; look as often as you like. With or without, patients are compared with those
-    of the calibration by where they reach each rank. Exit code 1: a promise is broken.
+    With labels, every bound is tested; look as often as you like. With or without, patients are compared with the
+    calibration patients by where they reach each rank. Exit code 1: a bound is violated.
 
-    Example: pams monitor certificate.json new-labelled.csv
+    Example: pams monitor certificate.json new-labeled.csv
     """
     from pams_mil import atomic
-    from pams_mil.evaluate.certify import Certificate, monitor_unlabelled
+    from pams_mil.evaluate.certify import Certificate, monitor_unlabeled
     from pams_mil.evaluate.certify import monitor as run_monitor
     from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 
-    made = Certificate.load(certificate)
+    reference = Certificate.load(certificate)
     if true is None and not _has_labels(predictions):
-        found = monitor_unlabelled(made, *_unlabelled(predictions, made, id_column, patient), seed=seed)
+        result = monitor_unlabeled(
+            reference, *_unlabeled(predictions, reference, id_column, patient), drift_level=drift_level, seed=seed
+        )
     else:
         source = Source(true, pred, id_column, patient)
-        found = run_monitor(made, read_predictions(predictions, made.hierarchy, source), level=level, seed=seed)
+        new = read_predictions(predictions, reference.hierarchy, source)
+        result = run_monitor(reference, new, level=level, drift_level=drift_level, seed=seed)
     if out is not None:
-        atomic.write_json(out, found.to_json())
+        atomic.write_json(out, result.to_json())
     if json:
-        print_json(found.to_json())
+        print_json(result.to_json())
     else:
-        show(made, found)
-    if found.is_broken:
+        show(reference, result)
+    if result.is_violated:
         raise typer.Exit(1)
 
 
-def show(made: Certificate, found: Monitoring) -> None:
+def show(reference: Certificate, result: Monitoring) -> None:
     """Print the verdicts for people."""
     from pams_mil.cli.certify import show_reservations
 
-    show_reservations(made)
-    for check in found.checks:
-        style = "bold red" if check.state == "broken" else "bold"
+    show_reservations(reference)
+    for check in result.checks:
+        style = "bold red" if check.state == "violated" else "bold"
         output.print(check.words, style=style)
-    drift = found.drift
-    verdict = "they differ from" if drift.p_value <= 0.01 else "no sign that they differ from"
-    output.print(
-        f"Without labels, {drift.n} patients against calibration: {verdict} those, largest distance "
-        f"{drift.distance:.2f} at rank {drift.rank}, p = {drift.p_value:.2g}."
-    )
-    for note in found.notes:
+    output.print(result.drift.words)
+    for note in result.notes:
         output.print(note, style="dim")
 
 
@@ -82,8 +85,8 @@ def _has_labels(path: Path) -> bool:
     return bool(header & {"target", "Y"}) or {"PATIENT", "pred"} <= header
 
 
-def _unlabelled(
-    path: Path, made: Certificate, slide: str | None, patient: str | None
+def _unlabeled(
+    path: Path, reference: Certificate, slide: str | None, patient: str | None
 ) -> tuple[npt.NDArray[np.float64], list[str]]:
     """Probabilities and patients of a table without labels."""
     import numpy as np
@@ -91,7 +94,7 @@ def _unlabelled(
     from pams_mil import tables
 
     table = tables.read_table(path)
-    names = [f"p_{label}" for label in made.hierarchy.names()]
+    names = [f"p_{label}" for label in reference.hierarchy.names()]
     # A column that was named must be there: slides must not be counted as patients because of a typing mistake.
     known = ("patient_id", slide or "slide_id") if patient is None else (patient,)
     who = next((name for name in known if name in table), known[-1])

@@ -75,7 +75,7 @@ def predict(
 
     Example: pams predict runs/pams-abmil-seed0 new-slides.csv --features features --out predicted
     """
-    from pams_mil.cli.certify import certificate_for, show_promise
+    from pams_mil.cli.certify import certificate_for, show_guarantee
     from pams_mil.data.bags.feature_origin import complete_origin
     from pams_mil.engine.prediction.predict import load_run
     from pams_mil.engine.prediction.predict import predict as run_prediction
@@ -97,7 +97,7 @@ def predict(
     validated, runs = [run for run in runs if (run / "cv.json").is_file()], with_folds(runs)
     if classes is not None:
         refuse_other_classes([load_run(run, trusted=trust_code).spec.hierarchy.digest for run in runs], runs, classes)
-    promised = certificate_for(certificate, runs, trusted=trust_code, calibrated=calibrated)
+    certified_by = certificate_for(certificate, runs, trusted=trust_code, calibrated=calibrated)
     if into_stores and features is None:
         raise ConfigError("--into-stores needs --features, the folder of the LazySlide stores.")
     if manifest is None:
@@ -118,8 +118,8 @@ def predict(
             calibrated=calibrated, attend=attend, progress=lambda fraction: progress("Predicting", fraction),
         )  # fmt: skip
     found = replace(found, rule=rule)
-    if promised is not None:
-        found = found.certified(promised)
+    if certified_by is not None:
+        found = found.certified(certified_by)
     written = found.write(folder, name="predictions_calibrated" if calibrated else "predictions")
     if parquet:
         written += [csv_as_parquet(path) for path in written]
@@ -133,8 +133,8 @@ def predict(
             print_result(f"Wrote {path}")
         _counts(found)
         _disagreements(found, written)
-        if promised is not None:
-            show_promise(promised)
+        if certified_by is not None:
+            show_guarantee(certified_by)
         if slides:
             _each(found)
     for slide, reason in unwritten.items():

@@ -228,7 +228,7 @@ def _certificate_notes(
     if len(runs) == len(asked.paths):
         certificate.refuse_other_weights(tuple(run.weights for run in runs))
     else:
-        notes.append("Whether these predictions come from the certified weights cannot be told from a table.")
+        notes.append("Whether these predictions come from the certified weights cannot be determined from a table.")
     return notes
 
 

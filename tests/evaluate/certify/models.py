@@ -1,4 +1,4 @@
-"""Made models on made patients, with slides that resemble their patient."""
+"""Simulated models on simulated patients, with slides that resemble their patient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLAT = ClassHierarchy.flat(["benign", "atypical", "malignant"])
 
 
 def model(patients=60, *, seed=0, hierarchy=TREE, skill=1.5, most=3, shift=0.0, prior=None, name="model"):
-    """Patients with 1 to `most` slides; a patient's slides share a part of the noise."""
+    """Patients with 1 to `most` slides; a patient's slides share some of the noise."""
     rng = np.random.default_rng(seed)
     size = hierarchy.num_classes()
     slides = rng.integers(1, most + 1, patients)

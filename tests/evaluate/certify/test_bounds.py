@@ -12,10 +12,22 @@ from scipy import stats
 from tests.reference import certify as reference
 
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate.certify import confident, expected
-from pams_mil.evaluate.certify.miss_losses import LossCurve, miss_losses
-from pams_mil.evaluate.certify.promise import Guarantee, Promise, Shortfall, make_promise, smallest_kappa
-from pams_mil.evaluate.certify.spread import beta_spread
+from pams_mil.evaluate.certify import bounds
+from pams_mil.evaluate.certify.bounds import (
+    Bound,
+    Guarantee,
+    Shortfall,
+    beta_spread,
+    certified_bound,
+    smallest_kappa,
+)
+from pams_mil.evaluate.certify.losses import LossCurve, SlideReach
+
+UNITS = ["case", "slide"]
+
+
+def loops(slides):
+    return slides.reach.tolist(), slides.rank.tolist(), slides.patient.tolist()
 
 
 def patients(n, *, kappa=(), zero_one=True):
@@ -32,57 +44,50 @@ def cases(draw):
     rank = draw(st.lists(st.integers(0, ranks - 1), min_size=slides, max_size=slides))
     patient = draw(st.lists(st.integers(0, 5), min_size=slides, max_size=slides))
     numbers = {whose: number for number, whose in enumerate(dict.fromkeys(patient))}
-    return np.asarray(reach), np.asarray(rank), np.asarray([numbers[whose] for whose in patient])
+    return SlideReach(np.asarray(reach), np.asarray(rank), np.asarray([numbers[whose] for whose in patient]))
 
 
-@given(
-    cases(), st.sampled_from(["case", "slide", "rate"]), st.sampled_from([0.05, 0.1, 0.25, 0.4, 0.5, 0.75]), st.data()
-)
+@given(cases(), st.sampled_from(UNITS), st.sampled_from([0.05, 0.1, 0.25, 0.4, 0.5, 0.75]), st.data())
 @settings(max_examples=300, deadline=None)
-def test_the_smallest_kappa_on_average_is_the_loops(made, unit, alpha, data):
-    reach, rank, patient = made
-    boundary = data.draw(st.sampled_from([None, *range(1, reach.shape[1])]))
-    curve = miss_losses(reach, rank, patient, unit=unit, boundary=boundary)
-    slow = reference.smallest_kappa_on_average(
-        reach.tolist(), rank.tolist(), patient.tolist(), alpha, unit=unit, boundary=boundary
-    )
+def test_the_smallest_kappa_on_average_is_the_loops(slides, unit, alpha, data):
+    boundary = data.draw(st.sampled_from([None, *range(1, slides.reach.shape[1])]))
+    curve = slides.miss_losses(unit, boundary)
+    slow = reference.smallest_kappa_on_average(*loops(slides), alpha, unit=unit, boundary=boundary)
     found = smallest_kappa(curve, alpha, Guarantee())
     if slow is None or found is None:
         assert slow == found
-    else:  # the smallest κ at which anything changes; the same losses mean the same promise
+    else:  # the smallest κ at which anything changes; the same losses mean the same bound
         assert curve.total(slow) == pytest.approx(curve.total(found))
         assert found <= slow
 
 
-@given(cases(), st.sampled_from(["case", "slide", "rate"]))
-def test_losses_are_those_of_the_loops_and_never_grow(made, unit):
-    reach, rank, patient = made
-    curve = miss_losses(reach, rank, patient, unit=unit)
+@given(cases(), st.sampled_from(UNITS))
+def test_losses_are_those_of_the_loops_and_never_grow(slides, unit):
+    curve = slides.miss_losses(unit)
     kappas = [0.0, 0.1, 0.25, 0.3, 0.5, 1.0, 1.5, 2.0, 7.0, 8.0, 9.0, math.inf]
     totals = curve.total(kappas)
-    slow = [
-        sum(loss for loss, _ in reference.patient_losses(reach, rank.tolist(), patient.tolist(), kappa, unit=unit))
-        for kappa in kappas
-    ]
+    slow = [sum(loss for loss, _ in reference.patient_losses(*loops(slides), kappa, unit=unit)) for kappa in kappas]
     np.testing.assert_allclose(totals, slow, atol=1e-12)
     assert (np.diff(totals) <= 1e-12).all()
     assert totals[-1] == 0
+    for kappa in kappas:
+        each = [loss for loss, _ in reference.patient_losses(*loops(slides), kappa, unit=unit)]
+        np.testing.assert_allclose(curve.losses(kappa), each, atol=1e-12)
 
 
 @given(cases())
-def test_a_slide_given_twice_changes_nothing_for_cases(made):
-    reach, rank, patient = made
-    one = miss_losses(reach, rank, patient)
-    rows = np.concatenate([np.arange(len(rank)), [0, 0]])
-    two = miss_losses(reach[rows], rank[rows], patient[rows])
+def test_a_slide_given_twice_changes_nothing_for_cases(slides):
+    one = slides.miss_losses()
+    rows = np.concatenate([np.arange(len(slides.rank)), [0, 0]])
+    two = SlideReach(slides.reach[rows], slides.rank[rows], slides.patient[rows]).miss_losses()
     assert (one.kappa == two.kappa).all()
     assert one.n == two.n
 
 
-@given(cases(), st.floats(0.5, 0.99), st.sampled_from(["case", "slide", "rate"]))
+@given(cases(), st.floats(0.5, 0.99), st.sampled_from(UNITS))
 @settings(deadline=None)
-def test_more_confidence_never_gives_a_smaller_kappa(made, confidence, unit):
-    curve = miss_losses(*made, unit=unit)
+def test_more_confidence_never_gives_a_smaller_kappa(slides, confidence, unit):
+    curve = slides.miss_losses(unit)
     found = [smallest_kappa(curve, 0.6, Guarantee(level)) for level in (confidence, (1 + confidence) / 2)]
     assert found[1] is None or (found[0] is not None and found[0] <= found[1])
 
@@ -96,20 +101,9 @@ def test_alpha_that_is_met_exactly_is_met():
 
 @pytest.mark.parametrize(("alpha", "needed"), [(0.1, 9), (0.05, 19), (0.02, 49), (0.01, 99), (0.07, 14), (0.3, 3)])
 def test_patients_needed_on_average(alpha, needed):
-    assert expected.patients_needed(alpha, patients(3)) == needed
+    assert Guarantee().patients_needed(alpha, patients(3)) == needed
     assert smallest_kappa(patients(needed), alpha, Guarantee()) == 0.0
     assert smallest_kappa(patients(needed - 1), alpha, Guarantee()) is None
-
-
-def test_a_loss_of_at_most_b():
-    """B = 3: (n·mean + 3)/(n + 1) ≤ α, so α = 0.5 takes ⌈3/0.5⌉ − 1 = 5 patients."""
-    curve = LossCurve.of([1.0, 2.0], [3.0, 1.5], [0, 1], np.ones(11), worst_loss=3.0)
-    assert expected.patients_needed(0.5, curve) == 5
-    assert expected.smallest_alpha(curve) == 3 / 12
-    assert expected.expected_bound(1.5, curve) == 4.5 / 12
-    assert smallest_kappa(curve, 0.4, Guarantee()) == 1.0
-    assert smallest_kappa(curve, 0.3, Guarantee()) == 2.0
-    assert confident.is_confident(0.0, curve, 1.0, 0.1) == (math.exp(-11 * math.log(1 / (1 - 1 / 3))) <= 0.1)
 
 
 @given(st.integers(1, 400), st.floats(0.001, 0.5), st.data())
@@ -117,20 +111,20 @@ def test_a_loss_of_at_most_b():
 def test_clopper_and_pearson_are_scipys(n, delta, data):
     k = data.draw(st.integers(0, n))
     theirs = stats.binomtest(k, n).proportion_ci(confidence_level=1 - 2 * delta, method="exact").high
-    assert confident.clopper_pearson(k, n, delta) == pytest.approx(theirs, rel=1e-9)
+    assert bounds.clopper_pearson(k, n, delta) == pytest.approx(theirs, rel=1e-9)
 
 
 @given(st.integers(1, 60), st.floats(0.01, 0.5), st.data())
 @settings(deadline=None)
 def test_clopper_and_pearson_are_the_loops(n, delta, data):
     k = data.draw(st.integers(0, n))
-    assert confident.clopper_pearson(k, n, delta) == pytest.approx(reference.clopper_pearson(k, n, delta), abs=1e-9)
+    assert bounds.clopper_pearson(k, n, delta) == pytest.approx(reference.clopper_pearson(k, n, delta), abs=1e-9)
 
 
 @given(st.integers(1, 80), st.floats(0, 1), st.floats(0.01, 0.9))
 @settings(deadline=None)
 def test_hoeffding_and_bentkus_are_the_loops(n, mean, alpha):
-    assert confident.hoeffding_bentkus(mean, n, alpha) == pytest.approx(
+    assert bounds.hoeffding_bentkus(mean, n, alpha) == pytest.approx(
         reference.hoeffding_bentkus(mean, n, alpha), rel=1e-7, abs=1e-12
     )
 
@@ -142,7 +136,7 @@ def test_hoeffding_and_bentkus_are_mapies():
         for alpha in (0.02, 0.1, 0.5):
             mean = np.concatenate([rng.random(200), alpha * rng.random(200), [0.0, 1.0]])
             theirs = methods.compute_hoeffding_bentkus_p_value(mean, n, alpha)[:, 0]
-            np.testing.assert_allclose(confident.hoeffding_bentkus(mean, n, alpha), np.minimum(1, theirs), rtol=1e-7)
+            np.testing.assert_allclose(bounds.hoeffding_bentkus(mean, n, alpha), np.minimum(1, theirs), rtol=1e-7)
 
 
 def test_conformal_risk_control_is_mapies():
@@ -150,7 +144,7 @@ def test_conformal_risk_control_is_mapies():
     rng = np.random.default_rng(0)
     losses = np.sort(rng.random((40, 25)) < np.linspace(0.6, 0, 25), axis=1)[:, ::-1].astype(float)
     theirs, bound = methods.get_r_hat_plus(losses[:, :, None], np.arange(25), "crc", None, None, 0.0)
-    np.testing.assert_allclose(expected.expected_bound(losses.sum(0), patients(40)), bound.ravel(), rtol=1e-12)
+    np.testing.assert_allclose(bounds.expected_bound(losses.sum(0), patients(40)), bound.ravel(), rtol=1e-12)
     np.testing.assert_allclose(theirs.ravel(), losses.mean(0))
 
 
@@ -169,27 +163,14 @@ def test_patients_needed_with_confidence(alpha, delta, needed):
 def test_losses_that_are_no_counts_use_hoeffding_and_bentkus():
     curve = patients(60, kappa=[1.0, 2.0], zero_one=False)
     for total in (0.0, 1.0, 2.0, 10.0):
-        p = confident.hoeffding_bentkus(total / 60, 60, 0.1)
-        assert confident.is_confident(total, curve, 0.1, 0.1) == (p <= 0.1)
-
-
-@given(cases(), st.sampled_from([0.05, 0.2, 0.5]))
-def test_the_rate_with_confidence_asks_whether_misses_are_alpha_of_slides(made, alpha):
-    """The scaled losses lie in [0, 1], and their mean is α exactly where Σ misses = α Σ slides."""
-    curve = miss_losses(*made, unit="rate")
-    losses = np.asarray(reference.patient_losses(made[0], made[1].tolist(), made[2].tolist(), 0.3, unit="rate"))
-    scaled = (losses[:, 0] + alpha * (curve.worst_weight - losses[:, 1])) / curve.worst_loss
-    assert (scaled >= 0).all()
-    assert (scaled <= 1 + 1e-12).all()
-    mean = confident._scaled_mean(curve.total(0.3), curve, alpha)
-    assert mean == pytest.approx(scaled.mean())
-    assert (mean <= alpha + 1e-12) == (losses[:, 0].sum() <= alpha * losses[:, 1].sum() + 1e-9)
+        p = bounds.hoeffding_bentkus(total / 60, 60, 0.1)
+        assert Guarantee(0.9).accepts(total, curve, 0.1) == (p <= 0.1)
 
 
 def test_one_patient_and_no_patient():
     assert smallest_kappa(patients(1, kappa=[3.0]), 0.5, Guarantee()) == 3.0
     assert smallest_kappa(patients(1), 0.49, Guarantee()) is None
-    found = make_promise(patients(0), 0.05, Guarantee(), name="SCC", rank=2)
+    found = certified_bound(patients(0), 0.05, Guarantee(), name="SCC", rank=2)
     assert isinstance(found, Shortfall)
     assert (found.n, found.smallest_alpha, found.needed) == (0, 1.0, 19)
     assert "takes 19, that is 19 more" in found.words
@@ -197,8 +178,8 @@ def test_one_patient_and_no_patient():
 
 def test_only_the_extreme_may_do():
     """Two of 29 patients are never called high enough at a finite κ, and α = 5 % allows none or one."""
-    found = make_promise(patients(29, kappa=[math.inf, math.inf, 1.0]), 0.05, Guarantee())
-    assert isinstance(found, Promise)
+    found = certified_bound(patients(29, kappa=[math.inf, math.inf, 1.0]), 0.05, Guarantee())
+    assert isinstance(found, Bound)
     assert found.kappa == math.inf
     assert found.observed == 0.0
 
@@ -212,28 +193,28 @@ def test_the_spread_is_that_of_order_statistics(n):
         scores = rng.random(n)  # κ at which each patient is found, uniform: the miss rate at κ is 1 − κ
         kappa = smallest_kappa(patients(n, kappa=scores), alpha, guarantee)
         rates.append(1 - kappa)
-    made = make_promise(patients(n, kappa=rng.random(n)), alpha, guarantee)
+    bound = certified_bound(patients(n, kappa=rng.random(n)), alpha, guarantee)
     low, high = np.quantile(rates, [0.05, 0.95])
-    assert made.spread.low == pytest.approx(low, abs=0.012)
-    assert made.spread.high == pytest.approx(high, abs=0.012)
-    assert np.mean(rates) == pytest.approx(made.spread.mean, abs=0.005)
+    assert bound.spread.low == pytest.approx(low, abs=0.012)
+    assert bound.spread.high == pytest.approx(high, abs=0.012)
+    assert np.mean(rates) == pytest.approx(bound.spread.mean, abs=0.005)
     assert np.mean(rates) <= alpha + 3 * np.std(rates) / math.sqrt(2000)
 
 
 def test_a_system_that_cannot_miss_as_much_as_was_allowed_is_not_said_to():
-    """5 of 100 patients are urgent and 9 may be missed: no dial is turned, and 5 % are missed, not 5.5 % to 15 %."""
-    made = make_promise(patients(100, kappa=[2.0] * 5), 0.1, Guarantee())
-    assert (made.kappa, made.observed) == (0.0, 0.05)
-    assert (made.spread.low, made.spread.high) == (0.0, beta_spread(9, 100).high)
-    assert "miss between 0 and 15 %" in made.sentence("on average", "case", 0.0)
+    """5 of 100 patients are urgent and 9 may be missed: κ is 0, and 5 % are missed, not 5.5 % to 15 %."""
+    bound = certified_bound(patients(100, kappa=[2.0] * 5), 0.1, Guarantee())
+    assert (bound.kappa, bound.observed) == (0.0, 0.05)
+    assert (bound.spread.low, bound.spread.high) == (0.0, beta_spread(9, 100).high)
+    assert "miss between 0 and 15 %" in bound.sentence("on average", "case", 0.0)
 
 
-def test_the_spread_of_patients_with_several_slides_is_that_of_as_many_whole_patients():
+def test_the_spread_of_weighted_patients_is_that_of_as_many_whole_patients():
     """(Σ w)² / Σ w² = 36/18 = 2 patients' worth; α = 0.75 allows (k·3 + 4)/(6 + 4) ≤ 0.75, so k = 1: Beta(2, 1)."""
-    curve = LossCurve.of([], [], [], [4.0, 1.0, 1.0], worst_loss=4.0, worst_weight=4.0)
-    made = make_promise(curve, 0.75, Guarantee())
-    assert made.spread == beta_spread(1, 2, exact=False)
-    assert "upper end" in made.spread.how
+    curve = LossCurve.of([], [], [], [4.0, 1.0, 1.0], worst=4.0)
+    bound = certified_bound(curve, 0.75, Guarantee())
+    assert bound.spread == beta_spread(1, 2, exact=False)
+    assert "upper end" in bound.spread.how
 
 
 def test_the_spread_of_the_documented_table():

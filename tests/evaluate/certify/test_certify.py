@@ -1,4 +1,4 @@
-"""Certificates: the right κ, for the right patients, refused where nothing can be promised, unchanged on disk."""
+"""Certificates: the right κ, for the right patients, refused where nothing can be certified, unchanged on disk."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from tests.strategies import predictions as any_predictions
 from pams_mil import ClassHierarchy
 from pams_mil.errors import CertificateError, ParameterError, PredictionsError
 from pams_mil.evaluate.certify import Certificate, apply_certificate, certify
-from pams_mil.evaluate.certify.calls import boundaries, boundary_rank, dial_of, rank_index, rank_reach
-from pams_mil.evaluate.certify.interval import largest_kappa_below
-from pams_mil.evaluate.certify.make import rates
-from pams_mil.evaluate.certify.prevalence import prevalence_weights
-from pams_mil.evaluate.certify.promise import Guarantee
+from pams_mil.evaluate.certify.bounds import Guarantee
+from pams_mil.evaluate.certify.losses import SlideReach, boundaries, boundary_rank, rank_index, rank_reach
+from pams_mil.evaluate.certify.make import largest_kappa_below, prevalence_weights, rates
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.kappa_path import decision_path
 
 
-@given(any_predictions(most_rows=25), st.sampled_from(["case", "slide", "rate"]), st.sampled_from([0.2, 0.4, 0.6]))
+@given(any_predictions(most_rows=25), st.sampled_from(["case", "slide"]), st.sampled_from([0.2, 0.4, 0.6]))
 @settings(max_examples=60, deadline=None)
 def test_kappa_is_the_loops(found, unit, alpha):
     reach = rank_reach(decision_path(found.probabilities, found.hierarchy)).tolist()
@@ -57,27 +55,27 @@ def test_reach_by_rank_says_when_the_call_is_at_least_so_urgent(found, kappa):
     assert (ranks[path.calls(math.inf)] == ranks.max()).all()
 
 
-def test_the_largest_kappa_wins_and_each_promise_keeps_its_own():
+def test_the_largest_kappa_wins_and_each_bound_keeps_its_own():
     made = certify(model(200), alpha=0.1, at={"Malignant": 0.05, "ADH": 0.1})
-    assert [promise.name for promise in made.promises] == [None, "Malignant", "ADH"]
-    assert made.kappa == max(promise.kappa for promise in made.promises)
+    assert [bound.name for bound in made.bounds] == [None, "Malignant", "ADH"]
+    assert made.kappa == max(bound.kappa for bound in made.bounds)
     alone = [certify(model(200), alpha=0.1).kappa, certify(model(200), at={"Malignant": 0.05}).kappa]
-    assert [promise.kappa for promise in made.promises[:2]] == alone
+    assert [bound.kappa for bound in made.bounds[:2]] == alone
 
 
 def test_boundaries_are_about_the_patients_at_or_above_them():
     found = model(80)
     made = certify(found, at={"Malignant": 0.2})
-    dial = dial_of(found).as_unit("case")
+    slides = SlideReach.of(found).as_unit("case")
     rank = boundary_rank(TREE, "Malignant")
-    above = dial.rank >= rank
-    promise = made.promises[0]
-    assert promise.n == above.sum()
-    missed = dial.called(made.kappa)[above] < rank
-    assert promise.observed == pytest.approx(missed.mean())
+    above = slides.rank >= rank
+    bound = made.bounds[0]
+    assert bound.n == above.sum()
+    missed = slides.called(made.kappa)[above] < rank
+    assert bound.observed == pytest.approx(missed.mean())
     assert (missed.sum() + 1) / (above.sum() + 1) <= 0.2
-    assert {b.name: b.n for b in made.scarcity} == {
-        name: int((dial.rank >= r).sum()) for name, r in boundaries(TREE)
+    assert {b.name: b.n for b in made.boundaries} == {
+        name: int((slides.rank >= r).sum()) for name, r in boundaries(TREE)
     }  # fmt: skip
 
 
@@ -91,13 +89,13 @@ def test_names_of_boundaries():
         certify(model(), at={"N": 0.1})
 
 
-def test_slides_given_twice_change_nothing_under_case_and_something_under_rate():
+def test_slides_given_twice_change_nothing_under_case_and_something_under_slide():
     found = model(100, seed=3)
     rows = np.concatenate([np.arange(len(found)), np.flatnonzero(found.target != found.predicted)])
     doubled = replace(found.take(rows), slide_ids=[f"d{i}" for i in range(len(rows))])
     one, two = (certify(given, alpha=0.1) for given in (found, doubled))
     assert (one.kappa, one.n, one.leading.spread) == (two.kappa, two.n, two.leading.spread)
-    assert certify(found, alpha=0.3, unit="rate").kappa != certify(doubled, alpha=0.3, unit="rate").kappa
+    assert certify(found, alpha=0.1, unit="slide").kappa != certify(doubled, alpha=0.1, unit="slide").kappa
 
 
 def test_too_few_patients_are_refused_with_how_many_more_for_each_boundary():
@@ -105,7 +103,8 @@ def test_too_few_patients_are_refused_with_how_many_more_for_each_boundary():
         certify(model(30, hierarchy=FLAT), alpha=0.01, at={"malignant": 0.02, "atypical": 0.5})
     text = str(refused.value)
     assert (
-        "all patients: 30 in the calibration, which can certify 3.23 % and more; 1 % takes 99, that is 69 more" in text
+        "all patients: 30 in the calibration set, which can certify 3.23 % and more; 1 % takes 99, that is 69 more"
+        in text
     )
     assert "patients at or above malignant" in text
     assert "atypical" not in text
@@ -117,11 +116,13 @@ def test_one_patient_and_no_urgent_patient():
         certify(lone, alpha=0.05)
     assert certify(lone, alpha=0.5).n == 1
     calm = model(40, hierarchy=FLAT, prior=[1, 0, 0])
-    with pytest.raises(CertificateError, match=r"patients at or above malignant: 0 in the calibration, .* 19 more"):
+    with pytest.raises(CertificateError, match=r"patients at or above malignant: 0 in the calibration set, .* 19 more"):
         certify(calm, at={"malignant": 0.05})
-    made = certify(calm, alpha=0.05)  # nothing can be missed, so any dial will do
+    made = certify(calm, alpha=0.05)  # nothing can be missed, so any κ will do
     assert made.kappa == 0
-    assert "least urgent call keeps the promise" in made.words
+    assert "least urgent call meets the bound" in made.words
+    assert "All calibration patients are 'benign', the least urgent class" in made.reservations[0]
+    assert certify(model(40, hierarchy=FLAT), alpha=0.05).reservations == ()
 
 
 def test_kappa_infinity_is_said_in_words_and_survives_the_file(tmp_path):
@@ -129,7 +130,7 @@ def test_kappa_infinity_is_said_in_words_and_survives_the_file(tmp_path):
     made = certify(blind, alpha=0.05)
     assert made.kappa == math.inf
     assert "every case is called 'malignant'" in made.words
-    assert made.certified.missed == 0
+    assert made.certified_call.missed_rate == 0
     made.write(tmp_path / "certificate.json")
     again = Certificate.load(tmp_path / "certificate.json")
     assert again.kappa == math.inf
@@ -141,8 +142,8 @@ def test_ties_between_classes_are_no_misses():
     p = np.tile([0.1, 0.8, 0.1], (25, 1))
     found = Predictions("m", tied, [f"s{i}" for i in range(25)], np.full(25, 2), p.argmax(1), p)
     made = certify(found, alpha=0.05)
-    assert made.kappa == dial_of(found).reach[0, 1] < 1  # calling `a` is as urgent as `b`
-    assert made.own.missed == 0
+    assert made.kappa == SlideReach.of(found).reach[0, 1] < 1  # calling `a` is as urgent as `b`
+    assert made.own_call.missed_rate == 0
 
 
 def test_what_is_not_a_number_is_refused():
@@ -156,7 +157,7 @@ def test_what_is_not_a_number_is_refused():
     for alpha in (0, 1, -0.1, math.nan, 5):
         with pytest.raises(ParameterError, match="share above 0 and below 1"):
             certify(model(), alpha=alpha)
-    with pytest.raises(ParameterError, match="nothing to promise"):
+    with pytest.raises(ParameterError, match="nothing to bound"):
         certify(model())
     with pytest.raises(ParameterError, match="unit must be one of"):
         certify(model(), alpha=0.1, unit="patient")
@@ -166,16 +167,18 @@ def test_a_prevalence_is_the_loops():
     found = model(60, hierarchy=FLAT, seed=2)
     shares = np.array([0.7, 0.2, 0.1])
     made = certify(found, alpha=0.15, prevalence=dict(zip(FLAT.names(), shares, strict=True)))
-    dial = dial_of(found)
-    label = dial.as_unit("case").rank
+    slides = SlideReach.of(found)
+    label = slides.as_unit("case").rank
     weights, worst = prevalence_weights(shares, label, FLAT.names())
     by_rank = [float(weights[label == rank][0]) for rank in range(3)]
     slow = reference.smallest_kappa_by_prevalence(
-        dial.reach.tolist(), dial.rank.tolist(), dial.patient.tolist(), 0.15, by_rank
+        slides.reach.tolist(), slides.rank.tolist(), slides.patient.tolist(), 0.15, by_rank
     )
     assert worst == max(by_rank)
     assert made.kappa <= slow
-    assert rates(dial, made.kappa, "case") == rates(dial, slow, "case")
+    assert "re-weighted to another prevalence" in made.reservations[0]
+    assert made.to_json()["is_guarantee"] is False
+    assert rates(slides, made.kappa, "case") == rates(slides, slow, "case")
     same = np.bincount(label) / len(label)
     unchanged = certify(found, alpha=0.15, prevalence=dict(zip(FLAT.names(), same, strict=True)))
     assert unchanged.kappa == certify(found, alpha=0.15).kappa
@@ -200,21 +203,19 @@ def test_a_prevalence_that_cannot_be_used(change, message):
 
 @given(
     st.integers(0, 50),
-    st.sampled_from(["case", "slide", "rate"]),
+    st.sampled_from(["case", "slide"]),
     st.sampled_from([0.1, 0.25, 0.5]),
-    st.sampled_from([None, 3, 8]),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_lower_end_is_the_largest_dial_with_few_false_alarms(seed, unit, alpha, most):
-    dial = dial_of(model(25, hierarchy=FLAT, seed=seed))
-    found = largest_kappa_below(dial, alpha, Guarantee(), unit, most_slides=most)
-    counted = dial.as_unit(unit)
-    weight = counted.weight(unit)
-    worst = (most or np.bincount(counted.patient).max()) if unit == "rate" else 1.0
+def test_the_lower_end_is_the_largest_kappa_with_few_false_alarms(seed, unit, alpha):
+    slides = SlideReach.of(model(25, hierarchy=FLAT, seed=seed))
+    found = largest_kappa_below(slides, alpha, Guarantee(), unit)
+    counted = slides.as_unit(unit)
+    weight = counted.weight
 
     def holds(kappa):
         alarms = weight[counted.called_before(kappa) > counted.rank].sum()
-        return (alarms + worst) / (weight.sum() + worst) <= alpha + 1e-12
+        return (alarms + 1) / (weight.sum() + 1) <= alpha + 1e-12
 
     tried = sorted({*counted.reach.ravel().tolist(), math.inf}, reverse=True)
     slow = next((kappa for kappa in tried if holds(kappa)), None)
@@ -226,33 +227,23 @@ def test_the_lower_end_is_the_largest_dial_with_few_false_alarms(seed, unit, alp
         )
 
 
-def test_the_lower_end_is_for_the_stated_slides_of_a_patient_too():
-    """The next patient may have 8 slides, all called too high, although none in the calibration has more than 3."""
-    found = model(100, hierarchy=FLAT, most=3, seed=1)
-    made = certify(found, alpha=0.2, at={"malignant": 0.2}, unit="rate", most_slides=8)
-    dial = dial_of(found)
-    alarms = (dial.called_before(made.kappa_low) > dial.rank).sum()
-    assert made.kappa_low < made.kappa
-    assert (alarms + 8) / (len(found) + 8) <= 0.2
-
-
 def test_the_lower_end_is_for_the_given_prevalence_too():
     """Where nearly all patients are benign, false alarms are as frequent as among benign patients."""
     found = model(300, hierarchy=FLAT, seed=2)
     shares = {"benign": 0.9, "atypical": 0.05, "malignant": 0.05}
     made = certify(found, alpha=0.15, at={"malignant": 0.05}, prevalence=shares)
-    dial = dial_of(found).as_unit("case")
-    weights, worst = prevalence_weights(np.array(list(shares.values())), dial.rank, FLAT.names())
-    alarms = weights[dial.called_before(made.kappa_low) > dial.rank].sum()
+    slides = SlideReach.of(found).as_unit("case")
+    weights, worst = prevalence_weights(np.array(list(shares.values())), slides.rank, FLAT.names())
+    alarms = weights[slides.called_before(made.kappa_low) > slides.rank].sum()
     assert made.kappa_low < made.kappa
     assert (alarms + worst) / (weights.sum() + worst) <= 0.15
 
 
-def test_the_interval_lies_between_the_two_calls_and_holds_the_truth_as_promised():
+def test_the_interval_lies_between_the_two_calls_and_covers_the_truth():
     calibration, new = model(400, hierarchy=FLAT, seed=1), model(4000, hierarchy=FLAT, seed=2)
     made = certify(calibration, alpha=0.1)
     calls = apply_certificate(made, new.probabilities, new.patient_ids)
-    case = dial_of(new).as_unit("case").rank[new.patient]
+    case = SlideReach.of(new).as_unit("case").rank[new.patient]
     first = np.unique(new.patient, return_index=True)[1]
     assert (calls.low <= calls.high).all()
     assert np.mean((case > calls.high)[first]) < 0.13
@@ -278,14 +269,18 @@ def test_columns_say_the_case_on_every_slide():
     assert (calls.call == calls.slide).all()
 
 
-def test_patients_with_more_slides_than_were_certified_are_named():
-    made = certify(model(100, hierarchy=FLAT, most=3), alpha=0.3, unit="rate", most_slides=3)
-    p = np.full((9, 3), 1 / 3)
-    found = apply_certificate(made, p, ["light"] * 3 + ["heavy"] * 4 + ["other"] * 2)
-    assert found.notes == ("The promise is not about 1 patient with more than 3 slides: 'heavy'.",)
-    assert apply_certificate(made, p, ["a", "b", "c"] * 3).notes == ()
-    by_case = certify(model(100, hierarchy=FLAT, most=3), alpha=0.3)
-    assert apply_certificate(by_case, p, ["heavy"] * 9).notes == ()
+def test_nothing_is_certified_for_a_patient_of_whom_a_slide_is_missing():
+    """The slide that could not be read may be the most urgent one; without it a carcinoma is certified as normal."""
+    p = np.array([[0.9, 0.05, 0.05], [0.9, 0.05, 0.05], [0.1, 0.1, 0.8]])
+    made = certify(model(100, hierarchy=FLAT), alpha=0.3)
+    calls = apply_certificate(made, p, ["a", "b", "b"], incomplete=["b", "c"])
+    columns = calls.columns()
+    assert columns.pop("certified_slide") == [FLAT.names()[call] for call in calls.slide]
+    assert all(cells[0] and cells[1:] == ["", ""] for cells in columns.values())
+    assert calls.notes[0].startswith("Nothing is certified for 2 patients of whom a slide is missing")
+    by_slide = certify(model(100, hierarchy=FLAT), alpha=0.3, unit="slide")
+    assert apply_certificate(by_slide, p, ["a", "b", "b"], incomplete=["b"]).notes == ()
+    assert apply_certificate(made, p, ["a", "b", "b"]).withheld == frozenset()
 
 
 def test_at_kappa_itself_the_calls_are_those_that_were_certified():
@@ -294,14 +289,14 @@ def test_at_kappa_itself_the_calls_are_those_that_were_certified():
         found = model(120, seed=seed)
         made = certify(found, alpha=0.08)
         calls = apply_certificate(made, found.probabilities, found.patient_ids)
-        case = dial_of(found).as_unit("case")
+        case = SlideReach.of(found).as_unit("case")
         first = np.unique(found.patient, return_index=True)[1]
         assert np.mean(calls.high[first] < case.rank) == made.leading.observed
 
 
 def test_a_certificate_survives_the_file_and_a_changed_one_is_refused(tmp_path):
     path = tmp_path / "certificate.json"
-    for options in ({}, {"unit": "rate"}, {"guarantee": 0.9, "at": {"Malignant": 0.3}}, {"unit": "slide"}):
+    for options in ({}, {"guarantee": 0.9, "at": {"Malignant": 0.3}}, {"unit": "slide"}):
         made = certify(model(150), **{"alpha": 0.2, "weights": ("w1",), **options})
         made.write(path)
         again = Certificate.load(path)
@@ -336,9 +331,9 @@ def test_other_weights_and_other_classes_are_refused():
         made.refuse_other_classes(FLAT, "the table")
 
 
-def test_more_promised_is_never_a_smaller_dial():
+def test_a_smaller_bound_never_has_a_smaller_kappa():
     found = model(300, seed=4)
-    for unit in ("case", "slide", "rate"):
+    for unit in ("case", "slide"):
         kappas = [certify(found, alpha=alpha, unit=unit).kappa for alpha in (0.5, 0.2, 0.1, 0.05)]
         assert kappas == sorted(kappas)
         assert certify(found, alpha=0.1, unit=unit, guarantee=0.9).kappa >= kappas[2]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from tests.evaluate.certify.models import FLAT
 from tests.evaluate.certify.world import SIZES, alpha_for, realized, world
 
-from pams_mil.evaluate.certify import certify, expected
-from pams_mil.evaluate.certify.miss_losses import UNITS, miss_losses
-from pams_mil.evaluate.certify.promise import Guarantee, Promise, make_promise, smallest_kappa
+from pams_mil.evaluate.certify import bounds, certify
+from pams_mil.evaluate.certify.bounds import Bound, Guarantee, certified_bound, smallest_kappa
+from pams_mil.evaluate.certify.losses import UNITS
+from pams_mil.evaluate.certify.monitor import find_violation
 from pams_mil.evaluate.predictions import Predictions
 
 pytestmark = pytest.mark.slow
+# the package exports the function of the same name
+monitoring = sys.modules["pams_mil.evaluate.certify.monitor"]
 
 
 def keeps_the_mean(rates, alpha):
@@ -26,17 +31,16 @@ def keeps_the_confidence(rates, alpha, delta):
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("unit", UNITS)
 def test_on_average_at_most_alpha_is_missed(n, unit):
-    alpha = alpha_for(Guarantee(), unit, n)
+    alpha = alpha_for(Guarantee())
     rates = realized(n, alpha, Guarantee(), unit)
     assert keeps_the_mean(rates, alpha)
-    if unit != "rate":
-        assert rates.mean() >= alpha - 2.5 / (n + 1)  # and not far less, so it is no empty promise
+    assert rates.mean() >= alpha - 2.5 / (n + 1)  # and not far less, so the bound is not vacuous
 
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("unit", UNITS)
-def test_with_confidence_the_promise_is_rarely_broken(n, unit):
-    alpha = alpha_for(Guarantee(0.9), unit, n)
+def test_with_confidence_the_bound_is_rarely_exceeded(n, unit):
+    alpha = alpha_for(Guarantee(0.9))
     rates = realized(n, alpha, Guarantee(0.9), unit)
     assert keeps_the_confidence(rates, alpha, 0.1)
 
@@ -47,13 +51,12 @@ def test_with_confidence_the_promise_is_rarely_broken(n, unit):
 def test_the_upper_end_of_the_spread_is_one(n, unit, guarantee):
     """Of the shipped systems at most 5 % miss more than the certificate says 95 % stay below, on average over them."""
     one, rng = world(), np.random.default_rng(n + 1)
-    alpha, risk, beyond = alpha_for(guarantee, unit, n), one.risk(unit), []
+    alpha, risk, beyond = alpha_for(guarantee), one.risk(unit), []
     for _ in range(1000):
         rows, whose = one.draw(rng, n)
-        curve = miss_losses(one.dial.reach[rows], one.dial.rank[rows], whose, unit=unit, most_slides=5)
-        made = make_promise(curve, alpha, guarantee)
-        if isinstance(made, Promise):
-            beyond.append(risk.mean(made.kappa) > made.spread.high)
+        bound = certified_bound(one.take(rows, whose).miss_losses(unit), alpha, guarantee)
+        if isinstance(bound, Bound):
+            beyond.append(risk.mean(bound.kappa) > bound.spread.high)
     assert np.mean(beyond) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / len(beyond))
 
 
@@ -68,13 +71,13 @@ def test_the_function_that_users_call_gives_the_same_kappa():
     one, rng = world(), np.random.default_rng(3)
     for _ in range(20):
         rows, whose = one.draw(rng, 50)
-        dial = one.dial
-        found = Predictions(
-            "m", FLAT, [f"s{i}" for i in range(len(rows))], dial.rank[rows], dial.rank[rows], one.probabilities[rows],
+        slides = one.take(rows, whose)
+        model = Predictions(
+            "m", FLAT, [f"s{i}" for i in range(len(rows))], slides.rank, slides.rank, one.probabilities[rows],
             [f"p{w}" for w in whose],
         )  # fmt: skip
-        curve = miss_losses(dial.reach[rows], dial.rank[rows], whose)
-        assert certify(found, alpha=0.1).kappa == smallest_kappa(curve, 0.1, Guarantee())
+        curve = slides.miss_losses()
+        assert certify(model, alpha=0.1).kappa == smallest_kappa(curve, 0.1, Guarantee())
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -87,7 +90,7 @@ def test_sabotage_slides_treated_as_patients(n):
 
 @pytest.mark.parametrize("n", SIZES)
 def test_sabotage_the_next_patient_is_forgotten(n, monkeypatch):
-    monkeypatch.setattr(expected, "expected_bound", lambda total, curve: np.asarray(total) / (curve.mass + 1))
+    monkeypatch.setattr(bounds, "expected_bound", lambda total, curve: np.asarray(total) / (curve.mass + 1))
     assert not keeps_the_mean(realized(n, 0.1, Guarantee(), "case"), 0.1)
 
 
@@ -99,9 +102,48 @@ def test_sabotage_calibration_patients_that_chose_the_epoch(n):
     rng, rates = np.random.default_rng(0), {"chosen": [], "fixed": []}
     for _ in range(500):
         rows, whose = epochs[0].draw(rng, n)
-        curves = [miss_losses(e.dial.reach[rows], e.dial.rank[rows], whose) for e in epochs]
+        curves = [epoch.take(rows, whose).miss_losses() for epoch in epochs]
         best = int(np.argmin([float(curve.total(1.0)) for curve in curves]))
         for name, number in (("chosen", best), ("fixed", 0)):
             rates[name].append(risks[number].mean(smallest_kappa(curves[number], 0.1, Guarantee())))
     assert keeps_the_mean(np.asarray(rates["fixed"]), 0.1)
     assert not keeps_the_mean(np.asarray(rates["chosen"]), 0.1)
+
+
+def called_violated(n, unit, level, *, new, worse=1.0, runs=1000):
+    """The share of systems calibrated on n patients whose bound on average is ever called violated.
+
+    New patients are drawn from where the calibration patients came from, and miss `worse` times as often.
+    """
+    one, rng, violated = world(), np.random.default_rng(n), 0
+    risk = one.risk(unit)
+    for _ in range(runs):
+        bound = certified_bound(one.take(*one.draw(rng, n)).miss_losses(unit), 0.1, Guarantee())
+        losses = rng.choice(risk.losses(bound.kappa), new)
+        losses = np.where(rng.random(new) < worse - 1, 1.0, losses) if worse > 1 else losses
+        violated += find_violation(losses, bound, Guarantee(), unit, level)[0] is not None
+    return violated / runs
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_guarantee_that_holds_is_called_violated_at_most_at_the_level(n, unit):
+    for level in (0.01, 0.05):
+        assert called_violated(n, unit, level, new=2000) <= level + 3 * np.sqrt(level * (1 - level) / 1000)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_sabotage_calibration_sampling_error_is_ignored(n, monkeypatch):
+    monkeypatch.setattr(monitoring, "risk_limit", lambda bound, unit, delta: bound.alpha)
+    assert called_violated(n, "case", 0.05, new=2000) > 0.1
+
+
+@pytest.mark.parametrize("n", [19, 50])
+def test_sabotage_calibration_sampling_error_at_95_percent_whatever_the_level(n, monkeypatch):
+    monkeypatch.setattr(monitoring, "risk_limit", lambda bound, unit, delta: bound.spread.high)
+    assert called_violated(n, "case", 0.01, new=10_000) > 0.01 + 3 * np.sqrt(0.01 * 0.99 / 1000)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_twenty_points_more_misses_are_found_within_400_patients(unit):
+    assert called_violated(200, unit, 0.01, new=400, worse=1.2, runs=200) > 0.8

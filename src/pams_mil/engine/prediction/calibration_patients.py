@@ -68,7 +68,7 @@ def predict_calibration(
     reservations = [why for run, config in configs.items() for why in _reservations(run, config, found, calibrated)]
     notes = ["Holds for calibrated probabilities: predict with --calibrated."] if calibrated else []
     if found.patient_ids == found.names:
-        notes.append("Every slide counts as its own patient; slides of one patient would break the promise.")
+        notes.append("Every slide counts as its own patient; slides of one patient would invalidate the guarantee.")
     return CalibrationPart(found, tuple(reservations), tuple(notes))
 
 
@@ -76,7 +76,7 @@ def refuse_reservations(reservations: Sequence[str], *, allowed: bool) -> None:
     """Stop unless the user said that it need not be a guarantee."""
     if reservations and not allowed:
         raise CertificateError(
-            f"{' '.join(reservations)} What such patients show is too good to promise it to others. Keep patients for "
+            f"{' '.join(reservations)} Such patients look better than new ones will. Keep patients for "
             "calibration with 'pams split --calib-share 0.2', or train with training.select=last and calibrate on val; "
             "or accept a page that says 'not a guarantee', with --not-a-guarantee."
         )

@@ -252,6 +252,9 @@ def _gather(
         tags={tag: [cells[row] for row in rows] for tag, cells in table.tags.items()},
         runs=tuple(str(run.path) for run in loaded),
         failures=failures,
+        incomplete=tuple(
+            dict.fromkeys(table.sources[row].patient_id for row, bag in found.items() if isinstance(bag, PamsError))
+        ),
     )
 
 

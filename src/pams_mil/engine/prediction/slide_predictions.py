@@ -48,7 +48,8 @@ class SlidePredictions:
         made_by: What every run is, in full; `<name>.json` beside the predictions says so.
         failures: Slides that could not be predicted, with the reason; they are in none of the other fields.
         rule: What makes calls of probabilities; the files say so.
-        excluded: Whom the promise of a certificate is not about.
+        incomplete: Patients of whom a slide is among the failures.
+        excluded: Patients the guarantee of a certificate does not cover.
     """
 
     hierarchy: ClassHierarchy
@@ -64,6 +65,7 @@ class SlidePredictions:
     weights: tuple[str, ...] = ()
     made_by: tuple[Mapping[str, Any], ...] = ()
     rule: DecisionRule = field(default_factory=DecisionRule)
+    incomplete: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -143,7 +145,7 @@ class SlidePredictions:
         """With the certified calls as further columns; refused for other classes or weights than were certified."""
         certificate.refuse_other_classes(self.hierarchy, "the run")
         certificate.refuse_other_weights(self.weights)
-        calls = apply_certificate(certificate, self.probabilities[-1], self.patient_ids)
+        calls = apply_certificate(certificate, self.probabilities[-1], self.patient_ids, incomplete=self.incomplete)
         return replace(self, tags={**self.tags, **calls.columns()}, excluded=calls.notes)
 
     def write(self, folder: Path | str, *, name: str = "predictions") -> list[Path]:

@@ -1,24 +1,24 @@
-"""Guarantees on missed urgency: how far the dial κ must be turned so that at most a share α is missed.
+"""Guarantees on missed urgency: the smallest cost ratio κ at which at most a share α is missed.
 
-`certify` makes a `Certificate` from labelled predictions of calibration patients, `apply_certificate` calls new slides
-with it, `monitor` asks whether the promise is still kept.
+`certify` makes a `Certificate` from labeled predictions of calibration patients, `apply_certificate` calls new slides
+with it, `monitor` tests whether its bounds still hold.
 """
 
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
+from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Shortfall
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import certify
-from pams_mil.evaluate.certify.monitor import Monitoring, monitor, monitor_unlabelled
-from pams_mil.evaluate.certify.promise import Guarantee, Promise, Shortfall
+from pams_mil.evaluate.certify.monitor import Monitoring, monitor, monitor_unlabeled
 
 __all__ = [
+    "Bound",
     "Certificate",
     "CertifiedCalls",
     "Guarantee",
     "Monitoring",
-    "Promise",
     "Shortfall",
     "apply_certificate",
     "certify",
     "monitor",
-    "monitor_unlabelled",
+    "monitor_unlabeled",
 ]

@@ -1,10 +1,11 @@
-"""A certificate: what is promised, about which patients, by which weights, and what it was calibrated on.
+"""A certificate: the bounds it guarantees, for which patients and weights, and what it was calibrated on.
 
 The file is JSON with a digest of its own content, so that a changed certificate is refused instead of applied.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections.abc import Mapping
@@ -19,9 +20,8 @@ from pams_mil import __version__, atomic
 from pams_mil.arrays import Array
 from pams_mil.digests import digest
 from pams_mil.errors import CertificateError, HierarchyError
-from pams_mil.evaluate.certify.miss_losses import Unit
-from pams_mil.evaluate.certify.promise import Guarantee, Promise
-from pams_mil.evaluate.certify.spread import Spread
+from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Spread
+from pams_mil.evaluate.certify.losses import Unit
 from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json
 
 FORMAT, VERSION = "pams-certificate", 1
@@ -29,83 +29,80 @@ NOT_A_GUARANTEE = "not a guarantee"
 MEANING: dict[Unit, str] = {
     "case": "a new patient, called as the most urgently called of its slides, is called below its most urgent label",
     "slide": "a random slide of a new patient is called below its label",
-    "rate": "missed slides among all slides of new patients with at most {most} slides each",
 }
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Shares of the calibration patients (slides, under `rate`) at one κ."""
+    """Shares of the calibration patients at one κ."""
 
-    missed: float
-    false_alarms: float
+    missed_rate: float
+    false_alarm_rate: float
 
 
 @dataclass(frozen=True)
-class Scarcity:
-    """What a boundary's patients allow: how many there are, and the smallest α that they can certify."""
+class BoundaryLimit:
+    """How many calibration patients are at or above a boundary, and the smallest α that they can certify."""
 
     name: str
     n: int
     smallest_alpha: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Certificate:
-    """What `pams certify` found.
+    """Certified upper bounds on missed urgency, and the operating point that meets them.
 
     Attributes:
         hierarchy: The classes.
-        kappa: The certified κ, the largest that any promise needs.
-        promises: What it keeps.
+        kappa: The certified κ, the largest that any bound needs.
+        bounds: What it guarantees.
         guarantee: On average, or with a confidence.
-        unit: The estimand: case, slide or rate.
+        unit: What is counted: case or slide.
         kappa_low: The κ just below which the lower end of the interval is called; None: there is none.
         n: Calibration patients.
         slides: Their slides.
-        most_slides: The most slides of a patient that the unit `rate` covers.
-        own, certified: Rates of the model's own call (κ = 1) and of the certified one.
+        own_call, certified_call: Rates of the model's own call (κ = 1) and of the certified one.
         review: Share of cases (slides) whose interval holds more than one rank; None without an interval.
-        scarcity: Every boundary, certified or not.
+        boundaries: Every boundary, certified or not.
         reservations: Why it is not a guarantee; empty when it is one.
         notes: What else the reader must know.
         weights: Digests of the weights it holds for; empty when it was made from a predictions file.
         calibration: Digest of the calibration slides, patients and labels.
-        prevalence: Shares of the classes that the promise for all patients was re-weighted to.
+        prevalence: Shares of the classes that the bound for all patients was re-weighted to.
         breakpoints: [p, R - 1] where calibration cases reach each rank, to compare later ones with.
-        made: When.
+        created: When.
     """
 
     hierarchy: ClassHierarchy
     kappa: float
-    promises: tuple[Promise, ...]
+    bounds: tuple[Bound, ...]
     guarantee: Guarantee
     unit: Unit
     kappa_low: float | None
     n: int
     slides: int
-    most_slides: int | None
-    own: Rates
-    certified: Rates
+    own_call: Rates
+    certified_call: Rates
     review: float | None
-    scarcity: tuple[Scarcity, ...]
+    boundaries: tuple[BoundaryLimit, ...]
     reservations: tuple[str, ...]
     notes: tuple[str, ...]
     weights: tuple[str, ...]
     calibration: str
     prevalence: Mapping[str, float] | None
     breakpoints: Array
-    made: str
+    created: str
 
     @property
     def meaning(self) -> str:
-        """The estimand in words."""
-        return MEANING[self.unit].format(most=self.most_slides)
+        """What is missed, in words."""
+        return MEANING[self.unit]
 
     @property
-    def leading(self) -> Promise:
-        """The promise for all patients where there is one, else the one that needs the largest κ."""
-        return next((p for p in self.promises if p.name is None), max(self.promises, key=lambda p: p.kappa))
+    def leading(self) -> Bound:
+        """The bound for all patients where there is one, else the one that needs the largest κ."""
+        return next((bound for bound in self.bounds if bound.name is None), max(self.bounds, key=lambda b: b.kappa))
 
     @property
     def words(self) -> str:
@@ -113,19 +110,63 @@ class Certificate:
         return kappa_in_words(self.kappa, self.hierarchy)
 
     @property
+    def bound_sentences(self) -> list[str]:
+        """One sentence for every bound."""
+        return [bound.sentence(self.guarantee.words, self.unit, self.kappa) for bound in self.bounds]
+
+    @property
     def sentences(self) -> list[str]:
-        """Everything that is promised, one sentence each, and what it costs."""
-        found = [f"Called with κ = {self.kappa:.4g}: {self.words}."]
-        found += [promise.sentence(self.guarantee.words, self.unit, self.kappa) for promise in self.promises]
-        own, new = self.own, self.certified
+        """The operating point, every bound, and what it costs, one sentence each."""
+        own, new = self.own_call, self.certified_call
         price = (
-            f"On the calibration patients the model's own call misses {100 * own.missed:.3g} % with "
-            f"{100 * own.false_alarms:.3g} % false alarms, the certified one {100 * new.missed:.3g} % with "
-            f"{100 * new.false_alarms:.3g} %"
+            f"On the calibration patients the model's own call misses {100 * own.missed_rate:.3g} % with "
+            f"{100 * own.false_alarm_rate:.3g} % false alarms, the certified one {100 * new.missed_rate:.3g} % with "
+            f"{100 * new.false_alarm_rate:.3g} %"
         )
         if self.review is not None:
             price += f"; for {100 * self.review:.3g} % more than one rank remains"
-        return [*found, f"{price}."]
+        return [f"Called with κ = {self.kappa:.4g}: {self.words}.", *self.bound_sentences, f"{price}."]
+
+    def __repr__(self) -> str:
+        bounds = ", ".join(f"{bound.who} <= {100 * bound.alpha:g} %" for bound in self.bounds)
+        doubt = f", {NOT_A_GUARANTEE}" if self.reservations else ""
+        return f"<Certificate: κ = {self.kappa:.4g}, {bounds}, {self.guarantee.words}, n = {self.n}{doubt}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: reservations, sentences, and a table of the bounds."""
+        doubts = [f"<b>{NOT_A_GUARANTEE.capitalize()}: {html.escape(reason)}</b>" for reason in self.reservations]
+        lines = "".join(f"<p>{line}</p>" for line in (*doubts, *map(html.escape, self.sentences)))
+        heads = ("", "at most", "κ needed", "calibration patients", "missed among them", "smallest α possible")
+        rows = [heads] + [
+            (html.escape(b.who), _percent(b.alpha), f"{b.kappa:.4g}", f"{b.n}", _percent(b.observed),
+             _percent(b.smallest_alpha)) for b in self.bounds
+        ]  # fmt: skip
+        cells = ("".join(f"<td>{cell}</td>" for cell in row) for row in rows)
+        return f"{lines}<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+    def covers(self, other: Certificate) -> bool:
+        """Whether this certificate guarantees all that another one does, for the same weights and classes.
+
+        A bound on average and one with a confidence do not imply each other.
+        """
+        mine, theirs = self.guarantee.confidence, other.guarantee.confidence
+        return (
+            self._subject == other._subject
+            and (not self.reservations or bool(other.reservations))
+            and (mine is None) == (theirs is None)
+            and (mine or 0.0) >= (theirs or 0.0)
+            and all(any(m.rank == b.rank and m.alpha <= b.alpha for m in self.bounds) for b in other.bounds)
+        )
+
+    def is_stricter_than(self, other: Certificate) -> bool:
+        """Whether it guarantees all that another one does, and more; a strict partial order."""
+        return self.covers(other) and not other.covers(self)
+
+    @property
+    def _subject(self) -> tuple[object, ...]:
+        """What two certificates must share to be compared."""
+        shares = None if self.prevalence is None else sorted(self.prevalence.items())
+        return self.hierarchy.digest, sorted(self.weights), self.unit, shares
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form, with a digest of all the rest."""
@@ -135,22 +176,21 @@ class Certificate:
             "version": VERSION,
             "kappa": _number(self.kappa),
             "kappa_in_words": self.words,
-            "estimand": self.unit,
+            "unit": self.unit,
             "meaning": self.meaning,
             "guarantee": "mean" if self.guarantee.confidence is None else self.guarantee.confidence,
             "delta": None if self.guarantee.confidence is None else self.guarantee.delta,
             "alpha": lead.alpha,
             "n": self.n,
             "slides": self.slides,
-            "most_slides": self.most_slides,
             "smallest_alpha": lead.smallest_alpha,
             "spread": lead.spread.to_json(),
-            "promises": [_promise_json(promise) for promise in self.promises],
+            "bounds": [_bound_json(bound) for bound in self.bounds],
             "kappa_low": None if self.kappa_low is None else _number(self.kappa_low),
-            "own_call": asdict(self.own),
-            "certified_call": asdict(self.certified),
+            "own_call": asdict(self.own_call),
+            "certified_call": asdict(self.certified_call),
             "review": self.review,
-            "boundaries": [asdict(boundary) for boundary in self.scarcity],
+            "boundaries": [asdict(limit) for limit in self.boundaries],
             "is_guarantee": not self.reservations,
             "reservations": list(self.reservations),
             "notes": list(self.notes),
@@ -161,7 +201,7 @@ class Certificate:
                 "breakpoints": [[_number(value) for value in row] for row in self.breakpoints.tolist()],
             },
             "prevalence": None if self.prevalence is None else dict(self.prevalence),
-            "made": self.made,
+            "created": self.created,
             "pams_version": __version__,
         }
         return {**content, "digest": content_digest(content)}
@@ -177,7 +217,7 @@ class Certificate:
 
     @classmethod
     def load(cls, path: Path | str) -> Certificate:
-        """Read a certificate, refusing what is no certificate, of a later version, or changed since it was written."""
+        """Read a certificate, refusing what is not one, of a later version, or changed since it was written."""
         try:
             content = json.loads(Path(path).read_text("utf-8"))
         except (OSError, ValueError) as error:
@@ -193,13 +233,16 @@ class Certificate:
         digest = content.pop("digest", None)
         if digest != content_digest(content):
             raise CertificateError(
-                f"{path} was changed after it was written: its content does not match its digest. A certificate holds "
-                "only as it was made; make it again with 'pams certify'."
+                f"{path} was changed after it was written: its content does not match its digest. Make it again "
+                "with 'pams certify'."
             )
         try:
             return _from_json(content)
         except (KeyError, TypeError, ValueError, HierarchyError) as error:
-            raise CertificateError(f"{path} does not hold what a certificate holds: {error!r}.") from error
+            raise CertificateError(
+                f"{path} lacks a field of a certificate or has another type there: {error!r}. Make it again with "
+                "'pams certify'."
+            ) from error
 
     def refuse_other_classes(self, hierarchy: ClassHierarchy, what: str) -> None:
         """Stop when something has other classes than those certified."""
@@ -231,12 +274,12 @@ def kappa_in_words(kappa: float, hierarchy: ClassHierarchy) -> str:
     >>> kappa_in_words(4.0, tree)
     'a missed urgency counts as much as 4 false alarms'
     >>> kappa_in_words(math.inf, tree)
-    "every case is called 'malignant': no smaller dial keeps the promise"
+    "every case is called 'malignant': no smaller κ meets the bound"
     """
     if math.isinf(kappa):
-        return f"every case is called {hierarchy.names()[-1]!r}: no smaller dial keeps the promise"
+        return f"every case is called {hierarchy.names()[-1]!r}: no smaller κ meets the bound"
     if kappa == 0:
-        return "the least urgent call keeps the promise: so much missed urgency was allowed"
+        return "the least urgent call meets the bound: so much missed urgency was allowed"
     if kappa < 1:
         return f"a missed urgency counts as little as {kappa:.3g} of a false alarm: below the model's own call"
     if kappa == 1:
@@ -255,43 +298,44 @@ def _number(value: float) -> float | str:
     return "inf" if math.isinf(value) else value
 
 
-def _promise_json(promise: Promise) -> dict[str, Any]:
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _bound_json(bound: Bound) -> dict[str, Any]:
     return {
-        "at": promise.name, "rank": promise.rank, "alpha": promise.alpha, "kappa": _number(promise.kappa),
-        "n": promise.n, "mass": promise.mass, "smallest_alpha": promise.smallest_alpha,
-        "observed": promise.observed, "spread": promise.spread.to_json(),
+        "at": bound.name, "rank": bound.rank, "alpha": bound.alpha, "kappa": _number(bound.kappa), "n": bound.n,
+        "mass": bound.mass, "smallest_alpha": bound.smallest_alpha, "observed": bound.observed,
+        "spread": bound.spread.to_json(),
     }  # fmt: skip
 
 
 def _from_json(content: Mapping[str, Any]) -> Certificate:
-    def promise(of: Mapping[str, Any]) -> Promise:
-        spread = of["spread"]
-        return Promise(
+    def bound(of: Mapping[str, Any]) -> Bound:
+        return Bound(
             of["at"], of["rank"], of["alpha"], float(of["kappa"]), of["n"], of["mass"], of["smallest_alpha"],
-            of["observed"], Spread(spread["p5"], spread["p95"], spread["mean"], spread["how"]),
+            of["observed"], Spread.from_json(of["spread"]),
         )  # fmt: skip
 
-    hierarchy = hierarchy_from_json(content["classes"])
     rows = [[float(value) for value in row] for row in content["calibration"]["breakpoints"]]
     return Certificate(
-        hierarchy=hierarchy,
+        hierarchy=hierarchy_from_json(content["classes"]),
         kappa=float(content["kappa"]),
-        promises=tuple(promise(of) for of in content["promises"]),
+        bounds=tuple(bound(of) for of in content["bounds"]),
         guarantee=Guarantee.of(content["guarantee"]),
-        unit=content["estimand"],
+        unit=content["unit"],
         kappa_low=None if content["kappa_low"] is None else float(content["kappa_low"]),
         n=content["n"],
         slides=content["slides"],
-        most_slides=content["most_slides"],
-        own=Rates(**content["own_call"]),
-        certified=Rates(**content["certified_call"]),
+        own_call=Rates(**content["own_call"]),
+        certified_call=Rates(**content["certified_call"]),
         review=content["review"],
-        scarcity=tuple(Scarcity(**of) for of in content["boundaries"]),
+        boundaries=tuple(BoundaryLimit(**of) for of in content["boundaries"]),
         reservations=tuple(content["reservations"]),
         notes=tuple(content["notes"]),
         weights=tuple(content["weights"]),
         calibration=content["calibration"]["digest"],
         prevalence=content["prevalence"],
         breakpoints=np.asarray(rows, dtype=np.float64).reshape(len(rows), -1),
-        made=content["made"],
+        created=content["created"],
     )

@@ -1,27 +1,49 @@
-"""`certify`: labelled predictions of calibration patients in, a certificate out, or the reason why there is none."""
+"""`certify`: labeled predictions of calibration patients in, a certificate out, or the reason why there is none.
+
+**The lower end.** The certified call at κ̂ is at least the truth, up to a share α of patients. The same reasoning from
+the other side gives a smaller κ whose call is at most the truth, up to a share α. Between the two calls lie the
+classes that remain; where they differ a person should look. False alarms grow with κ, and a slide is one from κ = e
+on, e included, so the lower call is taken just below κ_low = sup{κ : the bound on Σ 1[e_p < κ] certifies α}.
+
+**Another prevalence.** If only the shares of the classes change, and not how each class looks (label shift), patients
+of class y count v_y = π_new(y) / π_calibration(y) times, and conformal risk control holds with those weights and the
+heaviest one for the next patient. π_calibration is estimated from the calibration patients themselves, which no bound
+accounts for; so such a certificate has a reservation. Bounds at a boundary need no weights: they are about the patients
+at or above it, however many there are, as long as the mixture of classes above it stays the same.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pams_mil.arrays import Array
+from pams_mil.arrays import Array, Ints
 from pams_mil.digests import text_digest
-from pams_mil.errors import CertificateError, ParameterError
-from pams_mil.evaluate.certify.calls import Dial, boundaries, boundary_rank, dial_of
-from pams_mil.evaluate.certify.certificate import Certificate, Rates, Scarcity
-from pams_mil.evaluate.certify.interval import largest_kappa_below
-from pams_mil.evaluate.certify.miss_losses import UNITS, Unit, miss_losses
-from pams_mil.evaluate.certify.prevalence import check_prevalence, prevalence_weights
-from pams_mil.evaluate.certify.promise import Guarantee, Promise, Shortfall, check_alpha, make_promise
+from pams_mil.errors import CertificateError, ParameterError, listing
+from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Shortfall, certified_bound, smallest_kappa
+from pams_mil.evaluate.certify.certificate import BoundaryLimit, Certificate, Rates
+from pams_mil.evaluate.certify.losses import (
+    UNITS,
+    LossCurve,
+    SlideReach,
+    Unit,
+    boundaries,
+    boundary_rank,
+)
 from pams_mil.evaluate.predictions import Predictions
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.parameters import require_choice
 
-MOST_REMEMBERED = 2000
+MOST_STORED = 2000
 """Calibration patients whose breakpoints a certificate keeps for later comparison."""
+PREVALENCE_RESERVATION = (
+    "The bound for all patients is re-weighted to another prevalence: it assumes that classes look as they did in the "
+    "calibration set and that only their shares change, and takes the shares of the calibration set as exact."
+)
 
 
 def certify(
@@ -32,22 +54,20 @@ def certify(
     guarantee: str | float = "mean",
     unit: Unit = "case",
     prevalence: Mapping[str, float] | None = None,
-    most_slides: int | None = None,
     weights: Sequence[str] = (),
     reservations: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Certificate:
-    """The smallest κ that keeps every promise.
+    """The smallest κ that meets every bound on missed urgency, as a certificate.
 
     Args:
         predictions: Calibration patients with labels and probabilities. They must not have trained the model or chosen
             its epoch, and new patients must come from where they came from.
-        alpha: The most missed urgency among all patients; None: only the boundaries in `at` are promised.
+        alpha: The most missed urgency among all patients; None: only the boundaries in `at` are bounded.
         at: {class or group: α}: of the patients at or above it, at most a share α is called below it.
-        guarantee: "mean", or a confidence such as 0.9, for each promise on its own.
-        unit: "case", "slide" or "rate"; see `pams_mil.evaluate.certify.miss_losses`.
-        prevalence: {class: share} to which the promise for all patients is re-weighted; `mean` and `case` only.
-        most_slides: For `rate`, the most slides of a patient; None: the most in the calibration.
+        guarantee: "mean", or a confidence such as 0.9, for each bound on its own.
+        unit: "case" or "slide"; see `pams_mil.evaluate.certify.losses`.
+        prevalence: {class: share} to which the bound for all patients is re-weighted; `mean` and `case` only.
         weights: Digests of the weights that predicted.
         reservations: Reasons why it is not a guarantee.
         notes: What the reader must know.
@@ -59,64 +79,95 @@ def certify(
     >>> tree = ClassHierarchy.flat(["benign", "malignant"])
     >>> model = Predictions("model", tree, [f"s{i}" for i in range(200)], target, (p > 0.5).astype(int),
     ...                     np.stack([1 - p, p], axis=1))
-    >>> found = certify(model, alpha=0.02, at={"malignant": 0.05})
-    >>> [(promise.name, round(promise.kappa, 2)) for promise in found.promises]
+    >>> certificate = certify(model, alpha=0.02, at={"malignant": 0.05})
+    >>> [(bound.name, round(bound.kappa, 2)) for bound in certificate.bounds]
     [(None, 1.44), ('malignant', 1.3)]
     """
     hierarchy = predictions.hierarchy
-    chosen = _promised(alpha, at or {})
+    alphas = _check_alphas(alpha, at or {})
     require_choice("unit", unit, UNITS)
-    _check_prevalence(unit, guarantee, prevalence, alpha)
-    certainty, dial = Guarantee.of(guarantee), dial_of(predictions)
-    ranks = {name: None if name is None else boundary_rank(hierarchy, name) for name in chosen}
-    # M counts all slides of a patient, also for promises at a boundary, where only some of them count.
-    most = int(most_slides or np.bincount(dial.patient).max()) if unit == "rate" else None
-    curves = {
-        name: miss_losses(dial.reach, dial.rank, dial.patient, unit=unit, boundary=rank, most_slides=most)
-        for name, rank in ranks.items()
-    }
+    if prevalence is not None and (alpha is None or guarantee != "mean" or unit != "case"):
+        raise ParameterError(
+            "A prevalence re-weights the bound for all patients (alpha), on average (guarantee mean), by case. "
+            "Bounds at a boundary need no re-weighting; with a confidence or another unit there is none."
+        )
+    certainty, slides = Guarantee.of(guarantee), SlideReach.of(predictions)
+    ranks = {name: None if name is None else boundary_rank(hierarchy, name) for name in alphas}
+    curves = {name: slides.miss_losses(unit, rank) for name, rank in ranks.items()}
     weighting = None if prevalence is None else _weighting(prevalence, predictions)
     if weighting is not None:
         curves[None] = curves[None].weighted(*weighting)
-    made = [make_promise(curves[name], share, certainty, name=name, rank=ranks[name]) for name, share in chosen.items()]
-    _refuse_shortfalls(made, certainty)
-    promises = tuple(promise for promise in made if isinstance(promise, Promise))
-    # Every loss falls with κ, so the largest κ keeps every promise.
-    kappa = max(promise.kappa for promise in promises)
-    low = None
-    if alpha is not None:
-        low = largest_kappa_below(dial, alpha, certainty, unit, most_slides=most, weighting=weighting)
-    # Turned back further the lower call only raises fewer false alarms, and must not lie above the upper one.
+    results = [
+        certified_bound(curves[name], share, certainty, name=name, rank=ranks[name]) for name, share in alphas.items()
+    ]
+    _refuse_shortfalls(results, certainty)
+    bounds = tuple(bound for bound in results if isinstance(bound, Bound))
+    # Every loss falls with κ, so the largest κ meets every bound.
+    kappa = max(bound.kappa for bound in bounds)
+    low = None if alpha is None else largest_kappa_below(slides, alpha, certainty, unit, weighting=weighting)
+    # A smaller κ only raises fewer false alarms, and the lower call must not lie above the upper one.
     low = None if low is None else min(low, kappa)
     return Certificate(
         hierarchy=hierarchy,
         kappa=kappa,
-        promises=promises,
+        bounds=bounds,
         guarantee=certainty,
         unit=unit,
         kappa_low=low,
         n=predictions.num_patients,
         slides=len(predictions),
-        most_slides=most,
-        own=rates(dial, 1.0, unit),
-        certified=rates(dial, kappa, unit),
-        review=None if low is None else _review(dial, low, kappa, unit),
-        scarcity=_scarcity(dial, certainty, unit, predictions, most),
-        reservations=tuple(reservations),
-        notes=(*predictions.notes, *notes, *_own_notes(promises, certainty, unit, most, most_slides, prevalence)),
+        own_call=rates(slides, 1.0, unit),
+        certified_call=rates(slides, kappa, unit),
+        review=None if low is None else _review(slides, low, kappa, unit),
+        boundaries=tuple(
+            BoundaryLimit(name, curve.n, certainty.smallest_alpha(curve))
+            for name, curve in ((name, slides.miss_losses(unit, rank)) for name, rank in boundaries(hierarchy))
+        ),
+        reservations=(*reservations, *_own_reservations(slides, hierarchy, prevalence)),
+        notes=(*predictions.notes, *notes, *_own_notes(bounds, certainty)),
         weights=tuple(weights),
         calibration=calibration_digest(predictions),
         prevalence=prevalence,
-        breakpoints=_remembered(dial),
-        made=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        breakpoints=_stored_breakpoints(slides),
+        created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
 
 
-def rates(dial: Dial, kappa: float, unit: Unit) -> Rates:
-    """Missed urgency and false alarms of the calibration patients at κ."""
-    counted = dial.as_unit(unit)
+def rates(slides: SlideReach, kappa: float, unit: Unit) -> Rates:
+    """Missed urgency and false alarms at κ."""
+    counted = slides.as_unit(unit)
     called = counted.called(kappa)
-    return Rates(counted.share(called < counted.rank, unit), counted.share(called > counted.rank, unit))
+    return Rates(counted.share(called < counted.rank), counted.share(called > counted.rank))
+
+
+def largest_kappa_below(
+    slides: SlideReach,
+    alpha: float,
+    guarantee: Guarantee,
+    unit: Unit,
+    *,
+    weighting: tuple[Array, float] | None = None,
+) -> float | None:
+    """κ_low, or None when so few patients cannot certify α.
+
+    `weighting` holds the weights of the patients and of the next one where the bound is re-weighted to another
+    prevalence.
+
+    >>> reach = np.array([[0.0, k] for k in np.linspace(0.1, 1.0, 10)])
+    >>> slides = SlideReach(reach, np.zeros(10, dtype=np.int64), np.arange(10))  # ten patients without urgency
+    >>> largest_kappa_below(slides, 0.2, Guarantee(), "case")  # one of ten may be called too high: the first, at 0.1
+    0.2
+    """
+    counted = slides.as_unit(unit)
+    exceed = counted.exceed
+    # Count the distinct values from above: up to j, the alarms at the j largest are taken away.
+    values = np.unique(exceed[np.isfinite(exceed)])[::-1]
+    position = np.where(np.isfinite(exceed), len(values) - np.searchsorted(values[::-1], exceed), 0).astype(np.float64)
+    curve = LossCurve.of_rows(position, counted.patient, unit)
+    chosen = smallest_kappa(curve if weighting is None else curve.weighted(*weighting), alpha, guarantee)
+    if chosen is None:
+        return None
+    return np.inf if chosen == 0 else float(values[int(min(chosen, len(values))) - 1])
 
 
 def calibration_digest(predictions: Predictions) -> str:
@@ -130,22 +181,53 @@ def calibration_digest(predictions: Predictions) -> str:
     return text_digest(json.dumps(rows))
 
 
-def _promised(alpha: float | None, at: Mapping[str, float]) -> dict[str | None, float]:
-    chosen: dict[str | None, float] = {} if alpha is None else {None: check_alpha(alpha)}
-    chosen.update({name: check_alpha(share, f"The share at {name!r}") for name, share in at.items()})
-    if not chosen:
-        raise ParameterError("There is nothing to promise: give alpha, or a boundary with its share.")
-    return chosen
+def check_prevalence(prevalence: Mapping[str, float], hierarchy: ClassHierarchy) -> tuple[int, Array]:
+    """The level whose classes are all named, and their shares, which sum to 1."""
+    for level in range(hierarchy.num_levels - 1, -1, -1):
+        names = hierarchy.names(level)
+        if set(names) == set(prevalence):
+            shares = np.asarray([float(prevalence[name]) for name in names])
+            if not np.isfinite(shares).all() or (shares < 0).any() or not math.isclose(shares.sum(), 1, abs_tol=1e-6):
+                raise ParameterError(f"The prevalence must be shares that sum to 1, found {shares.tolist()}.")
+            return level, shares
+    expected = "; or ".join(listing(hierarchy.names(level), most=30) for level in range(hierarchy.num_levels))
+    raise ParameterError(
+        f"A prevalence names all classes of one level, {expected}; found {listing(prevalence, most=30)}."
+    )
 
 
-def _check_prevalence(
-    unit: Unit, guarantee: str | float, prevalence: Mapping[str, float] | None, alpha: float | None
-) -> None:
-    if prevalence is not None and (alpha is None or guarantee != "mean" or unit != "case"):
+def prevalence_weights(shares: Array, label: Ints, names: Sequence[str]) -> tuple[Array, float]:
+    """The weights v [n] of patients with these labels, and the heaviest weight that the next patient can have.
+
+    >>> weights, worst = prevalence_weights(np.array([0.9, 0.1]), np.array([0, 0, 1, 1]), ["benign", "malignant"])
+    >>> weights.tolist(), worst
+    ([1.8, 1.8, 0.2, 0.2], 1.8)
+    """
+    observed = np.bincount(label, minlength=len(shares)) / len(label)
+    absent = [name for name, seen, share in zip(names, observed, shares, strict=True) if share > 0 and not seen]
+    if absent:
         raise ParameterError(
-            "A prevalence re-weights the promise for all patients (alpha), on average (guarantee mean), by case. "
-            "Promises at a boundary need no re-weighting; with a confidence or another unit there is none."
+            f"No calibration patient is {listing(absent)}, to which the prevalence gives a share; nothing is known "
+            "about them."
         )
+    weight = np.divide(shares, observed, out=np.zeros_like(shares), where=observed > 0)
+    return weight[label], float(weight.max())
+
+
+def _check_alphas(alpha: float | None, at: Mapping[str, float]) -> dict[str | None, float]:
+    alphas: dict[str | None, float] = {} if alpha is None else {None: _check_alpha(alpha, "alpha")}
+    alphas.update({name: _check_alpha(share, f"The share at {name!r}") for name, share in at.items()})
+    if not alphas:
+        raise ParameterError("There is nothing to bound: give alpha, or a boundary with its share.")
+    return alphas
+
+
+def _check_alpha(alpha: float, name: str) -> float:
+    if not (isinstance(alpha, (int, float, np.floating)) and 0 < alpha < 1):
+        raise ParameterError(
+            f"{name} must be a share above 0 and below 1, e.g. 0.05 for 5 % missed urgency, found {alpha!r}."
+        )
+    return float(alpha)
 
 
 def _weighting(prevalence: Mapping[str, float], predictions: Predictions) -> tuple[Array, float]:
@@ -156,55 +238,43 @@ def _weighting(prevalence: Mapping[str, float], predictions: Predictions) -> tup
     return prevalence_weights(shares, label, predictions.hierarchy.names(level))
 
 
-def _refuse_shortfalls(made: Sequence[Promise | Shortfall], guarantee: Guarantee) -> None:
-    short = [promise for promise in made if isinstance(promise, Shortfall)]
+def _refuse_shortfalls(results: Sequence[Bound | Shortfall], guarantee: Guarantee) -> None:
+    short = [result for result in results if isinstance(result, Shortfall)]
     if short:
-        lines = "; ".join(promise.words for promise in short)
+        lines = "; ".join(result.words for result in short)
         raise CertificateError(
             f"So little missed urgency cannot be certified {guarantee.words} with so few calibration patients, "
             f"whatever the model does: {lines}. Add calibration patients, or allow more."
         )
 
 
-def _review(dial: Dial, low: float, kappa: float, unit: Unit) -> float:
-    counted = dial.as_unit(unit)
-    return counted.share(counted.called_before(low) < counted.called(kappa), unit)
+def _review(slides: SlideReach, low: float, kappa: float, unit: Unit) -> float:
+    counted = slides.as_unit(unit)
+    return counted.share(counted.called_before(low) < counted.called(kappa))
 
 
-def _scarcity(
-    dial: Dial, guarantee: Guarantee, unit: Unit, predictions: Predictions, most: int | None
-) -> tuple[Scarcity, ...]:
-    found = []
-    for name, rank in boundaries(predictions.hierarchy):
-        curve = miss_losses(dial.reach, dial.rank, dial.patient, unit=unit, boundary=rank, most_slides=most)
-        found.append(Scarcity(name, curve.n, guarantee.smallest_alpha(curve)))
-    return tuple(found)
-
-
-def _own_notes(
-    promises: tuple[Promise, ...],
-    guarantee: Guarantee,
-    unit: Unit,
-    most: int | None,
-    stated: int | None,
-    prevalence: Mapping[str, float] | None,
+def _own_reservations(
+    slides: SlideReach, hierarchy: ClassHierarchy, prevalence: Mapping[str, float] | None
 ) -> list[str]:
-    notes = []
-    if guarantee.confidence is not None and len(promises) > 1:
-        notes.append(f"Each of the {len(promises)} promises holds {guarantee.words} on its own, not all at once.")
-    if unit == "rate" and stated is None:
-        notes.append(f"The most slides of a patient, {most}, was taken from the calibration; state it beforehand.")
-    if prevalence is not None:
-        notes.append(
-            "The promise for all patients is re-weighted to the given prevalence; it assumes that classes look as they "
-            "did in calibration and only their shares change."
+    reservations = [] if prevalence is None else [PREVALENCE_RESERVATION]
+    if not slides.rank.any():
+        least = [name for name, rank in zip(hierarchy.names(), hierarchy.ranks(), strict=True) if not rank]
+        reservations.append(
+            f"All calibration patients are {listing(least)}, the least urgent class, so none of them could be missed: "
+            "the bound says nothing about how the model calls urgent patients."
         )
-    return notes
+    return reservations
 
 
-def _remembered(dial: Dial) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    reach = dial.as_unit("case").reach[:, 1:]
-    if len(reach) <= MOST_REMEMBERED:
+def _own_notes(bounds: Sequence[Bound], guarantee: Guarantee) -> list[str]:
+    if guarantee.confidence is None or len(bounds) < 2:
+        return []
+    return [f"Each of the {len(bounds)} bounds holds {guarantee.words} on its own, not all at once."]
+
+
+def _stored_breakpoints(slides: SlideReach) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    reach = slides.as_unit("case").reach[:, 1:]
+    if len(reach) <= MOST_STORED:
         return reach
-    # The seed is fixed, so that the same calibration makes the same certificate.
-    return reach[np.sort(np.random.default_rng(0).choice(len(reach), MOST_REMEMBERED, replace=False))]
+    # The seed is fixed, so that the same calibration set makes the same certificate.
+    return reach[np.sort(np.random.default_rng(0).choice(len(reach), MOST_STORED, replace=False))]

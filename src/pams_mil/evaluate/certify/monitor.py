@@ -1,8 +1,30 @@
-"""Is the promise still kept? New patients against a certificate, with labels and without.
+"""Does a guarantee still hold? New patients against a certificate, with labels and without.
 
-With labels, every promise is tested in a way that may be looked at after every patient (see `betting`). A promise on
-average is about all systems that could have been calibrated, so two questions are asked of the one that is used: is
-its miss rate above α, and is it above what the luck of calibration explains (the upper end of the spread)?
+**With labels.** Patients come one after another with losses ℓ_1, ℓ_2, ... in [0, 1]. Somebody who doubts that their
+mean is at most m bets a fixed share c of the wealth on every patient. If the mean is at most m, that wealth cannot be
+expected to grow:
+
+    K_t(m) = mean over c of  Π_{i ≤ t} (1 − c + c ℓ_i / m),        P[ K_t(m) ever reaches 1/δ ] ≤ δ     (Ville)
+
+so "the mean is above m" may be declared at any time, however often one looks. K falls in m, so all m that were ever
+rejected form an interval from 0: its end is a lower bound on the mean that holds at all times at once. (Waudby-Smith
+and Ramdas, Estimating means of bounded random variables by betting, JRSS B 2024; Podkopaev and Ramdas, ICLR 2022.)
+
+With a confidence the guarantee is about the one system in use, and m = α. On average it is about all systems that could
+have been calibrated, and the miss rate θ of the one in use may well be above α although patients are as they were. So
+the error probability is divided: with probability 1 − δ/2 over the calibration set θ is at most a limit r, and
+m = r is tested at δ/2. Then the chance that a guarantee that holds is ever called violated is at most δ. For r: if θ
+exceeds r, the calibration set missed no more than was allowed at an operating point whose risk is above r, so r is
+the upper confidence bound of a risk after as many misses as were allowed.
+
+**Without labels.** The call of a patient depends on its probabilities only through the κ at which each rank is reached.
+If new patients are exchangeable with the calibration patients, so are those values, and shuffling who is new must not
+matter:
+
+    D = max over ranks of the largest distance between the two empirical distributions (Kolmogorov and Smirnov)
+    p = share of shuffles of the patients with a D at least as large, the observed one counted in
+
+Only the order of the values matters, so ∞ (never reached) is one more value. Patients are shuffled, not slides.
 """
 
 from __future__ import annotations
@@ -12,38 +34,43 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 from pams_mil.arrays import Array
-from pams_mil.evaluate.certify.betting import first_alarm, lower_bound
-from pams_mil.evaluate.certify.breakpoint_drift import Drift, breakpoint_drift
-from pams_mil.evaluate.certify.calls import Dial, path_of, rank_index, rank_reach
+from pams_mil.errors import ParameterError
+from pams_mil.evaluate.certify.bounds import Bound, Guarantee, clopper_pearson, hoeffding_bentkus
 from pams_mil.evaluate.certify.certificate import Certificate
-from pams_mil.evaluate.certify.miss_losses import LossCurve, miss_losses
-from pams_mil.evaluate.certify.promise import Promise
+from pams_mil.evaluate.certify.losses import SlideReach, Unit, path_of
 from pams_mil.evaluate.predictions import Predictions, numbered
 
 LEVEL = 0.05
-State = Literal["no patients", "no evidence against it", "above α, within the luck of calibration", "broken"]
+DRIFT_LEVEL = 0.01
+SHUFFLES = 2000
+STAKES = tuple(0.5**power for power in range(1, 11))
+"""The shares c: from one half, for a bound exceeded by far, to a thousandth, for one exceeded slightly."""
+State = Literal["no patients", "no evidence against it", "above α, within calibration sampling error", "violated"]
 
 
 @dataclass(frozen=True)
-class PromiseCheck:
-    """One promise against new labelled patients.
+class BoundCheck:
+    """One bound against new labeled patients.
 
     Attributes:
-        promise: What was promised.
+        bound: What was certified.
         n: New patients that it is about.
         observed: Their missed urgency.
         at_least: The miss rate is above this, at all times at once, with probability 1 - level.
-        alarm: After how many patients "at most α" was rejected; None: it was not.
-        level: How probable a false alarm is, ever.
+        limit: The miss rate up to which calibration sampling error explains it; α with a confidence.
+        alarm: After how many patients the bound was found to be violated; None: it was not.
+        level: How probable it is that a bound that holds is ever called violated.
         state: The verdict.
     """
 
-    promise: Promise
+    bound: Bound
     n: int
     observed: float
     at_least: float
+    limit: float
     alarm: int | None
     level: float
     state: State
@@ -51,123 +78,258 @@ class PromiseCheck:
     @property
     def words(self) -> str:
         """For people."""
-        promise = self.promise
-        who = "all patients" if promise.name is None else f"patients at or above {promise.name}"
+        bound, who = self.bound, self.bound.who
         if not self.n:
-            return f"Of {who} none is new: nothing can be said about the promised {100 * promise.alpha:g} %."
-        missed = f"{100 * self.observed:.3g} % missed of {self.n} new ones, {100 * promise.alpha:g} % promised"
+            return f"Of {who} none is new: nothing can be said about the bound of {100 * bound.alpha:g} %."
+        missed = f"{100 * self.observed:.3g} % missed of {self.n} new ones, at most {100 * bound.alpha:g} % certified"
         seen = f"{who[0].upper()}{who[1:]}: {missed}."
+        if self.state == "no evidence against it":
+            return f"{seen} No evidence against the guarantee."
+        at_least = f"is above {100 * self.at_least:.3g} % (error probability {100 * self.level:.3g} %, at any time)"
+        explains = f"calibration sampling error explains up to {100 * self.limit:.3g} %"
         if self.alarm is None:
-            return f"{seen} No evidence against the promise."
-        bound = f"is above {100 * self.at_least:.3g} % (error probability {100 * self.level:.3g} %, at any time)"
-        if self.state == "broken":
-            return f"{seen} The promise is broken: it {bound}, first seen after {self.alarm} patients."
+            return f"{seen} The miss rate {at_least}: more than the certified average, but {explains}."
+        more = f" and {explains}" if self.limit > bound.alpha else ""
         return (
-            f"{seen} It {bound}: more than promised on average, but the luck of calibration explains up to "
-            f"{100 * promise.spread.high:.3g} %."
+            f"{seen} The guarantee is violated: the miss rate {at_least}{more}, first seen after {self.alarm} patients."
         )
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form."""
         return {
-            "at": self.promise.name, "alpha": self.promise.alpha, "n": self.n, "observed": self.observed,
-            "at_least": self.at_least, "alarm_after": self.alarm, "level": self.level, "state": self.state,
+            "at": self.bound.name, "alpha": self.bound.alpha, "n": self.n, "observed": self.observed,
+            "at_least": self.at_least, "limit": self.limit, "alarm_after": self.alarm, "level": self.level,
+            "state": self.state,
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Drift:
+    """New patients against the calibration set without labels.
+
+    Attributes:
+        distance: The largest distance.
+        rank: The rank that it was found at.
+        p_value: Of all distances.
+        n: New patients.
+        level: The largest p-value at which patients are said to differ.
+    """
+
+    distance: float
+    rank: int
+    p_value: float
+    n: int
+    level: float = DRIFT_LEVEL
+
+    @property
+    def differs(self) -> bool:
+        """Whether the patients differ at the level."""
+        return self.p_value <= self.level
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        verdict = "they differ from" if self.differs else "no sign that they differ from"
+        return (
+            f"Without labels, {self.n} new patients: {verdict} the calibration patients at the level {self.level:g} "
+            f"(p = {self.p_value:.2g}, largest distance {self.distance:.2f} at rank {self.rank})."
+        )
 
 
 @dataclass(frozen=True)
 class Monitoring:
     """What new patients say about a certificate."""
 
-    checks: tuple[PromiseCheck, ...]
+    checks: tuple[BoundCheck, ...]
     drift: Drift
     notes: tuple[str, ...] = ()
 
     @property
-    def is_broken(self) -> bool:
-        """Whether any promise is."""
-        return any(check.state == "broken" for check in self.checks)
+    def is_violated(self) -> bool:
+        """Whether any bound is."""
+        return any(check.state == "violated" for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form."""
         return {
-            "promises": [check.to_json() for check in self.checks],
-            "broken": self.is_broken,
-            "drift": asdict(self.drift),
+            "bounds": [check.to_json() for check in self.checks],
+            "violated": self.is_violated,
+            "drift": {**asdict(self.drift), "differs": self.drift.differs},
             "notes": list(self.notes),
         }
 
 
-def monitor(certificate: Certificate, predictions: Predictions, *, level: float = LEVEL, seed: int = 0) -> Monitoring:
-    """Check every promise on new labelled patients, given in the order in which they came.
+def monitor(
+    certificate: Certificate,
+    predictions: Predictions,
+    *,
+    level: float = LEVEL,
+    drift_level: float = DRIFT_LEVEL,
+    seed: int = 0,
+) -> Monitoring:
+    """Test every bound on new labeled patients, in the order in which they came.
 
     Args:
-        certificate: What was promised.
-        predictions: New patients, not those of the calibration.
-        level: How probable it may be that any promise is ever called broken although all are kept.
+        certificate: What was certified.
+        predictions: New patients, not those of the calibration set.
+        level: How probable it may be that any bound is ever called violated although the guarantee holds.
+        drift_level: The p-value from which on, downward, patients are said to differ from the calibration patients.
         seed: Of the shuffles behind the comparison without labels.
     """
     certificate.refuse_other_classes(predictions.hierarchy, predictions.name)
-    path = path_of(predictions.probabilities, predictions.hierarchy, predictions.name)
-    rank = rank_index(predictions.hierarchy)[predictions.target]
-    dial, notes = _covered(certificate, Dial(rank_reach(path), rank, predictions.patient))
-    # Bonferroni: the level is for any of the promises.
-    share = level / len(certificate.promises)
-    checks = tuple(_check(certificate, promise, dial, share) for promise in certificate.promises)
-    return Monitoring(checks, _drift(certificate, dial, seed), notes)
+    slides = SlideReach.of(predictions)
+    # Bonferroni: the level is for any of the bounds.
+    share = level / len(certificate.bounds)
+    checks = tuple(_check(certificate, bound, slides, share) for bound in certificate.bounds)
+    return Monitoring(checks, _drift(certificate, slides, drift_level, seed))
 
 
-def monitor_unlabelled(
-    certificate: Certificate, probabilities: npt.NDArray[np.float64], patient_ids: list[str], *, seed: int = 0
+def monitor_unlabeled(
+    certificate: Certificate,
+    probabilities: npt.NDArray[np.float64],
+    patient_ids: list[str],
+    *,
+    drift_level: float = DRIFT_LEVEL,
+    seed: int = 0,
 ) -> Monitoring:
-    """Only compare where new patients reach each rank: needs no labels, and says nothing about the promises."""
+    """Only compare where new patients reach each rank: needs no labels, and tests no bound."""
     path = path_of(probabilities, certificate.hierarchy, "The table")
-    dial = Dial(rank_reach(path), np.zeros(len(path), dtype=np.int64), numbered(patient_ids))
-    return Monitoring((), _drift(certificate, dial, seed), ("Without labels, nothing is said about the promises.",))
+    slides = SlideReach.unlabeled(path, numbered(patient_ids))
+    notes = ("Without labels, the guarantee itself is not tested.",)
+    return Monitoring((), _drift(certificate, slides, drift_level, seed), notes)
 
 
-def patient_losses(curve: LossCurve, kappa: float) -> tuple[Array, Array]:
-    """Losses and weights [n] of the patients in order, both in [0, 1], at κ."""
-    loss: Array = np.zeros(curve.n)
-    # Strictly: at its κ a step has already been taken.
-    beyond = curve.kappa > kappa
-    np.add.at(loss, curve.patient[beyond], curve.drop[beyond])
-    return np.minimum(loss / curve.worst_loss, 1.0), curve.weight / curve.worst_weight
+def find_violation(
+    losses: npt.ArrayLike, bound: Bound, guarantee: Guarantee, unit: Unit, level: float
+) -> tuple[int | None, float, float]:
+    """After how many patients a bound is found to be violated (None: not yet), the mean tested, and at which level."""
+    limit, share = bound.alpha, level
+    if guarantee.confidence is None:
+        limit, share = risk_limit(bound, unit, level / 2), level / 2
+    return first_alarm(losses, limit, share), limit, share
 
 
-def _covered(certificate: Certificate, dial: Dial) -> tuple[Dial, tuple[str, ...]]:
-    """The patients that the certificate is about: under `rate`, those with not too many slides."""
-    if certificate.most_slides is None:
-        return dial, ()
-    slides = np.bincount(dial.patient)
-    kept = np.flatnonzero(slides[dial.patient] <= certificate.most_slides)
-    left = int((slides > certificate.most_slides).sum())
-    if not left:
-        return dial, ()
-    # without gaps, in the order they came: cases are made by number
-    number = np.unique(dial.patient[kept], return_inverse=True)[1].astype(np.int64)
-    note = f"{left} patients with more than {certificate.most_slides} slides are left out: the promise excludes them."
-    return Dial(dial.reach[kept], dial.rank[kept], number), (note,)
+def risk_limit(bound: Bound, unit: Unit, delta: float) -> float:
+    """The miss rate that at most a share δ of systems exceeds, over the calibration sets of a bound on average.
+
+    >>> from pams_mil.evaluate.certify.bounds import beta_spread
+    >>> bound = Bound(None, None, 0.1, 2.0, 19, 19.0, 0.05, 0.05, beta_spread(1, 19))
+    >>> round(risk_limit(bound, "case", 0.05), 3) == round(bound.spread.high, 3)
+    True
+    """
+    if unit == "case":
+        return float(clopper_pearson(bound.spread.allowed, bound.spread.patients, delta))
+    # Losses in parts: the largest sum that certifies α on average, (Σ + 1) / (n + 1) ≤ α.
+    mean = max(0.0, bound.alpha * (bound.n + 1) - 1) / bound.n
+    low, high = mean, 1.0
+    # The p-value falls in the risk beyond the mean.
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if hoeffding_bentkus(mean, bound.n, middle) <= delta else (middle, high)
+    return high
 
 
-def _check(certificate: Certificate, promise: Promise, dial: Dial, level: float) -> PromiseCheck:
-    curve = miss_losses(
-        dial.reach, dial.rank, dial.patient, unit=certificate.unit, boundary=promise.rank,
-        most_slides=certificate.most_slides,
-    )  # fmt: skip
+def log_wealth(losses: npt.ArrayLike, mean: float) -> Array:
+    """The logarithm of K_t(m) after every patient, [n].
+
+    >>> log_wealth([1.0, 0.0], 0.5).round(3).tolist()
+    [0.095, -0.034]
+    """
+    values = np.asarray(losses, dtype=np.float64)
+    if not np.isfinite(values).all() or (values < 0).any() or (values > 1).any():
+        raise ParameterError("Losses must be numbers from 0 to 1.")
+    if not 0 < mean <= 1:
+        raise ParameterError(f"The mean to test must be above 0 and at most 1, found {mean!r}.")
+    stakes = np.asarray(STAKES)[:, None]
+    # Logarithms: the products leave the range of floats after some hundred patients. Stakes are at most 1/2, so no
+    # factor is below 1/2 and the logarithm exists.
+    wealth = np.cumsum(np.log1p(stakes * (values / mean - 1.0)), axis=1)
+    logs: Array = special.logsumexp(wealth, axis=0) - np.log(len(stakes))
+    return logs
+
+
+def first_alarm(losses: npt.ArrayLike, mean: float, level: float) -> int | None:
+    """After how many patients "at most `mean`" is rejected with an error probability of `level`; None: not yet.
+
+    >>> first_alarm([1.0] * 4, 0.1, 0.05)
+    3
+    """
+    beyond = np.flatnonzero(log_wealth(losses, mean) >= -np.log(level))
+    return int(beyond[0]) + 1 if beyond.size else None
+
+
+def lower_bound(losses: npt.ArrayLike, level: float) -> float:
+    """The largest mean that was ever rejected; the true mean is above it, at all times, with probability 1 − level.
+
+    >>> lower_bound([0.0] * 50, 0.05)
+    0.0
+    """
+    values = np.asarray(losses, dtype=np.float64)
+    if not values.any():
+        return 0.0
+    # Wealth falls in m, so whether m was ever rejected changes once, and halving finds where.
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if first_alarm(values, middle, level) is not None else (low, middle)
+    return low
+
+
+def breakpoint_drift(
+    before: npt.ArrayLike, now: npt.ArrayLike, *, level: float = DRIFT_LEVEL, seed: int = 0, shuffles: int = SHUFFLES
+) -> Drift:
+    """Compare two groups of patients by where they reach each rank: [p, r] and [q, r], one row per patient.
+
+    >>> rng = np.random.default_rng(0)
+    >>> breakpoint_drift(rng.random((40, 2)), rng.random((30, 2)) + 0.5).p_value < 0.01
+    True
+    """
+    first, second = np.asarray(before, dtype=np.float64), np.asarray(now, dtype=np.float64)
+    if first.ndim != 2 or second.ndim != 2 or first.shape[1] != second.shape[1] or not len(first) or not len(second):
+        raise ParameterError(f"Expected two tables [patients, ranks], found shapes {first.shape} and {second.shape}.")
+    if np.isnan(first).any() or np.isnan(second).any():
+        raise ParameterError("The κ at which a rank is reached must be a number or ∞, found none.")
+    if not 1 / (shuffles + 1) <= level < 1:
+        raise ParameterError(f"The drift level must be from {1 / (shuffles + 1):.2g} to below 1, found {level!r}.")
+    pooled = np.concatenate([first, second])
+    is_new = np.arange(len(pooled)) >= len(first)
+    # Shuffling who is new leaves the values in place, so each column is sorted once for all shuffles.
+    orders = [np.argsort(column, kind="stable") for column in pooled.T]
+    # A distance counts only after the last of equal values.
+    ordered = [column[order] for column, order in zip(pooled.T, orders, strict=True)]
+    ends = [np.append(column[1:] != column[:-1], True) for column in ordered]
+    observed = np.asarray([_distance(is_new, order, end) for order, end in zip(orders, ends, strict=True)])
+    rng = np.random.default_rng(seed)
+    extreme = 0
+    for _ in range(shuffles):
+        shuffled = rng.permutation(is_new)
+        largest = max(_distance(shuffled, order, end) for order, end in zip(orders, ends, strict=True))
+        # equal distances may differ in the last bits, as they were summed in another order
+        extreme += int(largest >= observed.max() - 1e-12)
+    p_value = (extreme + 1) / (shuffles + 1)
+    return Drift(float(observed.max()), int(observed.argmax()) + 1, p_value, len(second), level)
+
+
+def _distance(is_new: npt.NDArray[np.bool_], order: npt.NDArray[np.int64], ends: npt.NDArray[np.bool_]) -> float:
+    new = is_new[order]
+    ahead = np.cumsum(np.where(new, 1.0 / new.sum(), -1.0 / (~new).sum()))
+    return float(np.abs(ahead[ends]).max())
+
+
+def _check(certificate: Certificate, bound: Bound, slides: SlideReach, level: float) -> BoundCheck:
+    curve = slides.miss_losses(certificate.unit, bound.rank)
     if not curve.n:
-        return PromiseCheck(promise, 0, float("nan"), 0.0, None, level, "no patients")
-    losses, weights = patient_losses(curve, certificate.kappa)
-    alarm, at_least = first_alarm(losses, promise.alpha, level, weights), lower_bound(losses, level, weights)
-    # With a confidence the promise is about this very system, and the luck of its calibration is no excuse.
-    lucky = certificate.guarantee.confidence is None and at_least <= promise.spread.high
+        return BoundCheck(bound, 0, float("nan"), 0.0, bound.alpha, None, level, "no patients")
+    losses = curve.losses(certificate.kappa)
+    alarm, limit, share = find_violation(losses, bound, certificate.guarantee, certificate.unit, level)
+    at_least = lower_bound(losses, share)
     state: State = (
-        "no evidence against it" if alarm is None
-        else "above α, within the luck of calibration" if lucky else "broken"
+        "violated" if alarm is not None
+        else "above α, within calibration sampling error" if at_least > bound.alpha else "no evidence against it"
     )  # fmt: skip
-    return PromiseCheck(promise, curve.n, curve.mean(certificate.kappa), at_least, alarm, level, state)
+    return BoundCheck(bound, curve.n, curve.mean(certificate.kappa), at_least, limit, alarm, level, state)
 
 
-def _drift(certificate: Certificate, dial: Dial, seed: int) -> Drift:
-    reach = dial.as_unit("case").reach[:, 1:]
-    return breakpoint_drift(certificate.breakpoints, reach, seed=seed)
+def _drift(certificate: Certificate, slides: SlideReach, level: float, seed: int) -> Drift:
+    reach = slides.as_unit("case").reach[:, 1:]
+    return breakpoint_drift(certificate.breakpoints, reach, level=level, seed=seed)

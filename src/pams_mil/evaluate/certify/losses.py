@@ -1,0 +1,263 @@
+"""Missed urgency of calibration patients as a function of the operating point κ.
+
+A case that is called too low at κ is called high enough from some larger κ on, so a patient's loss ℓ(κ) falls in
+steps and is 0 at κ = ∞, where every call is the most urgent class. All that a guarantee needs is where the steps are:
+
+    Σ_p ℓ_p(κ) = Σ drops of the steps beyond κ          (right-continuous: at a step the loss has already fallen)
+
+| unit | loss of a patient with slides s, labels t_s and calls d_κ(s) |
+|---|---|
+| case | the most urgent call of its slides is below its most urgent label: 0 or 1 |
+| slide | the share of its slides that are called below their labels: a random slide of a new patient |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pams_mil.arrays import Array, Ints
+from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.hierarchy import ClassHierarchy, names_by_rank
+from pams_mil.metrics.kappa_path import DecisionPath, decision_path
+
+Unit = Literal["case", "slide"]
+UNITS: tuple[Unit, ...] = ("case", "slide")
+
+
+@dataclass(frozen=True)
+class SlideReach:
+    """Slides (or cases) with the κ at which each reaches every rank.
+
+    Attributes:
+        reach: [n, R] the smallest κ at which a slide is called rank ρ or higher; ∞ where only κ = ∞ does it.
+        rank: [n] of the labels; zeros where there are none.
+        patient: [n] whose slide, from 0.
+    """
+
+    reach: Array
+    rank: Ints
+    patient: Ints
+
+    @classmethod
+    def of(cls, predictions: Predictions) -> SlideReach:
+        """The slides of a predictions file, which must have probabilities."""
+        path = path_of(predictions.probabilities, predictions.hierarchy, predictions.name)
+        return cls(rank_reach(path), rank_index(predictions.hierarchy)[predictions.target], predictions.patient)
+
+    @classmethod
+    def unlabeled(cls, path: DecisionPath, patient: Ints) -> SlideReach:
+        """Slides without labels."""
+        return cls(rank_reach(path), np.zeros(len(path), dtype=np.int64), patient)
+
+    def as_unit(self, unit: Unit) -> SlideReach:
+        """One row per patient where cases are counted, else the slides.
+
+        A case is called as its most urgently called slide and labeled as its most urgent one.
+        """
+        if unit == "slide":
+            return self
+        patients = int(self.patient.max()) + 1 if len(self.patient) else 0
+        soonest, top = np.full((patients, self.reach.shape[1]), np.inf), np.zeros(patients, dtype=np.int64)
+        # A case is called as urgent as its most urgent slide, so it reaches a rank with the first slide that does.
+        np.minimum.at(soonest, self.patient, self.reach)
+        np.maximum.at(top, self.patient, self.rank)
+        return SlideReach(soonest, top, np.arange(patients))
+
+    def called(self, kappa: float) -> Ints:
+        """The rank called at κ, [n]."""
+        called: Ints = (self.reach <= kappa).sum(axis=1) - 1
+        return called
+
+    def called_before(self, kappa: float) -> Ints:
+        """The rank called just below κ, [n]; the lowest rank at κ = 0."""
+        called: Ints = np.maximum((self.reach < kappa).sum(axis=1) - 1, 0)
+        return called
+
+    @property
+    def exceed(self) -> Array:
+        """The κ from which on a row is called above its label, [n]; ∞ (never) where it has the highest rank."""
+        beyond = np.concatenate([self.reach, np.full((len(self.reach), 1), np.inf)], axis=1)
+        kappa: Array = beyond[np.arange(len(beyond)), self.rank + 1]
+        return kappa
+
+    @property
+    def weight(self) -> Array:
+        """The weight of each row, [n]: patients count alike, and their slides share that."""
+        return 1.0 / np.bincount(self.patient)[self.patient]
+
+    def share(self, rows: npt.NDArray[np.bool_]) -> float:
+        """The weight of some rows as a share of all."""
+        return float(self.weight[rows].sum() / self.weight.sum())
+
+    def miss_losses(self, unit: Unit = "case", boundary: int | None = None) -> LossCurve:
+        """How the patients' missed urgency falls with κ.
+
+        Args:
+            unit: "case" or "slide".
+            boundary: Only patients (under `slide`, slides) at or above this rank count, and a miss is a call below it;
+                None: all count, and a miss is a call below the label.
+
+        >>> reach = np.array([[0.0, 3.0], [0.0, 0.5], [0.0, 9.0]])  # two slides of patient 0, one of patient 1
+        >>> SlideReach(reach, np.array([1, 1, 1]), np.array([0, 0, 1])).miss_losses().kappa.tolist()
+        [0.5, 9.0]
+        """
+        counted = self.as_unit(unit)
+        # After the slides became cases: a patient is above a boundary by its most urgent slide.
+        rows = np.flatnonzero(counted.rank >= (0 if boundary is None else boundary))
+        needed = counted.rank[rows] if boundary is None else boundary
+        return LossCurve.of_rows(counted.reach[rows, needed], counted.patient[rows], unit)
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """The summed loss of patients over κ, and the most that one more patient could add to it.
+
+    Attributes:
+        kappa: [s] where the steps are, ascending.
+        drop: [s] how much each takes away, above 0.
+        patient: [s] whose step it is, 0 to n - 1.
+        n: Patients, those without any step included.
+        weight: [n] of each patient in the mean.
+        worst: The largest loss, and weight, of one more patient.
+        zero_one: Every patient loses 1 or nothing, here and wherever the bound is to hold, so misses can be counted.
+    """
+
+    kappa: Array
+    drop: Array
+    patient: Ints
+    n: int
+    weight: Array
+    worst: float = 1.0
+    zero_one: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        kappa: npt.ArrayLike,
+        drop: npt.ArrayLike,
+        patient: npt.ArrayLike,
+        weight: npt.ArrayLike,
+        *,
+        worst: float = 1.0,
+        zero_one: bool = False,
+    ) -> LossCurve:
+        """Steps in any order; those that take nothing away are left out."""
+        k, d = np.asarray(kappa, dtype=np.float64), np.asarray(drop, dtype=np.float64)
+        p, w = np.asarray(patient, dtype=np.int64), np.asarray(weight, dtype=np.float64)
+        if np.isnan(k).any() or (k < 0).any():
+            raise ParameterError("Every step must be at a κ from 0 to ∞; found a number below 0 or none at all.")
+        if not (np.isfinite(d).all() and (d >= 0).all()):
+            raise ParameterError("A miss loss must not grow with κ: every step must take away a finite amount.")
+        used = np.flatnonzero(d > 0)
+        # Ascending, so that what is lost at κ is a sum over the end of the list.
+        order = used[np.argsort(k[used], kind="stable")]
+        return cls(k[order], d[order], p[order], len(w), w, worst, zero_one)
+
+    @classmethod
+    def of_rows(cls, kappa: Array, patient: Ints, unit: Unit) -> LossCurve:
+        """The curve of slides (cases) that lose 1 up to their `kappa` [n] and nothing from there on."""
+        # Renumbered without gaps: at a boundary, patients without a slide above it are left out.
+        who, patient = np.unique(patient, return_inverse=True)
+        slides = np.bincount(patient, minlength=len(who)).astype(np.float64)
+        return cls.of(kappa, 1.0 / slides[patient], patient, np.ones(len(who)), zero_one=unit == "case")
+
+    @property
+    def mass(self) -> float:
+        """Σ of the weights."""
+        return float(self.weight.sum())
+
+    def total(self, kappa: npt.ArrayLike) -> Array:
+        """Σ_p ℓ_p(κ) for every κ.
+
+        >>> curve = LossCurve.of([0.5, 2.0, np.inf], [1, 1, 1], [0, 1, 2], [1, 1, 1, 1])
+        >>> curve.total([0.0, 0.5, 2.0, 1e9, np.inf]).tolist()
+        [3.0, 2.0, 1.0, 1.0, 0.0]
+        """
+        # Summed from the far end, where sums are small, and rounded: three thirds of a patient are one patient.
+        beyond = np.round(np.append(np.cumsum(self.drop[::-1])[::-1], 0.0), 9)
+        totals: Array = beyond[np.searchsorted(self.kappa, np.asarray(kappa, dtype=np.float64), side="right")]
+        return totals
+
+    def losses(self, kappa: float) -> Array:
+        """The loss of every patient at κ, [n]."""
+        loss: Array = np.zeros(self.n)
+        # Strictly: at its κ a step has already been taken.
+        beyond = self.kappa > kappa
+        np.add.at(loss, self.patient[beyond], self.drop[beyond])
+        # thirds and the like may sum to a rounding above 1
+        return np.minimum(loss, self.worst)
+
+    def candidates(self) -> Array:
+        """0, every κ where something changes, and ∞, ascending: between them nothing changes."""
+        return np.unique(np.concatenate(([0.0], self.kappa, [np.inf])))
+
+    def mean(self, kappa: float) -> float:
+        """The observed loss at κ, per unit of weight; NaN without patients."""
+        return float(self.total(kappa)) / self.mass if self.n else float("nan")
+
+    def weighted(self, weight: Array, worst: float) -> LossCurve:
+        """The same patients counted `weight` [n] times, one more counting `worst` times."""
+        # a miss now loses v_y, so misses can no longer be counted
+        drop = self.drop * weight[self.patient]
+        return replace(self, drop=drop, weight=self.weight * weight, worst=self.worst * worst, zero_one=False)
+
+
+def path_of(probabilities: Array | None, hierarchy: ClassHierarchy, name: str) -> DecisionPath:
+    """The decision path, or an error that says that probabilities are missing."""
+    if probabilities is None:
+        raise PredictionsError(
+            f"{name} has no probabilities, so there is no operating point to choose and nothing to certify; "
+            "export one probability column per class."
+        )
+    return decision_path(probabilities, hierarchy)
+
+
+def rank_reach(path: DecisionPath) -> Array:
+    """The table `reach` [n, R] by rank instead of by class: a rank is reached with the first of its classes."""
+    # The first class of a rank is never NaN: only classes behind the last one called at κ = ∞ are.
+    _, first = np.unique(path.ranks, return_index=True)
+    reach: Array = path.reach[:, first]
+    return reach
+
+
+def rank_index(hierarchy: ClassHierarchy) -> Ints:
+    """The rank of every finest class, counted from 0 without gaps."""
+    index: Ints = np.unique(hierarchy.ranks(), return_inverse=True)[1].astype(np.int64)
+    return index
+
+
+def boundary_rank(hierarchy: ClassHierarchy, name: str) -> int:
+    """The finest rank from which on a slide is at or above a class or group, named at any level.
+
+    >>> tree = ClassHierarchy.load("bracs")
+    >>> boundary_rank(tree, "Malignant"), boundary_rank(tree, "DCIS"), boundary_rank(tree, "ADH")
+    (4, 4, 3)
+    """
+    ranks = rank_index(hierarchy)
+    lowest = {
+        int(ranks[hierarchy.groups(level) == hierarchy.index(name, level)].min())
+        for level in range(hierarchy.num_levels)
+        if name in hierarchy.names(level)
+    }
+    if not lowest:
+        known = list(dict.fromkeys(label for level in range(hierarchy.num_levels) for label in hierarchy.names(level)))
+        raise ParameterError(
+            f"{name!r} is not a class or group in {hierarchy.name!r}.{nearest(name, known)} "
+            f"Those are {listing(known, most=30)}."
+        )
+    if len(lowest) > 1:
+        raise ParameterError(f"{name!r} names different boundaries at different levels; use another class or group.")
+    if lowest == {0}:
+        raise ParameterError(f"{name!r} is the least urgent there is: nothing can be called below it, or missed.")
+    return lowest.pop()
+
+
+def boundaries(hierarchy: ClassHierarchy) -> list[tuple[str, int]]:
+    """Every boundary with the names of the finest classes just above it, least urgent first."""
+    tied = names_by_rank(hierarchy.names(), hierarchy.ranks())
+    return [(" or ".join(labels), rank) for rank, labels in enumerate(tied) if rank]
