@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array, Ints
+from pams_mil.class_checks import names_by_rank
 from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
 from pams_mil.evaluate.predictions import Predictions
-from pams_mil.hierarchy import ClassHierarchy, names_by_rank
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 
 Unit = Literal["case", "slide"]
