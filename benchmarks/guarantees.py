@@ -16,7 +16,7 @@ import numpy as np
 from tests.evaluate.certify.world import CALIBRATIONS, SIZES, alpha_for, realized
 
 from pams_mil.evaluate.certify.bounds import Guarantee
-from pams_mil.evaluate.certify.losses import UNITS
+from pams_mil.evaluate.certify.miss_losses import UNITS
 
 HEADS = ("guarantee", "unit", "patients", "alpha", "mean", "5 %", "95 %", "above alpha")
 

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
-from pams_mil.evaluate.certify.losses import SlideReach, Unit
 from pams_mil.evaluate.certify.make import calibration_digest, rates
+from pams_mil.evaluate.certify.miss_losses import SlideReach, Unit
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.report import svg
 from pams_mil.report.page import render

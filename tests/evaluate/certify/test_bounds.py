@@ -21,7 +21,7 @@ from pams_mil.evaluate.certify.bounds import (
     certified_bound,
     smallest_kappa,
 )
-from pams_mil.evaluate.certify.losses import LossCurve, SlideReach
+from pams_mil.evaluate.certify.miss_losses import LossCurve, SlideReach
 
 UNITS = ["case", "slide"]
 

@@ -11,7 +11,7 @@ from tests.evaluate.certify.world import SIZES, alpha_for, realized, world
 
 from pams_mil.evaluate.certify import bounds, certify
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, certified_bound, smallest_kappa
-from pams_mil.evaluate.certify.losses import UNITS
+from pams_mil.evaluate.certify.miss_losses import UNITS
 from pams_mil.evaluate.certify.monitor import find_violation
 from pams_mil.evaluate.predictions import Predictions
 

@@ -13,7 +13,7 @@ import numpy as np
 from tests.evaluate.certify.models import FLAT
 
 from pams_mil.evaluate.certify.bounds import smallest_kappa
-from pams_mil.evaluate.certify.losses import SlideReach, rank_reach
+from pams_mil.evaluate.certify.miss_losses import SlideReach, rank_reach
 from pams_mil.metrics.kappa_path import decision_path
 
 CALIBRATIONS = 2000

@@ -13,7 +13,7 @@ from pams_mil.arrays import Ints
 from pams_mil.class_checks import names_by_rank
 from pams_mil.errors import counted, listing
 from pams_mil.evaluate.certify.certificate import Certificate
-from pams_mil.evaluate.certify.losses import SlideReach, path_of, rank_index
+from pams_mil.evaluate.certify.miss_losses import SlideReach, path_of, rank_index
 from pams_mil.evaluate.predictions import numbered
 from pams_mil.hierarchy import ClassHierarchy
 

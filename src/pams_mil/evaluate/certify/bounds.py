@@ -33,7 +33,7 @@ from scipy import special
 
 from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate.certify.losses import LossCurve
+from pams_mil.evaluate.certify.miss_losses import LossCurve
 
 _TAILS = (0.05, 0.95)
 

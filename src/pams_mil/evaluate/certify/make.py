@@ -26,7 +26,7 @@ from pams_mil.digests import text_digest
 from pams_mil.errors import CertificateError, ParameterError, listing
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Shortfall, certified_bound, smallest_kappa
 from pams_mil.evaluate.certify.certificate import BoundaryLimit, Certificate, Rates
-from pams_mil.evaluate.certify.losses import (
+from pams_mil.evaluate.certify.miss_losses import (
     UNITS,
     LossCurve,
     SlideReach,
@@ -66,7 +66,7 @@ def certify(
         alpha: The most missed urgency among all patients; None: only the boundaries in `at` are bounded.
         at: {class or group: α}: of the patients at or above it, at most a share α is called below it.
         guarantee: "mean", or a confidence such as 0.9, for each bound on its own.
-        unit: "case" or "slide"; see `pams_mil.evaluate.certify.losses`.
+        unit: "case" or "slide"; see `pams_mil.evaluate.certify.miss_losses`.
         prevalence: {class: share} to which the bound for all patients is re-weighted; `mean` and `case` only.
         weights: Digests of the weights that predicted.
         reservations: Reasons why it is not a guarantee.

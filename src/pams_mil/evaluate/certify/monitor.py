@@ -40,7 +40,7 @@ from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, clopper_pearson, hoeffding_bentkus
 from pams_mil.evaluate.certify.certificate import Certificate
-from pams_mil.evaluate.certify.losses import SlideReach, Unit, path_of
+from pams_mil.evaluate.certify.miss_losses import SlideReach, Unit, path_of
 from pams_mil.evaluate.predictions import Predictions, numbered
 
 LEVEL = 0.05
