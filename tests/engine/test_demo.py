@@ -1,4 +1,4 @@
-"""The demo, small: it trains all arms, prints the table, writes the report, and continues where it was."""
+"""The demo, small: it trains all methods, prints the table, writes the report, and continues where it was."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.engine.here import Here
 from typer.testing import CliRunner
 
 from pams_mil.cli import demo
-from pams_mil.cli.demo import ARMS
+from pams_mil.cli.demo import METHODS
 from pams_mil.cli.main import app
 from pams_mil.cohorts import digits
 from pams_mil.engine.grid import local_processes as local_engine
@@ -22,13 +22,13 @@ def test_demo_trains_compares_and_continues(tmp_path, monkeypatch):
     arguments = ["demo", "--out", str(tmp_path), "--seeds", "1", "--epochs", "1"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    assert all(arm["label"] in " ".join(done.output.split()) for arm in ARMS)
+    assert all(method["label"] in " ".join(done.output.split()) for method in METHODS)
     page = (tmp_path / "report.html").read_text()
     assert "Missed urgency" in page
-    assert len(engine.ran) == len(ARMS)
+    assert len(engine.ran) == len(METHODS)
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 0
-    assert len(engine.ran) == len(ARMS)
+    assert len(engine.ran) == len(METHODS)
 
 
 def test_figure_1_is_still_there(tmp_path):

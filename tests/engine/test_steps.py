@@ -97,6 +97,18 @@ def test_added_remixes_come_beside_the_bag_itself(cohort):
     assert sorted(key.slide for key in plain) == list(range(SIZES["train"]))
 
 
+def test_remixed_bags_carry_the_origin_of_their_rows_also_when_capped(cohort):
+    for cap in (None, 3):
+        bags = bags_of(cohort, pairing={"probability": 1.0}, max_instances=cap)
+        for key in bags.epoch_keys(0):
+            bag = bags[key]
+            (pair,) = [step.pair for step in bags.pairing.steps(key.slide, 0)]
+            for row, origin in zip(bag.features, bag.origins.tolist(), strict=True):
+                source = bags.bags[pair.a if origin == 0 else pair.b].features
+                assert (source == row).all(1).any()
+    assert bags_of(cohort, method="ce")[key].origins is None
+
+
 def test_cap_is_another_choice_every_epoch(cohort):
     bags = bags_of(cohort, method="ce", max_instances=3)
     key = bags.epoch_keys(0)[0]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.reference import pooling as reference
+from tests.reference.partition import dealt
 
-from pams_mil.errors import ParameterError
+from pams_mil.errors import ModelInputError, ParameterError
 from pams_mil.models import BagBatch, HierarchicalModel, create_model
-from pams_mil.models.layers.partition import batch_groups, random_groups
+from pams_mil.models.layers.partition import batch_groups, random_groups, stratified_groups
 
 
 def small(**options):
@@ -115,3 +118,41 @@ def test_residual_blocks():
     block = model.residual[0]
     expected = rows + (block.second.weight @ (block.first.weight @ rows.T).relu()).relu().T
     assert torch.allclose(block(rows), expected)
+
+
+@given(seed=st.integers(0, 10_000), rows=st.tuples(st.integers(1, 40), st.integers(1, 40)), count=st.integers(1, 8))
+def test_every_pseudo_bag_of_a_remix_holds_its_share_of_both_bags(seed, rows, count):
+    origins = torch.tensor([1] * rows[0] + [0] * rows[1])[torch.randperm(sum(rows))].to(torch.int8)
+    groups = stratified_groups(origins, count, torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(origins), generator=torch.Generator().manual_seed(seed)).tolist()
+    assert groups.tolist() == dealt(origins.tolist(), order, count)
+    for origin in (0, 1):
+        shares = torch.bincount(groups[origins == origin], minlength=count)
+        assert shares.max() - shares.min() <= 1
+    alone = random_groups(len(origins), count, torch.Generator().manual_seed(seed))
+    assert torch.bincount(groups, minlength=count).tolist() == torch.bincount(alone, minlength=count).tolist()
+
+
+def test_only_remixed_bags_are_dealt_by_origin():
+    """Without a remix the partition is bit for bit the random one; with one, no pseudo-bag lacks the label's rows."""
+    features, seeds = torch.randn(24, 3), (7, 8)
+    plain = BagBatch(features, (12, 12), ("s", "t"), seeds)
+    origins = torch.tensor([0] * 12 + [1] * 8 + [0] * 4, dtype=torch.int8)
+    remixed = BagBatch(features, (12, 12), ("s", "t"), seeds, origins)
+    random, dealt_ = ([batch_groups(b, i, 4, splits=1, training=True)[0] for i in (0, 1)] for b in (plain, remixed))
+    assert torch.equal(random[0], dealt_[0])
+    assert sorted(dealt_[1][8:].tolist()) == [0, 1, 2, 3]
+    assert sorted(dealt_[1][:8].tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
+    evaluated = [batch_groups(b, 1, 4, splits=2, training=False) for b in (plain, remixed)]
+    assert torch.equal(*evaluated)
+    tiny = BagBatch(features[:3], (3,), ("s",), (1,), torch.tensor([0, 1, 1], dtype=torch.int8))
+    assert sorted(batch_groups(tiny, 0, 4, splits=1, training=True)[0].tolist()) == [0, 1, 2]
+
+
+def test_origins_follow_their_rows():
+    batch = BagBatch(torch.zeros(5, 2), (2, 3), origins=torch.arange(5))
+    assert batch.to("cpu").origins.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ModelInputError, match="origin of each of 5 rows, found 4"):
+        BagBatch(torch.zeros(5, 2), (2, 3), origins=torch.arange(4))
+    large = BagBatch(torch.zeros(80_000, 1), (40_000, 40_000), origins=torch.arange(80_000))
+    assert [piece.origins[0].item() for piece in large.pieces()] == [0, 40_000]

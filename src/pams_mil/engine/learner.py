@@ -58,6 +58,7 @@ class Learner(nn.Module):
         seeds: tuple[int, ...],
         targets: Tensor,
         weights: Tensor | None,
+        origins: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Weighted terms, averaged over the bags, whose sum is the loss: the method's, and what the model adds.
 
@@ -70,8 +71,9 @@ class Learner(nn.Module):
             seeds: Of the model's random choices.
             targets: [k, b] finest classes; k > 1 when a bag carries several labels.
             weights: [k, b] how much each label counts; None: all 1.
+            origins: [sum n_i] which of two remixed bags each row is from; None: no bag is a remix.
         """
-        outputs = self.model(BagBatch(features, sizes, keys, seeds))
+        outputs = self.model(BagBatch(features, sizes, keys, seeds, origins))
         total: dict[str, Tensor] = {}
         # One round per label that a bag carries (a mixed bag has two): the outputs are computed once, the terms add up.
         for number, target in enumerate(targets):

@@ -48,6 +48,7 @@ class TrainingBag:
         seed: Fixes the model's random choices in this step.
         targets: Finest classes, one per label that the bag carries.
         weights: How much each label counts; they sum to 1.
+        origins: [n] which of two remixed bags each row is from; None for a bag that is no remix.
         counts: What was done to the bag, for the log: instances dropped, remixed, share copied, degenerate, capped.
     """
 
@@ -58,6 +59,7 @@ class TrainingBag:
     targets: tuple[int, ...]
     weights: tuple[float, ...]
     counts: dict[str, float]
+    origins: Tensor | None = None
 
 
 def packed(bags: Sequence[TrainingBag], device: torch.device) -> tuple[Any, ...]:
@@ -74,7 +76,12 @@ def packed(bags: Sequence[TrainingBag], device: torch.device) -> tuple[Any, ...]
         tuple(bag.seed for bag in bags),
         torch.tensor(targets, device=device),
         None if labels == 1 else torch.tensor(weights, device=device),
+        None if all(bag.origins is None for bag in bags) else joined([_origins(bag) for bag in bags]).to(device),
     )
+
+
+def _origins(bag: TrainingBag) -> Tensor:
+    return torch.zeros(len(bag.features), dtype=torch.int8) if bag.origins is None else bag.origins
 
 
 @dataclass(eq=False)
@@ -125,6 +132,7 @@ class TrainingBags(Dataset[TrainingBag]):
         targets: tuple[int, ...] = (sample.target,)
         weights: tuple[float, ...] = (1.0,)
         counts: dict[str, float] = {}
+        origins: Tensor | None = None
         step = self.pairing.steps(key.slide, key.epoch)[key.part] if self.pairing is not None else None
         if step is not None and step.pair is not None and self.pairing is not None and self.remix is not None:
             # Which of the two is the slide drawn depends on the pair; it is not read twice.
@@ -132,7 +140,7 @@ class TrainingBags(Dataset[TrainingBag]):
             z_a, z_b = (self._thinned(bag, key, sample) for bag in (a, b))
             mixed = self.remix(z_a, z_b, self.pairing.generator(key.slide, key.epoch))
             whole, kept = len(a.features) + len(b.features), len(z_a) + len(z_b)
-            features, name = mixed.features, f"{a.slide_id} remixed with {b.slide_id}"
+            features, origins, name = mixed.features, mixed.origin_bag, f"{a.slide_id} remixed with {b.slide_id}"
             targets, weights = (a.target,), (1.0,)
             if mixed.weight_a < 1:
                 targets, weights = (a.target, b.target), (mixed.weight_a, 1.0 - mixed.weight_a)
@@ -148,9 +156,10 @@ class TrainingBags(Dataset[TrainingBag]):
         )
         if capped is not None:
             features, counts = features[capped], {**counts, "capped": 1.0}
+            origins = None if origins is None else origins[capped]
         # By names and not by position, so that it does not matter who makes the bag, or when.
         seed = seeding.derive(self.seed, "model", key.epoch, key.part, sample.slide_id)
-        return TrainingBag(features, name, sample.slide_id, seed, targets, weights, counts)
+        return TrainingBag(features, name, sample.slide_id, seed, targets, weights, counts, origins)
 
     def _thinned(self, bag: BagSample, key: StepKey, drawn: BagSample) -> Tensor:
         """The rows of a bag that this step sees."""

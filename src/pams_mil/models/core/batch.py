@@ -24,7 +24,7 @@ PACKED_BAGS = 32
 def in_packs(items: Iterable[_Item], rows: Callable[[_Item], int], *, most: int) -> Iterator[list[_Item]]:
     """Neighbors that go through one pass together: `most` at the most, and no more than `PACKED_CELLS`.
 
-    A bag that is too large for company goes alone.
+    A bag that is too large to share a pass goes alone.
 
     >>> list(in_packs([3, 4, 200_000, 5, 6, 7], lambda n: n, most=2))
     [[3, 4], [200000], [5, 6], [7]]
@@ -64,6 +64,7 @@ class BagBatch:
         sizes: n_i of every bag.
         keys: slide ids; they fix whatever a model must choose in evaluation (DTFD's partition).
         seeds: one integer per bag; they fix whatever a model chooses at random in training.
+        origins: [sum n_i], which of two remixed bags each row is from; None when no bag is a remix.
         checked: shape, width and values were found good (`as_batch`), so that the next tower need not look again.
     """
 
@@ -71,6 +72,7 @@ class BagBatch:
     sizes: tuple[int, ...]
     keys: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
+    origins: Tensor | None = None
     checked: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -78,10 +80,16 @@ class BagBatch:
             raise ModelInputError(
                 f"The sizes of the bags add up to {sum(self.sizes)} instances, but there are {len(self.features)} rows."
             )
+        if self.origins is not None and len(self.origins) != len(self.features):
+            raise ModelInputError(
+                f"Expected the origin of each of {len(self.features)} rows, found {len(self.origins)}."
+            )
         for name in ("keys", "seeds"):
-            given = getattr(self, name)
-            if given and len(given) != len(self.sizes):
-                raise ModelInputError(f"Expected one of {name} for each of {len(self.sizes)} bags, found {len(given)}.")
+            values = getattr(self, name)
+            if values and len(values) != len(self.sizes):
+                raise ModelInputError(
+                    f"Expected one of {name} for each of {len(self.sizes)} bags, found {len(values)}."
+                )
 
     @classmethod
     def single(cls, features: Tensor, key: str = "") -> BagBatch:
@@ -127,7 +135,9 @@ class BagBatch:
         if bags * len(self.features) <= PACKED_CELLS or bags == 1:
             return [self]
         packs = list(in_packs(range(bags), lambda index: self.sizes[index], most=bags))
-        cut = torch.split(self.features, [sum(self.sizes[index] for index in pack) for pack in packs])
+        rows = [sum(self.sizes[index] for index in pack) for pack in packs]
+        cut = torch.split(self.features, rows)
+        origins = [None] * len(packs) if self.origins is None else torch.split(self.origins, rows)
         return [
             replace(
                 self,
@@ -135,8 +145,9 @@ class BagBatch:
                 sizes=self.sizes[pack[0] : pack[-1] + 1],
                 keys=self.keys[pack[0] : pack[-1] + 1],
                 seeds=self.seeds[pack[0] : pack[-1] + 1],
+                origins=own,
             )
-            for pack, features in zip(packs, cut, strict=True)
+            for pack, features, own in zip(packs, cut, origins, strict=True)
         ]
 
     def key(self, index: int) -> str:
@@ -145,7 +156,8 @@ class BagBatch:
 
     def to(self, device: torch.device | str) -> BagBatch:
         """The same bags on another device."""
-        return replace(self, features=self.features.to(device))
+        origins = None if self.origins is None else self.origins.to(device)
+        return replace(self, features=self.features.to(device), origins=origins)
 
     def with_seeds(self, seeds: Sequence[int]) -> BagBatch:
         """The same bags with one seed each for the random choices of a training step."""

@@ -33,7 +33,7 @@ def as_batch(bags: BagBatch | Tensor, *, mask: Tensor | None, in_features: int) 
     else:
         raise ModelInputError(f"Expected a BagBatch or a tensor [n, {in_features}], found {type(bags).__name__}.")
     _check(batch, in_features)
-    return BagBatch(batch.features, batch.sizes, batch.keys, batch.seeds, checked=True)
+    return replace(batch, checked=True)
 
 
 def _pack_tensor(bags: Tensor, mask: Tensor | None, in_features: int) -> BagBatch:

@@ -1,4 +1,4 @@
-"""DTFD's pseudo-bags: random groups of nearly equal size, reproducible in training and fixed in evaluation."""
+"""DTFD's pseudo-bags: random groups of nearly equal size, each with its share of both bags of a remix; reproducible in training and fixed in evaluation."""
 
 from __future__ import annotations
 
@@ -22,6 +22,22 @@ def random_groups(n: int, count: int, generator: torch.Generator | None) -> Tens
     return torch.empty_like(in_order).scatter_(0, torch.randperm(n, generator=generator), in_order)
 
 
+def stratified_groups(origins: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """The group of every instance of a remixed bag, [n]: rows of each origin are dealt to the groups in turn.
+
+    Pseudo-bags inherit the label of the bag. Each must hold its share of the rows that give it, or most of them would
+    carry the label of what they do not show. Groups are as large as those of `random_groups`.
+
+    >>> groups = stratified_groups(torch.tensor([1, 1, 1, 1, 0, 0]), 2, torch.Generator().manual_seed(0))
+    >>> sorted(groups[:4].tolist()), sorted(groups[4:].tolist())
+    ([0, 0, 1, 1], [0, 1])
+    """
+    order = torch.randperm(len(origins), generator=generator)
+    # Shuffled within each origin, one origin after the other, and dealt round without a break between them.
+    order = order[torch.argsort(origins[order], stable=True)]
+    return torch.empty_like(order).scatter_(0, order, torch.arange(len(order)) % count)
+
+
 def fixed_groups(n: int, count: int, key: str, *, splits: int = 1) -> Tensor:
     """The partitions [splits, n] of evaluation: a function of the slide id alone, into min(count, n) groups each.
 
@@ -36,12 +52,17 @@ def batch_groups(batch: BagBatch, index: int, count: int, *, splits: int, traini
     """Partitions of one bag, [splits, n], into min(count, n) groups each.
 
     In training the partition follows the bag's seed, or torch's global state when there is none; in
-    evaluation it follows the slide id alone, so a prediction does not depend on when and with whom it is made.
+    evaluation it follows the slide id alone, so a prediction does not depend on when and with whom it is made. Rows of
+    the two bags of a remix are dealt separately.
     """
     n = batch.sizes[index]
     if training:
         generator = seeding.generator(batch.seeds[index], "pseudo_bags") if batch.seeds else None
-        groups = random_groups(n, min(count, n), generator)[None]
+        origins = None if batch.origins is None else batch.split(batch.origins)[index].cpu()
+        if origins is None or bool((origins == origins[0]).all()):
+            groups = random_groups(n, min(count, n), generator)[None]
+        else:
+            groups = stratified_groups(origins, min(count, n), generator)[None]
     else:
         groups = fixed_groups(n, count, batch.key(index), splits=splits)
     return groups.to(batch.features.device)
