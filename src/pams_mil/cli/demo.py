@@ -55,8 +55,9 @@ def demo(
     from pams_mil.report.bench_page import write_bench
 
     cohort = make_digits(out / "cohort")
+    labels = " and ".join(method["label"] for method in METHODS)
     print_result(
-        f"Training {', '.join(method['label'] for method in METHODS)} on {cohort}: AB-MIL, {counted(seeds, 'seed')} each, "
+        f"Training {labels} on {cohort}: AB-MIL, {counted(seeds, 'seed')} each, "
         f"{counted(epochs, 'epoch')}, the same for all."
     )
     with grid_bar() as tell:

@@ -1,4 +1,4 @@
-"""DTFD's pseudo-bags: random groups of nearly equal size, each with its share of both bags of a remix; reproducible in training and fixed in evaluation."""
+"""DTFD's pseudo-bags: random groups of nearly equal size, reproducible in training and fixed in evaluation."""
 
 from __future__ import annotations
 
