@@ -42,7 +42,10 @@ _CLOSED = (
     "browser start <code>pams view</code> again.</p>"
 )
 # A page that goes on by itself: after a redirect, a browser that came from elsewhere would not send a strict cookie.
-_OPENED = "<!doctype html><meta charset=utf-8><title>PAMS view</title><meta http-equiv=refresh content='0;url=/'>"
+_OPENED = (
+    "<!doctype html><meta charset=utf-8><title>PAMS view</title><link rel=icon href='data:,'>"
+    "<meta http-equiv=refresh content='0;url=/'>"
+)
 
 
 def own_hosts(host: str, port: int, more: Iterable[str] = ()) -> frozenset[str]:
