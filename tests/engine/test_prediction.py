@@ -11,7 +11,7 @@ from tests.engine.cohort import make_cohort, run, settings
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
-from pams_mil.data import Bag, BagInfo, write_bag
+from pams_mil.data import Bag, BagInfo, read_bag, write_bag
 from pams_mil.engine import load_run, predict
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.prediction_table import read_for_prediction
@@ -118,6 +118,18 @@ def test_labels_of_another_scheme_can_be_ignored(cohort, runs, tmp_path):
         predict([runs["pams"]], tmp_path / "odd.csv", features=cohort / "bags")
     found = predict([runs["pams"]], tmp_path / "odd.csv", features=cohort / "bags", labels=False)
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_one_slide_of_another_width_is_listed_wherever_it_stands(cohort, runs, tmp_path, place):
+    for slide in ("test-0", "test-1"):
+        write_bag(tmp_path / f"{slide}.h5", read_bag(cohort / f"bags/{slide}.h5"))
+    write_bag(tmp_path / "odd.h5", Bag(np.zeros((2, 9), np.float32), info=BagInfo(encoder="tiny", tile_px=8)))
+    slides = ["odd", "test-0", "test-1"] if place == "first" else ["test-0", "test-1", "odd"]
+    (tmp_path / "table.csv").write_text("\n".join(["slide_id", *slides]))
+    found = predict([runs["pams"]], tmp_path / "table.csv", features=tmp_path)
+    assert found.names == ("test-0", "test-1")
+    assert "9 features per tile" in found.failures["odd"]
 
 
 def test_mismatches_are_refused_in_words(cohort, runs, tmp_path):

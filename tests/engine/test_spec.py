@@ -21,7 +21,7 @@ from pams_mil.engine.prediction.predict import load_run
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.spec import RunSpec, differences, refuse_other, stored_spec
 from pams_mil.engine.run.trained_slides import TrainedSlides, trained_slides
-from pams_mil.errors import CheckpointError, RunError
+from pams_mil.errors import BagError, CheckpointError, ManifestError, RunError
 from pams_mil.evaluate.audit import audit
 from pams_mil.tables import read_table
 
@@ -48,7 +48,8 @@ def test_every_output_carries_the_same_spec_and_the_same_weights(cohort, done, t
     facts = json.loads((done / "run.json").read_text())["spec"]
     loaded = load_run(done)
     assert loaded.spec.to_json() == facts
-    assert facts["features"] == {"width": 8, "encoder": "tiny", "tile_px": 8}
+    assert loaded.spec.origin == {"width": 8, "encoder": "tiny", "tile_px": 8}
+    assert facts["features"]["files"].keys() == {"train", "val"}
     assert facts["cohort"]["train"]["slides"] == 12
     assert checkpoint.load(done / "last.safetensors").state["spec"] == facts
     export(done, tmp_path / "export", onnx=False)
@@ -135,6 +136,77 @@ def test_resume_on_features_of_another_encoder_is_refused(own, tmp_path):
         write_bag(path, bag)
     with pytest.raises(CheckpointError, match=r"features.encoder = 'tiny', but now it is 'other'"):
         run(settings(own, epochs=1), tmp_path / "run", resume=True)
+
+
+def replace_features(cohort, *slides):
+    """Other numbers of the same shape and origin, in the same files."""
+    from pams_mil.data import read_bag, write_bag
+
+    for slide in slides:
+        path = cohort / "bags" / f"{slide}.h5"
+        bag = read_bag(path)
+        path.unlink()
+        write_bag(path, replace(bag, features=bag.features + 1))
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_resume_on_replaced_features_is_refused(own, tmp_path, with_checkpoint):
+    out = run(settings(own, epochs=1), tmp_path / "run")
+    if not with_checkpoint:
+        (out / "last.safetensors").unlink()
+    replace_features(own, "train-3")
+    with pytest.raises(CheckpointError, match=r"digest of the feature files.train = .* put the old files back"):
+        run(settings(own, epochs=1), out, resume=True)
+
+
+def test_resume_on_copied_features_goes_on(own, tmp_path):
+    """Copies have another time; what they hold is the same."""
+    out = run(settings(own, epochs=1), tmp_path / "run")
+    shutil.copytree(own / "bags", tmp_path / "elsewhere")
+    config = settings(own, epochs=1)
+    run(config.model_copy(update={"data": config.data.model_copy(update={"features": tmp_path / "elsewhere"})}), out,
+        resume=True)  # fmt: skip
+
+
+def test_cells_of_replaced_features_are_not_reused(own, tmp_path):
+    grid = grid_of(own, seeds=[0], methods=["ce"])
+    assert len(run_grid(grid, tmp_path / "bench", Here()).finished) == 1
+    replace_features(own, "test-1")
+    engine = Here()
+    assert len(run_grid(grid, tmp_path / "bench", engine).finished) == len(engine.ran) == 1  # predicted again
+    replace_features(own, "val-1")
+    again = run_grid(grid, tmp_path / "bench", Here())
+    assert again.finished == []
+    assert "digest of the feature files.val" in next(iter(again.failures.values()))
+
+
+def test_slide_copied_from_train_to_test_is_refused(own, tmp_path):
+    shutil.copy(own / "bags/train-2.h5", own / "bags/test-5.h5")
+    with pytest.raises(ManifestError, match=r"2 slides in different splits have equal features: 'train-2', 'test-5'"):
+        run(settings(own, epochs=1), tmp_path / "run")
+
+
+def test_missing_features_are_counted_and_point_to_check(own, tmp_path):
+    for number in (1, 4, 7):
+        (own / f"bags/train-{number}.h5").unlink()
+    with pytest.raises(BagError, match=r"3 of 20 slides have no features: 'train-1', .*'pams check' lists them all"):
+        run(settings(own, epochs=1), tmp_path / "run")
+    assert not (tmp_path / "run/config.yaml").exists()
+
+
+def test_test_slides_need_no_features_before_they_are_predicted(own, tmp_path):
+    (own / "bags/test-0.h5").unlink()
+    run(settings(own, epochs=1), tmp_path / "run")
+
+
+def test_table_of_a_cell_is_parsed_once(own, tmp_path, monkeypatch):
+    from pams_mil.data.manifest.manifest import Manifest
+
+    parsed = []
+    original = Manifest.read
+    monkeypatch.setattr(Manifest, "read", lambda *path, **how: (parsed.append(1), original(*path, **how))[1])
+    assert len(run_grid(grid_of(own, seeds=[0, 1], methods=["ce"]), tmp_path, Here()).finished) == 2
+    assert len(parsed) == 1
 
 
 def test_resume_with_bags_of_cases_is_refused(own, tmp_path):

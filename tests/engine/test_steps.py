@@ -38,7 +38,7 @@ def bags_of(cohort, **changes):
 def learner_of(cohort, **changes):
     config, found = opened(cohort, **changes)
     torch.manual_seed(0)
-    return RunSpec.of(config, found.hierarchy, found.slides, found.features.origin).build()
+    return RunSpec.of(config, found.hierarchy, found.slides, found.features).build()
 
 
 def test_every_slide_once_in_an_order_of_its_own_per_epoch(cohort):

@@ -26,7 +26,7 @@ from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.engine.training.loop import add_gradients, rows_of
 from pams_mil.engine.training.one_process import OneProcess
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
-from pams_mil.engine.training.run_cohort import Cohort, Features
+from pams_mil.engine.training.run_cohort import Cohort
 from pams_mil.engine.training.train import initial_learner, refuse_missing_init, training_bags
 from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy
@@ -43,6 +43,10 @@ class MemoryStore:
         """The bag of a slide."""
         return Bag(self.bags[record.slide_id])
 
+    def fingerprint(self, record: SlideRecord) -> str:
+        """What is in memory has no file to change."""
+        return record.slide_id
+
 
 def fit_in_memory(
     bags: Sequence[AnyArray],
@@ -55,7 +59,7 @@ def fit_in_memory(
     config = complete(config)
     refuse_missing_init(config)
     cohort = _cohort(bags, labels, patients, hierarchy)
-    spec = RunSpec.of(config, hierarchy, cohort.slides, cohort.features.origin)
+    spec = RunSpec.of(config, hierarchy, cohort.slides, cohort.features)
     steps = training_bags(config, cohort, spec.method)
     learner, _ = initial_learner(spec, config)
     optimizer, here = make_optimizer(learner, config.training), OneProcess()
@@ -95,5 +99,4 @@ def _cohort(
     records = (SlideRecord(*row, split="train") for row in zip(names, patients, labels, strict=True))
     manifest = Manifest(tuple(records))
     train = BagDataset(manifest, hierarchy, MemoryStore(dict(zip(names, bags, strict=True))))
-    features = Features(int(bags[0].shape[1]), {})
-    return Cohort(hierarchy, train, train, features, TrainedSlides.of(manifest, "train"), ())
+    return Cohort(hierarchy, train, train, {"width": int(bags[0].shape[1])}, TrainedSlides.of(manifest, "train"), ())

@@ -173,10 +173,9 @@ def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, tell: Pr
 
 def _run_features(run: LoadedRun) -> Path | None:
     from pams_mil.engine.run.folder import RunFolder  # noqa: PLC0415
-    from pams_mil.engine.training.run_cohort import features_path  # noqa: PLC0415
 
     folder = RunFolder(run.path)
-    return features_path(folder.config().data) if folder.exists() else None
+    return folder.config().data.features_path if folder.exists() else None
 
 
 def _merges_cases(run: LoadedRun) -> bool:

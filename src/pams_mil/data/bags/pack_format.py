@@ -152,9 +152,6 @@ def decode_index(text: str, path: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(body)
     except (ValueError, KeyError, TypeError) as error:
         raise BagError(f"{path} is damaged: {error}. Pack the cohort again.") from error
-    if content["version"] > VERSION:
-        raise BagError(
-            f"{path} was written by a later PAMS (pack version {content['version']}, this one reads {VERSION}); "
-            "update PAMS to read it."
-        )
+    if content.get("version") != VERSION:
+        raise BagError(f"{path} has pack version {content.get('version')!r}; this PAMS reads {VERSION}. Pack again.")
     return content

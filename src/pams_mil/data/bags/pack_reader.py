@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.data.bags import pack_v1
 from pams_mil.data.bags.bag import Bag, check_values
 from pams_mil.data.bags.pack_format import INDEX, PackEntry, Place, decode_index, read_shard
-from pams_mil.data.bags.pack_v1 import read_segment
 from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.digests import digest
 from pams_mil.errors import BagError, MissingBagError, nearest
 
 
@@ -61,7 +60,7 @@ class Pack:
         slide_id = record if isinstance(record, str) else record.slide_id
         path, entry = self._place(slide_id)
         arrays = mapped(path, entry)
-        if verify and self._checksum(arrays) != entry.checksum:
+        if verify and checksum_of(arrays) != entry.checksum:
             raise BagError(f"Slide {slide_id!r} is damaged in {path}: its checksum differs. Pack the cohort again.")
         features, coords = arrays[0], arrays[1] if len(arrays) > 1 else None
         um = entry.coords_unit == "um"
@@ -69,6 +68,11 @@ class Pack:
         if verify:
             check_values(bag, f"Slide {slide_id!r} of {self.path}")
         return bag
+
+    def fingerprint(self, record: SlideRecord) -> str:
+        """Shape, number type and checksum of the slide's bag, as its shard states them."""
+        entry = self.entry(record.slide_id)
+        return digest([entry.features.shape, entry.features.dtype, entry.checksum])
 
     def entry(self, slide_id: str) -> PackEntry:
         """What the pack knows of a slide without reading it."""
@@ -102,13 +106,12 @@ class Pack:
     @cached_property
     def _shards(self) -> tuple[dict[str, tuple[Path, PackEntry]], list[str]]:
         """Where the slides of sound shards are, and what is wrong with the other shards."""
-        old = self._index["version"] == 1
         places: dict[str, tuple[Path, PackEntry]] = {}
         damaged: list[str] = []
-        for name, size, checksum in self._index["segments" if old else "shards"]:
+        for name, size, checksum in self._index["shards"]:
             path = self.path / name
             try:
-                shard = read_segment(path) if old else read_shard(path)
+                shard = read_shard(path)
                 if shard.checksum != checksum or path.stat().st_size != size:
                     raise BagError(f"{path} is not the shard that {self.path / INDEX} was written for. Pack again.")
             except BagError as error:
@@ -117,9 +120,6 @@ class Pack:
             for entry in shard.entries:
                 places[entry.slide_id] = (path, entry)
         return places, damaged
-
-    def _checksum(self, arrays: list[Any]) -> int:
-        return (pack_v1.checksum_of if self._index["version"] == 1 else checksum_of)(arrays)
 
 
 def checksum_of(arrays: Iterable[Any]) -> int:

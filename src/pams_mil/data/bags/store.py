@@ -7,17 +7,19 @@ the manifest must lie below the feature folder or the manifest's own.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Any, Protocol
 
 from pams_mil.data.bags.bag import Bag
+from pams_mil.data.bags.feature_origin import feature_origin
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.bags.layouts import read_bag
 from pams_mil.data.bags.layouts.lazyslide import is_store, store_of
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
-from pams_mil.errors import BagError, MissingBagError, listing, nearest
+from pams_mil.digests import sampled_digest
+from pams_mil.errors import BagError, MissingBagError, counted, listing, nearest
 
 
 class BagStore(Protocol):
@@ -25,6 +27,10 @@ class BagStore(Protocol):
 
     def read(self, record: SlideRecord, *, verify: bool = True) -> Bag:
         """The slide's bag, checked against its checksums and for finite values unless told not to."""
+        ...
+
+    def fingerprint(self, record: SlideRecord) -> str:
+        """What tells the slide's stored features from others, without reading all of them."""
         ...
 
 
@@ -38,6 +44,14 @@ class FolderStore:
         """The slide's bag."""
         return read_bag(self._folder.find(record), verify=verify)
 
+    def fingerprint(self, record: SlideRecord) -> str:
+        """Digest of the size and of samples of the feature file."""
+        path = self._folder.find(record)
+        try:
+            return sampled_digest(path)
+        except OSError as error:
+            raise BagError(f"{path} cannot be read: {error.strerror or error}.") from error
+
 
 def open_store(features: Path | str, manifest: Manifest) -> BagStore:
     """A pack or a folder of feature files, whichever lies at the path."""
@@ -47,6 +61,28 @@ def open_store(features: Path | str, manifest: Manifest) -> BagStore:
         return Pack(features)
     beside = manifest.source.parent if manifest.source is not None else None
     return FolderStore(features, manifest_folder=beside)
+
+
+def fingerprints(store: BagStore, records: Iterable[SlideRecord]) -> dict[str, str]:
+    """The fingerprint of every slide's features; all slides without features are refused at once, with their number."""
+    prints: dict[str, str] = {}
+    missing: dict[str, MissingBagError] = {}
+    for record in records:
+        try:
+            prints[record.slide_id] = store.fingerprint(record)
+        except MissingBagError as error:
+            missing[record.slide_id] = error
+    if missing:
+        raise MissingBagError(
+            f"{len(missing)} of {counted(len(missing) + len(prints), 'slide')} have no features: {listing(missing)}. "
+            f"The first: {next(iter(missing.values()))} 'pams check' lists them all."
+        )
+    return prints
+
+
+def first_origin(store: BagStore, records: Iterable[SlideRecord]) -> dict[str, Any]:
+    """The origin of the first slide's features; every other bag is checked against it when it is read."""
+    return feature_origin(store.read(next(iter(records))))
 
 
 SUFFIXES = (".h5", ".hdf5", ".zarr", ".safetensors", ".npy", ".pt", ".pth")  # the most informative kind first

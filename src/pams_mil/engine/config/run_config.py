@@ -71,6 +71,11 @@ class DataConfig(Strict):
         """`data: manifest.csv` is short for `data: {manifest: manifest.csv}`."""
         return {"manifest": content} if isinstance(content, (str, Path)) else content
 
+    @property
+    def features_path(self) -> Path:
+        """The folder of feature files or the pack; the manifest's own folder when none is named."""
+        return self.features if self.features is not None else self.manifest.parent
+
     def reading(self) -> dict[str, Any]:
         """How to read the manifest, as `Manifest.read` takes it."""
         return {

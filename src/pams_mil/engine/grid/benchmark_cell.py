@@ -5,14 +5,15 @@ from __future__ import annotations
 import signal
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pams_mil import atomic
-from pams_mil.data.bags.store import open_store
+from pams_mil.data.bags.store import BagStore, fingerprints, open_store
 from pams_mil.data.manifest.manifest import Manifest
-from pams_mil.digests import file_digest
+from pams_mil.digests import digest, file_digest
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
@@ -20,7 +21,7 @@ from pams_mil.engine.prediction.predict import predict_own
 from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.engine.run.spec import RunSpec, differences
 from pams_mil.engine.run.trained_slides import TrainedSlides
-from pams_mil.engine.training.run_cohort import Features, features_path, look_at_features, read_manifest
+from pams_mil.engine.training.run_cohort import SEEN, cohort_features, read_manifest
 from pams_mil.engine.training.train import train
 from pams_mil.errors import PamsError, RunError, RunInterruptedError
 from pams_mil.hierarchy import ClassHierarchy
@@ -64,16 +65,16 @@ def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResul
 
 @dataclass(frozen=True)
 class ExpectedCell:
-    """What a finished cell must be: its run, and the slides it predicts."""
+    """What a finished cell must be: its run, and the slides and features that it predicts."""
 
     spec: RunSpec
-    predicted: TrainedSlides
+    predicted: Mapping[str, Any]
 
     @classmethod
     def of(cls, cell: Cell, data: CellData) -> ExpectedCell:
         """What a cell with these settings would be on this data."""
-        spec = RunSpec.of(complete(cell.config), data.hierarchy, data.seen, data.features.origin)
-        return cls(spec, TrainedSlides.of(data.manifest, cell.split))
+        spec = RunSpec.of(complete(cell.config), data.hierarchy, data.seen, data.features)
+        return cls(spec, predicted_summary(data.store, data.manifest, cell.split))
 
 
 @dataclass(frozen=True)
@@ -82,20 +83,24 @@ class CellData:
 
     hierarchy: ClassHierarchy
     manifest: Manifest
+    store: BagStore
     seen: TrainedSlides
-    features: Features
+    features: Mapping[str, Any]
 
     @classmethod
     def of(cls, config: RunConfig) -> CellData:
         """Read the classes, the table and the first training bag."""
         manifest = read_manifest(config.data)
-        store = open_store(features_path(config.data), manifest)
-        return cls(
-            ClassHierarchy.load(config.classes),
-            manifest,
-            TrainedSlides.of(manifest, "train", "val"),
-            look_at_features(store, manifest.select("train")),
-        )
+        store = open_store(config.data.features_path, manifest)
+        features = cohort_features(config.data, store, manifest)
+        hierarchy = ClassHierarchy.load(config.classes)
+        return cls(hierarchy, manifest, store, TrainedSlides.of(manifest, *SEEN), features)
+
+
+def predicted_summary(store: BagStore, manifest: Manifest, split: str) -> dict[str, Any]:
+    """Slides, labels and features of a split, by digest."""
+    slides = TrainedSlides.of(manifest, split)
+    return {**slides.summary(), "files": digest(fingerprints(store, manifest.select(split)))}
 
 
 def predict_cell(cell: Cell, folder: RunFolder) -> None:
@@ -109,8 +114,9 @@ def predict_cell(cell: Cell, folder: RunFolder) -> None:
             f"with others. The first is {slide!r}: {reason}"
         )
     files = {path.name: file_digest(path) for path in found.write(folder.path, name=PREDICTED[split])}
-    predicted = TrainedSlides.of(read_manifest(data), split)
-    marker = {**found.made_by[0], split: predicted.summary(), "files": files, "slides": len(found)}
+    manifest = read_manifest(data)
+    predicted = predicted_summary(open_store(data.features_path, manifest), manifest, split)
+    marker = {**found.made_by[0], split: predicted, "files": files, "slides": len(found)}
     atomic.write_json(folder.path / DONE[split], marker)
 
 
@@ -118,7 +124,7 @@ def is_done(cell: Cell, out: Path, expected: ExpectedCell | None) -> bool:
     """Whether the cell was finished as what is expected now, and its predictions are those it was finished with."""
     folder = out / cell.key
     marker = read_json(folder / DONE[cell.split])
-    if expected is None or "spec" not in marker or marker.get(cell.split) != expected.predicted.summary():
+    if expected is None or "spec" not in marker or marker.get(cell.split) != expected.predicted:
         return False
     try:
         unlike = differences(RunSpec.from_json(marker["spec"]), expected.spec)

@@ -233,5 +233,5 @@ def _msce(learner: Learner, position: int) -> LevelLoss | None:
 
 def _refuse_another_cohort(loaded: LoadedRun, cohort: Cohort, config: RunConfig) -> None:
     """Validation slides may have become training slides where the table has changed."""
-    now = RunSpec.of(complete(config), cohort.hierarchy, cohort.slides, cohort.features.origin)
+    now = RunSpec.of(complete(config), cohort.hierarchy, cohort.slides, cohort.features)
     refuse_other(with_slides(loaded.spec, loaded.path), now, loaded.path, parts=DATA_PARTS)

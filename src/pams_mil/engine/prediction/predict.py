@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 from pams_mil.arrays import Array
 from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.data.bags.feature_origin import OriginCheck, origin_differences
-from pams_mil.data.bags.store import BagStore, open_store
+from pams_mil.data.bags.store import BagStore, first_origin, open_store
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.devices import choose_device
 from pams_mil.engine.config.run_config import DataConfig
@@ -30,9 +30,11 @@ from pams_mil.engine.run.checkpoint import load_weights
 from pams_mil.engine.run.cv_folder import with_folds
 from pams_mil.engine.run.folder import RunFolder, require_run
 from pams_mil.engine.run.spec import RunSpec, differences
-from pams_mil.engine.training.run_cohort import Features, features_path, look_at_features
+from pams_mil.engine.training.run_cohort import read_manifest
 from pams_mil.errors import BagError, CheckpointError, PamsError, RunError
 
+_INSPECTED_BAGS = 5
+"""Bags that are read before any is predicted: a wrong encoder is reported before hours of work."""
 Attend = Callable[[BagSample, list[Tensor]], None]
 """Given a bag and the attention [n] of every trained level, coarsest first, averaged over the runs."""
 
@@ -87,7 +89,7 @@ def identity_of(run: LoadedRun, *, calibrated: bool = False) -> str:
 
 def predict(
     runs: Sequence[Path | str | RunFolder],
-    manifest: Path | str,
+    manifest: Path | str | Manifest,
     *,
     split: str | None = None,
     features: Path | str | None = None,
@@ -106,7 +108,7 @@ def predict(
     Args:
         runs: Run folders, cross-validations (all their folds) or checkpoints; all must know the same classes and
             features.
-        manifest: The cohort table; labels are not needed.
+        manifest: The cohort table, or one that was read; labels are not needed.
         split: Only this split; None: all slides.
         features: Folder of feature files or a pack; the manifest's folder when None.
         labels: Use the table's labels where it has them.
@@ -124,11 +126,9 @@ def predict(
     calibrations = [_calibration(run) for run in loaded] if calibrated else [None] * len(loaded)
     hierarchy = loaded[0].spec.hierarchy
     table = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
-    store = open_store(features if features is not None else Path(manifest).parent, table.manifest)
-    trained = loaded[0].spec.origin
-    # One bag now, so that a wrong encoder is said before hours of work; every other one when it is read.
-    _check_features(loaded[0].path, trained, _look_at_features(store, table.manifest).origin)
-    origin = OriginCheck(trained, whose=f"the run {loaded[0].path}")
+    store = open_store(features if features is not None else table.folder, table.manifest)
+    _refuse_other_features(loaded[0], store, table.manifest)
+    origin = OriginCheck(loaded[0].spec.origin, whose=f"the run {loaded[0].path}")
     bags = BagDataset(
         table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources, origin=origin
     )
@@ -156,9 +156,8 @@ def predict_own(
         features: Other feature files than those it was trained with.
         **options: As in `predict`.
     """
-    place = features or features_path(data)
-    reading = {**data.reading(), "merge_cases": data.merge_cases}
-    return predict(runs, data.manifest, split=split, features=place, **reading, **options)
+    place, manifest = features or data.features_path, read_manifest(data)
+    return predict(runs, manifest, split=split, features=place, merge_cases=data.merge_cases, **options)
 
 
 def _predict_bags(
@@ -196,15 +195,30 @@ def _mean_probabilities(
     ]
 
 
-def _look_at_features(store: BagStore, manifest: Manifest) -> Features:
-    """What the first readable bag says; a slide that cannot be read is told of when its turn comes."""
+def _refuse_other_features(run: LoadedRun, store: BagStore, manifest: Manifest) -> None:
+    """Fail fast where the first bags all contradict the run's features; a single odd one is listed when it is read."""
     unreadable: list[BagError] = []
+    contradictions: list[tuple[str, Any, Any]] = []
     for record in manifest:
         try:
-            return look_at_features(store, replace(manifest, records=(record,)))
+            origin = first_origin(store, [record])
         except BagError as error:
             unreadable.append(error)
-    raise RunError(f"None of the {len(manifest)} slides can be read. The first: {unreadable[0]}")
+            continue
+        difference = next(iter(origin_differences(run.spec.origin, origin)), None)
+        if difference is None:
+            return
+        contradictions.append(difference)
+        if len(contradictions) == _INSPECTED_BAGS:
+            break
+    if not contradictions:
+        raise RunError(f"None of the {len(manifest)} slides can be read. The first: {unreadable[0]}")
+    key, expected, actual = contradictions[0]
+    what = f"width {expected}" if key == "width" else f"{key} = {expected!r}"
+    raise CheckpointError(
+        f"{run.path} was trained on features with {what}, these have {actual!r}. "
+        "Extract them in the way that the model was trained with."
+    )
 
 
 def _calibration(run: LoadedRun) -> RunCalibration:
@@ -282,17 +296,7 @@ def _refuse_unlike(loaded: list[LoadedRun]) -> None:
         raise RunError("Expected at least one run to predict with, found none.")
     first = loaded[0]
     for other in loaded[1:]:
-        changes = differences(first.spec, other.spec, parts=("classes",))
-        for what, one, two in [*changes, *origin_differences(first.spec.features, other.spec.features)]:
+        for what, one, two in differences(first.spec, other.spec, parts=("classes", "origin")):
             raise CheckpointError(
                 f"{first.path} and {other.path} cannot be averaged: their {what} differ ({one} and {two})."
             )
-
-
-def _check_features(path: Path, trained: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    for key, expected, found in origin_differences(trained, given):
-        what = f"width {expected}" if key == "width" else f"{key} = {expected!r}"
-        raise CheckpointError(
-            f"{path} was trained on features with {what}, these have {found!r}. "
-            "Extract them in the way that the model was trained with."
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,14 @@ class PredictionManifest:
     targets: npt.NDArray[np.int64]
     tags: Mapping[str, Sequence[str]]
 
+    @property
+    def folder(self) -> Path:
+        """Where the table lies."""
+        return Path() if self.manifest.source is None else self.manifest.source.parent
+
 
 def read_for_prediction(
-    path: Path | str,
+    table: Path | str | Manifest,
     hierarchy: ClassHierarchy,
     *,
     split: str | None = None,
@@ -38,26 +43,34 @@ def read_for_prediction(
     merge_cases: bool = False,
     **reading: Any,
 ) -> PredictionManifest:
-    """Read a table of slides; one that names neither labels nor patients will do."""
-    head = {name.casefold(): name for name in next(iter(tables.read_chunks(path, rows=1)))}
-    given = dict(columns or {})
-    labeled = labels and ("label" in given or "label" in head or reading.get("clini") is not None)
-    nameless = not any(name in head for role in ("patient_id", "case_id") for name in ROLES[role])
-    manifest = Manifest.read(
-        path,
-        columns=given,
-        labels=labeled,
-        patients_are_slides=patients_are_slides or (nameless and "patient_id" not in given),
-        **reading,
-    )
+    """A table of slides, read unless it was already; one that names neither labels nor patients will do."""
+    if isinstance(table, Manifest):
+        manifest = table if labels else replace(table, records=tuple(replace(one, label="") for one in table))
+    else:
+        manifest = _read(table, labels, dict(columns or {}), patients_are_slides, reading)
     if split is not None:
         manifest = manifest.select(split)
     if not manifest.records:
-        raise ManifestError(f"{path} has no slides to predict.")
+        raise ManifestError(f"{manifest.where} has no slides to predict.")
     sources = _sources(manifest, hierarchy, merge_cases=merge_cases)
-    _refuse_repeated(sources, path)
+    _refuse_repeated(sources, manifest.where)
     targets = np.asarray([source.target for source in sources], dtype=np.int64)
     return PredictionManifest(manifest, sources, targets, _tags(sources))
+
+
+def _read(
+    path: Path | str, labels: bool, columns: dict[str, str], patients_are_slides: bool, reading: Mapping[str, Any]
+) -> Manifest:
+    head = {name.casefold(): name for name in next(iter(tables.read_chunks(path, rows=1)))}
+    labeled = labels and ("label" in columns or "label" in head or reading.get("clini") is not None)
+    nameless = not any(name in head for role in ("patient_id", "case_id") for name in ROLES[role])
+    return Manifest.read(
+        path,
+        columns=columns,
+        labels=labeled,
+        patients_are_slides=patients_are_slides or (nameless and "patient_id" not in columns),
+        **reading,
+    )
 
 
 def _sources(manifest: Manifest, hierarchy: ClassHierarchy, *, merge_cases: bool) -> tuple[BagSource, ...]:

@@ -35,7 +35,8 @@ from pams_mil.models.core.hierarchical import HierarchicalModel
 
 VERSION = 1
 PARTS = ("classes", "cohort", "features", "settings")
-DATA_PARTS = ("classes", "cohort", "features")
+DATA_PARTS = ("classes", "cohort", "origin")
+"""What a run's own data must still be where it is read again; a damaged file is reported when it is read."""
 MOST_OF_AN_OPTION = 1 << 16
 """Largest whole number that an option of a stored model may have: no width, count of blocks or of splits is larger."""
 _MOST_SHOWN = 5
@@ -216,7 +217,8 @@ def _settings(config: CompleteConfig) -> dict[str, Any]:
 def differences(stored: RunSpec, now: RunSpec, *, parts: Sequence[str] = PARTS) -> list[Difference]:
     """Where two specs differ: what, its stored value, its value now.
 
-    What features do not state is not a difference; slides are named where both know theirs.
+    What features do not state is not a difference; slides are named where both know theirs. The part "origin" is
+    "features" without the digest of the files.
     """
     changes: list[Difference] = []
     for part in parts:
@@ -224,10 +226,10 @@ def differences(stored: RunSpec, now: RunSpec, *, parts: Sequence[str] = PARTS) 
             changes += _class_differences(stored.hierarchy, now.hierarchy)
         elif part == "cohort" and stored.cohort != now.cohort and stored.slides is not None and now.slides is not None:
             changes += slide_differences(stored.slides, now.slides)
-        elif part == "features":
-            pairs = origin_differences(stored.features, now.features)
-            changes += [(f"features.{key}", before, after) for key, before, after in pairs]
-            changes += nested_differences(stored.features.get("files"), now.features.get("files"), "features.files")
+        elif part in ("features", "origin"):
+            changes += [(f"features.{key}", *both) for key, *both in origin_differences(stored.features, now.features)]
+            before, after = (spec.features.get("files") if part == "features" else None for spec in (stored, now))
+            changes += nested_differences(before, after, "digest of the feature files")
         else:
             prefix = "" if part == "settings" else part
             changes += nested_differences(getattr(stored, part), getattr(now, part), prefix)
@@ -250,6 +252,11 @@ def refuse_changes(changes: Sequence[Difference], where: Path | str) -> None:
     shown = "; ".join(f"{key} = {before!r}, but now it is {after!r}" for key, before, after in changes[:_MOST_SHOWN])
     more = f"; and {len(changes) - _MOST_SHOWN} more differences" if len(changes) > _MOST_SHOWN else ""
     advice = "Use the settings and the data it was started with, or start a new run in another folder."
+    if all(key.startswith("digest of the feature files") for key, _, _ in changes):
+        advice = (
+            "Feature files of training or validation were changed or replaced since, and a run of old and new features "
+            "would be neither: put the old files back, or start a new run in another folder."
+        )
     raise CheckpointError(f"{where} was trained with {shown}{more}. {advice}")
 
 

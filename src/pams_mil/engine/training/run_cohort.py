@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pams_mil.data.bags.dataset import BagDataset
-from pams_mil.data.bags.feature_origin import STATED, OriginCheck, complete_origin, feature_origin, stated_by_table
-from pams_mil.data.bags.store import BagStore, open_store
+from pams_mil.data.bags.feature_origin import STATED, OriginCheck, complete_origin, stated_by_table
+from pams_mil.data.bags.store import BagStore, fingerprints, first_origin, open_store
 from pams_mil.data.examine import examine_manifest, refuse_errors
-from pams_mil.data.manifest.manifest import BagSource, Manifest, merge_cases, slides_as_sources
+from pams_mil.data.manifest.manifest import BagSource, Manifest, SlideRecord, merge_cases, slides_as_sources
+from pams_mil.digests import digest
 from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.engine.run.trained_slides import TrainedSlides
-from pams_mil.errors import ManifestError, listing
+from pams_mil.errors import BagError, ManifestError, listing
 from pams_mil.hierarchy import ClassHierarchy
 
-
-@dataclass(frozen=True)
-class Features:
-    """What the bags of a cohort have in common: width and how they were made, as far as the files say."""
-
-    width: int
-    encoder: dict[str, Any]
-
-    @property
-    def origin(self) -> dict[str, Any]:
-        """Width and the rest in one mapping."""
-        return {"width": self.width, **self.encoder}
+SEEN = ("train", "val")
+"""The splits that a run sees."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +30,7 @@ class Cohort:
     hierarchy: ClassHierarchy
     train: BagDataset
     val: BagDataset
-    features: Features
+    features: dict[str, Any]
     slides: TrainedSlides
     notes: tuple[str, ...]
 
@@ -46,32 +39,47 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int
     """Read the manifest, check it, and open the bags of train and val."""
     manifest = read_manifest(data)
     # Only these are read. The whole table serves to find patients that are in other parts too, and files by name.
-    seen = replace(manifest, records=tuple(r for r in manifest if r.split in ("train", "val")))
+    seen = replace(manifest, records=tuple(r for r in manifest if r.split in SEEN))
     train, val = manifest.select("train"), manifest.select("val")
     # Before any feature file is opened: a patient on both sides makes every later score worthless.
     _refuse_shared_patients(manifest, seen)
     refuse_errors(examine_manifest(seen, hierarchy, whole=manifest), manifest.where)
-    store = open_store(features_path(data), manifest)
-    sources = [make_sources(part, hierarchy, data) for part in (train, val)]
-    features = _with_what_was_stated(look_at_features(store, train), data, seen)
+    store = open_store(data.features_path, manifest)
+    features = cohort_features(data, store, manifest)
+    sources = [make_sources(subset, hierarchy, data) for subset in (train, val)]
     first = train.records[0].slide_id
-    origin = OriginCheck(features.origin, whose=f"the slide {first!r}", slide_ids=[r.slide_id for r in seen])
+    origin = OriginCheck(
+        {key: value for key, value in features.items() if key != "files"},
+        whose=f"the slide {first!r}",
+        slide_ids=[record.slide_id for record in seen],
+    )
     datasets = [
-        BagDataset(part, hierarchy, store, cache_bytes=cache_bytes, sources=source, origin=origin)
-        for part, source in zip((train, val), sources, strict=True)
+        BagDataset(subset, hierarchy, store, cache_bytes=cache_bytes, sources=source, origin=origin)
+        for subset, source in zip((train, val), sources, strict=True)
     ]
     slides = TrainedSlides.of(seen, "train", "val")
     return Cohort(hierarchy, datasets[0], datasets[1], features, slides, manifest.notes)
 
 
 def read_manifest(data: DataConfig) -> Manifest:
-    """The manifest with the settings that say how to read it."""
+    """The manifest as the settings say to read it; parsed once per process while its files stay as they are."""
+    files = [path for path in (data.manifest, data.splits, data.clini) if path is not None]
+    return _parse(data.model_dump_json(), tuple(_signature(path) for path in files))
+
+
+@lru_cache(maxsize=16)
+def _parse(content: str, signatures: tuple[tuple[int, ...], ...]) -> Manifest:
+    data = DataConfig.model_validate_json(content)
     return Manifest.read(data.manifest, **data.reading())
 
 
-def features_path(data: DataConfig) -> Path:
-    """The folder of feature files or the pack; the manifest's own folder when none is given."""
-    return data.features if data.features is not None else data.manifest.parent
+def _signature(path: Path) -> tuple[int, ...]:
+    """What changes when a file does; empty for one that is not there, which reading it explains."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 def make_sources(manifest: Manifest, hierarchy: ClassHierarchy, data: DataConfig) -> list[BagSource]:
@@ -79,22 +87,46 @@ def make_sources(manifest: Manifest, hierarchy: ClassHierarchy, data: DataConfig
     return merge_cases(manifest, hierarchy) if data.merge_cases else slides_as_sources(manifest, hierarchy)
 
 
-def look_at_features(store: BagStore, manifest: Manifest) -> Features:
-    """Width and encoder of the first bag; every other bag is held against them when it is read."""
-    found = feature_origin(store.read(manifest.records[0]))
-    return Features(found.pop("width"), found)
+def cohort_features(data: DataConfig, store: BagStore, manifest: Manifest) -> dict[str, Any]:
+    """How the features of train and val were made (`feature_origin`), and `files`, a digest of their content per split.
+
+    Raises:
+        ManifestError: slides of different splits have equal features.
+    """
+    seen = [record for record in manifest if record.split in SEEN]
+    prints = fingerprints(store, seen)
+    _refuse_copies(store, manifest, prints)
+    stated = {key: getattr(data, key) for key in STATED}
+    stated = complete_origin(stated_by_table(seen), stated, where="data", whose=f"the table {manifest.where}")
+    origin = first_origin(store, manifest.select("train"))
+    files = {split: digest([[r.slide_id, prints[r.slide_id]] for r in seen if r.split == split]) for split in SEEN}
+    return {**complete_origin(origin, stated, where="data", whose="the feature files"), "files": files}
 
 
-def _with_what_was_stated(features: Features, data: DataConfig, seen: Manifest) -> Features:
-    """Features of other tools: what their files do not say may stand in the settings or in the table."""
-    settings = {key: getattr(data, key) for key in STATED}
-    stated = complete_origin(stated_by_table(seen), settings, where="data", whose=f"the table {seen.where}")
-    return replace(features, encoder=complete_origin(features.encoder, stated, where="data", whose="the feature files"))
+def _refuse_copies(store: BagStore, manifest: Manifest, prints: Mapping[str, str]) -> None:
+    """Refuse equal features under two ids in different splits, as 'pams check' does."""
+    same: dict[str, list[SlideRecord]] = {}
+    for record in manifest:
+        try:
+            mark = prints.get(record.slide_id) or store.fingerprint(record)
+        except BagError:  # test slides need no features before they are predicted
+            continue
+        same.setdefault(mark, []).append(record)
+    for records in same.values():
+        if len({record.split for record in records if record.split}) < 2:
+            continue
+        # Samples are equal: now all of the features are compared.
+        if len({store.read(record).feature_digest for record in records}) < len(records):
+            slides = [record.slide_id for record in records]
+            raise ManifestError(
+                f"{manifest.where}: {len(slides)} slides in different splits have equal features: {listing(slides)}. "
+                "Scores would be too good to be true; 'pams check' lists all copies. Keep one of each."
+            )
 
 
 def _refuse_shared_patients(manifest: Manifest, seen: Manifest) -> None:
     trained = {record.patient_id for record in seen}
-    harm = {"test": "Test scores would be inflated", "calib": "Certificates would promise too much"}
+    harm = {"test": "Test scores would be inflated", "calib": "Certificates would claim too much"}
     for split, consequence in harm.items():
         shared = sorted({r.patient_id for r in manifest if r.split == split and r.patient_id in trained})
         if shared:

@@ -69,7 +69,7 @@ def _train_in_process(
         _together(fabric, lambda: _enter(stack, folder, resume, watch, owner))
         hierarchy = ClassHierarchy.load(config.classes)
         cohort = open_cohort(config.data, hierarchy, cache_bytes=config.compute.cache_mb << 20)
-        spec = RunSpec.of(config, hierarchy, cohort.slides, cohort.features.origin)
+        spec = RunSpec.of(config, hierarchy, cohort.slides, cohort.features)
         # Against `run.json`, which is there before the first checkpoint; a checkpoint is compared once more when it is
         # read.
         _together(fabric, lambda: _refuse_another(folder, spec))
@@ -174,7 +174,7 @@ def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:
             "order": cohort.hierarchy.order(),
         },
         "bags": {"train": len(cohort.train), "val": len(cohort.val)},
-        "features": cohort.features.origin,
+        "features": cohort.features,
     }
     if bags.pairing is not None:
         before, after = bags.pairing.class_counts(epoch=0)
