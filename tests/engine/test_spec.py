@@ -162,10 +162,12 @@ def test_resume_on_replaced_features_is_refused(own, tmp_path, with_checkpoint):
 def test_resume_on_copied_features_goes_on(own, tmp_path):
     """Copies have another time; what they hold is the same."""
     out = run(settings(own, epochs=1), tmp_path / "run")
+    before = (out / "metrics.csv").read_text()
     shutil.copytree(own / "bags", tmp_path / "elsewhere")
     config = settings(own, epochs=1)
     run(config.model_copy(update={"data": config.data.model_copy(update={"features": tmp_path / "elsewhere"})}), out,
         resume=True)  # fmt: skip
+    assert (out / "metrics.csv").read_text() == before
 
 
 def test_cells_of_replaced_features_are_not_reused(own, tmp_path):
@@ -196,7 +198,8 @@ def test_missing_features_are_counted_and_point_to_check(own, tmp_path):
 
 def test_test_slides_need_no_features_before_they_are_predicted(own, tmp_path):
     (own / "bags/test-0.h5").unlink()
-    run(settings(own, epochs=1), tmp_path / "run")
+    out = run(settings(own, epochs=1), tmp_path / "run")
+    assert (out / "best.safetensors").exists()
 
 
 def test_table_of_a_cell_is_parsed_once(own, tmp_path, monkeypatch):
