@@ -179,3 +179,13 @@ def test_help_fills_its_lines(monkeypatch):
             first = following.split()[:1]
             if line.strip() and first and "Usage" not in line:
                 assert len(line.rstrip()) + 1 + len(first[0]) >= 79, (verb, line)
+
+
+def test_orders_are_compared_pair_by_pair(tmp_path):
+    (tmp_path / "a.yaml").write_text("name: readers of A\nclasses: [N, FEA, ADH, IC]\n")
+    (tmp_path / "b.yaml").write_text("name: readers of B\nclasses: [N, [FEA, ADH], IC]\n")
+    assert "differ on 1 of 6 pairs" in run("classes", "compare", tmp_path / "a.yaml", tmp_path / "b.yaml")
+    same = run("classes", "compare", tmp_path / "a.yaml", tmp_path / "a.yaml", "--json")
+    assert json.loads(same)["disputed"] == []
+    (tmp_path / "c.yaml").write_text("name: other\nclasses: [N, IC]\n")
+    assert "different classes" in run("classes", "compare", tmp_path / "a.yaml", tmp_path / "c.yaml", code=2)

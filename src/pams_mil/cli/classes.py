@@ -145,6 +145,44 @@ def init(
     print_result(f"Wrote {file}. Edit it, then check it with: pams classes show {shlex.quote(str(file))}")
 
 
+@app.command()
+def compare(
+    classes: list[str] = typer.Argument(..., metavar="NAME_OR_FILE...", help="Two or more orders of the same classes."),
+    json: bool = typer.Option(False, "--json", help="Print the disputed pairs as JSON."),
+) -> None:
+    """Say where several orders of urgency differ, pair by pair.
+
+    Example: pams classes compare bracs my-classes.yaml
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from pams_mil.evaluate.orders import Orders
+    from pams_mil.hierarchy import ClassHierarchy
+
+    orders = Orders.of([ClassHierarchy.load(one) for one in classes])
+    pairs = orders.disputed_pairs()
+    if json:
+        content = [{"first": p.first, "second": p.second, "more_urgent": dict(p.more_urgent)} for p in pairs]
+        print_json({"orders": list(orders.names), "classes": list(orders.first.classes), "disputed": content})
+        return
+    for name, hierarchy in zip(orders.names, orders.hierarchies, strict=True):
+        output.print(Text.assemble((name, "bold"), f"  {hierarchy.order()}"))
+    size = len(orders.first)
+    total = size * (size - 1) // 2
+    if not pairs:
+        print_result(f"\nThe orders agree on all {total} pairs of classes.")
+        return
+    print_result(f"\nThe orders differ on {len(pairs)} of {total} pairs of classes. The more urgent of each pair:")
+    table = Table("pair", *orders.names, box=SIMPLE_HEAD, header_style="bold")
+    for pair in pairs:
+        table.add_row(
+            Text(f"{pair.first}, {pair.second}"), *(Text(pair.more_urgent[name] or "equally") for name in orders.names)
+        )
+    output.print(table)
+
+
 def is_terminal() -> bool:
     """Whether somebody can be asked."""
     return sys.stdin.isatty()

@@ -1,0 +1,195 @@
+"""Several orders of urgency over the same classes: what is missed under all of them, and what under some only.
+
+Two pathologists order classes differently. With orders ≻_1, ..., ≻_J, a call r of true class t is missed urgency under
+order j where t ≻_j r:
+
+    undisputed miss    t ≻_j r for every j          disputed miss    t ≻_j r for some j
+
+so a miss rate is an interval from the undisputed share to the share with the disputed ones. A guarantee must hold for
+every order at once. Costs are not averaged for that: the expected miss of one order may rise along κ when the call
+follows the mean cost, and then no κ bounds it. Instead every order j has its own path of calls d_j(κ), which never
+becomes less urgent in that order, and the answer is the set
+
+    C(κ) = {d_1(κ), ..., d_J(κ)},    missed under j where no r in C(κ) is at least as urgent as t in order j
+
+At κ = max_j κ_j, the largest of the orders' certified κ, d_j(κ) alone keeps order j's bound, so C(κ) keeps all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from pams_mil.arrays import Array, Bools, Ints
+from pams_mil.errors import HierarchyError, listing
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.kappa_path import decision_path
+from pams_mil.metrics.resampling import RESAMPLES, Sums, Units, percentile_interval
+
+
+@dataclass(frozen=True)
+class DisputedPair:
+    """Two classes that the orders rank differently, and which of them is the more urgent by each; "" is a tie."""
+
+    first: str
+    second: str
+    more_urgent: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class DisputedRate:
+    """A share of cases under several orders: by each of them, under all, and under at least one."""
+
+    by_order: Mapping[str, float]
+    undisputed: float
+    with_disputed: float
+    undisputed_interval: tuple[float, float]
+    with_disputed_interval: tuple[float, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "by_order": dict(self.by_order),
+            "undisputed": self.undisputed,
+            "with_disputed": self.with_disputed,
+            "undisputed_ci": list(self.undisputed_interval),
+            "with_disputed_ci": list(self.with_disputed_interval),
+        }
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Hierarchies of the same classes in other orders; class indices are those of the first.
+
+    >>> orders = Orders.of({"A": ["N", "FEA", "ADH"], "B": ["N", "ADH", "FEA"]})
+    >>> [(pair.first, pair.second, dict(pair.more_urgent)) for pair in orders.disputed_pairs()]
+    [('FEA', 'ADH', {'A': 'ADH', 'B': 'FEA'})]
+    """
+
+    names: tuple[str, ...]
+    hierarchies: tuple[ClassHierarchy, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.hierarchies) < 2:
+            raise HierarchyError("Expected at least two orders of the same classes, found one.")
+        if len(set(self.names)) < len(self.names):
+            raise HierarchyError(f"Every order needs its own name, found {listing(self.names)}.")
+        classes = set(self.hierarchies[0].classes)
+        for name, hierarchy in zip(self.names[1:], self.hierarchies[1:], strict=True):
+            unlike = sorted(classes.symmetric_difference(hierarchy.classes))
+            if unlike:
+                raise HierarchyError(
+                    f"The orders {self.names[0]!r} and {name!r} are of different classes: only one of them has "
+                    f"{listing(unlike)}. Orders of urgency can be compared over the same classes alone."
+                )
+
+    @classmethod
+    def of(cls, orders: Mapping[str, Any] | Sequence[ClassHierarchy]) -> Orders:
+        """Orders by name, each as nested lists or a hierarchy; or hierarchies, which bring names of their own."""
+        if isinstance(orders, Mapping):
+            built = [one if isinstance(one, ClassHierarchy) else ClassHierarchy.of(one) for one in orders.values()]
+            return cls(tuple(orders), tuple(built))
+        own = [one.name for one in orders]
+        names = own if len(set(own)) == len(own) else [f"{name} ({number})" for number, name in enumerate(own, 1)]
+        return cls(tuple(names), tuple(orders))
+
+    def __len__(self) -> int:
+        return len(self.hierarchies)
+
+    @property
+    def first(self) -> ClassHierarchy:
+        """The order whose class indices are used."""
+        return self.hierarchies[0]
+
+    @cached_property
+    def places(self) -> tuple[Ints, ...]:
+        """For every order, where each class of the first one stands in it, [C]."""
+        classes = self.first.classes
+        return tuple(np.array([other.classes.index(name) for name in classes]) for other in self.hierarchies)
+
+    @cached_property
+    def ranks(self) -> Ints:
+        """Urgency of the first order's classes in every order, [J, C]."""
+        return np.stack([other.ranks()[place] for other, place in zip(self.hierarchies, self.places, strict=True)])
+
+    def disputed_pairs(self) -> list[DisputedPair]:
+        """Pairs of classes whose order differs between any two orders; tied in one and not in another counts."""
+        pairs = []
+        for a, b in combinations(range(len(self.first)), 2):
+            signs = np.sign(self.ranks[:, b] - self.ranks[:, a])
+            if (signs != signs[0]).any():
+                of = {-1: self.first.classes[a], 0: "", 1: self.first.classes[b]}
+                urgent = {name: of[int(sign)] for name, sign in zip(self.names, signs, strict=True)}
+                pairs.append(DisputedPair(self.first.classes[a], self.first.classes[b], urgent))
+        return pairs
+
+    def misses(self, target: Ints, predicted: Ints) -> Bools:
+        """Whether each case is missed urgency, by order, [J, n]; indices of the first order."""
+        missed: Bools = self.ranks[:, target] > self.ranks[:, predicted]
+        return missed
+
+    def false_alarms(self, target: Ints, predicted: Ints) -> Bools:
+        """Whether each case is a false alarm, by order, [J, n]."""
+        return self.misses(predicted, target)
+
+    def under(self, number: int, predictions: Predictions) -> Predictions:
+        """Predictions that were read with the first order, as those of another."""
+        place, hierarchy = self.places[number], self.hierarchies[number]
+        p = predictions.probabilities
+        return replace(
+            predictions,
+            hierarchy=hierarchy,
+            target=place[predictions.target],
+            predicted=place[predictions.predicted],
+            probabilities=None if p is None else p[:, np.argsort(place)],
+        )
+
+    def answers(self, probabilities: Array, kappa: float) -> Bools:
+        """C(κ), which classes are in each case's answer, [n, C]; one class where the orders agree."""
+        chosen = np.zeros(probabilities.shape, dtype=bool)
+        for place, hierarchy in zip(self.places, self.hierarchies, strict=True):
+            back = np.argsort(place)  # from the other order's indices to the first one's
+            calls = decision_path(probabilities[:, back], hierarchy).calls(kappa)
+            chosen[np.arange(len(chosen)), back[calls]] = True
+        return chosen
+
+    def missed_by(self, target: Ints, answers: Bools) -> Bools:
+        """Whether no class of the answer is as urgent as the true one, by order, [J, n]."""
+        top = np.where(answers[None], self.ranks[:, None, :], -1).max(axis=2)
+        missed: Bools = self.ranks[:, target] > top
+        return missed
+
+
+def disputed_rates(
+    predictions: Predictions, orders: Orders, *, resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, DisputedRate]:
+    """Missed urgency and false alarms of one model under several orders, with intervals over patients."""
+    kinds = {"missed_rate": orders.misses, "false_alarm_rate": orders.false_alarms}
+    return {
+        key: _rate(events(predictions.target, predictions.predicted), predictions, orders, resamples, seed)
+        for key, events in kinds.items()
+    }
+
+
+def _rate(by_order: Bools, predictions: Predictions, orders: Orders, resamples: int, seed: int) -> DisputedRate:
+    both = np.stack([by_order.all(axis=0), by_order.any(axis=0)])
+    units = Units.of(predictions.num_patients, seed=seed)
+    unit = units.of_patient[predictions.patient]
+    n = len(predictions)
+    row, column = np.tile(np.arange(n), 3), np.repeat(np.arange(3), n)
+    sums = Sums(row, column, 3, np.concatenate([*both.astype(np.float64), np.ones(n)]))
+    drawn = sums.by_unit(unit, len(units))(units.draws(seed, resamples)) if resamples else np.full((1, 3), np.nan)
+    shares = drawn[:, :2] / drawn[:, 2:]
+    return DisputedRate(
+        by_order={name: float(events.mean()) for name, events in zip(orders.names, by_order, strict=True)},
+        undisputed=float(both[0].mean()),
+        with_disputed=float(both[1].mean()),
+        undisputed_interval=percentile_interval(shares[:, 0]),
+        with_disputed_interval=percentile_interval(shares[:, 1]),
+    )

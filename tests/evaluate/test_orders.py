@@ -1,0 +1,140 @@
+"""Several orders of urgency: loops, guarantees of all orders at once, and why costs are not averaged."""
+
+import numpy as np
+import pytest
+
+from pams_mil import ClassHierarchy
+from pams_mil.errors import HierarchyError
+from pams_mil.evaluate.certify import certify
+from pams_mil.evaluate.orders import Orders, disputed_rates
+from pams_mil.evaluate.predictions import Predictions
+
+NAMES = ["N", "UDH", "FEA", "ADH", "DCIS"]
+
+
+def random_orders(seed, count=3):
+    draw = np.random.default_rng(seed)
+    orders = {"first": NAMES}
+    for number in range(1, count):
+        orders[f"order {number}"] = [NAMES[i] for i in draw.permutation(len(NAMES))]
+    return Orders.of(orders)
+
+
+def cases(seed, n=300):
+    draw = np.random.default_rng([seed, 7])
+    p = draw.dirichlet(np.full(5, 0.7), n)
+    target = np.array([draw.choice(5, p=row) for row in p])
+    return p, target
+
+
+def sample(p, target, name="model"):
+    ids = [f"s{i}" for i in range(len(p))]
+    return Predictions(name, ClassHierarchy.flat(NAMES), ids, target, p.argmax(1), p, patient_ids=ids)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_misses_against_loops(seed):
+    orders = random_orders(seed)
+    p, target = cases(seed)
+    missed, alarms = orders.misses(target, p.argmax(1)), orders.false_alarms(target, p.argmax(1))
+    listed = [list(h.classes) for h in orders.hierarchies]
+    for j in range(len(orders)):
+        for i in range(len(p)):
+            true, call = (listed[j].index(NAMES[c]) for c in (target[i], p[i].argmax()))
+            assert missed[j, i] == (true > call)
+            assert alarms[j, i] == (true < call)
+    rates = disputed_rates(sample(p, target), orders, resamples=200)["missed_rate"]
+    every = [all(missed[j, i] for j in range(3)) for i in range(len(p))]
+    some = [any(missed[j, i] for j in range(3)) for i in range(len(p))]
+    assert rates.undisputed == pytest.approx(np.mean(every))
+    assert rates.with_disputed == pytest.approx(np.mean(some))
+    assert rates.undisputed_interval[0] <= rates.undisputed <= rates.undisputed_interval[1]
+    assert rates.undisputed <= min(rates.by_order.values()) <= max(rates.by_order.values()) <= rates.with_disputed
+
+
+def test_predictions_under_another_order_are_the_same_predictions():
+    orders = random_orders(1)
+    p, target = cases(1)
+    one = sample(p, target)
+    for j, hierarchy in enumerate(orders.hierarchies):
+        other = orders.under(j, one)
+        assert [hierarchy.classes[c] for c in other.target] == [NAMES[c] for c in target]
+        assert other.probabilities is not None
+        for c, name in enumerate(NAMES):
+            np.testing.assert_array_equal(other.probabilities[:, hierarchy.classes.index(name)], p[:, c])
+
+
+def test_answers_hold_every_orders_call_and_never_miss_more():
+    orders = random_orders(2)
+    p, target = cases(2)
+    one, before = sample(p, target), None
+    for kappa in (0.5, 1.0, 3.0, 10.0):
+        answers = orders.answers(p, kappa)
+        missed = orders.missed_by(target, answers)
+        for j in range(len(orders)):
+            own = orders.under(j, one)
+            calls = own.path.calls(kappa)
+            ranks = own.hierarchy.ranks()
+            alone = ranks[own.target] > ranks[calls]
+            assert not (missed[j] & ~alone).any()
+            for i in range(len(p)):
+                assert answers[i, NAMES.index(own.hierarchy.classes[calls[i]])]
+            if before is not None:
+                assert (alone <= before[j]).all()
+        before = [
+            own.hierarchy.ranks()[own.target] > own.hierarchy.ranks()[own.path.calls(kappa)]
+            for own in (orders.under(j, one) for j in range(len(orders)))
+        ]
+
+
+def expected_miss(p, orders, j, call):
+    return sum(p[t] for t in range(5) if orders.ranks[j, t] > orders.ranks[j, call])
+
+
+def averaged_call(p, orders, kappa):
+    """What minimizes the mean over orders of κ times the expected misses plus the expected false alarms."""
+    costs = []
+    for r in range(5):
+        miss = np.mean([expected_miss(p, orders, j, r) for j in range(len(orders))])
+        alarm = np.mean(
+            [sum(p[t] for t in range(5) if orders.ranks[j, t] < orders.ranks[j, r]) for j in range(len(orders))]
+        )
+        costs.append(kappa * miss + alarm)
+    return int(np.argmin(costs))
+
+
+def test_averaged_costs_let_some_orders_misses_rise_with_kappa():
+    """The counter-example that rules averaging out: along κ a reader's expected miss rises on many slides."""
+    draw = np.random.default_rng(0)
+    rises = 0
+    for number in range(200):
+        orders, p = random_orders(number), draw.dirichlet(np.ones(5))
+        calls = [averaged_call(p, orders, kappa) for kappa in np.geomspace(0.05, 50, 40)]
+        misses = [[expected_miss(p, orders, j, call) for call in calls] for j in range(3)]
+        rises += any((np.diff(path) > 1e-12).any() for path in misses)
+    assert rises > 40
+
+
+def test_orders_that_cannot_be_compared_are_refused():
+    with pytest.raises(HierarchyError, match="different classes: only one of them has 'c', 'd'"):
+        Orders.of({"x": ["a", "b", "c"], "y": ["a", "b", "d"]})
+    with pytest.raises(HierarchyError, match="at least two orders"):
+        Orders.of({"x": ["a", "b"]})
+    twice = Orders.of([ClassHierarchy.flat(["a", "b"]), ClassHierarchy.flat(["b", "a"])])
+    assert twice.names == ("classes (1)", "classes (2)")
+
+
+@pytest.mark.slow
+def test_guarantees_of_all_orders_hold_together():
+    """Over 2,000 calibrations every order's misses stay at or below α at the largest certified κ."""
+    orders, alpha, n = random_orders(11), 0.10, 60
+    rng = np.random.default_rng(5)
+    fresh_p, fresh_target = cases(99, 2000)
+    total = np.zeros(3)
+    for _ in range(2000):
+        p, target = cases(int(rng.integers(2**31)), n)
+        one = sample(p, target)
+        kappa = max(certify(orders.under(j, one), alpha=alpha).kappa for j in range(3))
+        rows = rng.integers(0, len(fresh_p), 50)
+        total += orders.missed_by(fresh_target[rows], orders.answers(fresh_p[rows], kappa)).mean(axis=1)
+    assert (total / 2000 <= alpha + 0.005).all()
