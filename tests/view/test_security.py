@@ -351,18 +351,18 @@ def test_few_tiles_are_read_at_once_and_none_for_who_has_left(session, monkeypat
 
 def test_requests_half_sent_or_refused_do_not_lock_the_owner_out(session):
     client, server = client_of(session)
+    whole = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+        stranger.sendall(whole)
+        assert stranger.makefile("rb").read().startswith(b"HTTP/1.1 403")  # to its end: the connection is closed
     begun = []
     try:
         for number in range(300):
             stranger = socket.create_connection(("127.0.0.1", server.port))
             begun.append(stranger)
-            if number % 2:
-                stranger.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1")
-            else:  # a whole request without the token: answered, and the connection ends
-                stranger.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1" if number % 2 else whole)
         with httpx.Client(base_url=client.base_url, cookies=client.cookies, timeout=600) as owner:
             assert owner.get("/api/overview").status_code == 200
-        assert begun[0].makefile("rb").read().startswith(b"HTTP/1.1 403")  # to its end
     finally:
         for stranger in begun:
             stranger.close()

@@ -123,14 +123,14 @@ class Viewer:
 
     async def thumbnail(self, request: Request) -> Response:
         """The whole slide, small, with the heatmap unless it is hidden or missing."""
-        row, heat = self._row(request), None
+        row, heat, call = self._row(request), None, None
         if request.query_params.get("heat") == "1":
             async with self._thumbnail_seat:
                 if await request.is_disconnected():
                     return Response(status_code=499)
                 with suppress(BagError, HiddenError):
-                    heat = await self._heat_of(row)
-        return await self._picture(request, lambda: thumbnail_picture(self.session, row, heat))
+                    heat, call = await self._heat_of(row), self.session.call_of(row)
+        return await self._picture(request, lambda: thumbnail_picture(self.session, row, heat, call))
 
     async def patch(self, request: Request) -> Response:
         """The picture of one tile of the features, by its number."""

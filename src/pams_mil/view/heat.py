@@ -25,7 +25,7 @@ from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.errors import BagError
-from pams_mil.wsi.heatmap import Heatmap, Region, geojson_pieces
+from pams_mil.wsi.heatmap import Heatmap, Region, geojson_pieces, ranked, symmetric
 
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.predict import LoadedRun
@@ -44,6 +44,8 @@ class Heat:
     coords_px0: AnyArray
     tile_px0: float
     layers: Mapping[str, tuple[str, AnyArray]]
+    evidence: Mapping[int, str] = field(default_factory=dict)
+    """The layer that speaks for and against each class, by its index."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -72,6 +74,7 @@ class Heat:
             "tile_px0": self.tile_px0,
             "grid": self.grid(),
             "layers": [{"name": name, "kind": kind} for name, (kind, _) in self.layers.items()],
+            "evidence": {str(index): name for index, name in self.evidence.items()},
             "notes": list(self.notes),
         }
         text = json.dumps(header, ensure_ascii=False).encode()
@@ -79,6 +82,16 @@ class Heat:
         columns = [self.coords_px0[:, 0], self.coords_px0[:, 1], *(values for _, values in self.layers.values())]
         numbers = np.stack([np.asarray(column, "<f4") for column in columns])
         return struct.pack("<I", len(text)) + text + numbers.tobytes()
+
+    def shades(self, call: int | None) -> tuple[str, AnyArray]:
+        """Colors and shades [n] for a small picture: evidence for and against the call, else attention by rank."""
+        if call is not None and call in self.evidence:
+            values = self.layers[self.evidence[call]][1]
+            # What says next to nothing stays clear, so that the tissue shows.
+            strong = np.abs(values) >= 0.1 * np.abs(values).max()
+            return "coolwarm", np.where(strong, symmetric(values), np.nan)
+        name = next((name for name in reversed(list(self.layers)) if name.startswith("attention")), TISSUE)
+        return "inferno", ranked(self.layers[name][1])
 
     @property
     def nbytes(self) -> int:
@@ -176,7 +189,10 @@ class HeatMaker:
             raise BagError("The feature file does not say where its tiles lie, so there is no heatmap.")
         side, notes = _tile_side(bag)
         layers = {**self._measured(bag, slide_id, notes), TISSUE: ("flat", np.ones(bag.num_instances, np.float32))}
-        return Heat(np.asarray(bag.coords_px0, np.float64), side, layers, tuple(notes))
+        tree = self.runs[0].spec.hierarchy if self.runs else None
+        named = [] if tree is None else [f"evidence {tree.level_names[-1]} {label}" for label in tree.names()]
+        evidence = {index: name for index, name in enumerate(named) if name in layers}
+        return Heat(np.asarray(bag.coords_px0, np.float64), side, layers, evidence, tuple(notes))
 
     def _measured(self, bag: Bag, slide_id: str, notes: list[str]) -> dict[str, tuple[str, AnyArray]]:
         if not self.runs:

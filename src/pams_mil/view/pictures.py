@@ -8,10 +8,10 @@ import numpy as np
 from PIL import Image
 
 from pams_mil.errors import BagError, SlideError
-from pams_mil.view.heat import TISSUE, Heat
+from pams_mil.view.heat import Heat
 from pams_mil.view.session import Session
 from pams_mil.view.shelf import THUMBNAIL_PX
-from pams_mil.wsi.heatmap import Heatmap, overlay, ranked
+from pams_mil.wsi.heatmap import Heatmap, overlay
 from pams_mil.wsi.physical_pixels import Overview, read_scaled
 
 PATCH_PX = 128
@@ -30,8 +30,8 @@ def tile_picture(session: Session, row: int, level: int, column: int, line: int)
     return None if box is None else session.shelf.tile(row, box)
 
 
-def thumbnail_picture(session: Session, row: int, heat: Heat | None) -> bytes:
-    """The slide at most 320 pixels long, with its heat if given; where it has no picture, its tiles on white."""
+def thumbnail_picture(session: Session, row: int, heat: Heat | None, call: int | None = None) -> bytes:
+    """The slide at most 320 pixels long, with the heat for a call if given; without a picture, on white."""
     if session.shelf.has(row):
         overview = session.shelf.thumbnail(row)
     elif heat is None:
@@ -40,10 +40,8 @@ def thumbnail_picture(session: Session, row: int, heat: Heat | None) -> bytes:
         overview = _blank(heat)
     pixels = overview.pixels
     if heat is not None:
-        name = next((name for name in reversed(list(heat.layers)) if name.startswith("attention")), TISSUE)
-        shades = ranked(heat.layers[name][1])
-        tiles = Heatmap(heat.coords_px0, heat.tile_px0)
-        pixels = overlay(overview, tiles, shades, colors="inferno", opacity=0.5)
+        colors, shades = heat.shades(call)
+        pixels = overlay(overview, Heatmap(heat.coords_px0, heat.tile_px0), shades, colors=colors, opacity=0.6)
     return _jpeg(Image.fromarray(pixels))
 
 

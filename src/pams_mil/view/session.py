@@ -73,6 +73,10 @@ class Session:
         self.journal.reveal([self.cases.slide_ids[row]])
         return self._heat.of(self.cases.slide_ids[row])
 
+    def call_of(self, row: int) -> int | None:
+        """What a slide is called as predicted, for whoever may know."""
+        return None if self.hides(row) else int(self._cases.call[row])
+
     def pyramid(self, row: int) -> Pyramid:
         """The Deep Zoom levels of a slide without a picture: as large as its tiles reach."""
         return Pyramid(*self._heat.of(self.cases.slide_ids[row]).extent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.arrays import AnyArray, Array, Bools, Ints
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate import urgency
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
@@ -62,8 +63,7 @@ class Cases(WorklistSlides):
     """Slides with what models and labels say about them.
 
     `target` is -1 where no label is known. `probabilities` [n, c] is None for files that give calls alone;
-    `agreement` [n] is None for a single model. `withheld` [n] marks slides whose certified call rests on slides that
-    are not among these.
+    `agreement` [n] is None for a single model.
     """
 
     call: Ints
@@ -71,7 +71,6 @@ class Cases(WorklistSlides):
     probabilities: Array | None
     agreement: Array | None
     certified: CertifiedCalls | None = None
-    withheld: Bools | None = None
 
     @classmethod
     def combine(cls, models: Sequence[Predictions], *, groups: Mapping[str, str] | None = None) -> Cases:
@@ -111,12 +110,15 @@ class Cases(WorklistSlides):
     def take(self, rows: Ints) -> Cases:
         """Chosen rows; of a patient who loses a slide by it, the certified call is withheld, for it covers them all."""
         chosen = rows.tolist()
-        counts, left = Counter(self.patient_ids), Counter(self.patient_ids[row] for row in chosen)
         certified = self.certified
         if certified is not None:
+            counts, left = Counter(self.patient_ids), Counter(self.patient_ids[row] for row in chosen)
+            incomplete = {patient for patient in left if left[patient] < counts[patient]}
+            withheld = (row in certified.withheld or self.patient_ids[row] in incomplete for row in chosen)
             certified = replace(
                 certified, slide=certified.slide[rows], call=certified.call[rows], high=certified.high[rows],
                 low=None if certified.low is None else certified.low[rows],
+                withheld=frozenset(place for place, hide in enumerate(withheld) if hide),
             )  # fmt: skip
         return replace(
             self,
@@ -128,7 +130,6 @@ class Cases(WorklistSlides):
             probabilities=None if self.probabilities is None else self.probabilities[rows],
             agreement=None if self.agreement is None else self.agreement[rows],
             certified=certified,
-            withheld=np.array([left[p] < counts[p] for p in (self.patient_ids[row] for row in chosen)], bool),
         )
 
     @cached_property
@@ -136,8 +137,7 @@ class Cases(WorklistSlides):
         """For every slide the classes that the certificate leaves possible, most urgent last; empty without one."""
         if self.certified is None:
             return ("",) * len(self)
-        possible = self.certified.columns()["cannot_exclude"]
-        return tuple("" if hidden else text for text, hidden in zip(possible, self._withheld.tolist(), strict=True))
+        return tuple(self.certified.columns()["cannot_exclude"])
 
     @cached_property
     def digests(self) -> dict[str, str]:
@@ -169,18 +169,18 @@ class Cases(WorklistSlides):
             shown["uncertainty"] = np.round(urgency.uncertainty(self.probabilities), 5).tolist()
             # Not rounded: the call changes at these very numbers. What no finite κ reaches is null.
             reach = self.path.reach
-            shown["reach"] = [_blanked(row, ~np.isfinite(row)) for row in reach]
+            shown["reach"] = [[kappa if math.isfinite(kappa) else None for kappa in row] for row in reach.tolist()]
         if self.agreement is not None:
             shown["agreement"] = np.round(self.agreement, 5).tolist()
         if self.certified is not None:
-            shown["certified"] = _blanked(self.certified.call, self._withheld)
+            shown["certified"] = self._certified(self.certified.call)
             if self.certified.low is not None:
-                shown["lowest"] = _blanked(self.certified.low, self._withheld)
+                shown["lowest"] = self._certified(self.certified.low)
         return shown
 
-    @property
-    def _withheld(self) -> Bools:
-        return np.zeros(len(self), bool) if self.withheld is None else self.withheld
+    def _certified(self, values: Ints) -> list[int | None]:
+        withheld = frozenset() if self.certified is None else self.certified.withheld
+        return [None if row in withheld else value for row, value in enumerate(values.tolist())]
 
     @cached_property
     def severity(self) -> Array:
@@ -195,14 +195,10 @@ class Cases(WorklistSlides):
         """Rows from the most to the least urgent: certified call first, then severity; among equals as in the file."""
         certified = np.zeros(len(self), np.int64)
         if self.certified is not None:
-            certified = np.where(self._withheld, 0, self.certified.high)
+            certified = np.array([rank or 0 for rank in self._certified(self.certified.high)], np.int64)
         # lexsort: the last key counts first, and equals keep their order.
         by_urgency: Ints = np.lexsort((-self.severity, -certified))
         return by_urgency
-
-
-def _blanked(values: AnyArray, blank: Bools) -> list[Any]:
-    return [None if hide else value for value, hide in zip(values.tolist(), blank.tolist(), strict=True)]
 
 
 def _call(first: Predictions, mean: Array | None, calls: Ints) -> Ints:
