@@ -18,7 +18,7 @@ HEAD = """# The command line
 <!-- Generated from the help of the commands by docs/generate_cli.py; edit that. -->
 
 `pams --help` lists the verbs, and each verb's `--help` says what stands here. Exit codes: 0 done; 1 done, but something
-was found or left out (problems in a cohort, slides that failed, a broken promise); 2 a mistake in the command or its
+was found or left out (problems in a cohort, slides that failed, a violated bound); 2 a mistake in the command or its
 files, and nothing was written; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP, with everything saved that was done.
 """
 EXAMPLE = "Example: pams "

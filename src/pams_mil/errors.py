@@ -66,7 +66,7 @@ class CheckpointError(PamsError):
 
 
 class CertificateError(PamsError):
-    """A promise that cannot be certified, or a certificate that is altered or made for something else."""
+    """A bound that cannot be certified, or a certificate that was changed or made for something else."""
 
 
 class RunError(PamsError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pams_mil.evaluate.certify import Certificate
+    from pams_mil.evaluate.certify.miss_losses import Unit
     from pams_mil.evaluate.prediction_layouts import Source
     from pams_mil.evaluate.predictions import Predictions
 
@@ -78,8 +79,8 @@ def certify(
         )  # fmt: skip
         folder = out or (paths[0] if paths[0].is_dir() else paths[0].parent)
     certificate = run_certify(
-        model, alpha=alpha, at=shares, guarantee=guarantee, unit=unit, prevalence=priors or None, **facts,  # type: ignore[arg-type]
-    )  # fmt: skip
+        model, alpha=alpha, at=shares, guarantee=guarantee, unit=cast("Unit", unit), prevalence=priors or None, **facts
+    )
     if folder is not None:
         write(certificate, model, folder)
     if json:

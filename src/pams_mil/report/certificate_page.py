@@ -15,6 +15,7 @@ from pams_mil.evaluate.certify.miss_losses import SlideReach, Unit
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.report import svg
 from pams_mil.report.page import render
+from pams_mil.report.report_table import ReportTable, TableHead
 
 Point = tuple[float, float, float]
 """κ, false alarms, missed urgency."""
@@ -35,6 +36,9 @@ def certificate_page(certificate: Certificate, predictions: Predictions) -> str:
         hierarchy=certificate.hierarchy,
         not_a_guarantee=NOT_A_GUARANTEE,
         chart=_chart(certificate, slides),
+        cost=_cost_table(certificate),
+        bounds=_bound_table(certificate),
+        limits=_limit_table(certificate),
         infinite=math.isinf(certificate.kappa),
         percent=percent,
     )
@@ -47,6 +51,36 @@ def percent(share: float | None) -> str:
     ('12.3 %', '0.321 %', '–', '–')
     """
     return "–" if share is None or math.isnan(share) else f"{100 * share:.3g} %"
+
+
+def _cost_table(certificate: Certificate) -> ReportTable:
+    calls = {"the model's own call (κ = 1)": certificate.own_call, "the certified call": certificate.certified_call}
+    rows = [[name, percent(call.missed_rate), percent(call.false_alarm_rate)] for name, call in calls.items()]
+    return ReportTable(["", "missed urgency", "false alarms"], rows)
+
+
+def _bound_table(certificate: Certificate) -> ReportTable:
+    heads: list[str | TableHead] = [
+        "patients",
+        TableHead("at most", "α: the certified upper bound on missed urgency"),
+        TableHead("κ needed", "the smallest κ that meets this bound"),
+        TableHead("calibration patients", "those that this bound is about"),
+        "missed among them",
+        TableHead("smallest α possible", "what so many patients can certify without a single miss"),
+        TableHead("90 % of systems", "miss rates of systems calibrated on as many other patients"),
+    ]
+    return ReportTable(heads, [
+        [
+            bound.who, percent(bound.alpha), f"{bound.kappa:.4g}", f"{bound.n:,}", percent(bound.observed),
+            percent(bound.smallest_alpha), f"{percent(bound.spread.low)} to {percent(bound.spread.high)}",
+        ]
+        for bound in certificate.bounds
+    ])  # fmt: skip
+
+
+def _limit_table(certificate: Certificate) -> ReportTable:
+    rows = [[limit.name, f"{limit.n:,}", percent(limit.smallest_alpha)] for limit in certificate.boundaries]
+    return ReportTable(["at or above", "calibration patients", "smallest α possible"], rows)
 
 
 def operating_points(slides: SlideReach, unit: Unit) -> list[Point]:

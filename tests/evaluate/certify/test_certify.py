@@ -337,3 +337,68 @@ def test_a_smaller_bound_never_has_a_smaller_kappa():
         kappas = [certify(found, alpha=alpha, unit=unit).kappa for alpha in (0.5, 0.2, 0.1, 0.05)]
         assert kappas == sorted(kappas)
         assert certify(found, alpha=0.1, unit=unit, guarantee=0.9).kappa >= kappas[2]
+
+
+def test_one_certificate_per_subgroup_and_small_ones_are_refused_with_how_many_are_missing():
+    found = model(120, hierarchy=FLAT)
+    scanner = ["new" if number < 90 else "old" for number in found.patient]
+    made = certify(found, alpha=0.1, by=scanner)
+    assert list(made) == ["new", "old"]
+    for name, one in made.items():
+        rows = np.asarray(scanner) == name
+        alone = certify(found.where(rows), alpha=0.1)
+        assert (one.kappa, one.n, one.calibration) == (alone.kappa, alone.n, alone.calibration)
+        assert f"subgroup '{name}'" in one.notes[-1]
+    with pytest.raises(
+        CertificateError, match=r"1 of 2 subgroups .*'old': all patients: 30 in .* takes 49, .* 19 more"
+    ):
+        certify(found, alpha=0.02, by=scanner)
+    with pytest.raises(ParameterError, match=r"in the subgroups '[ab]' and '[ab]'"):
+        certify(
+            found,
+            alpha=0.1,
+            by=["a"] * (len(found) - 1) + ["b"]
+            if found.patient[-1] == found.patient[-2]
+            else ["b", *["a"] * (len(found) - 1)],
+        )
+    with pytest.raises(ParameterError, match="a subgroup for each"):
+        certify(found, alpha=0.1, by=["a"])
+
+
+def test_certificates_are_ordered_by_what_they_guarantee():
+    found = model(200)
+    plain, small, more = (
+        certify(found, **options)
+        for options in ({"alpha": 0.2}, {"alpha": 0.1}, {"alpha": 0.2, "at": {"Malignant": 0.2}})
+    )
+    for strict, lax in ((small, plain), (more, plain)):
+        assert strict.is_stricter_than(lax)
+        assert not lax.is_stricter_than(strict)
+        assert strict.covers(lax)
+        assert not lax.covers(strict)
+    assert not small.is_stricter_than(more)  # one bounds all patients by less, the other a boundary as well
+    assert not more.is_stricter_than(small)
+    assert plain.covers(plain)
+    assert not plain.is_stricter_than(plain)
+    sure, surer = (certify(found, alpha=0.2, guarantee=level) for level in (0.8, 0.95))
+    assert surer.is_stricter_than(sure)
+    assert not surer.covers(plain)  # with confidence 95 % says nothing about the average, which the rest may raise
+    assert not plain.covers(surer)
+    doubtful = certify(found, alpha=0.1, reservations=["seen"])
+    assert not doubtful.covers(plain)
+    assert small.is_stricter_than(doubtful)
+    assert not certify(found, alpha=0.1, weights=("other",)).covers(plain)
+    assert not certify(found, alpha=0.1, unit="slide").covers(plain)
+    assert certify(found, at={"DCIS": 0.1}).is_stricter_than(certify(found, at={"Malignant": 0.2}))  # one boundary
+
+
+def test_a_certificate_shows_itself():
+    made = certify(model(60, hierarchy=ClassHierarchy.flat(["a", "<b>"])), at={"<b>": 0.2}, reservations=["x < y"])
+    assert "\n" not in repr(made)
+    assert len(repr(made)) < 150
+    assert "patients at or above <b> <= 20 %, on average, n = 60, not a guarantee" in repr(made)
+    shown = made._repr_html_()
+    assert "&lt;b&gt;" in shown
+    assert "<b>Not a guarantee: x &lt; y</b>" in shown
+    assert "At most 20 % of patients at or above &lt;b&gt;" in shown
+    assert "<table>" in shown

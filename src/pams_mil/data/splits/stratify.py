@@ -246,7 +246,7 @@ def _keeps_patients(state: Deal, first: int, second: int, ideal: Array) -> bool:
         return True
     p, q = state.part_of[first], state.part_of[second]
     moved = ((p, a, -1), (p, b, 1), (q, b, -1), (q, a, 1))
-    # Within one of the ideal, strictly: the promise of the greedy deal is kept.
+    # Within one of the ideal, strictly: what the greedy deal ensures still holds.
     return all(abs(state.patients[part, c] + step - ideal[part, c]) < 1 - 1e-9 for part, c, step in moved)
 
 

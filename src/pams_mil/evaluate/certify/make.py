@@ -18,6 +18,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
 import numpy as np
 
@@ -46,6 +47,29 @@ PREVALENCE_RESERVATION = (
 )
 
 
+class ShortfallError(CertificateError):
+    """Too few calibration patients; `shortfalls` says how many are missing for each bound."""
+
+    def __init__(self, shortfalls: str, guarantee: Guarantee) -> None:
+        super().__init__(
+            f"So little missed urgency cannot be certified {guarantee.words} with so few calibration patients, "
+            f"whatever the model does: {shortfalls}. Add calibration patients, or allow more."
+        )
+        self.shortfalls = shortfalls
+
+
+@overload
+def certify(
+    predictions: Predictions, *, alpha: float | None = ..., at: Mapping[str, float] | None = ...,
+    guarantee: str | float = ..., unit: Unit = ..., prevalence: Mapping[str, float] | None = ...,
+    weights: Sequence[str] = ..., reservations: Sequence[str] = ..., notes: Sequence[str] = ..., by: None = ...,
+) -> Certificate: ...  # fmt: skip
+@overload
+def certify(
+    predictions: Predictions, *, alpha: float | None = ..., at: Mapping[str, float] | None = ...,
+    guarantee: str | float = ..., unit: Unit = ..., prevalence: Mapping[str, float] | None = ...,
+    weights: Sequence[str] = ..., reservations: Sequence[str] = ..., notes: Sequence[str] = ..., by: Sequence[str],
+) -> dict[str, Certificate]: ...  # fmt: skip
 def certify(
     predictions: Predictions,
     *,
@@ -57,7 +81,8 @@ def certify(
     weights: Sequence[str] = (),
     reservations: Sequence[str] = (),
     notes: Sequence[str] = (),
-) -> Certificate:
+    by: Sequence[str] | None = None,
+) -> Certificate | dict[str, Certificate]:
     """The smallest κ that meets every bound on missed urgency, as a certificate.
 
     Args:
@@ -71,6 +96,8 @@ def certify(
         weights: Digests of the weights that predicted.
         reservations: Reasons why it is not a guarantee.
         notes: What the reader must know.
+        by: The subgroup of every slide, e.g. the scanner or the hospital: one certificate per subgroup, which holds for
+            the patients of that subgroup. Refused if any has too few patients, with how many are missing.
 
     >>> from pams_mil import ClassHierarchy
     >>> rng = np.random.default_rng(0)
@@ -83,6 +110,12 @@ def certify(
     >>> [(bound.name, round(bound.kappa, 2)) for bound in certificate.bounds]
     [(None, 1.44), ('malignant', 1.3)]
     """
+    if by is not None:
+        options = {
+            "alpha": alpha, "at": at, "guarantee": guarantee, "unit": unit, "prevalence": prevalence,
+            "weights": weights, "reservations": reservations, "notes": notes,
+        }  # fmt: skip
+        return _certify_subgroups(predictions, by, options)
     hierarchy = predictions.hierarchy
     alphas = _check_alphas(alpha, at or {})
     require_choice("unit", unit, UNITS)
@@ -131,6 +164,39 @@ def certify(
         breakpoints=_stored_breakpoints(slides),
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
+
+
+def _certify_subgroups(
+    predictions: Predictions, by: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Certificate]:
+    if len(by) != len(predictions):
+        raise ParameterError(f"by must name a subgroup for each of the {len(predictions)} slides, found {len(by)}.")
+    subgroup: dict[int, str] = {}
+    for patient, name in zip(predictions.patient.tolist(), by, strict=True):
+        if subgroup.setdefault(patient, name) != name:
+            ids = predictions.patient_ids or predictions.slide_ids
+            row = predictions.patient.tolist().index(patient)
+            raise ParameterError(
+                f"The slides of patient {ids[row]!r} are in the subgroups {subgroup[patient]!r} and {name!r}; a "
+                "guarantee counts patients, so each must be in one."
+            )
+    certificates, short = {}, []
+    labels = np.asarray(by, dtype=object)
+    for name in dict.fromkeys(by):
+        note = f"Holds for patients of the subgroup {name!r}."
+        try:
+            certificates[name] = certify(
+                predictions.where(labels == name, name=f"{predictions.name} [{name}]"),
+                **{**options, "notes": (*options["notes"], note)},
+            )
+        except ShortfallError as error:
+            short.append(f"{name!r}: {error.shortfalls}")
+    if short:
+        raise CertificateError(
+            f"{len(short)} of {len(set(by))} subgroups have too few calibration patients: {'; '.join(short)}. Add "
+            "calibration patients there, allow more, or merge subgroups."
+        )
+    return certificates
 
 
 def rates(slides: SlideReach, kappa: float, unit: Unit) -> Rates:
@@ -242,10 +308,7 @@ def _refuse_shortfalls(results: Sequence[Bound | Shortfall], guarantee: Guarante
     short = [result for result in results if isinstance(result, Shortfall)]
     if short:
         lines = "; ".join(result.words for result in short)
-        raise CertificateError(
-            f"So little missed urgency cannot be certified {guarantee.words} with so few calibration patients, "
-            f"whatever the model does: {lines}. Add calibration patients, or allow more."
-        )
+        raise ShortfallError(lines, guarantee)
 
 
 def _review(slides: SlideReach, low: float, kappa: float, unit: Unit) -> float:
