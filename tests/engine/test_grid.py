@@ -9,17 +9,18 @@ import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.engine.cohort import TINY_MODELS
 from tests.forked import PATIENCE_S
 
-from pams_mil.engine.config.grid_config import GridConfig
+from pams_mil.engine.config.grid_config import GridConfig, cells
 from pams_mil.engine.config.run_config import build
 from pams_mil.engine.grid import benchmark_cell as cells_module
 from pams_mil.engine.grid import local_processes as local_engine
-from pams_mil.engine.grid.benchmark_cell import run_cell
+from pams_mil.engine.grid.benchmark_cell import EpochCounter, run_cell
 from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.grid.local_processes import LocalEngine
 from pams_mil.engine.run.lock import LOCK
@@ -232,3 +233,18 @@ def test_one_benchmark_per_folder(cohort, tmp_path):
     assert len(run_grid(grid_of(cohort, seeds=[0]), tmp_path, First()).finished) == 2
     assert second.ran == []
     assert len(run_grid(grid_of(cohort, seeds=[0]), tmp_path, second).finished) == 2
+
+
+def test_logs_are_counted_again_only_when_they_have_changed(tmp_path, cohort, monkeypatch):
+    cell, counter, opened = cells(grid_of(cohort))[0], EpochCounter(), []
+    assert counter(cell, tmp_path) == 0
+    log = tmp_path / cell.key / "metrics.csv"
+    log.parent.mkdir()
+    log.write_text("epoch\n1\n2\n")
+    original = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *how, **more: (opened.append(path), original(path, *how, **more))[1])
+    assert [counter(cell, tmp_path) for _ in range(5)] == [2] * 5
+    assert opened == [log]
+    os.utime(log, ns=(0, 0))
+    assert counter(cell, tmp_path) == 2
+    assert opened == [log, log]

@@ -148,13 +148,23 @@ def expected_cells(wanted: Sequence[Cell]) -> dict[str, ExpectedCell | None]:
     return found
 
 
-def epochs_done(cell: Cell, out: Path) -> int:
-    """Epochs in the cell's log so far, for a progress bar."""
-    try:
-        with (out / cell.key / "metrics.csv").open(encoding="utf-8") as file:
-            return max(0, sum(1 for _ in file) - 1)
-    except OSError:
-        return 0
+class EpochCounter:
+    """Epochs in the logs of cells so far, for a progress bar; a log is read again only when it has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[int, int]] = {}
+
+    def __call__(self, cell: Cell, out: Path) -> int:
+        """Epochs that the cell has completed."""
+        log = out / cell.key / "metrics.csv"
+        try:
+            changed = log.stat().st_mtime_ns
+            if self._known.get(log, (None,))[0] != changed:
+                with log.open(encoding="utf-8") as file:
+                    self._known[log] = (changed, max(0, sum(1 for _ in file) - 1))
+        except OSError:
+            return 0
+        return self._known[log][1]
 
 
 def resolve(cell: Cell) -> Cell:

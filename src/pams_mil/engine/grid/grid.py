@@ -15,8 +15,8 @@ from pams_mil import atomic
 from pams_mil.engine.config.grid_config import Cell, GridConfig, cells
 from pams_mil.engine.grid.benchmark_cell import (
     CellResult,
+    EpochCounter,
     ExpectedCell,
-    epochs_done,
     expected_cells,
     is_done,
     resolve,
@@ -93,7 +93,7 @@ def _run_cells(
         raise ConfigError(f"Two runs would share the folder {twice[0]!r}; name every label, seed and fold once.")
     expected = expected_cells(planned)
     pending = [cell for cell in planned if not is_done(cell, cell_folder, expected[cell.key])]
-    failures: dict[str, str] = {}
+    epochs_done, failures = EpochCounter(), dict[str, str]()
     ended: set[str] = set()
     done = len(planned) - len(pending)
     tell(done / len(planned), f"{done} of {len(planned)} runs were done already" if done else "")

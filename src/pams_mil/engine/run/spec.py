@@ -245,6 +245,19 @@ def refuse_other(stored: RunSpec, now: RunSpec, where: Path | str, *, parts: Seq
     refuse_changes(differences(stored, now, parts=parts), where)
 
 
+def refuse_to_continue(stored: RunSpec, now: RunSpec, where: Path | str, *, epochs_done: int = 0) -> None:
+    """Stop where a run cannot go on as asked; more epochs or patience extend it, as if it was started with them."""
+    refuse_changes([one for one in differences(stored, now) if not _extends(one, now, epochs_done)], where)
+
+
+def _extends(change: Difference, now: RunSpec, epochs_done: int) -> bool:
+    key, before, after = change
+    if key == "training.epochs":
+        # Other schedules have given every epoch so far a rate that depends on how many there will be.
+        return bool(now.settings["training"]["schedule"] == "constant" and after >= epochs_done)
+    return key == "training.patience" and (after is None or (before is not None and after >= before))
+
+
 def refuse_changes(changes: Sequence[Difference], where: Path | str) -> None:
     """Stop where a run would go on as something else, naming every difference."""
     if not changes:
@@ -256,6 +269,11 @@ def refuse_changes(changes: Sequence[Difference], where: Path | str) -> None:
         advice = (
             "Feature files of training or validation were changed or replaced since, and a run of old and new features "
             "would be neither: put the old files back, or start a new run in another folder."
+        )
+    if "training.epochs" in (key for key, _, _ in changes):
+        advice = (
+            "Only a run with training.schedule=constant can be extended, and none to fewer epochs than it has: every "
+            "other schedule sets its rates by the number of epochs. Start a new run in another folder."
         )
     raise CheckpointError(f"{where} was trained with {shown}{more}. {advice}")
 

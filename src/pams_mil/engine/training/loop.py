@@ -53,6 +53,11 @@ def fit(fabric: Processes, learner: Learner, train: TrainingBags, val: BagDatase
     progress = checkpoints.restore(learner, optimizer, average)
     context.loggers.open(progress.epoch)
     loader = BagLoader(train, workers=config.compute.workers, pin_memory=fabric.device.type == "cuda")
+    if progress.epoch < training.epochs and progress.is_over(training.epochs, training.patience):
+        watch.noted(
+            f"The run stopped after {progress.epoch} epochs, since the last {progress.waited} brought no better "
+            f"{training.select}; a larger training.patience, or null, lets it go on."
+        )
     while not progress.is_over(training.epochs, training.patience):
         epoch = progress.epoch
         rate = learning_rate(training, epoch)

@@ -13,7 +13,7 @@ from pams_mil.engine.learner import Learner
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint, load_weights, not_finite
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.engine.run.spec import RunSpec, refuse_other
+from pams_mil.engine.run.spec import RunSpec, refuse_to_continue
 from pams_mil.engine.training.averaging import AveragedWeights
 from pams_mil.engine.training.progress import RunProgress, finite
 from pams_mil.errors import CheckpointError, RunError
@@ -61,6 +61,12 @@ class RunCheckpoints:
         }
         checkpoint.save(self.folder.best, Checkpoint(_finite_weights(learner), {"spec": self.spec.to_json(), **facts}))
 
+    def relabel_best(self) -> None:
+        """Give the best checkpoint of a run that is extended the spec that the run has now."""
+        if self.folder.best.exists():
+            saved = checkpoint.load(self.folder.best)
+            checkpoint.save(self.folder.best, Checkpoint(saved.tensors, {**saved.state, "spec": self.spec.to_json()}))
+
     def restore(
         self, learner: Learner, optimizer: torch.optim.Optimizer, average: AveragedWeights | None = None
     ) -> RunProgress:
@@ -68,7 +74,9 @@ class RunCheckpoints:
         if not self.folder.last.exists():
             return RunProgress()
         saved = checkpoint.load(self.folder.last)
-        refuse_other(RunSpec.from_json(saved.state.get("spec")), self.spec, self.folder.path)
+        progress = RunProgress.from_json(saved.state.get("progress"))
+        stored = RunSpec.from_json(saved.state.get("spec"))
+        refuse_to_continue(stored, self.spec, self.folder.path, epochs_done=progress.epoch)
         load_weights(learner, saved)
         # The state also brings the learning rate of then; the loop sets the epoch's own before the first step.
         rest = saved.state.get("optimizer")
@@ -85,7 +93,7 @@ class RunCheckpoints:
             if trained.keys() != average.tensors.keys() or not isinstance(steps, int):
                 raise CheckpointError(f"{self.folder.last} does not hold the weights to go on training with.")
             average.restore(trained, steps)
-        return RunProgress.from_json(saved.state.get("progress"))
+        return progress
 
     def write_log(self, progress: RunProgress) -> None:
         """One row per epoch, rewritten whole: a resumed run never has an epoch twice."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,9 +15,9 @@ from pams_mil.devices import torch_threads
 from pams_mil.engine.config.complete_config import CompleteConfig, complete
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.learner import Learner
-from pams_mil.engine.run.folder import RunFolder
+from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.engine.run.lock import locked
-from pams_mil.engine.run.spec import RunSpec, refuse_other, stored_spec
+from pams_mil.engine.run.spec import RunSpec, differences, refuse_to_continue, stored_spec
 from pams_mil.engine.training.loop import LoopContext, fit
 from pams_mil.engine.training.observers import Loggers, StopRequest, Watch
 from pams_mil.engine.training.one_process import Processes, start_processes
@@ -35,6 +35,7 @@ from pams_mil.parameters import refuse_unknown
 from pams_mil.remix.pairing import Pairing, rule_for
 from pams_mil.remix.strategy import create_remix
 
+Result = TypeVar("Result")
 _PAIRING_OPTIONS = ("rule", "own_class", "probability", "mode")
 
 
@@ -72,7 +73,7 @@ def _train_in_process(
         spec = RunSpec.of(config, hierarchy, cohort.slides, cohort.features)
         # Against `run.json`, which is there before the first checkpoint; a checkpoint is compared once more when it is
         # read.
-        _together(fabric, lambda: _refuse_another(folder, spec))
+        extended = _together(fabric, lambda: _is_extended(folder, spec))
         checkpoints = RunCheckpoints(folder, spec)
         bags = training_bags(config, cohort, spec.method)
         learner, begun = initial_learner(spec, config)
@@ -86,6 +87,9 @@ def _train_in_process(
                 notes += [begun] if begun else []
                 facts = {**_facts(cohort, bags), "notes": notes, "spec": spec.to_json()}
                 folder.start(config, facts, cohort.slides)
+            elif extended:
+                checkpoints.relabel_best()
+                folder.start(config, {**read_json(folder.path / "run.json"), "spec": spec.to_json()}, cohort.slides)
             folder.set_status("running")
             for note in notes:
                 watch.noted(note)
@@ -147,22 +151,31 @@ def training_bags(config: RunConfig, cohort: Cohort, method: Method) -> Training
 
 
 def _enter(stack: ExitStack, folder: RunFolder, resume: bool, watch: Watch, owner: str) -> None:
-    if folder.exists() and not resume:
+    again = folder.exists() and _failed_before_it_began(folder)
+    if folder.exists() and not resume and not again:
         state = folder.status().get("state", "unfinished")
         raise RunError(
             f"{folder.path} already holds a run ({state}). Continue it with --resume, or choose another folder."
         )
-    before = stack.enter_context(locked(folder.path, take_over=resume, owner=owner))
+    before = stack.enter_context(locked(folder.path, take_over=resume or again, owner=owner))
     if before is not None:
         watch.noted(f"Took over from {before}, which is no longer running.")
     if resume and not folder.last.exists():
         watch.noted("There is no checkpoint yet, so the run starts from the beginning.")
 
 
-def _refuse_another(folder: RunFolder, spec: RunSpec) -> None:
-    """A run that is resumed must be the run that was started, also before its first checkpoint."""
-    if folder.exists():
-        refuse_other(stored_spec(folder.path), spec, folder.path)
+def _is_extended(folder: RunFolder, spec: RunSpec) -> bool:
+    """Whether the run of the folder gets more epochs or patience; one that would become another run is refused."""
+    if not folder.exists() or _failed_before_it_began(folder):
+        return False
+    stored = stored_spec(folder.path)
+    refuse_to_continue(stored, spec, folder.path)
+    return bool(differences(stored, spec))
+
+
+def _failed_before_it_began(folder: RunFolder) -> bool:
+    """Whether a run failed before its first checkpoint: nothing was learned, so the corrected command starts anew."""
+    return folder.status().get("state") == "failed" and not folder.last.exists()
 
 
 def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:
@@ -236,13 +249,14 @@ def _status(fabric: Processes, folder: RunFolder) -> Iterator[None]:
         raise
 
 
-def _together(fabric: Processes, action: Any) -> None:
-    """Do something in the first process; if it fails there, all processes fail instead of waiting for it."""
+def _together(fabric: Processes, action: Callable[[], Result]) -> Result | None:
+    """The result of the first process, in it alone; if it fails there, all processes fail instead of waiting for it."""
     failure: str | None = None
+    result: Result | None = None
     error: Exception | None = None
     if fabric.is_global_zero:
         try:
-            action()
+            result = action()
         except Exception as caught:  # raised again below, in every process
             error, failure = caught, str(caught)
     failure = fabric.broadcast(failure)
@@ -251,3 +265,4 @@ def _together(fabric: Processes, action: Any) -> None:
         raise error
     if failure is not None:
         raise RunError(failure)
+    return result
