@@ -10,6 +10,7 @@ Tied classes differ in index but neither outranks the other, so only the distanc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 
-Distance = Literal["product", "power"]
+Distance = Literal["product", "power", "rank"]
 Orientation = Literal["intended", "literal"]
 
 PENALTY = 2.0
@@ -39,6 +40,9 @@ def loss_weight(
         M[t, r] = α·|t − r|   if t outranks r   (or α^|t − r| with distance="power")
                 = 1           otherwise
 
+    With distance="rank" and R ranks ρ, M[t, r] = 1 + α (ρ_t − ρ_r) / (R − 1) if t outranks r: at most 1 + α, however
+    many classes there are.
+
     `orientation="literal"` is the printed index order, which punishes false alarms instead; for ablation only.
 
     >>> loss_weight(ClassHierarchy.flat(["benign", "atypical", "malignant"])).tolist()
@@ -46,14 +50,63 @@ def loss_weight(
     """
     if not np.isfinite(alpha) or alpha <= 1:
         raise ParameterError(f"alpha must be a finite number above 1, found {alpha!r}.")
-    if distance not in ("product", "power"):
-        raise ParameterError(f"distance must be 'product' or 'power', found {distance!r}.")
+    if distance not in ("product", "power", "rank"):
+        raise ParameterError(f"distance must be 'product', 'power' or 'rank', found {distance!r}.")
     if orientation not in ("intended", "literal"):
         raise ParameterError(f"orientation must be 'intended' or 'literal', found {orientation!r}.")
     steps = hierarchy.distance(level).astype(np.float64)
-    scaled = alpha * steps if distance == "product" else alpha**steps
+    if distance == "rank":
+        place = scaled_ranks(hierarchy, level)
+        scaled = 1.0 + alpha * (place[:, None] - place[None, :])
+    else:
+        scaled = alpha * steps if distance == "product" else alpha**steps
     weight = np.where(hierarchy.outranks(level), scaled, 1.0)
     return weight if orientation == "intended" else weight.T.copy()
+
+
+def scaled_ranks(hierarchy: ClassHierarchy, level: int = -1) -> Array:
+    """The urgency of every class from 0 to 1 in equal steps, [C].
+
+    >>> scaled_ranks(ClassHierarchy.of(["a", ["b", "c"], "d"])).tolist()
+    [0.0, 0.5, 0.5, 1.0]
+    """
+    place = np.unique(hierarchy.ranks(level), return_inverse=True)[1].astype(np.float64)
+    scaled: Array = place / max(1.0, place.max())
+    return scaled
+
+
+def boundary_costs(hierarchy: ClassHierarchy, kappas: Mapping[str, float], overall: float) -> list[list[list[float]]]:
+    """M of every level, coarsest first, whose implied cost of crossing each boundary of urgency is a given κ.
+
+        M[t, r] = 1 + Σ_{boundaries k between r and t} (m_k − 1) if t outranks r, else 1
+        m_k = max(1, 1 + 2 (κ_k − 1) / (1 + ln 2)),   the weight whose `implied_cost` is κ_k
+
+    What the hierarchy says stays true whatever the κ: a miss across more boundaries never weighs less.
+
+    Args:
+        hierarchy: The classes.
+        kappas: κ of the boundary below a class, by the name of the least urgent class above it.
+        overall: κ of boundaries that are not named.
+
+    >>> boundary_costs(ClassHierarchy.flat(["a", "b", "c"]), {"c": 1.0}, 1 + (1 + np.log(2.0)) / 2)
+    [[[1.0, 1.0, 1.0], [2.0, 1.0, 1.0], [2.0, 1.0, 1.0]]]
+    """
+    unknown = [name for name in kappas if name not in hierarchy.classes]
+    if unknown:
+        raise ParameterError(f"{unknown[0]!r} is not a class of {hierarchy.name!r}.")
+    ranks, names = hierarchy.ranks(), hierarchy.classes
+    first = {int(rank): name for rank, name in reversed(list(zip(ranks, names, strict=True)))}
+    step = np.zeros(len(names))  # how much a miss gains by crossing the boundary below each rank, at its first class
+    for rank in sorted(first)[1:]:
+        kappa = kappas.get(first[rank], overall)
+        step[names.index(first[rank])] = max(0.0, 2.0 * (kappa - 1.0) / (1.0 + np.log(2.0)))
+    height = np.cumsum(step)[np.searchsorted(ranks, ranks)]
+    costs = []
+    for level in range(hierarchy.num_levels):
+        lowest = np.searchsorted(hierarchy.groups(level), np.arange(hierarchy.num_classes(level)))
+        gain = height[lowest][:, None] - height[lowest][None, :]
+        costs.append(np.where(hierarchy.outranks(level), 1.0 + np.maximum(gain, 0.0), 1.0).tolist())
+    return costs
 
 
 def metric_weight(hierarchy: ClassHierarchy, level: int = -1, *, penalty: float = PENALTY) -> Array:

@@ -132,3 +132,23 @@ def test_reviews_are_joined_with_the_predictions_that_were_read(tmp_path):
     (tmp_path / "other.csv").write_text("slide_id,reader_class\nunknown,normal\n")
     with pytest.raises(PredictionsError, match=r"1 slides that .* does not have, such as 'unknown'"):
         reveal_reviews([tmp_path / "other.csv"], tmp_path / "predictions.csv", FOUR)
+
+
+def test_training_follows_the_revealed_cost_ratio(tmp_path):
+    from pams_mil.engine import configure
+    from pams_mil.engine.config.complete_config import complete, with_revealed_costs
+    from pams_mil.errors import ConfigError
+    from pams_mil.severity import implied_cost
+
+    (tmp_path / "classes.yaml").write_text("name: four\nclasses: [normal, benign, atypical, malignant]\n")
+    p, verdicts, ids = study(FOUR, [6.0], patients=1500, seed=3)
+    result = reveal(p, verdicts, FOUR, patients=ids)
+    result.write(tmp_path / "reveal.json")
+    config = configure("labels.csv", classes=str(tmp_path / "classes.yaml"), method="msce")
+    costs = complete(with_revealed_costs(config, tmp_path / "reveal.json")).method.options["costs"]
+    assert implied_cost(costs[-1])[3, 2] == pytest.approx(result.boundaries["malignant"].kappa)
+    with pytest.raises(ConfigError, match="other classes"):
+        with_revealed_costs(configure("labels.csv", classes="bracs"), tmp_path / "reveal.json")
+    with pytest.raises(ConfigError, match="'ce' has no costs"):
+        with_revealed_costs(config.model_copy(update={"method": configure("l", classes="x", method="ce").method}),
+                            tmp_path / "reveal.json")  # fmt: skip

@@ -33,6 +33,11 @@ def train(
     epochs: int | None = typer.Option(None, "--epochs", min=1, help="Passes over the training slides; default 50."),
     lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4."),
     seed: int | None = typer.Option(None, "--seed", help="Seed of everything random; default 0."),
+    kappa_from: Path | None = typer.Option(
+        None,
+        "--kappa-from",
+        help="A file of 'pams reveal': missed urgency costs in the loss what it costs its readers.",
+    ),
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Run folder; default runs/<method>-<model>-seed<seed>[-fold<k>]."
     ),
@@ -46,6 +51,7 @@ def train(
     Example: pams train --manifest splits/manifest.csv --fold 0 --features features --classes bracs --epochs 20
     """
     from pams_mil.cli.train_progress import TrainBar
+    from pams_mil.engine.config.complete_config import with_revealed_costs
     from pams_mil.engine.training.train import train as run_training
 
     options = {
@@ -54,6 +60,8 @@ def train(
         "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
     }  # fmt: skip
     config = read_settings(list(arguments or []), options, out=out, resume=resume)
+    if kappa_from is not None:
+        config = with_revealed_costs(config, kappa_from)
     folder = out or Path("runs") / run_name(config)
     try:
         with TrainBar(config.training.select, earlier=_earlier_scores(folder, config.training.select)) as bar:

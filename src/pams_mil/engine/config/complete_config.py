@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pams_mil import discover
 from pams_mil.engine.config.run_config import Choice, ModelChoice, RunConfig
 from pams_mil.errors import ConfigError
+from pams_mil.evaluate.reveal import Reveal
+from pams_mil.hierarchy import as_hierarchy
 from pams_mil.methods.method import Method
 from pams_mil.methods.method_by_name import create_method
 from pams_mil.models.core.hierarchical import sums_classes
 from pams_mil.parameters import refuse_unknown
+from pams_mil.severity import boundary_costs
 
 
 class CompleteConfig(RunConfig):
@@ -85,3 +89,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def with_revealed_costs(config: RunConfig, file: Path | str) -> RunConfig:
+    """The config with the loss's costs of missed urgency as `pams reveal` found that readers weigh it."""
+    reveal, hierarchy = Reveal.read(file), as_hierarchy(config.classes)
+    if reveal.classes != hierarchy.digest:
+        raise ConfigError(f"{file} was made with other classes than {config.classes!r}; reveal it with the same ones.")
+    if config.method.name not in ("msce", "pams"):
+        raise ConfigError(f"The method {config.method.name!r} has no costs; --kappa-from goes with 'msce' or 'pams'.")
+    kappas = {name: fit.kappa for name, fit in reveal.boundaries.items()}
+    costs = boundary_costs(hierarchy, kappas, reveal.overall.kappa)
+    return config.model_copy(update={"method": Choice(**{**config.method.model_dump(), "costs": costs})})
