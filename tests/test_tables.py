@@ -6,10 +6,11 @@ import datetime
 import os
 from pathlib import Path
 
+import h5py
 import pytest
 
 from pams_mil.errors import MissingExtraError, TableError
-from pams_mil.tables import read_chunks, read_table
+from pams_mil.tables import parse_number, read_chunks, read_table
 
 TABLE = {"id": ["007", "8"], "label": ["N", "IC"]}
 
@@ -209,3 +210,23 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"needs the package '{package}'.*pip install 'pams-mil\[tables\]'"):
         read_table(tmp_path / name)
+
+
+def test_a_feature_file_given_as_a_table_says_what_to_do(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "slide.h5", "w") as file:
+        file["features"] = [[1.0]]
+    with pytest.raises(TableError, match=r"is an HDF5 file.*folder of feature files with --features"):
+        read_table(tmp_path / "slide.h5")
+
+
+def test_numbers_with_a_decimal_comma() -> None:
+    assert [parse_number(cell) for cell in ("0,658", ",5", "-1,5e-3", "0.25", " 1 ")] == [
+        0.658,
+        0.5,
+        -0.0015,
+        0.25,
+        1,
+    ]
+    for cell in ("1,234,567", "1.234,5", "a,5", "", "0,"):
+        with pytest.raises(ValueError, match="could not convert"):
+            parse_number(cell)

@@ -27,11 +27,14 @@ OnFraction = Callable[[float], None]
 CHUNK_ROWS = 1 << 16
 _PACKED = {
     b"PK\x03\x04": "a zip archive, not a text table. Unpack it, or give it the ending .xlsx if it is a sheet of Excel.",
+    b"\x89HDF": "an HDF5 file, such as the features of one slide, not a table. Give the table here (a CSV with one row "
+    "per slide), and the folder of feature files with --features.",
     b"PAR1": "a parquet file, not a text table. Give it the ending .parquet.",
 }
 _DELIMITERS = (",", ";", "\t")
 _GZIP = b"\x1f\x8b"
 _MOST_LINE = 1 << 24  # characters; a small compressed file may hold a line that fits no memory
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
 _QUOTED = re.compile(r'"(?:[^"]|"")*"?')
 
 
@@ -56,6 +59,20 @@ def read_table(path: Path | str, *, progress: OnFraction | None = None) -> Colum
         for name, cells in piece.items():
             table.setdefault(name, []).extend(cells)
     return table
+
+
+def parse_number(cell: str) -> float:
+    """A number as a table has it, also with a decimal comma, as German and French spreadsheets write it.
+
+    >>> parse_number("0,658"), parse_number("1e-3")
+    (0.658, 0.001)
+    """
+    try:
+        return float(cell)
+    except ValueError:
+        if not _DECIMAL_COMMA.fullmatch(cell.strip()):
+            raise
+        return float(cell.replace(",", "."))
 
 
 def table_name(path: Path | str) -> str:

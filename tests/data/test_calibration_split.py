@@ -90,7 +90,7 @@ def test_split_writes_the_part(tmp_path):
     rows = [f"s{i},p{i // 2},{TREE.names()[i % 7]}" for i in range(280)]
     table.write_text("\n".join(["slide_id,patient_id,label", *rows]) + "\n")
     for words in (["--folds", "5"], []):
-        options = ["--classes", "bracs", "--calib-share", "0.2", "--out", str(tmp_path / "o")]
+        options = ["--classes", "bracs", "--calib-share", "0.2", "--out", str(tmp_path / "o"), "--force"]
         done = CliRunner().invoke(app, ["split", str(table), *words, *options])
         assert done.exit_code == 0, done.output
         assert "calib" in done.output

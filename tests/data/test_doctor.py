@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from tests.data import writers
 from tests.data.cohorts import TREE, feature_folder
 
 from pams_mil.data import Bag, BagInfo, Manifest, SlideRecord, write_bag, write_pack
+from pams_mil.data.bags.feature_origin import OriginCheck
+from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.doctor import diagnose
 from pams_mil.data.examine import examine_manifest, refuse_errors
-from pams_mil.errors import ManifestError
+from pams_mil.errors import BagError, ManifestError, MissingBagError
 from pams_mil.hierarchy import ClassHierarchy
 
 
@@ -65,10 +68,10 @@ def test_every_defect_of_the_bags_in_one_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("encoder", "width", "rows", "words"),
     [
-        ("uni", 512, 9, "'uni' makes 1024 features, and these bags have 512, as 'conch', 'conch_v1' make"),
-        ("MahmoodLab/UNI2-h", 1024, 9, "makes 1536 features"),
-        ("virchow2", 1024, 9, "makes 1280 or 2560 features"),
-        ("titan", 512, 1, "'titan' makes 768 features"),
+        ("uni", 512, 9, "'uni' (1024 features) is named, but there are 512, as of 'conch', 'conch_v1'"),
+        ("MahmoodLab/UNI2-h", 1024, 9, "(1536 features) is named, but there are 1024"),
+        ("virchow2", 1024, 9, "(1280 or 2560 features) is named"),
+        ("titan", 512, 1, "'titan' (768 features) is named"),
         ("uni", 1024, 9, None),
         ("virchow2", 1280, 9, None),
         ("gigapath", 1536, 1, None),
@@ -217,3 +220,71 @@ def test_the_median_of_two_bags_lies_between_them(tmp_path: Path) -> None:
         writers.clam(tmp_path / f"{name}.h5", *writers.numbers(rows, seed=rows))
     records = tuple(SlideRecord(name, name, "N") for name in "ab")
     assert diagnose(Manifest(records), TREE, features=tmp_path).bag_summary()["median"] == 15
+
+
+def _cohort_of(folder: Path, infos: list[BagInfo], *, width: int = 8) -> Manifest:
+    for number, info in enumerate(infos):
+        features, coords = writers.numbers(20, seed=number, width=width)
+        write_bag(folder / f"s{number}.h5", Bag(features, coords, info))
+    return Manifest(tuple(SlideRecord(f"s{number}", f"p{number}", "N") for number in range(len(infos))))
+
+
+def test_resolutions_are_compared_relatively_and_not_by_rounding(tmp_path: Path) -> None:
+    """0.2549 and 0.2551 round to 0.25 and 0.26 but are one scanner's; 0.2451 and 0.2549 round alike and are not."""
+    for name, pair, mixed in (
+        ("a", (0.2549, 0.2551), False),
+        ("b", (0.2451, 0.2549), True),
+        ("c", (0.0951, 0.1049), True),
+    ):
+        manifest = _cohort_of(tmp_path / name, [BagInfo(mpp=mpp) for mpp in pair])
+        kinds = _kinds(manifest, tmp_path / name)
+        assert ("mixed features" in kinds) == mixed, pair
+        check = OriginCheck({"width": 8}, whose="the slide 's0'", slide_ids=["s0", "s1"])
+        bags = [Bag(np.ones((2, 8), np.float32), info=BagInfo(mpp=mpp, encoder="uni")) for mpp in pair]
+        check("s0", bags[0])
+        if mixed:
+            with pytest.raises(BagError, match="Bags of another resolution cannot be mixed"):
+                check("s1", bags[1])
+        else:
+            check("s1", bags[1])
+        with pytest.raises(BagError, match="another encoder"):
+            check("s1", bags[0].with_info(encoder="conch"))
+
+
+@pytest.mark.parametrize("odd", [0, 4])
+def test_a_bag_of_another_width_is_listed_wherever_it_is(tmp_path: Path, odd: int) -> None:
+    manifest = _cohort_of(tmp_path, [BagInfo()] * 5)
+    writers.clam(tmp_path / f"s{odd}.h5", *writers.numbers(20, seed=9, width=9))
+    assert _kinds(manifest, tmp_path)["mixed features"] == (f"s{odd}",)
+
+
+def test_a_bag_of_zeros_draws_a_warning(tmp_path: Path) -> None:
+    manifest = _cohort_of(tmp_path, [BagInfo()] * 2)
+    write_bag(tmp_path / "s1.h5", Bag(np.zeros((20, 8), np.float32)))
+    (problem,) = (p for p in diagnose(manifest, TREE, features=tmp_path).problems if p.kind == "blank bag")
+    assert problem.slides == ("s1",)
+    assert not problem.error
+
+
+def test_missing_bags_are_counted_in_one_line(tmp_path: Path) -> None:
+    manifest = _cohort_of(tmp_path, [BagInfo()] * 30)
+    for number in range(2, 30):
+        (tmp_path / f"s{number}.h5").unlink()
+    problems = [p for p in diagnose(manifest, TREE, features=tmp_path).problems if p.kind == "missing bag"]
+    assert len(problems) == 1
+    assert "28 of 30 slides have no feature file: 's2', 's3'" in problems[0].message
+    assert problems[0].slides == tuple(f"s{number}" for number in range(2, 30))
+
+
+def test_hints_about_missing_files_are_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing every missing slide with every file took minutes for a cohort of thousands."""
+    compared = []
+    monkeypatch.setattr(difflib, "get_close_matches", lambda *words, **_: compared.append(words) or [])
+    for name in ("Slide-7", "TCGA-AA-0001-01Z.4f2a", "other"):
+        (tmp_path / f"{name}.h5").touch()
+    folder = FeatureFolder(tmp_path)
+    for slide, hint in (("slide_7.svs", "Slide-7"), ("TCGA-AA-0001", "TCGA-AA-0001-01Z.4f2a"), ("zebra", None)):
+        with pytest.raises(MissingBagError) as caught:
+            folder.find(SlideRecord(slide, "p", "N"))
+        assert str(caught.value).endswith(f"Did you mean {hint!r}?" if hint else f"in {tmp_path}.")
+    assert compared == []

@@ -64,7 +64,7 @@ def test_a_cohort_of_stores(store: Path) -> None:
     assert [facts.rows for facts in found.bags] == [12]
     kinds = {problem.kind: problem for problem in found.problems}
     assert kinds["missing bag"].slides == ("case-2",)
-    assert "'uni' makes 1024 features, and these bags have 4" in kinds["encoder and width"].message
+    assert "'uni' (1024 features) is named, but there are 4" in kinds["encoder and width"].message
 
 
 def test_several_encoders_in_one_store_are_named_by_path(store: Path) -> None:

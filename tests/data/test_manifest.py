@@ -294,3 +294,11 @@ def test_one_slide_listed_twice_is_a_mistake_and_not_a_table_of_folds(tmp_path: 
     found = Manifest.read(nnmil(tmp_path, "slide_id,patient_id,label,split,fold", *rows), fold=0)
     assert [record.split for record in found] == ["val", "train", "train", "test", "train"]
     assert "duplicate slide" in {problem.kind for problem in examine_manifest(found, TREE)}
+
+
+def test_wrong_columns_are_named_all_at_once(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,who,grade\na,p,N\n")
+    with pytest.raises(ManifestError) as caught:
+        Manifest.read(tmp_path / "t.csv", columns={"patient_id": "whom"})
+    for words in ("'slide_id' or 'slide' or 'filename' (name it with --slide-column)", "'whom'", "--label-column"):
+        assert words in str(caught.value)

@@ -247,3 +247,19 @@ def test_classes_by_file_preset_and_list(tmp_path: Path):
         model = read_predictions(tmp_path / "model.csv", classes)
         assert model.hierarchy.digest == TREE.digest
         assert model.target.tolist() == expected.target.tolist()
+
+
+def test_decimal_commas_are_read(tmp_path: Path):
+    lines = [line.replace(",", ";").replace(".", ",") for line in OURS.splitlines()]
+    (tmp_path / "german.csv").write_text("\n".join(lines))
+    (tmp_path / "plain.csv").write_text(OURS)
+    german, plain = (read_predictions(tmp_path / name, TREE) for name in ("german.csv", "plain.csv"))
+    np.testing.assert_array_equal(german.probabilities, plain.probabilities)
+
+
+def test_missing_columns_are_named_all_at_once(tmp_path: Path):
+    (tmp_path / "named.csv").write_text(NAMED)
+    with pytest.raises(PredictionsError, match="no column 'gues', 'whose'"):
+        read_predictions(
+            tmp_path / "named.csv", TREE, Source(true="truth", predicted="gues", slide="case", patient="whose")
+        )

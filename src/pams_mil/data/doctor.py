@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from pams_mil.data.bags.bag import BagInfo
-from pams_mil.data.bags.feature_origin import comparable, known_widths, width_complaint
+from pams_mil.data.bags.feature_origin import agrees, known_widths, width_complaint
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.examine import Problem, examine_manifest
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
@@ -40,6 +40,8 @@ class BagFacts:
     dtype: str
     info: BagInfo
     digest: str
+    blank: bool = False
+    """Whether all features are 0."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,6 @@ def diagnose(
     *,
     features: Path | str | None,
     workers: int = 4,
-    small_bag: int = SMALL_BAG,
     progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
     """Examine the table and, unless `features` is None, every feature file."""
@@ -120,12 +121,14 @@ def diagnose(
     bags: list[BagFacts] = []
     if features is not None:
         unreadable = []
-        for found in _read_all(manifest, open_store(features, manifest), workers, progress):
-            if isinstance(found, Problem):
-                unreadable.append(found)
+        for facts in _read_all(manifest, open_store(features, manifest), workers, progress):
+            if isinstance(facts, Problem):
+                unreadable.append(facts)
             else:
-                bags.append(found)
-        problems += [*unreadable, *_mixtures(bags), *_other_widths(bags), *_duplicates(bags), *_small(bags, small_bag)]
+                bags.append(facts)
+        problems += _counted_missing(unreadable, len(manifest))
+        for look in (_mixtures, _other_widths, _duplicates, _blank, _small):
+            problems += look(bags)
     return Diagnosis(manifest, hierarchy, tuple(problems), tuple(bags), features is not None)
 
 
@@ -134,10 +137,10 @@ def _read_all(
 ) -> Iterator[BagFacts | Problem]:
     with ThreadPoolExecutor(max(1, workers)) as pool:
         # map keeps the order of the table, so that reports of the same cohort are the same.
-        for done, found in enumerate(pool.map(lambda record: _facts(record, store), manifest), 1):
+        for done, facts in enumerate(pool.map(lambda record: _facts(record, store), manifest), 1):
             if progress is not None:
                 progress(done, len(manifest))
-            yield found
+            yield facts
 
 
 def _facts(record: SlideRecord, store: BagStore) -> BagFacts | Problem:
@@ -146,18 +149,27 @@ def _facts(record: SlideRecord, store: BagStore) -> BagFacts | Problem:
     except BagError as error:
         kind = "missing bag" if isinstance(error, MissingBagError) else "unusable bag"
         return Problem(kind, str(error), (record.slide_id,))
-    digest = bag.feature_digest
-    return BagFacts(record, bag.num_instances, bag.width, bag.features.dtype.name, bag.info, digest)
+    blank = not bag.features.any()
+    return BagFacts(record, bag.num_instances, bag.width, bag.features.dtype.name, bag.info, bag.feature_digest, blank)
 
 
-def _mixtures(bags: Iterable[BagFacts]) -> Iterator[Problem]:
+def _counted_missing(unreadable: list[Problem], slides: int) -> list[Problem]:
+    """Slides without a feature file as one problem with a count; a hundred near-identical lines hide the others."""
+    missing = [problem for problem in unreadable if problem.kind == "missing bag"]
+    if len(missing) < 2:
+        return unreadable
+    ids = tuple(slide for problem in missing for slide in problem.slides)
+    message = f"{len(ids):,} of {slides:,} slides have no feature file: {listing(ids)}. First: {missing[0].message}"
+    return [Problem("missing bag", message, ids), *(problem for problem in unreadable if problem not in missing)]
+
+
+def _mixtures(bags: list[BagFacts]) -> Iterator[Problem]:
     """Bags of different encoders, widths, tile sizes or resolutions cannot be trained on together."""
-    bags = list(bags)
     questions: dict[str, Callable[[BagFacts], Any]] = {
         "feature widths": lambda facts: facts.width,
         "encoders": lambda facts: facts.info.encoder,
         "tile sizes (px)": lambda facts: facts.info.tile_px,
-        "resolutions (mpp)": lambda facts: None if facts.info.mpp is None else comparable("mpp", facts.info.mpp),
+        "resolutions (mpp)": lambda facts: facts.info.mpp,
         "nominal magnifications": lambda facts: facts.info.magnification,
     }
     for what, question in questions.items():
@@ -166,6 +178,8 @@ def _mixtures(bags: Iterable[BagFacts]) -> Iterator[Problem]:
             answer = question(facts)
             if answer is not None:
                 groups.setdefault(answer, []).append(facts.record.slide_id)
+        if what == "resolutions (mpp)":
+            groups = _same_optics(groups)
         if len(groups) > 1:
             # The largest group comes last and counts as what was meant; the slides of all others are the odd ones.
             ordered = sorted(groups.items(), key=lambda group: len(group[1]))
@@ -176,23 +190,36 @@ def _mixtures(bags: Iterable[BagFacts]) -> Iterator[Problem]:
             yield Problem("mixed features", f"The bags have {len(groups)} different {what}. {shown}.", odd)
 
 
-def _other_widths(bags: Iterable[BagFacts]) -> Iterator[Problem]:
+def _same_optics(groups: dict[float, list[str]]) -> dict[float, list[str]]:
+    """Groups of resolutions that agree with the most frequent one among them.
+
+    >>> _same_optics({0.2549: ["a"], 0.2551: ["b", "c"], 0.5: ["d"]})
+    {0.2551: ['b', 'c', 'a'], 0.5: ['d']}
+    """
+    merged: dict[float, list[str]] = {}
+    for mpp, slides in sorted(groups.items(), key=lambda group: -len(group[1])):
+        same = next((other for other in merged if agrees("mpp", mpp, other)), mpp)
+        merged.setdefault(same, []).extend(slides)
+    return merged
+
+
+def _other_widths(bags: list[BagFacts]) -> Iterator[Problem]:
     """Encoders that make features of another width than the bags have; the table may state what files do not."""
     complaints: dict[str, list[str]] = {}
     for facts in bags:
         encoder = facts.info.encoder or facts.record.extra.get("encoder", "").strip()
-        said = width_complaint(encoder, facts.width)
+        complaint = width_complaint(encoder, facts.width)
         if facts.rows == 1 and facts.width not in known_widths(encoder):  # the one vector of a slide encoder
-            said = width_complaint(encoder, facts.width, slide_level=True)
-        if said:
-            complaints.setdefault(said, []).append(facts.record.slide_id)
-    for said, slides in complaints.items():
-        message = f"Of {counted(len(slides), 'slide')} it is said that {said}: {listing(slides, most=3)}. "
-        advice = "Name the encoder that made them, or new slides will be encoded by another."
+            complaint = width_complaint(encoder, facts.width, slide_level=True)
+        if complaint:
+            complaints.setdefault(complaint, []).append(facts.record.slide_id)
+    for complaint, slides in complaints.items():
+        message = f"In {counted(len(slides), 'slide')} {complaint}: {listing(slides, most=3)}. "
+        advice = "Name the encoder that computed them, or new slides will be encoded by another."
         yield Problem("encoder and width", message + advice, tuple(slides), error=False)
 
 
-def _duplicates(bags: Iterable[BagFacts]) -> Iterator[Problem]:
+def _duplicates(bags: list[BagFacts]) -> Iterator[Problem]:
     """Equal features under two ids; across splits this is a leak."""
     same: dict[str, list[SlideRecord]] = {}
     for facts in bags:
@@ -208,8 +235,14 @@ def _duplicates(bags: Iterable[BagFacts]) -> Iterator[Problem]:
         yield Problem("duplicate features", message, ids, error=leak or len(patients) > 1)
 
 
-def _small(bags: Iterable[BagFacts], fewest: int) -> Iterator[Problem]:
-    bags = list(bags)
+def _blank(bags: list[BagFacts]) -> Iterator[Problem]:
+    blank = tuple(facts.record.slide_id for facts in bags if facts.blank)
+    if blank:
+        message = f"{counted(len(blank), 'bag')} hold nothing but zeros: {listing(blank)}. Extract the slides again."
+        yield Problem("blank bag", message, blank, error=False)
+
+
+def _small(bags: list[BagFacts]) -> Iterator[Problem]:
     vectors = tuple(facts.record.slide_id for facts in bags if is_vector(facts.info))
     if vectors:
         message = (
@@ -217,7 +250,7 @@ def _small(bags: Iterable[BagFacts], fewest: int) -> Iterator[Problem]:
         )
         advice = "Train on them with --model linear, and with method.remix=null where the method remixes."
         yield Problem("slide vectors", message + advice, vectors, error=False)
-    small = tuple(facts.record.slide_id for facts in bags if facts.rows < fewest and not is_vector(facts.info))
+    small = tuple(facts.record.slide_id for facts in bags if facts.rows < SMALL_BAG and not is_vector(facts.info))
     if small:
-        message = f"{len(small)} bags have fewer than {fewest} instances: {listing(small)}. Was the tissue found?"
+        message = f"{len(small)} bags have fewer than {SMALL_BAG} instances: {listing(small)}. Was the tissue found?"
         yield Problem("tiny bag", message, small, error=False)

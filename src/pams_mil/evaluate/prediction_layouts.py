@@ -21,7 +21,7 @@ from pams_mil.evaluate import reviews
 from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, check_probabilities
 from pams_mil.evaluate.probability_columns import probability_columns
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
-from pams_mil.tables import Columns, OnFraction, read_chunks, table_name
+from pams_mil.tables import Columns, OnFraction, parse_number, read_chunks, table_name
 
 
 @dataclass(frozen=True)
@@ -181,13 +181,12 @@ def _stamp_targets(header: Sequence[str], hierarchy: ClassHierarchy, where: str)
 
 def _check_columns(layout: Layout, header: Sequence[str], source: Source, where: str) -> None:
     needed = [layout.slide, layout.true or None, layout.predicted, layout.patient, *layout.scores, *source.tags]
-    for column in needed:
-        if column == "":
-            raise PredictionsError(f"{where} has no column that identifies the slides; name it with --id.")
-        if column is not None and column not in header:
-            raise PredictionsError(
-                f"{where} has no column {column!r}.{nearest(column, header)} Columns: {listing(header, most=12)}."
-            )
+    if "" in needed:
+        raise PredictionsError(f"{where} has no column that identifies the slides; name it with --id.")
+    missing = [column for column in needed if column is not None and column not in header]
+    if missing:
+        hints = "".join(nearest(column, header) for column in missing)
+        raise PredictionsError(f"{where} has no column {listing(missing)}.{hints} Columns: {listing(header, most=12)}.")
     if layout.scores and len(layout.scores) != len(layout.classes):
         raise PredictionsError(
             f"{where} has {len(layout.scores)} probability columns ({listing(layout.scores)}) for "
@@ -265,7 +264,7 @@ class _Collector:
         scores = np.empty((len(slides), len(self.layout.scores)))
         for column, label in zip(self.layout.scores, self.layout.classes, strict=True):
             try:
-                values = np.fromiter(map(float, piece[column]), np.float64, len(slides))
+                values = np.fromiter(map(parse_number, piece[column]), np.float64, len(slides))
             except ValueError as error:
                 raise PredictionsError(f"{self.where}: column {column!r} must hold numbers: {error}.") from error
             scores[:, self.hierarchy.index(label)] = values

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pams_mil.data.bags.feature_origin import agrees
 from pams_mil.errors import ParameterError, SlideError
 
 LOWEST_MPP, HIGHEST_MPP = 0.05, 20.0
 _SQUARE = 0.01  # how far the two axes of one slide may differ
-_AGREES = 0.02  # how far an option may differ from what the slide states
 
 
 class ScaleError(SlideError):
@@ -81,7 +81,7 @@ def _agreed(x: float, y: float, option: float | None) -> Resolution:
             f"{_SQUARE:.0%}. Give the true value for this slide with --mpp-table"
         )
     mpp = (x + y) / 2
-    if option is not None and abs(option - mpp) > _AGREES * mpp:
+    if option is not None and not agrees("mpp", option, mpp):
         raise ScaleError(
             f"the file states {mpp:g} microns per pixel but --mpp-of-slide says {option:g}. Leave the option out "
             "for this slide, or, if the file is wrong, give the value for this very slide with --mpp-table"

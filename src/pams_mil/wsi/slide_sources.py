@@ -19,7 +19,7 @@ from typing import Any
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.examine import Problem
 from pams_mil.errors import ParameterError, SlideError, TableError, counted, listing
-from pams_mil.tables import read_table
+from pams_mil.tables import parse_number, read_table
 from pams_mil.wsi.readers.dicom_series import gather
 from pams_mil.wsi.readers.slide_kind import is_ome_zarr, is_zarr
 from pams_mil.wsi.resolution import ScaleError, check_mpp
@@ -77,7 +77,7 @@ def read_mpp_table(path: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, text in zip(names, columns["mpp"], strict=True):
         try:
-            value = float(text)
+            value = parse_number(text)
         except ValueError as error:
             raise TableError(f"{path} gives {text!r} as the mpp of {name!r}; expected a number.") from error
         mpp = check_mpp(value, f"the mpp of {name!r} in {path}")

@@ -17,10 +17,11 @@ from typing import Any
 from pams_mil.data.bags.bag import Bag
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.errors import BagError, ConfigError, ManifestError
+from pams_mil.tables import parse_number
 
 ORIGIN = ("width", "encoder", "tile_px", "mpp", "magnification")
-_ROUND_MPP = 2
-"""Scanners state 0.2500 or 0.2498 for the same optics."""
+MPP_TOLERANCE = 0.02
+"""Relative: scanners state 0.2500 or 0.2498 for the same optics."""
 
 
 def feature_origin(bag: Bag) -> dict[str, Any]:
@@ -31,17 +32,17 @@ def feature_origin(bag: Bag) -> dict[str, Any]:
     >>> feature_origin(Bag(np.ones((3, 2), np.float16), info=BagInfo(encoder="uni", mpp=0.5)))
     {'width': 2, 'encoder': 'uni', 'mpp': 0.5}
     """
-    said = {"width": bag.width, **bag.info.to_json()}
-    return {key: said[key] for key in ORIGIN if said[key] is not None}
+    stated = {"width": bag.width, **bag.info.to_json()}
+    return {key: stated[key] for key in ORIGIN if stated[key] is not None}
 
 
-def comparable(key: str, value: Any) -> Any:
-    """The value as it is compared: resolutions that differ by less than scanners state them are the same.
+def agrees(key: str, one: Any, other: Any) -> bool:
+    """Whether two values of an origin are the same; resolutions are within the tolerance of scanners.
 
-    >>> comparable("mpp", 0.2498) == comparable("mpp", 0.25), comparable("encoder", "uni")
-    (True, 'uni')
+    >>> agrees("mpp", 0.2549, 0.2551), agrees("mpp", 0.2451, 0.2549), agrees("encoder", "uni", "conch")
+    (True, False, False)
     """
-    return round(float(value), _ROUND_MPP) if key == "mpp" else value
+    return math.isclose(one, other, rel_tol=MPP_TOLERANCE) if key == "mpp" else bool(one == other)
 
 
 def origin_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -53,7 +54,7 @@ def origin_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) ->
     return [
         (key, expected[key], found[key])
         for key in ORIGIN
-        if key in expected and key in found and comparable(key, expected[key]) != comparable(key, found[key])
+        if key in expected and key in found and not agrees(key, expected[key], found[key])
     ]
 
 
@@ -80,27 +81,28 @@ class OriginCheck:
         # What the expectation leaves open has to agree among the bags themselves.
         self._open = [key for key in ORIGIN if key not in self.expected]
         shape = (len(self._slides), max(1, len(self._open)))
-        self._said = torch.zeros(shape, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._values = torch.zeros(shape, dtype=torch.float64).share_memory_()  # type: ignore[no-untyped-call]
 
     def __call__(self, slide_id: str, bag: Bag) -> None:
         """Raise a `BagError` that names both slides and both values."""
-        found = feature_origin(bag)
-        for key, expected, value in origin_differences(self.expected, found):
+        origin = feature_origin(bag)
+        for key, expected, value in origin_differences(self.expected, origin):
             raise BagError(_refusal(slide_id, key, value, expected, self._whose))
         row = self._row.get(slide_id)
         if row is None:
             return
         for column, key in enumerate(self._open):
-            if key not in found:
+            if key not in origin:
                 continue
-            mark = _mark(comparable(key, found[key]))
+            value = _as_number(origin[key])
             # Written before the others are read: of two bags read at once, at least one sees the other.
-            self._said[row, column] = mark
-            others = self._said[:, column]
-            unlike = ((others != 0) & (others != mark)).nonzero()
+            self._values[row, column] = value
+            others = self._values[:, column]
+            tolerance = MPP_TOLERANCE * others.clamp(min=value) if key == "mpp" else 0.0
+            unlike = ((others != 0) & ((others - value).abs() > tolerance)).nonzero()
             if len(unlike):
                 other = self._slides[int(unlike[0])]
-                raise BagError(_refusal(slide_id, key, found[key], "another value", f"the slide {other!r}"))
+                raise BagError(_refusal(slide_id, key, origin[key], "another value", f"the slide {other!r}"))
 
 
 def _refusal(slide_id: str, key: str, found: Any, expected: Any, whose: str) -> str:
@@ -113,11 +115,12 @@ def _refusal(slide_id: str, key: str, found: Any, expected: Any, whose: str) -> 
     )
 
 
-def _mark(value: Any) -> int:
-    """A number that stands for a value, never 0."""
-    digest = hashlib.blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    # 63 bits fit int64; the lowest bit is set, since 0 stands for nothing said.
-    return (int.from_bytes(digest, "little") >> 1) | 1
+def _as_number(value: Any) -> float:
+    """A number itself, or one that stands for a text; never 0, which stands for nothing stated."""
+    if not isinstance(value, str):
+        return float(value)
+    digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=6).digest()
+    return float(int.from_bytes(digest, "little") + 1)  # 48 bits are exact in float64
 
 
 STATED = ("encoder", "mpp", "tile_px")
@@ -127,25 +130,25 @@ STATED = ("encoder", "mpp", "tile_px")
 def stated_by_table(records: Iterable[SlideRecord]) -> dict[str, Any]:
     """What the columns `encoder`, `mpp` and `tile_px` say of all slides; slides that differ are refused.
 
-    >>> made = {"encoder": "uni", "mpp": "0.5"}
-    >>> stated_by_table([SlideRecord("s1", "p1", "N", extra=made), SlideRecord("s2", "p2", "N", extra=made)])
+    >>> extra = {"encoder": "uni", "mpp": "0.5"}
+    >>> stated_by_table([SlideRecord("s1", "p1", "N", extra=extra), SlideRecord("s2", "p2", "N", extra=extra)])
     {'encoder': 'uni', 'mpp': 0.5}
     """
-    said: dict[str, tuple[str, Any]] = {}
+    stated: dict[str, tuple[str, Any]] = {}
     for record in records:
         for key in STATED:
             text = record.extra.get(key, "").strip()
             if not text:
                 continue
             value = _parsed(key, text, record.slide_id)
-            # The first slide that says something is what all others are held against.
-            first, before = said.setdefault(key, (record.slide_id, value))
-            if comparable(key, before) != comparable(key, value):
+            # All others are compared with the first slide that states something.
+            first, before = stated.setdefault(key, (record.slide_id, value))
+            if not agrees(key, before, value):
                 raise ManifestError(
                     f"The column {key!r} says {before!r} of slide {first!r} and {value!r} of {record.slide_id!r}; "
                     "features made in different ways cannot be mixed."
                 )
-    return {key: said[key][1] for key in STATED if key in said}
+    return {key: stated[key][1] for key in STATED if key in stated}
 
 
 def complete_origin(found: Mapping[str, Any], stated: Mapping[str, Any], *, where: str, whose: str) -> dict[str, Any]:
@@ -160,19 +163,19 @@ def complete_origin(found: Mapping[str, Any], stated: Mapping[str, Any], *, wher
         where: Who stated it, for messages: "the settings", "the command".
         whose: Who says otherwise, for messages: "the feature files", "the run runs/a".
     """
-    said = {key: value for key, value in stated.items() if value is not None}
-    for key, before, now in origin_differences(found, said):
+    values = {key: value for key, value in stated.items() if value is not None}
+    for key, before, now in origin_differences(found, values):
         raise ConfigError(
-            f"{where} says {key} = {now!r}, which contradicts {whose}: {key} = {before!r}. Leave it out, or mend it."
+            f"{where} says {key} = {now!r}, which contradicts {whose}: {key} = {before!r}. Leave it out, or fix it."
         )
-    return {**found, **{key: value for key, value in said.items() if key not in found}}
+    return {**found, **{key: value for key, value in values.items() if key not in found}}
 
 
 def _parsed(key: str, text: str, slide_id: str) -> Any:
     if key == "encoder":
         return text
     try:
-        value = float(text)
+        value = parse_number(text)
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0) or (key == "tile_px" and value != int(value)):
@@ -218,7 +221,7 @@ def known_widths(encoder: str, *, slide_level: bool = False) -> tuple[int, ...]:
 
 
 def encoders_of(width: int, *, slide_level: bool = False) -> list[str]:
-    """The known encoders whose features are so wide.
+    """The known encoders with this feature width.
 
     >>> encoders_of(3072)
     ['midnight12k']
@@ -228,10 +231,10 @@ def encoders_of(width: int, *, slide_level: bool = False) -> list[str]:
 
 
 def width_complaint(encoder: str, width: int, *, slide_level: bool = False) -> str:
-    """What is wrong with an encoder's name beside a width, as a sentence; empty when nothing is known to be.
+    """What is wrong with an encoder's name beside a width; empty when nothing is known to be.
 
     >>> width_complaint("uni", 512)
-    "the encoder 'uni' makes 1024 features, and these bags have 512, as 'conch', 'conch_v1' make"
+    "the encoder 'uni' (1024 features) is named, but there are 512, as of 'conch', 'conch_v1'"
     >>> width_complaint("uni", 1024), width_complaint("mine", 7)
     ('', '')
     """
@@ -239,9 +242,9 @@ def width_complaint(encoder: str, width: int, *, slide_level: bool = False) -> s
     if not expected or width in expected:
         return ""
     makers = encoders_of(width, slide_level=slide_level)
-    guess = f", as {', '.join(map(repr, makers))} make" if makers else ""
+    guess = f", as of {', '.join(map(repr, makers))}" if makers else ""
     return (
-        f"the encoder {encoder!r} makes {' or '.join(map(str, expected))} features, and these bags have {width}{guess}"
+        f"the encoder {encoder!r} ({' or '.join(map(str, expected))} features) is named, but there are {width}{guess}"
     )
 
 

@@ -7,6 +7,7 @@ the manifest must lie below the feature folder or the manifest's own.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -19,7 +20,7 @@ from pams_mil.data.bags.layouts import read_bag
 from pams_mil.data.bags.layouts.lazyslide import is_store, store_of
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.digests import sampled_digest
-from pams_mil.errors import BagError, MissingBagError, counted, listing, nearest
+from pams_mil.errors import BagError, MissingBagError, counted, listing
 
 
 class BagStore(Protocol):
@@ -106,8 +107,9 @@ class FeatureFolder:
         if found is None and record.slide_id.lower().endswith(SLIDE_SUFFIXES):
             found = self._files.get(str(PurePosixPath(record.slide_id).with_suffix("")))
         if found is None:
-            hint = nearest(record.slide_id, list(self._files)[:5000])
-            raise MissingBagError(f"Slide {record.slide_id!r} has no feature file in {self.folder}.{hint}")
+            raise MissingBagError(
+                f"Slide {record.slide_id!r} has no feature file in {self.folder}.{self._hint(record.slide_id)}"
+            )
         # CLAM writes every slide as .h5 and as .pt: the same features, so the richer kind is taken without asking.
         best = min(SUFFIXES.index(path.suffix.lower()) for path in found)
         chosen = [path for path in found if SUFFIXES.index(path.suffix.lower()) == best]
@@ -137,6 +139,22 @@ class FeatureFolder:
             return path
         raise MissingBagError(f"Slide {record.slide_id!r} has no feature file {record.path!r} below {listing(bases)}.")
 
+    def _hint(self, slide_id: str) -> str:
+        """A file of almost this name: other case, signs or suffixes, or more behind it, as in TCGA's names.
+
+        Looked up, not compared with every file: a cohort may miss thousands.
+        """
+        key = _letters(slide_id)
+        position = bisect_left(self._alike, (key, ""))
+        if key and position < len(self._alike) and self._alike[position][0].startswith(key):
+            return f" Did you mean {self._alike[position][1]!r}?"
+        return ""
+
+    @cached_property
+    def _alike(self) -> list[tuple[str, str]]:
+        """Every name by its letters and digits, sorted."""
+        return sorted((_letters(name), name) for name in self._files)
+
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
         """Every name a feature file may be called by: its stem, and its path below the folder without suffix."""
@@ -147,6 +165,18 @@ class FeatureFolder:
             for name in {path.name[: -len(path.suffix)], relative.as_posix()}:
                 files.setdefault(name, []).append(path)
         return files
+
+
+def _letters(name: str) -> str:
+    """The letters and digits of a name without the suffix of a slide.
+
+    >>> _letters("Slide-1.SVS") == _letters("slide_1")
+    True
+    """
+    folded = name.casefold()
+    for suffix in SLIDE_SUFFIXES:
+        folded = folded.removesuffix(suffix)
+    return "".join(sign for sign in folded if sign.isalnum())
 
 
 def _is_there(path: Path) -> bool:

@@ -82,32 +82,33 @@ def read_manifest(
 
 
 def _roles(
-    table: tables.Columns, path: Path, given: Mapping[str, str], task: Task | None, *, labels: bool
+    table: tables.Columns, path: Path, named: Mapping[str, str], task: Task | None, *, labels: bool
 ) -> dict[str, str]:
-    """Which column plays which part."""
+    """Which column has which role."""
     # Reversed: of two columns that differ in case alone the first one wins.
     folded = {name.casefold(): name for name in reversed(table)}
     roles: dict[str, str] = {}
     asked = [role for role in ROLES if labels or role != "label"]
+    missing: list[str] = []
     for role in asked:
-        wanted = given.get(role)
-        if wanted is not None:
-            if wanted not in table:
-                raise ManifestError(f"{path} has no column {wanted!r}.{nearest(wanted, table)} Found {listing(table)}.")
-            roles[role] = wanted
-            continue
-        found = next((folded[name] for name in ROLES[role] if name in folded), None)
-        if found is not None:
-            roles[role] = found
-    if task is not None and labels and "label" not in given:
-        roles["label"] = task.column
-    for role in ("slide_id", "label"):
-        if role in asked and role not in roles:
-            raise ManifestError(
-                f"{path} has no column {' or '.join(map(repr, ROLES[role]))}; found {listing(table)}. "
-                f"Name it with --{role.split('_')[0]}-column."
-            )
+        wanted = named.get(role)
+        column = wanted or next((folded[name] for name in ROLES[role] if name in folded), None)
+        if task is not None and role == "label" and wanted is None:
+            column = task.column
+        if wanted is not None and wanted not in table:
+            missing.append(f"{wanted!r}{_in_brackets(nearest(wanted, table))}")
+        elif column is not None:
+            roles[role] = column
+        elif role in ("slide_id", "label"):
+            names = " or ".join(map(repr, ROLES[role]))
+            missing.append(f"{names} (name it with --{role.split('_')[0]}-column)")
+    if missing:  # all at once: each would cost another attempt
+        raise ManifestError(f"{path} has no column {', and none of '.join(missing)}. Found {listing(table)}.")
     return roles
+
+
+def _in_brackets(hint: str) -> str:
+    return f" ({hint.strip()})" if hint else ""
 
 
 def _without_patients(table: tables.Columns, roles: Mapping[str, str], path: Path, *, allowed: bool) -> bool:
@@ -197,11 +198,12 @@ def _joined(
         notes.append(
             f"{len(unknown)} patients of {path.name} are not in {clini.name} and were left out: {listing(unknown)}."
         )
-    without = [patient for patient in row_of if patient not in set(slides[key])]
+    present = set(slides[key])
+    without = [patient for patient in row_of if patient not in present]
     if without:
         notes.append(f"{len(without)} patients of {clini.name} have no slide in {path.name}: {listing(without)}.")
     runs = sum(first != second for first, second in pairwise(slides[key])) + 1
-    if runs > len(set(slides[key])):
+    if runs > len(present):
         notes.append(f"Slides of one patient are not in adjacent rows of {path.name}; they were grouped all the same.")
     rows = [row for row, patient in enumerate(slides[key]) if patient in row_of]
     joined = {name: [cells[row] for row in rows] for name, cells in slides.items()}
