@@ -127,7 +127,7 @@ def test_all_cases_equally_urgent_is_undefined():
 
 def test_by_hand():
     p = [[0.6, 0.1, 0.3], [0.0, 2 / 3, 1 / 3], [0.2, 0.0, 0.8]]
-    curve = operating_curve(["benign", "atypical", "malignant"], p, THREE)
+    curve = operating_curve(["benign", "atypical", "malignant"], p, THREE, labels=THREE.names())
     path = decision_path(p, THREE)
     assert path.rises(0)[1] == (pytest.approx(1 + 0.3 / 0.4), 2)
     assert path.rises(1) == [(0.0, 1), (pytest.approx(2.0), 2)]

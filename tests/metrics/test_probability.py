@@ -11,6 +11,7 @@ from hypothesis import given
 from tests.reference import metrics as reference
 from tests.strategies import predictions
 
+from pams_mil import ClassHierarchy
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics import calibration_error, expected_class_of_errors, expected_cost, macro_auc
@@ -94,3 +95,38 @@ def test_shapes_are_checked(true: np.ndarray, scores: np.ndarray, message: str):
             function(true, scores)
     with pytest.raises(ParameterError, match="cost must be 2 x 2"):
         expected_cost(np.array([0]), np.array([[0.5, 0.5]]), np.ones((3, 3)))
+
+
+def test_columns_sorted_by_name_are_never_taken_for_columns_in_order_of_urgency():
+    """scikit-learn's `predict_proba` beside labels that are names was scored .695 instead of .998."""
+    from pams_mil.metrics import operating_curve, rps, urgency_auc
+
+    tree = ClassHierarchy.of(["normal", "hyperplasia", "atypia", "cancer"])
+    random = np.random.default_rng(0)
+    target = random.integers(0, 4, 300)
+    p = random.dirichlet(np.ones(4), 300) * 0.4 + 0.6 * np.eye(4)[target]
+    names = [tree.names()[index] for index in target]
+    by_name = sorted(tree.names())
+    alphabetical = p[:, [tree.index(name) for name in by_name]]
+    expected = urgency_auc(target, p, tree)
+    assert urgency_auc(names, p, tree) == expected  # clearly in the order of urgency
+    for score in (urgency_auc, operating_curve, rps):
+        with pytest.raises(ParameterError, match="labels="):
+            score(names, alphabetical, tree)
+    assert urgency_auc(names, alphabetical, tree, labels=by_name) == expected
+    with pytest.raises(ParameterError, match="which column"):  # chance says nothing about the order
+        urgency_auc(names, random.dirichlet(np.ones(4), 300), tree)
+
+    class Frame:
+        def __init__(self, columns):
+            self.columns = columns
+
+        def to_numpy(self):
+            return alphabetical
+
+    assert urgency_auc(names, Frame(by_name), tree) == expected
+    assert urgency_auc(names, Frame([f"p_{name}" for name in by_name]), tree) == expected
+    with pytest.raises(ParameterError, match="expected one for each class"):
+        urgency_auc(names, Frame(["a", *by_name[1:]]), tree)
+    with pytest.raises(ParameterError, match="labels="):
+        urgency_auc(names, Frame([0, 1, 2, 3]), tree)  # numbers name no class

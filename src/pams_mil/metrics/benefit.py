@@ -6,6 +6,7 @@ net benefit, of decision curve analysis, compares "act when at least this urgent
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +54,13 @@ class NetBenefit:
 
 
 def net_benefit(
-    y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, kappas: npt.ArrayLike, level: int = -1
+    y_true: Labels,
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    kappas: npt.ArrayLike,
+    level: int = -1,
+    *,
+    labels: Sequence[str] | None = None,
 ) -> list[NetBenefit]:
     """For every boundary of urgency, acting on cases whose probability of lying above it is at least 1/(1 + κ).
 
@@ -64,7 +71,7 @@ def net_benefit(
     >>> found.model.tolist(), found.always.tolist()
     ([0.5, 0.375], [0.0, 0.375])
     """
-    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
     kappa = check_kappas(kappas)
     reached, at_least = boundary_probabilities(true, p, hierarchy.ranks(level))
     found = []

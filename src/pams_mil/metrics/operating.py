@@ -11,6 +11,7 @@ a false alarm at another. Sorted once, these give the curve of any weighting of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels, class_indices
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
-from pams_mil.metrics.probability import require_pairs
+from pams_mil.metrics.probability import labels_and_probabilities
 from pams_mil.metrics.reduce import divide
 
 
@@ -97,6 +98,7 @@ def operating_curve(
     *,
     cost: npt.ArrayLike | None = None,
     weights: npt.ArrayLike | None = None,
+    labels: Sequence[str] | None = None,
 ) -> OperatingCurve:
     """Missed urgency and false alarms at every κ, as shares of all cases.
 
@@ -107,15 +109,15 @@ def operating_curve(
         level: The level that labels and probabilities are of.
         cost: What mistakes cost in the decision at κ = 1, see `decision_path`; the curve counts cases all the same.
         weights: How often each case counts; default once.
+        labels: The classes of the columns, e.g. `classifier.classes_`; a frame's columns name themselves.
 
     >>> tree = ClassHierarchy.flat(["benign", "malignant"])
     >>> curve = operating_curve([0, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.875, 0.125]], tree)
     >>> curve.kappa.tolist(), curve.missed.round(2).tolist(), curve.false_alarms.round(2).tolist()
     ([-inf, 1.0, 3.0, 7.0, inf], [0.67, 0.33, 0.33, 0.0, 0.0], [0.0, 0.0, 0.33, 0.33, 0.33])
     """
-    target = class_indices(y_true, hierarchy, level)
-    path = decision_path(probabilities, hierarchy, level=level, cost=cost)
-    require_pairs(target, path)
+    target, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
+    path = decision_path(p, hierarchy, level=level, cost=cost)
     return CurveResampler(path, target).curve(_weights(weights, len(target)))
 
 
@@ -127,6 +129,7 @@ def urgency_auc(
     *,
     max_false_alarms: float | None = None,
     weights: npt.ArrayLike | None = None,
+    labels: Sequence[str] | None = None,
 ) -> float:
     """How well probabilities trade missed urgency against false alarms at all operating points; higher is better.
 
@@ -143,12 +146,13 @@ def urgency_auc(
         level: The level that labels and probabilities are of.
         max_false_alarms: Only that part of the curve, as a share of all cases; both areas are cut there.
         weights: How often each case counts; default once.
+        labels: The classes of the columns, e.g. `classifier.classes_`; a frame's columns name themselves.
 
     >>> tree = ClassHierarchy.flat(["benign", "malignant"])
     >>> urgency_auc([0, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.875, 0.125]], tree)
     0.5
     """
-    curve = operating_curve(y_true, probabilities, hierarchy, level, weights=weights)
+    curve = operating_curve(y_true, probabilities, hierarchy, level, weights=weights, labels=labels)
     target = class_indices(y_true, hierarchy, level)
     shares = class_shares(target, _weights(weights, len(target)), hierarchy.ranks(level))
     return float(curve_auc(curve.missed, curve.false_alarms, shares, max_false_alarms))

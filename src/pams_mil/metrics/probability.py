@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.columns import class_columns, require_urgency_order
 from pams_mil.metrics.confusion import Labels, class_indices
 from pams_mil.metrics.reduce import divide
 
@@ -32,11 +33,21 @@ def check_probabilities(values: npt.ArrayLike, num_classes: int | None = None) -
 
 
 def labels_and_probabilities(
-    y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int
+    y_true: Labels,
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int,
+    labels: Sequence[str] | None = None,
 ) -> tuple[Ints, Array]:
-    """Class indices [n] and probabilities [n, C] of a level, at least one row and as many of each."""
-    true, p = class_indices(y_true, hierarchy, level), check_probabilities(probabilities, hierarchy.num_classes(level))
+    """Class indices [n] and probabilities [n, C] of a level, at least one row and as many of each.
+
+    `labels` names the columns, as a frame does; without names see `pams_mil.metrics.columns`.
+    """
+    table, named = class_columns(probabilities, hierarchy, level, labels)
+    true, p = class_indices(y_true, hierarchy, level), check_probabilities(table, hierarchy.num_classes(level))
     require_pairs(true, p)
+    if not named and isinstance(next(iter(y_true)), str):
+        require_urgency_order(true, p, hierarchy, level, doubt=True)
     return true, p
 
 

@@ -6,6 +6,7 @@ at least as urgent, is what decisions about urgency use, so calibration is judge
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +26,20 @@ _TINY = 1e-300
 """A probability of 0 for what happened costs ln of this in NLL, not infinity."""
 
 
-def nll(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> float:
+def nll(
+    y_true: Labels,
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    labels: Sequence[str] | None = None,
+) -> float:
     """Mean negative log-likelihood, −(1/N) Σ_i ln p_{i, t_i}; lower is better.
 
     >>> round(nll([0, 1], [[0.5, 0.5], [0.5, 0.5]], ClassHierarchy.flat(["benign", "malignant"])), 4)
     0.6931
     """
-    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
     return float(nll_losses(true, p).mean())
 
 
@@ -40,13 +48,20 @@ def nll_losses(true: Ints, p: Array) -> Array:
     return -np.log(np.maximum(p[np.arange(len(true)), true], _TINY))
 
 
-def brier(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> float:
+def brier(
+    y_true: Labels,
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    labels: Sequence[str] | None = None,
+) -> float:
     """Brier score, (1/N) Σ_i Σ_r (p_ir − 1[t_i = r])², from 0 (best) to 2.
 
     >>> brier([0], [[0.75, 0.25]], ClassHierarchy.flat(["benign", "malignant"]))
     0.125
     """
-    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
     return float(brier_losses(true, p).mean())
 
 
@@ -56,7 +71,14 @@ def brier_losses(true: Ints, p: Array) -> Array:
     return losses
 
 
-def rps(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> float:
+def rps(
+    y_true: Labels,
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    labels: Sequence[str] | None = None,
+) -> float:
     """Ranked probability score over the boundaries of urgency, from 0 (best) to 1; NaN when there is no boundary.
 
         RPS = (1/N) Σ_i (1/K) Σ_k (Q_ik − 1[t_i at least k])²,   K boundaries
@@ -64,7 +86,7 @@ def rps(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy,
     >>> rps([2], [[0.5, 0.0, 0.5]], ClassHierarchy.flat(["benign", "atypical", "malignant"]))  # (.25 + .25) / 2
     0.25
     """
-    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
     return float(rps_losses(true, p, hierarchy.ranks(level)).mean())
 
 
@@ -74,7 +96,14 @@ def rps_losses(true: Ints, p: Array, ranks: Ints) -> Array:
     return divide(((at_least - reached) ** 2).sum(axis=1), at_least.shape[1])
 
 
-def worklist_c_index(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> float:
+def worklist_c_index(
+    y_true: Labels,
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    labels: Sequence[str] | None = None,
+) -> float:
     """How often a list sorted by expected urgency puts the more urgent of two cases first; ties count half.
 
         P(s_i < s_j | t_j outranks t_i),   s = Σ_r p_r · rank_r
@@ -85,7 +114,7 @@ def worklist_c_index(y_true: Labels, probabilities: npt.ArrayLike, hierarchy: Cl
     >>> worklist_c_index([0, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.875, 0.125]], tree)
     0.5
     """
-    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
     ranks = hierarchy.ranks(level)
     score, rank = p @ ranks.astype(np.float64), ranks[true]
     won, pairs = 0.0, 0.0
@@ -116,7 +145,13 @@ class BoundaryCalibration:
 
 
 def boundary_calibration(
-    y_true: Labels, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1, *, groups: int = 5
+    y_true: Labels,
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    groups: int = 5,
+    labels: Sequence[str] | None = None,
 ) -> list[BoundaryCalibration]:
     """For every boundary: all cases, then equally large groups by predicted probability, with Wilson's 95 % interval.
 
@@ -127,7 +162,7 @@ def boundary_calibration(
     """
     if groups < 1:
         raise ParameterError(f"groups must be at least 1, found {groups!r}.")
-    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
     reached, at_least = boundary_probabilities(true, p, hierarchy.ranks(level))
     found = []
     for column, name in enumerate(boundary_names(hierarchy, level)):

@@ -1,0 +1,209 @@
+"""`pams_mil.audit`: one call on arrays; its result shows itself, plots, decides, certifies and writes the page."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+from pams_mil.errors import MissingExtraError, ParameterError, counted, listing, nearest
+from pams_mil.evaluate.audit import Audit
+from pams_mil.evaluate.audit import audit as audit_predictions
+from pams_mil.evaluate.certify.certificate import Certificate
+from pams_mil.evaluate.certify.make import certify
+from pams_mil.evaluate.decide import redecide
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.hierarchy import as_hierarchy
+from pams_mil.metrics.bootstrap import RESAMPLES
+from pams_mil.metrics.metric import METRICS
+from pams_mil.notebook.array_inputs import predictions_from_arrays
+from pams_mil.report import svg
+from pams_mil.report.audit_page import severe_table, write_audit
+from pams_mil.report.curve_chart import curve_chart
+from pams_mil.report.first_screen import Counts, curve_series, rank_shares
+from pams_mil.report.page import format_interval, format_value
+from pams_mil.report.report_table import ReportTable, TableCell, TableHead
+from pams_mil.severity import PENALTY
+
+if TYPE_CHECKING:
+    from pams_mil.notebook.displays import OperatingCurveDisplay
+
+SHOWN = ("missed_rate", "false_alarm_rate", "acc", "ascc", "asmc")
+
+
+def audit(
+    y_true: Any,
+    models: Any,
+    classes: Any,
+    *,
+    labels: Sequence[Any] | None = None,
+    patients: Any = None,
+    slides: Any = None,
+    by: Any = None,
+    reference: str | None = None,
+    penalty: float = PENALTY,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> AuditReport:
+    """How grave are the mistakes of one or several models?
+
+    Args:
+        y_true: True classes, names or numbers (0: least urgent); a list, array or series.
+        models: {"name": probabilities [n, C] or calls [n]}, or one of them; arrays, lists, pandas or polars frames. With
+            two classes a column of numbers is the probability of the more urgent one.
+        classes: Least urgent first: a list (nested lists are equally urgent), a dict of groups, a preset, a class file
+            or a `ClassHierarchy`.
+        labels: The classes of the columns of arrays, e.g. `classifier.classes_`; frames name theirs.
+        patients: Whose slide each row is; intervals and tests then resample patients. None: every row is a patient.
+        slides: Names of the rows; default "slide 0" and so on.
+        by: Subgroups: {"site": [...], "scanner": [...]}, a frame, or one list.
+        reference: The model that the others are compared with; default the first.
+        penalty: P, the extra weight of a missed urgency.
+        resamples: Resamples of patients for intervals; 0: none.
+        seed: Of the resampling.
+
+    >>> P = [[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0.2, 0.8]]
+    >>> audit(["benign", "benign", "malignant", "malignant"], {"mine": P}, ["benign", "malignant"], resamples=0)
+    mine misses urgency in 1 of 4 slides (25.0 %) and raises 0 false alarms (0.0 %).
+    <BLANKLINE>
+    model  slides  Missed urgency ↓  False alarms ↓  Accuracy ↑  AsCC ↑  AsMC ↑
+    mine        4            25.0 %           0.0 %      75.0 %  81.2 %  33.3 %
+    """
+    predictions = predictions_from_arrays(
+        y_true, models, as_hierarchy(classes), labels=labels, patients=patients, slides=slides, by=by
+    )
+    names = [one.name for one in predictions]
+    if reference is not None and reference not in names:
+        raise ParameterError(f"reference must be one of {listing(names)}, found {reference!r}.{nearest(reference, names)}")
+    place = 0 if reference is None else names.index(reference)
+    scores = audit_predictions(predictions, reference=place, penalty=penalty, resamples=resamples, seed=seed)
+    return AuditReport(scores, reference=place)
+
+
+class AuditReport:
+    """The audit of some models: a short table as its repr, sentence, curve and table in a notebook.
+
+    Attributes:
+        scores: The `Audit` with every number; `scores.to_json()` is what `pams audit --json` prints.
+        predictions: What was audited, one `Predictions` per model.
+    """
+
+    def __init__(self, scores: Audit, *, reference: int = 0) -> None:
+        self.scores = scores
+        self.predictions = [model.predictions for model in scores.models]
+        self._reference = reference
+
+    @property
+    def sentences(self) -> list[str]:
+        """Cautions, what each model misses and raises, and the verdicts of the comparisons."""
+        return [*self.scores.cautions, *(Counts.of(model).sentence for model in self.predictions), *self.scores.verdicts]
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.sentences, "", str(self.table())])
+
+    def _repr_html_(self) -> str:
+        picture = svg.standalone(curve_chart(curve_series(self.predictions, self._bands()), rank_shares(self.predictions[0])))
+        image = base64.b64encode(picture.encode()).decode()
+        words = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in self.sentences)
+        colors = ", ".join(f"{name}: {color}" for name, color in zip(self.names, svg.COLOR_NAMES, strict=False))
+        return str(
+            words
+            + Markup('<img width="480" alt="missed urgency against false alarms; {}" src="data:image/svg+xml;base64,{}">').format(colors, image)
+            + Markup("<p><small>{}</small></p>").format(escape(colors))
+            + self.table().__html__()
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The models in the order given."""
+        return [model.name for model in self.predictions]
+
+    def table(self, level: int = -1) -> ReportTable:
+        """The scores at a level with intervals."""
+        heads = [TableHead(f"{METRICS[k].label} {'↑' if METRICS[k].higher_is_better else '↓'}", METRICS[k].meaning) for k in SHOWN]
+        rows: list[list[str | TableCell]] = []
+        for model in self.scores.models:
+            scores = model.levels[level]
+            cells = [TableCell(format_value(scores.values[k], k), format_interval(scores.intervals.get(k), k)) for k in SHOWN]
+            rows.append([model.name, str(scores.n), *cells])
+        return ReportTable(["model", "slides", *heads], rows)
+
+    def to_frame(self) -> Any:
+        """All scores as a pandas frame: one row per model, level and metric, with its interval."""
+        try:
+            import pandas  # noqa: PLC0415  an optional dependency
+        except ImportError as error:
+            raise MissingExtraError("to_frame", package="pandas", extra="frames") from error
+        return pandas.DataFrame(self.records())
+
+    def records(self) -> list[dict[str, Any]]:
+        """All scores as plain rows: model, level, metric, value, low, high."""
+        rows = []
+        for model in self.scores.models:
+            for scores in model.levels:
+                for key, value in scores.values.items():
+                    low, high = scores.intervals.get(key, (float("nan"),) * 2)
+                    rows.append({"model": model.name, "level": scores.name, "metric": key, "value": value, "low": low, "high": high})
+        return rows
+
+    def plot(self, ax: Any = None) -> OperatingCurveDisplay:
+        """Missed urgency against false alarms of all models, on matplotlib axes."""
+        from pams_mil.notebook.displays import OperatingCurveDisplay  # noqa: PLC0415  matplotlib is slow to import
+
+        return OperatingCurveDisplay(curve_series(self.predictions, self._bands()), rank_shares(self.predictions[0])).plot(ax=ax)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the interactive page, the scores and the missed slides into a folder; returns the page's path."""
+        out = Path(folder)
+        write_audit(self.scores, out)
+        return out / "report.html"
+
+    def worst(self, count: int = 20, *, model: str | None = None) -> ReportTable:
+        """The missed slides of a model, gravest first."""
+        number = self._number(model)
+        found = severe_table(self.scores.models[number], self.scores.hierarchy, {})
+        if found is None:
+            return ReportTable(["slide"], [])
+        return ReportTable(found.head, found.rows[:count], found.text)
+
+    def decide(self, rule: str = "kappa", *, kappa: float | None = None) -> AuditReport:
+        """The same models with calls made anew from their probabilities: `decide(kappa=3)`, or `decide("ascc")`."""
+        wanted = rule if kappa is None else f"kappa={float(kappa)!r}"
+        if wanted == "kappa":
+            raise ParameterError("Give the cost of a missed urgency in false alarms, e.g. decide(kappa=3).")
+        models = [model if model.probabilities is None else redecide(model, wanted, penalty=self.scores.penalty) for model in self.predictions]
+        scores = audit_predictions(
+            models, reference=self._reference, penalty=self.scores.penalty, resamples=self.scores.resamples,
+            seed=self.scores.seed,
+        )  # fmt: skip
+        return AuditReport(scores, reference=self._reference)
+
+    def certify(self, alpha: float | None = None, *, model: str | None = None, **options: Any) -> Certificate:
+        """A certificate of a model with these patients as calibration patients; `options` as in `pams_mil.certify`.
+
+        They must not have trained the model or chosen its epoch; nothing in arrays can show that.
+        """
+        return certify(self.predictions[self._number(model)], alpha=alpha, **options)
+
+    def _number(self, model: str | None) -> int:
+        if model is None:
+            return 0
+        if model not in self.names:
+            raise ParameterError(f"No model is called {model!r}; there are {listing(self.names)}.{nearest(model, self.names)}")
+        return self.names.index(model)
+
+    def _bands(self) -> list[Any]:
+        return [getattr(model.points[-1], "band", None) for model in self.scores.models]
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    @property
+    def summary(self) -> str:
+        """How many slides, patients and models."""
+        first: Predictions = self.predictions[0]
+        patients = "" if first.patient_ids is None else f" of {counted(first.num_patients, 'patient')}"
+        return f"{counted(len(first), 'slide')}{patients}, {counted(len(self), 'model')}"
