@@ -32,7 +32,7 @@ LAYERS = {
     1: {"models", "remix", "data", "metrics"},
     2: {"methods", "wsi", "evaluate", "cohorts"},
     3: {"engine", "report"},
-    4: {"experiments", "view"},
+    4: {"experiments", "view", "notebook"},
     5: {"cli"},
     6: {"__main__"},
 }

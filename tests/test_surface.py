@@ -12,7 +12,19 @@ import pytest
 
 import pams_mil as pams
 
-PACKAGES = ("cohorts", "data", "engine", "evaluate", "methods", "metrics", "models", "remix", "report", "wsi")
+PACKAGES = (
+    "cohorts",
+    "data",
+    "engine",
+    "evaluate",
+    "methods",
+    "metrics",
+    "models",
+    "notebook",
+    "remix",
+    "report",
+    "wsi",
+)
 
 
 @pytest.mark.parametrize("name", pams.__all__)

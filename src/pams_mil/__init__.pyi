@@ -5,6 +5,7 @@ from pams_mil import evaluate as evaluate
 from pams_mil import methods as methods
 from pams_mil import metrics as metrics
 from pams_mil import models as models
+from pams_mil import notebook as notebook
 from pams_mil import remix as remix
 from pams_mil import report as report
 from pams_mil import wsi as wsi
@@ -16,8 +17,8 @@ from pams_mil.engine.estimator import PamsClassifier as PamsClassifier
 from pams_mil.engine.prediction.predict import predict as predict
 from pams_mil.engine.training.train import train as train
 from pams_mil.errors import PamsError as PamsError
-from pams_mil.evaluate.audit import audit as audit
 from pams_mil.evaluate.certify.make import certify as certify
+from pams_mil.evaluate.decide import redecide as redecide
 from pams_mil.evaluate.prediction_layouts import read_predictions as read_predictions
 from pams_mil.hierarchy import ClassHierarchy as ClassHierarchy
 from pams_mil.methods.losses import CDWCELoss as CDWCELoss
@@ -40,6 +41,10 @@ from pams_mil.metrics.modules import MisclassificationConfidence as Misclassific
 from pams_mil.metrics.modules import MissedRate as MissedRate
 from pams_mil.metrics.modules import SevereErrors as SevereErrors
 from pams_mil.models.core.factory import create_model as create_model
+from pams_mil.notebook.audit_report import audit as audit
+from pams_mil.notebook.displays import OperatingCurveDisplay as OperatingCurveDisplay
+from pams_mil.notebook.displays import SeverityConfusionDisplay as SeverityConfusionDisplay
+from pams_mil.notebook.severity_classifier import SeverityClassifier as SeverityClassifier
 from pams_mil.remix.strategy import create_remix as create_remix
 from pams_mil.wsi.encoders.encoder import create_encoder as create_encoder
 

@@ -40,7 +40,7 @@ def test_no_larger_dial_raises_as_few_false_alarms(seed):
     allowed, kappa = _false_alarms(reference), matching_kappa(reference, candidate)
 
     def raised(dial):
-        return _false_alarms([redecide(part, rule="kappa", kappa=dial) for part in candidate])
+        return _false_alarms([redecide(part, f"kappa={float(dial)!r}") for part in candidate])
 
     if kappa > 0:
         assert raised(kappa) <= allowed

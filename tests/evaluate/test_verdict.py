@@ -27,7 +27,7 @@ def sharpened(model: Predictions, name: str, weight: float = 0.5) -> Predictions
 
 def test_another_dial_of_the_same_model_is_never_safer():
     one, _ = twins(rows=400, patients=200)
-    urgent = replace(redecide(one, rule="kappa", kappa=1.5), name="urgent")
+    urgent = replace(redecide(one, "kappa=1.5"), name="urgent")
     for pair in ((one, urgent), (urgent, one)):
         sentence = verdict(compare(*pair, resamples=60))
         assert sentence.startswith("urgent works at another operating point than one: it misses")
@@ -40,7 +40,7 @@ def test_another_dial_of_the_same_model_is_never_safer():
 def test_fewer_misses_at_equal_false_alarms_are_safer_whatever_the_dials():
     one, _ = twins(rows=400, patients=200)
     better = sharpened(one, "better")
-    careless = replace(redecide(better, rule="kappa", kappa=0.3), name="better")  # misses more as decided
+    careless = replace(redecide(better, "kappa=0.3"), name="better")  # misses more as decided
     for candidate in (better, careless):
         sentence = verdict(compare(one, candidate, resamples=60))
         assert sentence.startswith("better is safer than one: at the")
@@ -59,7 +59,7 @@ def test_no_worse_in_both_is_enough_without_probabilities():
 
 def test_fewer_misses_with_more_false_alarms_need_probabilities():
     one, _ = twins(rows=400, patients=200)
-    urgent = replace(redecide(one, rule="kappa", kappa=1.5), name="urgent", probabilities=None)
+    urgent = replace(redecide(one, "kappa=1.5"), name="urgent", probabilities=None)
     sentence = verdict(compare(one, urgent, resamples=40))
     assert "Without the probabilities of both, they cannot be compared at equal false alarms" in sentence
     assert "is safer than" not in sentence
@@ -96,9 +96,7 @@ def test_the_interval_goes_with_the_words_more_and_less():
     rng, seen = np.random.default_rng(5), set()
     for kappa in (0.5, 0.7, 1.4, 2.0):
         p = one.probabilities + rng.random(one.probabilities.shape) * 0.3
-        other = redecide(
-            replace(one, name="other", probabilities=p / p.sum(1, keepdims=True)), rule="kappa", kappa=kappa
-        )
+        other = redecide(replace(one, name="other", probabilities=p / p.sum(1, keepdims=True)), f"kappa={kappa}")
         for pair in ((one, other), (other, one)):
             sentence = verdict(compare(*pair, resamples=40))
             found = re.search(r"it misses (\S+) points (more|less), 95 % interval (\S+) to (\S+),", sentence)

@@ -74,7 +74,7 @@ def audit(
             for name, path, source in asked
         ]
         if rule is not None:
-            models = [redecide(model, rule=rule.name, kappa=rule.kappa, penalty=penalty) for model in models]
+            models = [redecide(model, rule, penalty=penalty) for model in models]
         result = run_audit(
             models, tag=tag_pair, reference=reference - 1, penalty=penalty, resamples=resamples, seed=seed,
             progress=progress,

@@ -150,32 +150,37 @@ def decide(
 
 def redecide(
     predictions: Predictions,
+    rule: str | DecisionRule = "argmax",
     *,
-    rule: Rule = "argmax",
     cost: NamedCost | npt.ArrayLike = "severity",
     penalty: float = PENALTY,
-    kappa: float = 1.0,
     debias: bool | TrainingBias = False,
 ) -> Predictions:
-    """The same predictions with the reported class decided anew from the probabilities, by a rule of `decide`.
+    """The same predictions with the decision rule re-applied to their probabilities, e.g. `redecide(p, "kappa=3")`.
 
-    With `debias`, what training did to the probabilities is undone first, and the result carries those. True stands for
-    MSCE with its default weight, no remix; a `TrainingBias` says what else is known.
+    Args:
+        predictions: With probabilities.
+        rule: "argmax", "ascc", "risk" or "kappa=3", see `DecisionRule`.
+        cost: For "risk", as in `decide`.
+        penalty: P of W, as in `decide`.
+        debias: Undo first what training did to the probabilities, which the result then carries. True stands for MSCE
+            with its default weight, no remix; a `TrainingBias` says what else is known.
     """
     if predictions.probabilities is None:
         raise PredictionsError(
-            f"{predictions.name} has no probabilities, so nothing can be decided anew; "
+            f"{predictions.name} has no probabilities, so no decision rule can be applied; "
             "export one probability column per class."
         )
+    chosen = rule if isinstance(rule, DecisionRule) else DecisionRule.parse(rule)
     hierarchy, probabilities, notes = predictions.hierarchy, predictions.probabilities, predictions.notes
     if debias is not False:
         bias = TrainingBias(severity=loss_weight(hierarchy)) if debias is True else debias
         probabilities = bias.remove(probabilities)
         notes = (*notes, f"Probabilities with the bias of training removed ({bias.describe()}).")
-    decided = decide(probabilities, hierarchy, rule=rule, cost=cost, penalty=penalty, kappa=kappa)
-    usual = rule != "risk" or (isinstance(cost, str) and cost == "severity")
-    named = str(DecisionRule(rule, kappa)) if usual else "risk with another cost"
-    return replace(predictions, predicted=decided, probabilities=probabilities, notes=notes, decided_by=named)
+    calls = decide(probabilities, hierarchy, rule=chosen.name, cost=cost, penalty=penalty, kappa=chosen.kappa)
+    usual = chosen.name != "risk" or (isinstance(cost, str) and cost == "severity")
+    named = str(chosen) if usual else "risk with another cost"
+    return replace(predictions, predicted=calls, probabilities=probabilities, notes=notes, decided_by=named)
 
 
 def _cost(cost: NamedCost | npt.ArrayLike, hierarchy: ClassHierarchy, level: int, penalty: float) -> Array:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from pams_mil.errors import PredictionsError
-from pams_mil.evaluate.decide import redecide
+from pams_mil.evaluate.decide import DecisionRule, redecide
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.operating import operating_curve
 
@@ -31,7 +31,7 @@ def matching_kappa(reference: Sequence[Predictions], candidate: Sequence[Predict
     >>> bold = Predictions("bold", two, ids, true, predicted=np.array([0, 1, 1, 1]))
     >>> shy = Predictions("shy", two, ids, true, predicted=p.argmax(1), probabilities=p)
     >>> kappa = matching_kappa([bold], [shy])  # bold raises one false alarm in four; shy may raise as many
-    >>> redecide(shy, rule="kappa", kappa=kappa).predicted.tolist()
+    >>> redecide(shy, f"kappa={kappa!r}").predicted.tolist()
     [0, 1, 1, 1]
     """
     for part in candidate:
@@ -47,7 +47,7 @@ def matching_kappa(reference: Sequence[Predictions], candidate: Sequence[Predict
 
 def at_fixed_dial(predictions: Predictions, kappa: float, *, reference: str, split: str) -> Predictions:
     """The predictions decided with κ, named for what they are."""
-    decided = redecide(predictions, rule="kappa", kappa=kappa)
+    decided = redecide(predictions, DecisionRule("kappa", kappa))
     note = (
         f"Decided with κ = {kappa:.3g}, the largest that raised no more false alarms than {reference} on the slides of "
         f"{split!r}; the scored slides had no part in it."

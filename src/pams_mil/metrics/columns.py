@@ -74,8 +74,8 @@ def require_urgency_order(true: Ints, p: Array, hierarchy: ClassHierarchy, level
         return
     raise ParameterError(
         "It is not certain which column of the probabilities is which class. Expected the order of urgency "
-        f"({listing(names, most=12)}); as scikit-learn sorts them ({listing(sorted(names), most=12)}), the true class has "
-        f"{'a higher' if mean < 0 else 'nearly the same'} mean probability. Say which it is: "
+        f"({listing(names, most=12)}); as scikit-learn sorts them ({listing(sorted(names), most=12)}), the true "
+        f"class has {'a higher' if mean < 0 else 'nearly the same'} mean probability. Say which it is: "
         f"labels=classifier.classes_, or labels={list(names)!r}, or give a frame with named columns."
     )
 

@@ -28,7 +28,8 @@ def predictions_from_arrays(
     """One `Predictions` per model; see `pams_mil.audit` for what each argument may be.
 
     >>> tree = ClassHierarchy.flat(["benign", "malignant"])
-    >>> first, second = predictions_from_arrays([0, 1], {"a": [[0.9, 0.1], [0.8, 0.2]], "b": ["benign", "malignant"]}, tree)
+    >>> models = {"a": [[0.9, 0.1], [0.8, 0.2]], "b": ["benign", "malignant"]}
+    >>> first, second = predictions_from_arrays([0, 1], models, tree)
     >>> first.predicted.tolist(), second.predicted.tolist(), second.probabilities
     ([0, 0], [0, 1], None)
     """
@@ -77,9 +78,13 @@ def label_indices(labels: Sequence[Any], hierarchy: ClassHierarchy, what: str) -
             elif 0 <= number < len(names):
                 index[row] = number
             else:
-                raise ParameterError(f"{what}, row {row}: {number} is not a class; expected 0 to {len(names) - 1}, least urgent first.")
+                raise ParameterError(
+                    f"{what}, row {row}: {number} is not a class; expected 0 to {len(names) - 1}, least urgent first."
+                )
         else:
-            raise ParameterError(f"{what}, row {row}: {label!r} is not a class; expected one of {listing(names, most=12)}, or its number.")
+            raise ParameterError(
+                f"{what}, row {row}: {label!r} is not a class; expected {listing(names, most=12)}, or a class number."
+            )
     return index
 
 
@@ -113,7 +118,10 @@ def _model(
 ) -> Predictions:  # fmt: skip
     if column_names(prediction) is None and np.ndim(prediction) == 1:
         column = values(prediction)
-        whole = all(isinstance(value, str) or (isinstance(value, (int, float)) and float(value).is_integer()) for value in column)
+        whole = all(
+            isinstance(value, str) or (isinstance(value, (int, float)) and float(value).is_integer())
+            for value in column
+        )
         if whole or len(hierarchy) != 2:
             calls = label_indices(column, hierarchy, name)
             _require_rows(name, len(calls), len(target))
@@ -125,8 +133,8 @@ def _model(
     _require_rows(name, len(p), len(target))
     if p.ndim != 2 or p.shape[1] != len(hierarchy):
         raise ParameterError(
-            f"{name}: expected probabilities with {len(hierarchy)} columns, one per class, or one call per slide; found "
-            f"shape {p.shape}."
+            f"{name}: expected probabilities with {len(hierarchy)} columns, one per class, or one call per slide; "
+            f"found shape {p.shape}."
         )
     check_probabilities(p, ids, name)
     if not known:

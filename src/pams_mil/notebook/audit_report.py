@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,8 @@ SHOWN = ("missed_rate", "false_alarm_rate", "acc", "ascc", "asmc")
 
 def audit(
     y_true: Any,
-    models: Any,
-    classes: Any,
+    models: Any = None,
+    classes: Any = None,
     *,
     labels: Sequence[Any] | None = None,
     patients: Any = None,
@@ -51,9 +52,10 @@ def audit(
     """How grave are the mistakes of one or several models?
 
     Args:
-        y_true: True classes, names or numbers (0: least urgent); a list, array or series.
-        models: {"name": probabilities [n, C] or calls [n]}, or one of them; arrays, lists, pandas or polars frames. With
-            two classes a column of numbers is the probability of the more urgent one.
+        y_true: True classes, names or numbers (0: least urgent); a list, array or series. Or, alone, the `Predictions`
+            of one or several models, e.g. from `pams_mil.read_predictions`.
+        models: {"name": probabilities [n, C] or calls [n]}, or one of them; arrays, lists, pandas or polars frames.
+            With two classes a column of numbers is the probability of the more urgent one.
         classes: Least urgent first: a list (nested lists are equally urgent), a dict of groups, a preset, a class file
             or a `ClassHierarchy`.
         labels: The classes of the columns of arrays, e.g. `classifier.classes_`; frames name theirs.
@@ -65,19 +67,30 @@ def audit(
         resamples: Resamples of patients for intervals; 0: none.
         seed: Of the resampling.
 
-    >>> P = [[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0.2, 0.8]]
-    >>> audit(["benign", "benign", "malignant", "malignant"], {"mine": P}, ["benign", "malignant"], resamples=0)
-    mine misses urgency in 1 of 4 slides (25.0 %) and raises 0 false alarms (0.0 %).
+    >>> y = ["benign", "malignant"] * 30
+    >>> P = [[0.9, 0.1], [0.3, 0.7], [0.6, 0.4], [0.7, 0.3]] * 15
+    >>> audit(y, {"mine": P}, ["benign", "malignant"], resamples=0)
+    mine misses urgency in 15 of 60 slides (25.0 %) and raises 0 false alarms (0.0 %).
     <BLANKLINE>
     model  slides  Missed urgency ↓  False alarms ↓  Accuracy ↑  AsCC ↑  AsMC ↑
-    mine        4            25.0 %           0.0 %      75.0 %  81.2 %  33.3 %
+    mine       60            25.0 %           0.0 %      75.0 %  81.2 %  33.3 %
     """
-    predictions = predictions_from_arrays(
-        y_true, models, as_hierarchy(classes), labels=labels, patients=patients, slides=slides, by=by
-    )
+    if isinstance(y_true, Predictions) or (models is None and all(isinstance(one, Predictions) for one in y_true)):
+        predictions = [y_true] if isinstance(y_true, Predictions) else list(y_true)
+    elif classes is None:
+        raise ParameterError(
+            'Expected audit(y_true, {"name": probabilities}, classes): give the classes, least urgent first, as a '
+            "list, a preset or a class file."
+        )
+    else:
+        predictions = predictions_from_arrays(
+            y_true, models, as_hierarchy(classes), labels=labels, patients=patients, slides=slides, by=by
+        )
     names = [one.name for one in predictions]
     if reference is not None and reference not in names:
-        raise ParameterError(f"reference must be one of {listing(names)}, found {reference!r}.{nearest(reference, names)}")
+        raise ParameterError(
+            f"reference must be one of {listing(names)}, found {reference!r}.{nearest(reference, names)}"
+        )
     place = 0 if reference is None else names.index(reference)
     scores = audit_predictions(predictions, reference=place, penalty=penalty, resamples=resamples, seed=seed)
     return AuditReport(scores, reference=place)
@@ -99,19 +112,27 @@ class AuditReport:
     @property
     def sentences(self) -> list[str]:
         """Cautions, what each model misses and raises, and the verdicts of the comparisons."""
-        return [*self.scores.cautions, *(Counts.of(model).sentence for model in self.predictions), *self.scores.verdicts]
+        return [
+            *self.scores.cautions,
+            *(Counts.of(model).sentence for model in self.predictions),
+            *self.scores.verdicts,
+        ]
 
     def __repr__(self) -> str:
         return "\n".join([*self.sentences, "", str(self.table())])
 
     def _repr_html_(self) -> str:
-        picture = svg.standalone(curve_chart(curve_series(self.predictions, self._bands()), rank_shares(self.predictions[0])))
+        picture = svg.standalone(
+            curve_chart(curve_series(self.predictions, self._bands()), rank_shares(self.predictions[0]))
+        )
         image = base64.b64encode(picture.encode()).decode()
         words = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in self.sentences)
         colors = ", ".join(f"{name}: {color}" for name, color in zip(self.names, svg.COLOR_NAMES, strict=False))
         return str(
             words
-            + Markup('<img width="480" alt="missed urgency against false alarms; {}" src="data:image/svg+xml;base64,{}">').format(colors, image)
+            + Markup(
+                '<img width="480" alt="missed urgency against false alarms; {}" src="data:image/svg+xml;base64,{}">'
+            ).format(colors, image)
             + Markup("<p><small>{}</small></p>").format(escape(colors))
             + self.table().__html__()
         )
@@ -123,18 +144,23 @@ class AuditReport:
 
     def table(self, level: int = -1) -> ReportTable:
         """The scores at a level with intervals."""
-        heads = [TableHead(f"{METRICS[k].label} {'↑' if METRICS[k].higher_is_better else '↓'}", METRICS[k].meaning) for k in SHOWN]
+        heads = [
+            TableHead(f"{METRICS[k].label} {'↑' if METRICS[k].higher_is_better else '↓'}", METRICS[k].meaning)
+            for k in SHOWN
+        ]
         rows: list[list[str | TableCell]] = []
         for model in self.scores.models:
             scores = model.levels[level]
-            cells = [TableCell(format_value(scores.values[k], k), format_interval(scores.intervals.get(k), k)) for k in SHOWN]
+            cells = [
+                TableCell(format_value(scores.values[k], k), format_interval(scores.intervals.get(k), k)) for k in SHOWN
+            ]
             rows.append([model.name, str(scores.n), *cells])
         return ReportTable(["model", "slides", *heads], rows)
 
     def to_frame(self) -> Any:
         """All scores as a pandas frame: one row per model, level and metric, with its interval."""
         try:
-            import pandas  # noqa: PLC0415  an optional dependency
+            pandas = import_module("pandas")
         except ImportError as error:
             raise MissingExtraError("to_frame", package="pandas", extra="frames") from error
         return pandas.DataFrame(self.records())
@@ -146,14 +172,25 @@ class AuditReport:
             for scores in model.levels:
                 for key, value in scores.values.items():
                     low, high = scores.intervals.get(key, (float("nan"),) * 2)
-                    rows.append({"model": model.name, "level": scores.name, "metric": key, "value": value, "low": low, "high": high})
+                    rows.append(
+                        {
+                            "model": model.name,
+                            "level": scores.name,
+                            "metric": key,
+                            "value": value,
+                            "low": low,
+                            "high": high,
+                        }
+                    )
         return rows
 
     def plot(self, ax: Any = None) -> OperatingCurveDisplay:
         """Missed urgency against false alarms of all models, on matplotlib axes."""
         from pams_mil.notebook.displays import OperatingCurveDisplay  # noqa: PLC0415  matplotlib is slow to import
 
-        return OperatingCurveDisplay(curve_series(self.predictions, self._bands()), rank_shares(self.predictions[0])).plot(ax=ax)
+        return OperatingCurveDisplay(
+            curve_series(self.predictions, self._bands()), rank_shares(self.predictions[0])
+        ).plot(ax=ax)
 
     def save(self, folder: str | Path) -> Path:
         """Write the interactive page, the scores and the missed slides into a folder; returns the page's path."""
@@ -174,7 +211,10 @@ class AuditReport:
         wanted = rule if kappa is None else f"kappa={float(kappa)!r}"
         if wanted == "kappa":
             raise ParameterError("Give the cost of a missed urgency in false alarms, e.g. decide(kappa=3).")
-        models = [model if model.probabilities is None else redecide(model, wanted, penalty=self.scores.penalty) for model in self.predictions]
+        models = [
+            model if model.probabilities is None else redecide(model, wanted, penalty=self.scores.penalty)
+            for model in self.predictions
+        ]
         scores = audit_predictions(
             models, reference=self._reference, penalty=self.scores.penalty, resamples=self.scores.resamples,
             seed=self.scores.seed,
@@ -192,7 +232,9 @@ class AuditReport:
         if model is None:
             return 0
         if model not in self.names:
-            raise ParameterError(f"No model is called {model!r}; there are {listing(self.names)}.{nearest(model, self.names)}")
+            raise ParameterError(
+                f"No model is called {model!r}; there are {listing(self.names)}.{nearest(model, self.names)}"
+            )
         return self.names.index(model)
 
     def _bands(self) -> list[Any]:

@@ -44,7 +44,7 @@ class TableCell:
         return shown + (Markup("<small>{}</small>").format(self.small) if self.small else Markup(""))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReportTable:
     r"""Heads and rows; columns in `text` are words, set to the left and wrapped, all others numbers.
 
@@ -82,6 +82,24 @@ class ReportTable:
         return Markup(
             '<div class="scroll"><table class="data">{}<thead><tr>{}</tr></thead><tbody>\n{}</tbody></table></div>'
         ).format(caption, heads, rows)
+
+    def _repr_html_(self) -> str:
+        return str(self.__html__())
+
+    def __str__(self) -> str:
+        """Aligned columns for a terminal, small print behind its value."""
+        shown = [[f"{cell.text} [{cell.small}]" if cell.small else cell.text for cell in row] for row in self.cells]
+        lines = [[head.label for head in self.heads], *shown]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(self.head))]
+        return "\n".join(
+            "  ".join(
+                text.ljust(width) if column in self.text else text.rjust(width)
+                for column, (text, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        )
+
+    __repr__ = __str__
 
     def markdown(self) -> str:
         """The table as Markdown, without small print."""

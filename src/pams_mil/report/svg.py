@@ -15,6 +15,11 @@ from markupsafe import Markup, escape
 
 Place = tuple[float, float]
 """x to the right, y downward."""
+SERIES = ("#1b65a3", "#b93c07", "#14755a", "#84469b", "#866600", "#5b6770")
+"""The light colors of series, as in `static/page.css`; a test compares the two."""
+COLOR_NAMES = ("blue", "orange", "green", "purple", "ochre", "gray")
+KINDS = {"tied": "#7d6234", "severe": "#b93c07", "over": "#1b65a3", "right": "#5b6770"}
+"""The light colors of calls: equally urgent, missed urgency, false alarm, right."""
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
