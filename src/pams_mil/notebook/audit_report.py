@@ -221,12 +221,22 @@ class AuditReport:
         )  # fmt: skip
         return AuditReport(scores, reference=self._reference)
 
-    def certify(self, alpha: float | None = None, *, model: str | None = None, **options: Any) -> Certificate:
+    def certify(
+        self, alpha: float | None = None, *, model: str | None = None, by: str | None = None, **options: Any
+    ) -> Certificate | dict[str, Certificate]:
         """A certificate of a model with these patients as calibration patients; `options` as in `pams_mil.certify`.
 
-        They must not have trained the model or chosen its epoch; nothing in arrays can show that.
+        With `by`, a subgroup that the audit knows, one certificate for each group. The patients must not have trained the
+        model or chosen its epoch; nothing in arrays can show that.
         """
-        return certify(self.predictions[self._number(model)], alpha=alpha, **options)
+        chosen = self.predictions[self._number(model)]
+        if by is None:
+            one: Certificate = certify(chosen, alpha=alpha, **options)
+            return one
+        if by not in chosen.tags:
+            raise ParameterError(f"by must be a subgroup of the audit, one of {listing(chosen.tags)}, found {by!r}.")
+        groups: dict[str, Certificate] = certify(chosen, alpha=alpha, by=chosen.tags[by], **options)
+        return groups
 
     def _number(self, model: str | None) -> int:
         if model is None:
