@@ -226,8 +226,8 @@ class AuditReport:
     ) -> Certificate | dict[str, Certificate]:
         """A certificate of a model with these patients as calibration patients; `options` as in `pams_mil.certify`.
 
-        With `by`, a subgroup that the audit knows, one certificate for each group. The patients must not have trained the
-        model or chosen its epoch; nothing in arrays can show that.
+        With `by`, a subgroup that the audit knows, one certificate for each group. The patients must not have trained
+        the model or chosen its epoch; nothing in arrays can show that.
         """
         chosen = self.predictions[self._number(model)]
         if by is None:
