@@ -1,6 +1,5 @@
 from pams_mil.evaluate.audit import Audit as Audit
 from pams_mil.evaluate.audit import ModelAudit as ModelAudit
-from pams_mil.evaluate.audit import audit as audit
 from pams_mil.evaluate.calibration import Calibration as Calibration
 from pams_mil.evaluate.calibration import fit_calibration as fit_calibration
 from pams_mil.evaluate.certify.certificate import Certificate as Certificate

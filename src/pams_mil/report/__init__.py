@@ -1,6 +1,6 @@
 """What people look at: tables, figures and self-contained HTML pages; names are loaded on first use.
 
-`audit_page(pams_mil.evaluate.audit([...]))` is the page of `pams audit`.
+`audit_page(pams_mil.audit(...).scores)` is the page of `pams audit`.
 """
 
 from pams_mil.discover import lazy_names
