@@ -17,7 +17,7 @@ from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.predictions import Predictions, write_predictions
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.report import live
-from pams_mil.report.audit_page import audit_page, write_audit
+from pams_mil.report.audit_html import audit_page, write_audit
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 HOSTILE = "</script><img src=x onerror=document.title='owned'>"

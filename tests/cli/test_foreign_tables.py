@@ -19,7 +19,7 @@ from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.probability_columns import probability_columns
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.report.audit_page import audit_page
+from pams_mil.report.audit_html import audit_page
 from pams_mil.tables import read_table
 
 CLASSES = """

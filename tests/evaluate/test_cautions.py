@@ -18,7 +18,7 @@ from pams_mil.cli.main import app
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.cautions import FEW_PATIENTS, TopCall, cautions
 from pams_mil.evaluate.predictions import Predictions, write_predictions
-from pams_mil.report.audit_page import audit_page
+from pams_mil.report.audit_html import audit_page
 
 TREE = ClassHierarchy.load("bracs")
 DISQUALIFYING = {"constant", "collapsed", "no skill"}

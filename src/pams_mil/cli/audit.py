@@ -116,7 +116,7 @@ def show(result: Audit) -> None:
 
 def write(result: Audit, out: Path, command: str = "") -> None:
     """Write report.html, scores.json and severe_errors.csv into `out`; `command` made the audit, without --decide."""
-    from pams_mil.report.audit_page import write_audit
+    from pams_mil.report.audit_html import write_audit
 
     write_audit(result, out, pages=slide_pages(result, out), command=command)
 

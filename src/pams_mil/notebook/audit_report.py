@@ -22,7 +22,7 @@ from pams_mil.metrics.bootstrap import RESAMPLES
 from pams_mil.metrics.metric import METRICS
 from pams_mil.notebook.array_inputs import predictions_from_arrays
 from pams_mil.report import svg
-from pams_mil.report.audit_page import severe_table, write_audit
+from pams_mil.report.audit_html import severe_table, write_audit
 from pams_mil.report.curve_chart import curve_chart
 from pams_mil.report.first_screen import Counts, curve_series, rank_shares
 from pams_mil.report.page import format_interval, format_value
