@@ -4,84 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.browser.chromium import CHROMIUM, Browser
+from tests.browser.chromium import CHROMIUM
+from tests.browser.viewer_pages import drawn, open_case, rows, settled, write_cohort
 from typer.testing import CliRunner
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
-
-
-def write_cohort(*given, **options):
-    from tests.view import sessions  # needs the extra `view`
-
-    return sessions.write_cohort(*given, **options)
-
-
 HOSTILE = "<img src=x onerror=document.title='owned'>"
-
-
-NEEDED = ("starlette", "uvicorn", "httpx", "openslide", "tifffile")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    for name in NEEDED:
-        pytest.importorskip(name)
-    opened = Browser(tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
-def cohort(tmp_path_factory, browser):
-    return write_cohort(tmp_path_factory.mktemp("cohort"))
-
-
-@pytest.fixture
-def serve(browser, cohort, tmp_path):
-    """Opens the viewer on a session; gives the page and the session."""
-    served = []
-
-    def start(folder=cohort, **options):
-        view = {name: options.pop(name) for name in ("width", "height", "dark") if name in options}
-        from tests.view.sessions import Served, session_of
-
-        session = session_of(folder, reviews=tmp_path / "reviews", **options)
-        server = Served(session)
-        server.client = type("Nobody", (), {"close": lambda self: None})()
-        served.append(server)
-        page = browser.page(**view)
-        page.go(server.server.address)
-        page.wait("document.querySelector('.case, .empty')", "the worklist")
-        return page, session
-
-    yield start
-    for server in served:
-        server.close()
-
-
-def rows(page):
-    return page.js("[...document.querySelectorAll('.case .name b')].map(e => e.textContent)")
-
-
-def open_case(page, number=0):
-    page.js(f"document.querySelectorAll('.case')[{number}].scrollIntoView()")
-    page.click(f".case[data-line='{number}']")
-    page.wait("document.querySelector('.openseadragon-canvas')", "the slide")
-    page.wait("document.querySelector('.heat-canvas')?.width > 1", "the heatmap")
-
-
-def settled(page):
-    """Wait until nothing has moved for fifteen pictures that the page drew, however long it took to draw them."""
-    before, still = None, 0
-    while still < 15:
-        drawn(page)
-        now = page.text("#where") + page.js("location.hash")
-        before, still = now, still + 1 if now == before else 0
-
-
-def drawn(page):
-    """Wait until the page has drawn what it was told."""
-    page.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def test_a_reading_from_start_to_audit(serve, cohort):

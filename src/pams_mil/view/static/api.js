@@ -26,5 +26,5 @@ export async function getHeat(key) {
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length)));
   const column = (index) => new Float32Array(data, 4 + length + 4 * header.n * index, header.n);
   const layers = header.layers.map((layer, index) => ({ ...layer, values: column(index + 2) }));
-  return { n: header.n, side: header.tile_px0, grid: header.grid, notes: header.notes, x: column(0), y: column(1), layers };
+  return { n: header.n, side: header.tile_px0, grid: header.grid, notes: header.notes, evidence: header.evidence, x: column(0), y: column(1), layers };
 }

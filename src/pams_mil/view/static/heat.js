@@ -24,7 +24,7 @@ export function ranked(values) {
 // Values as shades in [0, 1], how far each is from saying nothing, and what the ends of the legend mean.
 export function shaded(layer, byRank) {
   const { values, kind } = layer;
-  if (kind === "flat") return { shades: Float32Array.from(values, () => 1), strength: null, ends: ["", "tiles that were analysed"] };
+  if (kind === "flat") return { shades: Float32Array.from(values, () => 1), strength: null, ends: ["", "tiles that were analyzed"] };
   if (kind === "probability") return { shades: values, strength: values, ends: ["probability 0", "1"] };
   let low = Infinity;
   let high = -Infinity;
@@ -53,6 +53,9 @@ export function place(heat) {
   return { x: left, y: top, width: right - left, height: bottom - top };
 }
 
+// Evidence that says little is nearly clear: the tissue shows, and the few tiles that decide stand out.
+const clear = (strength) => Math.round(255 * Math.min(1, 2 * strength));
+
 export function paint(canvas, heat, kind, shades, strength, threshold) {
   const colors = COLORS[kind];
   const area = place(heat);
@@ -66,7 +69,7 @@ export function paint(canvas, heat, kind, shades, strength, threshold) {
       const column = Math.round((heat.x[tile] - area.x) / heat.side);
       const row = Math.round((heat.y[tile] - area.y) / heat.side);
       const color = 3 * Math.round(255 * shades[tile]);
-      picture.data.set([colors[color], colors[color + 1], colors[color + 2], 255], 4 * (row * canvas.width + column));
+      picture.data.set([colors[color], colors[color + 1], colors[color + 2], kind === "sign" ? clear(strength[tile]) : 255], 4 * (row * canvas.width + column));
     }
     canvas.getContext("2d").putImageData(picture, 0, 0);
     return;
@@ -79,7 +82,8 @@ export function paint(canvas, heat, kind, shades, strength, threshold) {
   const order = [...shades.keys()].filter(shown).sort((a, b) => (strength ? strength[a] - strength[b] : 0));
   for (const tile of order) {
     const color = 3 * Math.round(255 * shades[tile]);
-    context.fillStyle = `rgb(${colors[color]} ${colors[color + 1]} ${colors[color + 2]})`;
+    const alpha = kind === "sign" ? clear(strength[tile]) / 255 : 1;
+    context.fillStyle = `rgb(${colors[color]} ${colors[color + 1]} ${colors[color + 2]} / ${alpha})`;
     context.fillRect((heat.x[tile] - area.x) * scale, (heat.y[tile] - area.y) * scale, Math.max(1, heat.side * scale), Math.max(1, heat.side * scale));
   }
 }

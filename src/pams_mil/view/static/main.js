@@ -1,6 +1,7 @@
 // Start, addresses and keys. The address after # says what is shown, so that a link shows the same again.
 
 import { getJson } from "./api.js";
+import { OperatingPoint } from "./kappa.js";
 import { showOrder } from "./order.js";
 import { $, make, toast } from "./page.js";
 import { SlideView } from "./slide.js";
@@ -8,8 +9,8 @@ import { Worklist } from "./worklist.js";
 
 const KEYS = [
   ["j  k", "next, previous case"], ["Enter", "open the case"], ["Esc", "back to the worklist"], ["/", "search"],
-  ["a", "agree with the call"], ["1 … 9", "read as this class"], ["d", "put off"], ["u", "undo"],
-  ["h", "heatmap on and off"], ["[  ]", "less, more opacity"], ["n  p", "next, previous telling tile"],
+  ["<  >", "operating point: to the next change of a call"], ["a", "agree with the call"], ["1 … 9", "read as this class"], ["d", "defer"], ["u", "undo"],
+  ["h", "heatmap on and off"], ["[  ]", "less, more opacity"], ["n  p", "next, previous top tile"],
   ["r", "mark a region"], ["0", "whole slide"], ["f", "full screen"], ["?", "this list"],
 ];
 const state = { reviews: new Map(), revision: -1 };
@@ -30,8 +31,10 @@ async function start() {
   state.overview = overview;
   state.cases = await getJson("/api/worklist");
   await readReviews();
+  state.point = new OperatingPoint(state.cases, () => { state.list.rebuild(true); state.view.showCalls(); });
+  state.point.set(route().settings.get("kappa"), true);
   state.list = new Worklist(overview, state.cases, state.reviews, openCase);
-  state.view = new SlideView(overview, state.cases, state.reviews, { changed, go: goTo, neighbor: (row, step) => state.list.neighbor(row, step), position: (row) => [state.list.rows.indexOf(row) + 1, state.list.rows.length] });
+  state.view = new SlideView(overview, state.cases, state.reviews, { changed, go: goTo, open: openCase, kappa: () => state.point.kappa, neighbor: (row, step) => state.list.neighbor(row, step), position: (row) => [state.list.rows.indexOf(row) + 1, state.list.rows.length] });
   state.list.onchange = () => { if (route().tab === "worklist") history.replaceState(null, "", address("#/", state.list.settings())); };
   addEventListener("hashchange", show);
   addEventListener("focus", refresh);
@@ -72,6 +75,7 @@ function changed(row, found) {
   state.revision = found.revision;
   if (found.revealed) {
     for (const [name, value] of Object.entries(found.revealed)) state.cases[name][row] = value;
+    state.point.reveal(row);
   }
   count();
 }
@@ -84,12 +88,17 @@ function route() {
   return { tab: tab === "order" ? "order" : "worklist", settings };
 }
 
-const address = (path, settings) => { const query = new URLSearchParams(settings).toString(); return query ? `${path}?${query}` : path; };
-function openCase(row) { if (row != null) location.hash = `#/slide/${state.cases.key[row]}`; }
+// The operating point belongs to every address, so that a link shows the same calls.
+function address(path, settings = {}) {
+  const query = new URLSearchParams(state.point.kappa == null ? settings : { ...settings, kappa: state.point.kappa }).toString();
+  return query ? `${path}?${query}` : path;
+}
+function openCase(row) { if (row != null) location.hash = address(`#/slide/${state.cases.key[row]}`); }
 function goTo(row, settings) { history.replaceState(null, "", address(`#/slide/${state.cases.key[row]}`, settings)); }
 
 function show() {
   const { tab, row, settings } = route();
+  if (settings.has("kappa")) state.point.set(settings.get("kappa"));
   for (const id of ["worklist", "slide", "order"]) $(`#${id}`).hidden = id !== tab;
   for (const link of document.querySelectorAll("#bar nav a")) link.classList.toggle("here", link.dataset.tab === (tab === "slide" ? "worklist" : tab));
   $("#back").href = address("#/", state.list.settings());
@@ -100,7 +109,7 @@ function show() {
 }
 
 function onKey(event) {
-  const typing = event.target.closest("input[type=search], textarea, select");
+  const typing = event.target.closest("input:not([type=checkbox]):not([type=range]), textarea, select");
   if (event.key === "Escape") {
     if (typing) event.target.blur();
     else if (!document.querySelector("dialog[open]") && route().tab !== "worklist") location.hash = $("#back").hash || "#/";
@@ -109,6 +118,7 @@ function onKey(event) {
   if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.key === "?") { $("#help").showModal(); return; }
   const { tab, row } = route();
+  if (event.key === "<" || event.key === ">") { state.point.step(event.key === ">" ? 1 : -1); return; }
   if (tab === "slide" && "jk".includes(event.key)) { openCase(state.list.neighbor(row, event.key === "j" ? 1 : -1)); return; }
   if (tab === "slide" && state.view.onKey(event.key)) { event.preventDefault(); return; }
   if (tab !== "worklist") return;

@@ -41,6 +41,41 @@ export function meter(value, text, kind = "") {
   return make("span", { class: `meter ${kind}` }, make("span", {}, text), bar);
 }
 
+// What a number means, in a sentence; shown on hover, focus and tap of whatever has `data-why`.
+const WHY = {
+  "κ": "The cost ratio κ: a case is called as if one missed urgency cost as much as κ false alarms. 1 calls the most probable class; more calls doubtful cases more urgent.",
+  severity: "Expected severity: the rank of every class, weighted with its probability. 0 is surely the least urgent class; the list is ordered by it.",
+  uncertainty: "How evenly the probability is spread over the classes (entropy): 0 % is one sure class, 100 % all classes equally likely.",
+  agreement: "The share of the models whose own call is the call shown. Below 100 % they disagree.",
+  at_least: "The probability that the case is this urgent or more.",
+  certified: "The most urgent class that the certificate cannot exclude at its guaranteed rate of misses.",
+  evidence: "What a tile says for (red) and against (blue) a class: its attention times the log probability the model gives it alone, compared with the other classes.",
+  attention: "How much of the slide's summary a tile makes up. It tells where the model looked, not what for.",
+  exposure: "The model has seen this patient, so its call here says nothing about new patients.",
+};
+
+export function explain(element, key) {
+  element.dataset.why = key;
+  if (!element.matches("a, button, input, select")) element.tabIndex = 0;
+  element.setAttribute("aria-describedby", "why");
+  return element;
+}
+
+function showWhy(event) {
+  const box = $("#why");
+  const about = event.target instanceof Element ? event.target.closest("[data-why]") : null;
+  box.hidden = !about;
+  if (!about) return;
+  box.textContent = WHY[about.dataset.why] ?? about.dataset.why;
+  const { left, bottom, top } = about.getBoundingClientRect();
+  box.style.left = `${Math.max(8, Math.min(left, innerWidth - box.offsetWidth - 8))}px`;
+  box.style.top = bottom + box.offsetHeight + 12 < innerHeight ? `${bottom + 6}px` : `${Math.max(8, top - box.offsetHeight - 6)}px`;
+}
+
+for (const kind of ["pointerover", "focusin", "click"]) document.addEventListener(kind, showWhy);
+document.addEventListener("focusout", () => { $("#why").hidden = true; });
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") $("#why").hidden = true; });
+
 let hiding;
 export function toast(text) {
   const box = $("#toast");

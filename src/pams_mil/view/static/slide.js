@@ -2,7 +2,7 @@
 
 import { getHeat, getJson, post } from "./api.js";
 import { drawLegend, paint, place, shaded, strongest } from "./heat.js";
-import { $, chip, make, number, percent, rankColor, toast } from "./page.js";
+import { $, chip, explain, make, number, percent, rankColor, toast } from "./page.js";
 import { Regions } from "./regions.js";
 
 const STRIP = 12;
@@ -24,7 +24,7 @@ export class SlideView {
     this.regions = new Regions(this);
     this.fillVerdicts();
     const redraw = () => { this.showHeat(); this.remember(); };
-    $("#layer").addEventListener("change", () => { this.chooseLayer(); redraw(); });
+    $("#layer").addEventListener("change", () => { this.followsCall = false; this.chooseLayer(); redraw(); });
     for (const id of ["#opacity", "#threshold"]) $(id).addEventListener("input", redraw);
     $("#heat-on").addEventListener("change", redraw);
     $("#ranks").addEventListener("change", () => { this.chooseLayer(); redraw(); });
@@ -134,14 +134,22 @@ export class SlideView {
         make("span", {}, item.shown), make("i", {}, make("b", { style: { width: percent(share).replace(" ", ""), background: rankColor(item.rank, this.top) } })), make("span", {}, percent(share))]);
       parts.push(make("div", { class: "bars" }, ...bars));
     }
-    const facts = [["Expected severity", `${number(cases.severity[row])} of ${this.top}`]];
-    overview.boundaries.forEach((bound, index) => { if (cases.at_least) facts.unshift([`At least ${bound.shown}`, percent(cases.at_least[row][index], 1)]); });
-    if (cases.certified?.[row] != null) facts.unshift(["Cannot be excluded", overview.classes[cases.certified[row]].shown]);
-    if (cases.uncertainty) facts.push(["Uncertainty", percent(cases.uncertainty[row])]);
-    if (cases.agreement) facts.push([`Agreement of ${overview.models.length} runs`, percent(cases.agreement[row])]);
-    parts.push(make("div", { class: "facts" }, ...facts.flatMap(([what, value]) => [make("span", {}, what), make("b", {}, value)])));
+    const facts = [["Expected severity", `${number(cases.severity[row])} of ${this.top}`, "severity"]];
+    overview.boundaries.forEach((bound, index) => { if (cases.at_least) facts.unshift([`At least ${bound.shown}`, percent(cases.at_least[row][index], 1), "at_least"]); });
+    if (cases.certified?.[row] != null) facts.unshift(["Cannot be excluded", overview.classes[cases.certified[row]].shown, "certified"]);
+    if (cases.uncertainty) facts.push(["Uncertainty", percent(cases.uncertainty[row]), "uncertainty"]);
+    if (cases.agreement) facts.push([`Agreement of ${overview.models.length} models`, percent(cases.agreement[row]), "agreement"]);
+    parts.push(make("div", { class: "facts" }, ...facts.flatMap(([what, value, why]) => [explain(make("span", {}, what), why), make("b", {}, value)])));
     if (cases.certified) parts.push(make("p", { class: "dim" }, overview.guarantee));
     $("#call").replaceChildren(...parts);
+  }
+
+  // After the operating point moved: the call, what agreeing means, and the evidence for it.
+  showCalls() {
+    if (this.row == null) return;
+    this.showCall();
+    this.showVerdict();
+    if (this.heat && this.followsCall) { this.fillLayers(null); this.showHeat(); }
   }
 
   showFacts() {
@@ -164,7 +172,7 @@ export class SlideView {
     const verdict = this.reviews.get(this.cases.key[this.row]);
     const call = this.cases.call[this.row];
     const shown = (name) => this.overview.classes.find((one) => one.name === name)?.shown ?? name;
-    const words = { agree: "Agreed", override: "Overruled", defer: "Put off" };
+    const words = { agree: "Agreed", override: "Overruled", defer: "Deferred" };
     $("#verdict-state").textContent = verdict?.verdict ? `${words[verdict.verdict]}${verdict.class ? `: ${shown(verdict.class)}` : ""}` : "Unread";
     $("#undo").disabled = !verdict?.verdict;
     for (const button of $("#verdict-classes").children) {
@@ -184,7 +192,7 @@ export class SlideView {
     const key = this.cases.key[row];
     const hidden = this.cases.call[row] == null;
     try {
-      const found = await post(`/api/verdict/${key}`, { ...content, note: $("#note").value, seconds: this.spent, seen: this.reviews.get(key)?.last ?? 0 });
+      const found = await post(`/api/verdict/${key}`, { ...content, note: $("#note").value, seconds: this.spent, kappa: this.hooks.kappa(), seen: this.reviews.get(key)?.last ?? 0 });
       if (!found.ok) toast(found.problem ?? "The verdict was not taken.");
       if (found.verdict) this.hooks.changed(row, found);
       if (found.ok && content.action !== "undo") this.spent = 0;
@@ -206,7 +214,7 @@ export class SlideView {
     this.showHeat();
   }
 
-  step(by) { const next = this.hooks.neighbor(this.row, by); if (next != null) location.hash = `#/slide/${this.cases.key[next]}`; }
+  step(by) { const next = this.hooks.neighbor(this.row, by); if (next != null) this.hooks.open(next); }
 
   // --- the heatmap
 
@@ -215,9 +223,13 @@ export class SlideView {
     this.showProblem(null);
     const { layers } = this.heat;
     $("#layer").replaceChildren(...layers.map((layer, index) => make("option", { value: index }, layer.name)));
-    const attention = layers.reduce((found, layer, index) => (layer.kind === "rank" ? index : found), 0);
+    // First the evidence for the call; without it attention.
+    const attention = layers.reduce((last, layer, index) => (layer.kind === "rank" ? index : last), 0);
+    const evidence = layers.findIndex((layer) => layer.name === this.heat.evidence[this.cases.call[this.row]]);
     const named = layers.findIndex((layer) => layer.name === wanted);
-    $("#layer").value = String(named >= 0 ? named : attention);
+    const first = evidence >= 0 ? evidence : attention;
+    this.followsCall = named < 0 || named === first;
+    $("#layer").value = String(named >= 0 ? named : first);
     this.chooseLayer();
   }
 
@@ -226,12 +238,13 @@ export class SlideView {
     this.layer = this.heat.layers[Number($("#layer").value)];
     this.shading = shaded(this.layer, $("#ranks").checked);
     $("#ranks").parentElement.hidden = this.layer.kind !== "rank";
+    explain($("#layer"), this.layer.kind === "sign" ? "evidence" : this.layer.kind === "rank" ? "attention" : "Where tiles were analyzed.");
     drawLegend($("#legend"), this.layer.kind);
     const [low, high] = this.shading.ends;
     $("#legend-numbers").replaceChildren(make("span", {}, low), make("span", {}, this.layer.kind === "rank" && $("#ranks").checked ? "colored by rank" : ""), make("span", {}, high));
-    this.telling = this.layer.kind === "flat" ? [] : strongest(this.layer.values, STRIP);
+    this.topTiles = this.layer.kind === "flat" ? [] : strongest(this.layer.values, STRIP);
     this.current = -1;
-    $("#strip").replaceChildren(...this.telling.map((tile, index) => this.tileButton(tile, index)));
+    $("#strip").replaceChildren(...this.topTiles.map((tile, index) => this.tileButton(tile, index)));
   }
 
   tileButton(tile, index) {
@@ -250,7 +263,7 @@ export class SlideView {
   }
 
   fly(index) {
-    const tile = this.telling?.[index];
+    const tile = this.topTiles?.[index];
     if (tile == null || !this.viewer) return;
     this.current = index;
     [...$("#strip").children].forEach((button, place_) => button.classList.toggle("here", place_ === index));
@@ -320,7 +333,7 @@ export class SlideView {
     else if (key === "u") this.give({ action: "undo" });
     else if (key === "h") { $("#heat-on").checked = !$("#heat-on").checked; this.showHeat(); this.remember(); }
     else if (key === "[" || key === "]") { $("#opacity").value = Number($("#opacity").value) + (key === "]" ? 10 : -10); this.showHeat(); this.remember(); }
-    else if (key === "n" || key === "p") this.fly(Math.max(0, Math.min((this.telling?.length ?? 1) - 1, this.current + (key === "n" ? 1 : -1))));
+    else if (key === "n" || key === "p") this.fly(Math.max(0, Math.min((this.topTiles?.length ?? 1) - 1, this.current + (key === "n" ? 1 : -1))));
     else if (key === "r") this.regions.toggle();
     else if (key === "0") this.tool("home");
     else if (key === "f") this.tool("full");

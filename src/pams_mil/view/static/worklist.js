@@ -1,9 +1,10 @@
 // The worklist: sorted, filtered, grouped, and drawn only where the window looks, so that 20,000 cases stay smooth.
 
-import { $, chip, make, meter, number, percent, rankColor } from "./page.js";
+import { $, chip, explain, make, meter, number, percent, rankColor } from "./page.js";
 
 const ROW = 56;
-const STATUS = { agree: "agreed", override: "overruled", defer: "put off" };
+const PICTURES = 300;
+const STATUS = { agree: "agreed", override: "overruled", defer: "deferred" };
 
 export class Worklist {
   constructor(overview, cases, reviews, open) {
@@ -13,6 +14,7 @@ export class Worklist {
     this.coarse = overview.boundaries.map((one, index) => ({ ...one, index })).filter((one) => one.coarse).slice(-3);
     this.picked = 0;
     this.lines = [];
+    this.pictures = new Map();
     this.index = new Map(cases.key.map((key, row) => [key, row]));
     this.text = cases.key.map((_, row) => `${cases.slide[row]}\n${cases.patient[row]}\n${cases.group[row]}`.toLowerCase());
     this.orders = this.makeOrders();
@@ -54,15 +56,17 @@ export class Worklist {
     $("#group-label").hidden = !this.overview.grouped;
     document.documentElement.style.setProperty("--bounds", this.coarse.length);
     const heads = [["", "", ""], ["Slide", "slide", ""], ["Call", "urgency", ""]];
-    for (const bound of this.coarse) heads.push([`≥ ${bound.shown}`, `b${bound.rank}`, "middle"]);
-    if (this.cases.certified) heads.push(["Cannot exclude", "urgency", "middle"]);
+    for (const bound of this.coarse) heads.push([`≥ ${bound.shown}`, `b${bound.rank}`, "middle", "at_least"]);
+    if (this.cases.certified) heads.push(["Cannot exclude", "urgency", "middle", "certified"]);
     document.documentElement.style.setProperty("--certified", this.cases.certified ? "minmax(120px, 1fr)" : "");
-    heads.push(["Severity", "urgency", "middle"], ["Uncertainty", "uncertainty", "wide"], ["Runs agree", "agreement", "wide"], ["Status", "status", ""]);
+    heads.push(["Severity", "urgency", "middle", "severity"], ["Uncertainty", "uncertainty", "wide", "uncertainty"], ["Runs agree", "agreement", "wide", "agreement"], ["Status", "status", ""]);
     const known = new Set(this.orders.map(([key]) => key));
-    $("#list-head").replaceChildren(...heads.map(([label, key, kind]) =>
-      known.has(key)
-        ? make("button", { class: kind, "data-sort": key, title: `Order by ${label}`, onclick: () => { $("#sort").value = key; this.rebuild(); } }, label)
-        : make("span", { class: kind }, label)));
+    $("#list-head").replaceChildren(...heads.map(([label, key, kind, why]) => {
+      const head = known.has(key)
+        ? make("button", { class: kind, "data-sort": key, title: why ? null : `Order by ${label}`, onclick: () => { $("#sort").value = key; this.rebuild(); } }, label)
+        : make("span", { class: kind }, label);
+      return why ? explain(head, why) : head;
+    }));
   }
 
   status(row) { return this.reviews.get(this.cases.key[row])?.verdict ?? null; }
@@ -137,9 +141,7 @@ export class Worklist {
     const state = this.status(row);
     const picked = this.lines[this.picked]?.row === row;
     const line = make("div", { class: `case list-row${picked ? " picked" : ""}${state && state !== "defer" ? " done" : ""}`, "data-line": position, "data-row": row, role: "row", style });
-    const heat = $("#thumb-heat").checked && !this.overview.blind ? "?heat=1" : "";
-    const picture = make("img", { src: `/thumbnail/${cases.key[row]}${heat}`, alt: "", loading: "lazy" });
-    picture.addEventListener("error", () => picture.replaceWith(make("span", { class: "no-image" })));
+    const picture = this.thumbnail(row);
     const patient = cases.patient[row] === cases.slide[row] ? "" : cases.patient[row];
     line.append(picture, make("span", { class: "name" }, make("b", {}, cases.slide[row]), make("small", {}, patient)), this.callOf(row));
     for (const bound of this.coarse) {
@@ -157,6 +159,36 @@ export class Worklist {
       this.statusOf(row, state),
     );
     return line;
+  }
+
+  // Loaded once per case, however often the list is drawn again.
+  thumbnail(row) {
+    const heat = $("#thumb-heat").checked && !this.overview.blind;
+    const name = `${row} ${heat}`;
+    if (!this.pictures.has(name)) {
+      if (this.pictures.size >= PICTURES) this.pictures.delete(this.pictures.keys().next().value);
+      this.pictures.set(name, this.load(row, heat));
+    }
+    return this.pictures.get(name);
+  }
+
+  // A placeholder, then the slide, then the slide with its heat, which may have to be computed first.
+  load(row, heat) {
+    const box = make("span", { class: "thumb waiting" });
+    const plain = `/thumbnail/${this.cases.key[row]}`;
+    const sources = [...(this.cases.has_slide[row] ? [plain] : []), ...(heat ? [`${plain}?heat=1`] : [])];
+    const next = () => {
+      const source = sources.shift();
+      if (!source || !(box.isConnected || box.dataset.new)) { box.classList.toggle("missing", !box.firstChild); box.classList.remove("waiting"); return; }
+      delete box.dataset.new;
+      const picture = make("img", { alt: "" });
+      picture.onload = () => { box.replaceChildren(picture); box.classList.remove("waiting"); next(); };
+      picture.onerror = next;
+      picture.src = source;
+    };
+    box.dataset.new = "1";
+    next();
+    return box;
   }
 
   callOf(row) {
@@ -189,12 +221,14 @@ export class Worklist {
     do next += step; while (this.lines[next]?.group != null);
     if (this.lines[this.picked]?.group != null && !this.lines[next]) return;
     if (!this.lines[next]) return;
+    $("#list-space .picked")?.classList.remove("picked");
     this.picked = next;
     const list = $("#list");
     const top = next * ROW;
     if (top < list.scrollTop) list.scrollTop = top;
     else if (top + ROW > list.scrollTop + list.clientHeight) list.scrollTop = top + ROW - list.clientHeight;
-    this.draw(true);
+    this.draw(false);
+    $(`#list-space [data-line="${next}"]`)?.classList.add("picked");
   }
 
   pickedRow() {

@@ -1,0 +1,70 @@
+// The operating point: calls follow κ, how many false alarms a missed urgency is worth, along each case's exact path.
+
+import { $ } from "./page.js";
+
+const STEPS = 100; // of the slider, per power of ten
+
+export class OperatingPoint {
+  constructor(cases, changed) {
+    Object.assign(this, { cases, changed, kappa: null });
+    this.decided = [...cases.call];
+    $("#kappa-box").hidden = !cases.reach;
+    $("#kappa").addEventListener("change", () => this.set($("#kappa").value));
+    $("#kappa-slider").addEventListener("input", () => this.set(10 ** (Number($("#kappa-slider").value) / STEPS)));
+    $("#kappa-less").addEventListener("click", () => this.step(-1));
+    $("#kappa-more").addEventListener("click", () => this.step(1));
+    $("#kappa-reset").addEventListener("click", () => this.set(null));
+    this.show();
+  }
+
+  // The call of a row at κ: the last class whose threshold is passed. No finite κ passes null.
+  callAt(row, kappa) {
+    const reach = this.cases.reach?.[row];
+    if (kappa == null || !reach) return this.decided[row];
+    let call = -1;
+    for (const threshold of reach) if (threshold != null && threshold <= kappa) call += 1;
+    return call;
+  }
+
+  // A number, its text, or null for the calls as decided; anything else changes nothing.
+  set(value, quiet = false) {
+    const number = value == null || value === "" ? null : Number(String(value).trim().replace(",", "."));
+    if (number != null && !(Number.isFinite(number) && number >= 0 && number <= 1e9)) { this.show(); return; }
+    if (number === this.kappa || !this.cases.reach) { this.show(); return; }
+    this.kappa = number;
+    for (let row = 0; row < this.decided.length; row += 1) if (this.decided[row] != null) this.cases.call[row] = this.callAt(row, number);
+    this.show();
+    if (!quiet) this.changed();
+  }
+
+  // A blind reader has read the case: its call is known from now on.
+  reveal(row) {
+    this.decided[row] = this.cases.call[row];
+    this.cases.call[row] = this.callAt(row, this.kappa);
+    this.show();
+  }
+
+  // To the next κ, up or down, at which some call changes.
+  step(sign) {
+    const from = this.kappa ?? 1;
+    let next = sign > 0 ? Infinity : -Infinity;
+    for (const reach of this.cases.reach ?? []) {
+      for (const threshold of reach ?? []) {
+        if (threshold == null) continue;
+        if (sign > 0 ? threshold > from && threshold < next : threshold < from && threshold > next) next = threshold;
+      }
+    }
+    if (Number.isFinite(next)) this.set(next);
+  }
+
+  show() {
+    const { kappa, decided, cases } = this;
+    $("#kappa").value = kappa == null ? "" : String(Number(kappa.toPrecision(4)));
+    $("#kappa-slider").value = kappa == null ? 0 : Math.round(STEPS * Math.log10(Math.max(kappa, 1e-9)));
+    $("#kappa-reset").disabled = kappa == null;
+    let [up, down] = [0, 0];
+    decided.forEach((call, row) => { if (cases.call[row] > call) up += 1; else if (cases.call[row] < call) down += 1; });
+    const changes = up + down === 0 ? "no call changes" : [up && `${up.toLocaleString("en")} more urgent`, down && `${down.toLocaleString("en")} less urgent`].filter(Boolean).join(", ");
+    $("#kappa-state").textContent = kappa == null ? "calls as decided" : `${changes} than as decided`.replace("changes than as decided", "changes");
+  }
+}

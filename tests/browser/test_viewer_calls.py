@@ -1,0 +1,136 @@
+"""The viewer's handle, explanations and first layer, in a real Chromium."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from tests.browser.chromium import CHROMIUM
+from tests.browser.viewer_pages import drawn, open_case
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+
+
+def calls(page):
+    """What the rows say, by slide."""
+    code = "e => [e.querySelector('.name b').textContent, e.querySelector('.chip').textContent]"
+    return dict(page.js(f"[...document.querySelectorAll('.case')].map({code})"))
+
+
+def kappa_in_address(page):
+    return page.js("new URLSearchParams(location.hash.split('?')[1]).get('kappa')")
+
+
+def test_calls_follow_the_operating_point(serve):
+    """Field, slider, keys and links: every call is the exact decision at that κ, and a verdict is about that call."""
+    page, session = serve()
+    _, cases = session.visible()
+    names = cases.hierarchy.names()
+
+    def expected(kappa):
+        return {slide: names[call] for slide, call in zip(cases.slide_ids, cases.path.calls(kappa), strict=True)}
+
+    as_decided = calls(page)
+    assert page.text("#kappa-state") == "calls as decided"
+    thresholds = sorted({float(k) for k in cases.path.reach.ravel() if 0 < k < np.inf})
+    for kappa in (0.01, *thresholds, *(np.nextafter(k, 0) for k in thresholds), 1000):
+        page.choose("#kappa", repr(float(kappa)))
+        assert calls(page) == expected(kappa), kappa
+    page.choose("#kappa", "nonsense")
+    assert calls(page) == expected(1000)
+    page.click("#kappa-reset")
+    assert calls(page) == as_decided
+    page.js("document.activeElement.blur()")
+    page.key(">")
+    first = min(k for k in thresholds if k > 1)
+    assert float(kappa_in_address(page)) == first
+    assert calls(page) == expected(first) != as_decided
+    assert page.text("#kappa-state") == "1 more urgent than as decided"
+    page.js("document.querySelector('#kappa-slider').focus()")
+    page.key("ArrowRight")
+    assert calls(page) == expected(float(kappa_in_address(page)))
+    page.choose("#kappa", "9")
+    assert set(calls(page).values()) == {"severe"}
+    page.choose("#call-filter", "2")
+    assert len(calls(page)) == 3
+    other = page.browser.page()
+    other.go(page.js("location.href"))
+    other.wait("document.querySelectorAll('.case').length === 3")
+    assert set(calls(other).values()) == {"severe"}
+    open_case(other)
+    assert other.text("#call .big") == "severe"
+    other.key("a")
+    other.wait("document.querySelector('#verdict-state').textContent.startsWith('Agreed')")
+    verdict = session.journal.state(other.text("#slide-name"))
+    assert (verdict.label, verdict.facts["model_call"], verdict.facts["kappa"]) == ("severe", "severe", "9")
+    assert page.complaints() + other.complaints() == []
+
+
+def test_numbers_explain_themselves_on_hover_focus_and_tap(serve):
+    page, _ = serve()
+    assert page.js("document.querySelector('#why').hidden")
+    x, y = page.place("[data-why=severity]")
+    page.mouse("mouseMoved", x, y, button="none")
+    page.wait("document.querySelector('#why').textContent.startsWith('Expected severity')")
+    page.mouse("mouseMoved", 5, 5, button="none")
+    page.wait("document.querySelector('#why').hidden")
+    page.js("document.querySelector('[data-why=uncertainty]').focus()")
+    assert "entropy" in page.text("#why")
+    page.key("Escape")
+    assert page.js("document.querySelector('#why').hidden")
+    open_case(page)
+    page.click("#call [data-why=severity]")
+    assert page.text("#why").startswith("Expected severity")
+    sides = "(r => [r.left, r.right, r.bottom])"
+    box = page.js(f"{sides}(document.querySelector('#why').getBoundingClientRect())")
+    assert box[0] >= 0
+    assert box[1] <= 1400
+    assert box[2] <= 900
+
+
+def test_the_first_layer_is_the_evidence_for_the_call(serve):
+    from pams_mil.view.heat import Heat
+
+    page, session = serve()
+    plain = session.heat_of(2)
+    layers = {"attention grade": ("rank", np.arange(64.0)), "attention": ("rank", np.arange(64.0))}
+    layers |= {f"evidence grade {name}": ("sign", np.eye(64)[place]) for name, place in (("none", 0), ("severe", 9))}
+    heat = Heat(plain.coords_px0, plain.tile_px0, layers, {0: "evidence grade none", 2: "evidence grade severe"})
+    for slide in session.cases.slide_ids:
+        session._heat._keep(slide, heat)
+    open_case(page)  # s-3, called severe
+    shown = "document.querySelector('#layer').selectedOptions[0].textContent"
+    assert page.js(shown) == "evidence grade severe"
+    alpha = "document.querySelector('.heat-canvas').getContext('2d').getImageData(0, 0, 8, 8).data[4 * i + 3]"
+    page.wait(f"(i => {alpha} > 0)(9)")
+    assert page.js(f"[...Array(64).keys()].filter(i => {alpha} > 0)") == [9]  # what says nothing hides no tissue
+    for kappa, layer in (("0.01", "evidence grade none"), ("9", "evidence grade severe")):
+        page.choose("#kappa", kappa)
+        page.wait(f"{shown} === {layer!r}")
+    page.choose("#layer", "0")
+    page.choose("#kappa", "0.01")
+    assert page.js(shown) == "attention grade"  # the reader's own choice stays
+
+
+def test_moving_through_the_list_keeps_its_rows(serve, monkeypatch):
+    """A step marks two rows, and a new operating point loads no picture again; until one is there, a placeholder is."""
+    from pams_mil.view import app
+
+    release, before = threading.Event(), app.thumbnail_picture
+    monkeypatch.setattr(app, "thumbnail_picture", lambda *given: release.wait(60) and before(*given))
+    page, _ = serve()
+    assert page.js("document.querySelectorAll('.thumb.waiting').length") == 3
+    release.set()
+    page.wait("document.querySelectorAll('.thumb img').length === 3 && !document.querySelector('.thumb.waiting')")
+    page.wait("[...document.querySelectorAll('.thumb img')].every(e => e.src.includes('heat=1'))")
+    page.js("[...document.querySelectorAll('.case')].forEach(e => { e.mine = true; })")
+    loads = len([url for url in page.requested() if "/thumbnail/" in url])
+    page.js("document.activeElement.blur()")
+    for key, line in (("j", 1), ("j", 2), ("k", 1)):
+        page.key(key)
+        assert page.js("[...document.querySelectorAll('.picked')].map(e => Number(e.dataset.line))") == [line]
+    assert page.js("[...document.querySelectorAll('.case')].every(e => e.mine)")
+    page.choose("#kappa", "9")
+    drawn(page)
+    assert len([url for url in page.requested() if "/thumbnail/" in url]) == loads == 6
