@@ -1,9 +1,9 @@
-"""What calibration is worth on slides it never saw: test scores of trained runs under every form, mean over runs.
+"""What probability calibration is worth on slides it never saw: test scores of trained runs, mean over runs.
 
     python benchmarks/calibration.py runs/pams-fold0 runs/pams-fold1 ...
 
-The runs' own tables say which slides are validation and test. Every form is fitted on validation slides alone, with and
-without the closed forms of what training did; nothing is written.
+The runs' own tables say which slides are validation and test. Temperatures are fitted on validation slides alone, with
+and without the closed forms of what training did; nothing is written.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ import numpy as np
 
 from pams_mil.cli.evaluate import predict_run
 from pams_mil.engine.prediction.calibrate import run_bias
-from pams_mil.evaluate.calibration import fit_calibration
 from pams_mil.evaluate.debias import TrainingBias
+from pams_mil.evaluate.probability_calibration import fit_probability_calibration
 from pams_mil.metrics.proper import brier, nll, rps
 
 
 def variants(p: Any, true: Any, hierarchy: Any, bias: TrainingBias) -> dict[str, Callable[[Any], Any]]:
     """What to do with probabilities, by name."""
-    found: dict[str, Callable[[Any], Any]] = {"as they are": lambda q: q}
-    parts = {"": TrainingBias(), " + MSCE": TrainingBias(severity=bias.severity, detach_weight=bias.detach_weight)}
-    parts |= {" + remix": TrainingBias(drift=bias.drift), " + both": bias}
-    for form in ("temperature", "slope"):
-        for name, part in parts.items():
-            known = part.severity is not None or part.drift is not None
-            if known or not name:
-                found[form + name] = fit_calibration(p, true, hierarchy, form=form, bias=part)
+    functions: dict[str, Callable[[Any], Any]] = {"as they are": lambda q: q}
+    biases = {
+        "": TrainingBias(),
+        " + MSCE": TrainingBias(severity=bias.severity, detach_weight=bias.detach_weight),
+    }
+    biases |= {" + remix": TrainingBias(drift=bias.drift), " + both": bias}
+    for name, one in biases.items():
+        known = one.severity is not None or one.drift is not None
+        if known or not name:
+            functions["temperature" + name] = fit_probability_calibration(p, true, hierarchy, bias=one)
     if bias.severity is not None or bias.drift is not None:
-        found["closed form alone"] = bias.remove
-    return found
+        functions["closed form alone"] = bias.remove
+    return functions
 
 
 def main() -> None:
@@ -45,8 +47,8 @@ def main() -> None:
     rows: dict[str, list[list[float]]] = {}
     for run in runs:
         val, test = predict_run(run, split="val"), predict_run(run, split="test")
-        made = variants(val.probabilities[-1], val.targets, val.hierarchy, run_bias(run))
-        for name, apply in made.items():
+        functions = variants(val.probabilities[-1], val.targets, val.hierarchy, run_bias(run))
+        for name, apply in functions.items():
             q = apply(test.probabilities[-1])
             rows.setdefault(name, []).append([score(test.targets, q, test.hierarchy) for score in (nll, brier, rps)])
     print(f"{'mean over ' + str(len(runs)) + ' runs, finest level':<36} NLL    Brier  RPS")

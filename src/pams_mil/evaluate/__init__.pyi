@@ -1,7 +1,5 @@
 from pams_mil.evaluate.audit import Audit as Audit
 from pams_mil.evaluate.audit import ModelAudit as ModelAudit
-from pams_mil.evaluate.calibration import Calibration as Calibration
-from pams_mil.evaluate.calibration import fit_calibration as fit_calibration
 from pams_mil.evaluate.certify.certificate import Certificate as Certificate
 from pams_mil.evaluate.compare import Comparison as Comparison
 from pams_mil.evaluate.contrast import Contrast as Contrast
@@ -18,6 +16,8 @@ from pams_mil.evaluate.prediction_layouts import read_predictions as read_predic
 from pams_mil.evaluate.predictions import Predictions as Predictions
 from pams_mil.evaluate.predictions import join_seeds as join_seeds
 from pams_mil.evaluate.predictions import write_predictions as write_predictions
+from pams_mil.evaluate.probability_calibration import ProbabilityCalibration as ProbabilityCalibration
+from pams_mil.evaluate.probability_calibration import fit_probability_calibration as fit_probability_calibration
 from pams_mil.evaluate.refinement import refined_nll as refined_nll
 from pams_mil.evaluate.scores import LevelScores as LevelScores
 from pams_mil.evaluate.scores import score as score

@@ -14,9 +14,9 @@ from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.engine.prediction.calibrate import calibrate
 from pams_mil.errors import PamsError
-from pams_mil.evaluate.calibration import Calibration
 from pams_mil.evaluate.decide import redecide
 from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.probability_calibration import ProbabilityCalibration
 from pams_mil.experiments.entries import read_entries
 from pams_mil.report.bench import Entry
 
@@ -28,7 +28,7 @@ def with_calibrated(
 
     A method with such a run gets no calibrated ones: the others alone would be another set of slides.
     """
-    fitted: dict[str, Calibration] = {}
+    fitted: dict[str, ProbabilityCalibration] = {}
     refused: dict[str, str] = {}
     cells = done.finished
     for number, cell in enumerate(cells, 1):

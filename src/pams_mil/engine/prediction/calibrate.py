@@ -1,4 +1,4 @@
-"""Calibrate a run on its validation slides: the test split is never read."""
+"""Probability calibration of a run on its validation slides: the test split is never read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pams_mil.engine.run.folder import RunFolder, open_run
 from pams_mil.engine.run.spec import DATA_PARTS, RunSpec, refuse_other, with_slides
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.errors import PamsError, ParameterError, RunError, listing
-from pams_mil.evaluate.calibration import Form, cross_calibrated, fit_calibration, prove_form
 from pams_mil.evaluate.debias import SMALLEST, TrainingBias, msce_posterior
+from pams_mil.evaluate.probability_calibration import cross_calibrated, fit_probability_calibration
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.msce import msce_loss
 from pams_mil.methods.objective import LevelLoss, LevelTerm
@@ -39,16 +39,14 @@ Progress = Callable[[float], None]
 def calibrate(
     run: Path | str | RunFolder,
     *,
-    form: Form | None = None,
     trusted: bool = False,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> RunCalibration:
-    """Fit the calibration of a run on its validation slides and store it in the run as `calibration.json`.
+    """Fit the probability calibration of a run on its validation slides and store it in the run as `calibration.json`.
 
     Args:
         run: A run folder.
-        form: "temperature", "slope" or "bias"; None: the richest that the slides can carry and that helps.
         trusted: As in `load_run`.
         device: "auto", "cpu", "cuda", ...
         progress: Called with the share done.
@@ -59,15 +57,15 @@ def calibrate(
     hierarchy = loaded.spec.hierarchy
     cohort = open_cohort(config.data, hierarchy)
     _refuse_another_cohort(loaded, cohort, config)
-    said, kept, failures = _predict(loaded.learner, cohort.val, place, progress)
+    raw, kept, failures = _predict(loaded.learner, cohort.val, place, progress)
     slides = _Slides.of([cohort.val.sources[index] for index in kept], hierarchy)
     drift, notes = _drift(config, cohort)
     notes += [f"The validation slide {name!r} was left out: {reason}" for name, reason in failures.items()]
     levels = []
     for position, level in enumerate(loaded.learner.levels):
         bias, more = _bias(loaded.learner, position, drift, cohort)
-        found, further = _fit_level(said[position], slides, hierarchy, level, form, bias)
-        levels.append(found)
+        fitted, further = _fit_level(raw[position], slides, hierarchy, level, bias)
+        levels.append(fitted)
         notes += more + further
     if config.training.select != "last":
         notes.append(
@@ -120,11 +118,11 @@ def _predict(
     """Probabilities [n, c] of every trained level, the bags they are of, and why others have none."""
     rows: dict[int, list[Array]] = {}
     failures: dict[str, str] = {}
-    for done, (index, _, made) in enumerate(answers([learner], bags, device), 1):
-        if isinstance(made, PamsError):
-            failures[bags.sources[index].name] = str(made)
+    for done, (index, _, answer) in enumerate(answers([learner], bags, device), 1):
+        if isinstance(answer, PamsError):
+            failures[bags.sources[index].name] = str(answer)
         else:
-            rows[index] = [level[0].numpy() for level in made[0].probabilities]
+            rows[index] = [level[0].numpy() for level in answer[0].probabilities]
         if progress is not None:
             progress(done / len(bags))
     if not rows:
@@ -136,20 +134,19 @@ def _predict(
 
 
 def _fit_level(
-    p: Array, slides: _Slides, hierarchy: ClassHierarchy, level: int, form: Form | None, bias: TrainingBias
+    p: Array, slides: _Slides, hierarchy: ClassHierarchy, level: int, bias: TrainingBias
 ) -> tuple[CalibratedLevel, list[str]]:
     name, names = hierarchy.level_names[level], hierarchy.names(level)
     true = hierarchy.lift(slides.targets, level)
-    form = form or prove_form(p, true, slides.patients, hierarchy, level, bias=bias)
     try:
-        found = fit_calibration(p, true, hierarchy, level, form=form, bias=bias)
+        fitted = fit_probability_calibration(p, true, hierarchy, level, bias=bias)
     except ParameterError as error:
         raise RunError(f"Level {name!r} of the validation slides: {error}") from error
-    after = cross_calibrated(p, true, slides.patients, hierarchy, level, form=found.form, bias=bias)
+    after = cross_calibrated(p, true, slides.patients, hierarchy, level, bias=bias)
     per_class = dict(zip(names, np.bincount(true, minlength=len(names)).tolist(), strict=True))
     calibrated = CalibratedLevel(
         name=name,
-        calibration=found,
+        calibration=fitted,
         slides=per_class,
         before=_scores(true, p, hierarchy, level),
         after=None if after is None else _scores(true, after, hierarchy, level),
@@ -161,7 +158,8 @@ def _remarks(level: CalibratedLevel, p: Array, true: Ints, bias: TrainingBias) -
     missing = [label for label, count in level.slides.items() if not count]
     if missing:
         yield (
-            f"{level.name}: no validation slide is {listing(missing)}; there the calibration rests on other classes."
+            f"{level.name}: no validation slide is {listing(missing)}; there the probability calibration rests on "
+            "other classes."
         )
     impossible = int((p[np.arange(len(true)), true] < SMALLEST).sum())
     if impossible:
@@ -171,7 +169,7 @@ def _remarks(level: CalibratedLevel, p: Array, true: Ints, bias: TrainingBias) -
         if restored.fell_back.any():
             yield f"{level.name}: MSCE's inverse does not exist for {int(restored.fell_back.sum())} slides; simplified."
     if level.after is None:
-        yield f"{level.name}: too few patients to score the calibration on others than it was fitted on."
+        yield f"{level.name}: too few patients to score the probability calibration on others than it was fitted on."
     elif level.after["nll"] >= level.before["nll"]:
         yield (
             f"{level.name}: on patients that the fit did not see, the calibrated probabilities are no better (NLL "

@@ -1,6 +1,7 @@
-"""A run's calibration as it is stored beside its weights: for which weights, from which slides, and what was fitted.
+"""A run's probability calibration as it is stored beside its weights.
 
-It belongs to one set of weights and is refused for any other, and when its own content was changed.
+It says from which slides it was fitted, belongs to one set of weights, and is refused for any other, and when its own
+content was changed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.checkpoint import weights_digest
 from pams_mil.engine.run.folder import CALIBRATION
 from pams_mil.errors import CheckpointError, RunError
-from pams_mil.evaluate.calibration import Calibration
+from pams_mil.evaluate.probability_calibration import ProbabilityCalibration
 
 FORMAT = "pams-calibration"
 VERSION = 1
@@ -34,7 +35,7 @@ class CalibratedLevel:
     """
 
     name: str
-    calibration: Calibration
+    calibration: ProbabilityCalibration
     slides: Mapping[str, int]
     before: Mapping[str, float]
     after: Mapping[str, float] | None
@@ -48,7 +49,7 @@ class CalibratedLevel:
 
 @dataclass(frozen=True, eq=False)
 class RunCalibration:
-    """The calibration of every trained level of a run.
+    """The probability calibration of every trained level of a run.
 
     Attributes:
         levels: Coarsest first.
@@ -100,32 +101,32 @@ class RunCalibration:
         found = weights_digest(learner.state_dict())
         if found != self.weights:
             raise CheckpointError(
-                f"The calibration beside {run} was fitted for other weights (digest {self.weights}, now {found}): the "
-                "run was trained on, or the file was copied. Fit it again with 'pams calibrate'."
+                f"The probability calibration beside {run} was fitted for other weights (digest {self.weights}, now "
+                f"{found}): the run was trained on, or the file was copied. Fit it again with 'pams calibrate'."
             )
 
     def apply(self, probabilities: Sequence[Tensor]) -> list[Tensor]:
         """Calibrated probabilities [b, c] of every trained level."""
         return [
-            torch.from_numpy(level.calibration(given.numpy()))
-            for level, given in zip(self.levels, probabilities, strict=True)
+            torch.from_numpy(level.calibration(raw.numpy()))
+            for level, raw in zip(self.levels, probabilities, strict=True)
         ]
 
 
 def read_calibration(run: Path) -> RunCalibration:
-    """The calibration of a run folder, an exported folder, or of the folder that a checkpoint lies in."""
+    """The probability calibration of a run folder, an exported folder, or of the folder that a checkpoint lies in."""
     path = (run if run.is_dir() else run.parent) / CALIBRATION
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise RunError(
-            f"{run} has not been calibrated: there is no {path}. Fit it on the validation slides with "
+            f"{run} has no probability calibration: there is no {path}. Fit it on the validation slides with "
             f"'pams calibrate {run}'."
         ) from None
     except (OSError, ValueError) as error:
         raise _unusable(path, f"it cannot be read as JSON ({error})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise _unusable(path, "it is no calibration")
+        raise _unusable(path, "it is not a probability calibration")
     if content.get("version") != VERSION:
         raise _unusable(path, f"its version is {content.get('version')!r}, this PAMS knows {VERSION}")
     if content.pop("digest", None) != digest(content):
@@ -147,7 +148,7 @@ def _from_json(content: Mapping[str, Any]) -> RunCalibration:
         levels=tuple(
             CalibratedLevel(
                 name=name,
-                calibration=Calibration.from_json(level),
+                calibration=ProbabilityCalibration.from_json(level),
                 slides=dict(level["slides"]),
                 before=dict(level["scores"]["before"]),
                 after=level["scores"]["after"],

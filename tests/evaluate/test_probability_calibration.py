@@ -1,4 +1,4 @@
-"""Calibration: against scikit-learn, a general optimizer and loops; what it recovers, and what it refuses."""
+"""Probability calibration: against scikit-learn, a general optimizer and loops; what it recovers and refuses."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ from tests.reference import calibration as reference
 
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate import softmax_fit
-from pams_mil.evaluate.calibration import (
-    FORMS,
-    Calibration,
-    choose_form,
-    cross_calibrated,
-    fit_calibration,
-    prove_form,
-)
 from pams_mil.evaluate.debias import TrainingBias
+from pams_mil.evaluate.probability_calibration import (
+    ProbabilityCalibration,
+    cross_calibrated,
+    fit_probability_calibration,
+)
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import loss_weight
 
@@ -74,7 +71,7 @@ def test_temperature_is_scikit_learns(seed, temperature):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         oracle.fit(X, truth)
-    found = fit_calibration(p, truth, flat(4), form="temperature", prior_slides=0)
+    found = fit_probability_calibration(p, truth, flat(4), prior_slides=0)
     beta = float(oracle.calibrated_classifiers_[0].calibrators[0].beta_)
     assert 1 / found.temperature == pytest.approx(beta, rel=1e-4)  # its search stops at such a tolerance
     np.testing.assert_allclose(found(p), oracle.predict_proba(X), atol=1e-4)
@@ -87,58 +84,36 @@ def test_temperature_is_that_of_probmetrics(seed):
     calibrators = pytest.importorskip("probmetrics.calibrators")
     p, truth = sample(seed, 120, 5, temperature=2.0)
     oracle = calibrators.get_calibrator("temp-scaling").fit(p, truth)
-    found = fit_calibration(p, truth, flat(5), form="temperature", prior_slides=0)
+    found = fit_probability_calibration(p, truth, flat(5), prior_slides=0)
     np.testing.assert_allclose(found(p), oracle.predict_proba(p), atol=1e-5)
 
 
 @settings(max_examples=15, deadline=None)
-@given(seeds, st.integers(2, 5), st.sampled_from(FORMS))
-def test_no_other_numbers_fit_better(seed, classes, form):
+@given(seeds, st.integers(2, 5))
+def test_no_other_temperature_fits_better(seed, classes):
     """A general optimizer that knows only the loop over the definition finds the same minimum."""
     p, truth = sample(seed, 60, classes, temperature=1.7, offset=0.3 * np.arange(classes))
-    tree = flat(classes)
+    tree, none = flat(classes), np.zeros(classes)
     truth[:classes] = np.arange(classes)
 
-    def offset(parameters):
-        if form == "temperature":
-            return np.zeros(classes)
-        return parameters[1] * np.arange(classes) if form == "slope" else np.concatenate([[0.0], parameters[1:]])
-
-    size = {"temperature": 1, "slope": 2, "bias": classes}[form]
-    place = np.zeros(size)
-    place[0] = 1.0
+    place = np.ones(1)
     for _ in range(3):  # begun anew where it stopped: its simplex may collapse before the minimum
         other = minimize(
-            lambda theta: reference.nll(p, truth, 1 / max(theta[0], 1e-6), offset(theta)), place, method="Nelder-Mead",
+            lambda theta: reference.nll(p, truth, 1 / max(theta[0], 1e-6), none), place, method="Nelder-Mead",
             options={"xatol": 1e-9, "fatol": 1e-13, "maxiter": 20_000, "maxfev": 20_000},
         )  # fmt: skip
         place = other.x
-    found = fit_calibration(p, truth, tree, form=form, prior_slides=0)
-    value = reference.nll(p, truth, found.temperature, found.offset)
+    found = fit_probability_calibration(p, truth, tree, prior_slides=0)
+    value = reference.nll(p, truth, found.temperature, none)
     assert value <= other.fun + 1e-10
     assert value == pytest.approx(-np.log(found(p)[np.arange(60), truth]).mean())
     if other.success:
         assert value == pytest.approx(other.fun, abs=1e-6)
 
 
-def test_recovers_temperature_and_slope_from_many_slides():
-    slope = 0.5
-    p, truth = sample(3, 40_000, 5, temperature=2.5, offset=slope * np.arange(5))
-    found = fit_calibration(p, truth, flat(5), form="slope")
-    assert found.temperature == pytest.approx(2.5, rel=0.03)
-    np.testing.assert_allclose(found.offset, slope * np.arange(5), atol=0.06)
-    per_class = fit_calibration(p, truth, flat(5))
-    assert per_class.form == "bias"
-    np.testing.assert_allclose(per_class.offset, slope * np.arange(5), atol=0.1)
-
-
-def test_a_slope_goes_by_rank_so_tied_classes_share_it():
-    tree = ClassHierarchy.flat("abcd", ties=["bc"])
-    p, truth = sample(4, 100, 4)
-    offset = fit_calibration(p, truth, tree, form="slope").offset
-    assert offset[0] == 0
-    assert offset[1] == offset[2]
-    assert offset[3] == pytest.approx(2 * offset[1])
+def test_recovers_the_temperature_from_many_slides():
+    p, truth = sample(3, 40_000, 5, temperature=2.5)
+    assert fit_probability_calibration(p, truth, flat(5)).temperature == pytest.approx(2.5, rel=0.03)
 
 
 def test_the_drift_of_the_remix_is_found_where_it_is_and_not_where_it_is_not():
@@ -147,13 +122,13 @@ def test_the_drift_of_the_remix_is_found_where_it_is_and_not_where_it_is_not():
     natural, truth = sample(5, 20_000, 4)
     drifted = natural * drift / (natural * drift).sum(1, keepdims=True)
     bias = TrainingBias(drift=drift)
-    due = fit_calibration(drifted, truth, flat(4), form="temperature", bias=bias)
+    due = fit_probability_calibration(drifted, truth, flat(4), bias=bias)
     assert due.strengths["remix"] == pytest.approx(1.0, abs=0.1)
     np.testing.assert_allclose(due(drifted), natural, atol=0.02)
-    none = fit_calibration(natural, truth, flat(4), form="temperature", bias=bias)
+    none = fit_probability_calibration(natural, truth, flat(4), bias=bias)
     assert none.strengths["remix"] == pytest.approx(0.0, abs=0.1)
     half = natural * drift**0.5 / (natural * drift**0.5).sum(1, keepdims=True)
-    found = fit_calibration(half, truth, flat(4), form="temperature", bias=bias)
+    found = fit_probability_calibration(half, truth, flat(4), bias=bias)
     assert found.strengths["remix"] == pytest.approx(0.5, abs=0.1)
 
 
@@ -164,23 +139,23 @@ def test_what_msce_did_is_found_where_it_is_and_not_where_it_is_not():
     restored = bias.remove(said)  # what such a network would have meant
     random = np.random.default_rng(7)
     meant = (restored.cumsum(1) < random.random((len(restored), 1))).sum(1).clip(0, 3)
-    due = fit_calibration(said, meant, tree, form="temperature", bias=bias)
+    due = fit_probability_calibration(said, meant, tree, bias=bias)
     assert due.strengths["msce"] == pytest.approx(1.0, abs=0.05)
     assert due.temperature == pytest.approx(1.0, abs=0.05)
-    none = fit_calibration(said, truth, tree, form="temperature", bias=bias)
+    none = fit_probability_calibration(said, truth, tree, bias=bias)
     assert none.strengths["msce"] == pytest.approx(0.0, abs=0.05)
 
 
 @settings(max_examples=25, deadline=None)
-@given(seeds, st.sampled_from(["temperature", "slope"]))
-def test_bounded_strengths_are_the_best_of_a_grid(seed, form):
+@given(seeds)
+def test_bounded_strengths_are_the_best_of_a_grid(seed):
     """No pair of strengths on a grid over [0, 1]², with the rest fitted, scores better."""
     tree = flat(3)
     p, truth = sample(seed, 40, 3, temperature=1.5, offset=np.random.default_rng(seed).normal(size=3))
     if len(set(truth.tolist())) < 2:
         return
     bias = TrainingBias(severity=loss_weight(tree), drift=np.array([0.5, 1.0, 1.8]))
-    found = fit_calibration(p, truth, tree, form=form, bias=bias, prior_slides=2)
+    found = fit_probability_calibration(p, truth, tree, bias=bias, prior_slides=2)
     assert all(0 <= strength <= 1 for strength in found.strengths.values())
     target = np.eye(3)[truth] + 2 / 40 * p
 
@@ -191,20 +166,7 @@ def test_bounded_strengths_are_the_best_of_a_grid(seed, form):
     for msce in np.linspace(0, 1, 5):
         for remix in np.linspace(0, 1, 5):
             moved = bias.remove(p, msce=msce, remix=remix)
-            columns = [np.log(moved)[:, :, None]]
-            if form == "slope":
-                columns.append(np.broadcast_to(np.arange(3.0)[:, None], (40, 3, 1)))
-            start = np.zeros(len(columns))
-            start[0] = 1.0
-            assert best <= softmax_fit.fit(np.concatenate(columns, 2), target, start).value + 1e-9
-
-
-def test_a_bias_per_class_contains_the_drift():
-    p, truth = sample(8, 400, 3)
-    bias = TrainingBias(severity=loss_weight(flat(3)), drift=np.array([0.5, 1.0, 1.8]))
-    found = fit_calibration(p, truth, flat(3), bias=bias)
-    assert found.form == "bias"
-    assert list(found.strengths) == ["msce"]
+            assert best <= softmax_fit.fit(np.log(moved)[:, :, None], target, np.ones(1)).value + 1e-9
 
 
 @given(seeds, st.integers(2, 6))
@@ -212,7 +174,7 @@ def test_a_bias_per_class_contains_the_drift():
 def test_a_temperature_keeps_the_order_and_never_scores_worse(seed, classes):
     p, truth = sample(seed, 50, classes, temperature=2.0)
     truth[:2] = [0, 1]
-    found = fit_calibration(p, truth, flat(classes), form="temperature", prior_slides=0)
+    found = fit_probability_calibration(p, truth, flat(classes), prior_slides=0)
     q = found(p)
     np.testing.assert_allclose(q.sum(1), 1.0)
     assert (q.argsort(1, kind="stable") == p.argsort(1, kind="stable")).all()
@@ -224,19 +186,19 @@ def test_all_correct_slides_have_a_finite_temperature():
     truth = np.arange(30) % 3
     p = np.full((30, 3), 0.15)
     p[np.arange(30), truth] = 0.7
-    found = fit_calibration(p, truth, flat(3), form="temperature")
+    found = fit_probability_calibration(p, truth, flat(3))
     assert 0.05 < found.temperature < 0.9
     assert np.isfinite(found(p)).all()
     # by hand: of 31 slides' worth of evidence, 30.7 are for the class that is said
     assert found(p)[0, 0] == pytest.approx(30.7 / 31, abs=1e-6)
     with pytest.raises(ParameterError, match="no finite answer"):
-        fit_calibration(p, truth, flat(3), form="temperature", prior_slides=0)
+        fit_probability_calibration(p, truth, flat(3), prior_slides=0)
 
 
 def test_certain_and_right_stays_as_it_is():
     truth = np.arange(20) % 2
     p = np.eye(2)[truth]
-    found = fit_calibration(p, truth, flat(2), form="temperature")
+    found = fit_probability_calibration(p, truth, flat(2))
     assert np.isfinite(found.temperature)
     np.testing.assert_allclose(found(p), p, atol=1e-12)
 
@@ -245,33 +207,19 @@ def test_certain_and_sometimes_wrong_is_cooled_down():
     truth = np.arange(40) % 2
     said = truth.copy()
     said[:8] = 1 - said[:8]
-    found = fit_calibration(np.eye(2)[said], truth, flat(2), form="temperature", prior_slides=0)
+    found = fit_probability_calibration(np.eye(2)[said], truth, flat(2), prior_slides=0)
     assert found(np.eye(2))[0, 0] == pytest.approx(0.8, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("per_class", "form"),
-    [
-        ([20, 20, 20], "bias"),
-        ([100, 100, 19], "slope"),
-        ([30, 5, 5], "slope"),
-        ([13, 13, 13], "temperature"),
-        ([100, 100, 4], "temperature"),
-    ],
-)
-def test_the_number_of_slides_chooses_the_form(per_class, form):
-    truth = np.repeat(np.arange(3), per_class)
-    assert choose_form(truth, 3) == form
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n": 3}, "3 slides are too few to calibrate on; expected at least 10"),
-        ({"truth": np.zeros(30, dtype=int)}, "All 30 slides are 'c0'; calibration needs at least two classes"),
-        ({"truth": np.arange(30) % 2, "form": "bias"}, "there are none of 'c2'"),
+        ({"n": 3}, "3 slides are too few to calibrate probabilities on; expected at least 10"),
+        (
+            {"truth": np.zeros(30, dtype=int)},
+            "All 30 slides are 'c0'; probability calibration needs",
+        ),
         ({"truth": np.full(30, 3)}, "targets must be from 0 to 2, found 3 to 3"),
-        ({"form": "isotonic"}, "form must be one of 'temperature', 'slope', 'bias', found 'isotonic'"),
         ({"nan": True}, "row 4 is"),
         ({"truth": np.arange(31) % 3}, "found (31,) and (30, 3)"),
     ],
@@ -281,7 +229,7 @@ def test_refusals(change, message):
     if change.get("nan"):
         p[4, 1] = np.nan
     with pytest.raises(ParameterError, match=re.escape(message)):
-        fit_calibration(p, change.get("truth", truth), flat(3), form=change.get("form"))
+        fit_probability_calibration(p, change.get("truth", truth), flat(3))
 
 
 def test_probabilities_that_say_nothing_are_refused():
@@ -290,39 +238,24 @@ def test_probabilities_that_say_nothing_are_refused():
     p = np.full((60, 3), 0.45)
     p[np.arange(60), truth] = 0.1
     with pytest.raises(ParameterError, match="say nothing about these slides"):
-        fit_calibration(p, truth, flat(3), form="temperature")
+        fit_probability_calibration(p, truth, flat(3))
 
 
 def test_a_class_without_validation_slides_is_calibrated_by_the_others():
     p, truth = sample(1, 80, 4)
     truth[truth == 3] = 2
-    found = fit_calibration(p, truth, flat(4))
-    assert found.form == "temperature"
+    found = fit_probability_calibration(p, truth, flat(4))
     assert np.isfinite(found(p)).all()
-
-
-def test_an_offset_must_help_patients_that_it_did_not_see():
-    """Here each patient has a class mix of its own, which an offset learns and the next patient contradicts."""
-    tree = flat(2)
-    random = np.random.default_rng(0)
-    patients = np.repeat(np.arange(4), 25)
-    truth = (random.random(100) < np.array([0.05, 0.9, 0.1, 0.95])[patients]).astype(int)
-    p = softmax(random.normal(size=(100, 2)) * 0.3 + 1.5 * np.eye(2)[truth], axis=1)
-    assert choose_form(truth, 2) == "bias"
-    assert prove_form(p, truth, patients, tree) == "temperature"
-    leaning = softmax(np.log(p) + np.array([0.0, 3.0]), axis=1)
-    assert prove_form(leaning, truth, patients, tree) in ("slope", "bias")
-    assert prove_form(p, truth, np.zeros(100, dtype=int), tree) == "temperature"  # one patient proves nothing
 
 
 def test_cross_calibration_never_fits_on_the_patient_it_scores():
     """A patient whose labels are all turned over is calibrated exactly as before."""
     p, truth = sample(9, 120, 3, temperature=2.0)
     patients = np.arange(120) // 6
-    before = cross_calibrated(p, truth, patients, flat(3), form="slope", folds=20)
+    before = cross_calibrated(p, truth, patients, flat(3), folds=20)
     other = truth.copy()
     other[patients == 7] = (other[patients == 7] + 1) % 3
-    after = cross_calibrated(p, other, patients, flat(3), form="slope", folds=20)
+    after = cross_calibrated(p, other, patients, flat(3), folds=20)
     np.testing.assert_array_equal(before[patients == 7], after[patients == 7])
     assert np.abs(before - after).max() > 1e-6
 
@@ -331,8 +264,8 @@ def test_round_trip_through_json():
     tree = flat(3)
     p, truth = sample(2, 100, 3)
     bias = TrainingBias(severity=loss_weight(tree), drift=np.array([0.5, 1.0, 1.8]), detach_weight=True)
-    found = fit_calibration(p, truth, tree, form="slope", bias=bias)
-    again = Calibration.from_json(json.loads(json.dumps(found.to_json())))
+    found = fit_probability_calibration(p, truth, tree, bias=bias)
+    again = ProbabilityCalibration.from_json(json.loads(json.dumps(found.to_json())))
     np.testing.assert_array_equal(again(p), found(p))
     assert again.describe() == found.describe()
     assert found.describe().startswith("T = ")
