@@ -16,6 +16,8 @@ from pams_mil.wsi.slide import Slide
 from pams_mil.wsi.slide_sources import find_slides
 from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
+pytest.importorskip("pydicom")
+
 
 def test_a_series_is_one_slide_named_like_its_folder(tmp_path):
     files = write_series(tmp_path / "case-1")
@@ -107,3 +109,10 @@ def test_a_series_inside_a_sequence_is_not_the_series(tmp_path):
     header = read_header(write_series(tmp_path)[0])
     assert header is not None
     assert header.series == "1.2.3.4"
+
+
+def test_a_deflated_header_is_not_inflated(tmp_path):
+    """A few kilobytes could become gigabytes; what the series is stays unknown."""
+    path = write_instance(tmp_path / "a.dcm", np.zeros((64, 64, 3), np.uint8), mpp=1.0, syntax="1.2.840.10008.1.2.1.99")
+    header = read_header(path)
+    assert (header.transfer_syntax, header.sop_class, header.series) == ("1.2.840.10008.1.2.1.99", "", "")

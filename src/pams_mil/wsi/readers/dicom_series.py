@@ -1,27 +1,24 @@
 """DICOM slides: a scan is a series of files, one per pyramid level, label and overview, that lie in one folder.
 
 OpenSlide opens the series through any one of its files, so a series is one slide, whatever the number of its files.
-Only headers are read here, and of them the few elements that are needed: no file is decoded, and none is trusted.
+Only headers are read here, by pydicom, and of them the few elements that are needed; no file is decoded.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pams_mil.errors import needs_extra
+
 SUFFIX = ".dcm"
 SLIDE_CLASS = "1.2.840.10008.5.1.4.1.1.77.1.6"
 """The class (SOP class UID) of whole-slide images."""
 
-_HEADER_BYTES = 1 << 18  # what is wanted stands before the pixels and before the tables of frames
-_IMPLICIT, _DEFLATED, _BIG_ENDIAN = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.2"
-_TRANSFER_SYNTAX, _CLASS, _SERIES = 0x00020010, 0x00080016, 0x0020000E
-_ITEM, _ITEM_END, _SEQUENCE_END = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD
-_UNDEFINED = 0xFFFFFFFF
-_LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
+_CLASS, _SERIES = 0x00080016, 0x0020000E
+_DEFLATED = "1.2.840.10008.1.2.1.99"
 
 
 @dataclass(frozen=True)
@@ -46,15 +43,23 @@ def read_header(path: Path) -> DicomHeader | None:
     """The header of a DICOM file, or None for any other file and for one whose header cannot be followed."""
     try:
         with path.open("rb") as file:
-            data = file.read(_HEADER_BYTES)
+            if file.read(132)[128:] != b"DICM":
+                return None
     except OSError:
         return None
-    if data[128:132] != b"DICM":
-        return None
+    with needs_extra("Reading DICOM slides", package="pydicom", extra="wsi"):
+        from pydicom.filereader import read_file_meta_info, read_partial  # noqa: PLC0415  few slides are DICOM
     try:
-        return _header(data)
-    except struct.error:
-        return None  # cut short
+        syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
+        # It would be inflated as a whole, to whatever size.
+        if syntax == _DEFLATED:
+            return DicomHeader(syntax)
+        with path.open("rb") as file:
+            # Elements come in rising order of their tags: nothing that is wanted follows the series.
+            header = read_partial(file, stop_when=lambda tag, _, __: tag > _SERIES, specific_tags=[_CLASS, _SERIES])
+        return DicomHeader(syntax, str(header.get("SOPClassUID", "")), str(header.get("SeriesInstanceUID", "")))
+    except Exception:  # a damaged header raises anything; what the file is stays unknown
+        return None
 
 
 def dicom_slides(folder: Path) -> tuple[DicomSlide, ...]:
@@ -86,7 +91,7 @@ class SeriesFinder:
         folder = path.parent
         if folder not in self._folders:
             self._folders[folder] = {file: slide for slide in dicom_slides(folder) for file in slide.files}
-        return self._folders[folder].get(path)  # hidden files are nobody's
+        return self._folders[folder].get(path)  # hidden files are skipped
 
 
 def gather(paths: Iterable[Path]) -> Iterator[tuple[str, Path]]:
@@ -96,12 +101,12 @@ def gather(paths: Iterable[Path]) -> Iterator[tuple[str, Path]]:
     ['case-17', 'missing']
     """
     finder = SeriesFinder()
-    told: set[Path] = set()
+    seen: set[Path] = set()
     for path in paths:
         slide = finder.of(path)
         name, file = (slide.slide_id, slide.path) if slide else (path.stem, path)
-        if file not in told:
-            told.add(file)
+        if file not in seen:
+            seen.add(file)
             yield name, file
 
 
@@ -111,58 +116,3 @@ def _slide(uid: str, files: list[Path], *, alone: bool) -> DicomSlide:
     if len(files) == 1:
         return DicomSlide(largest.stem, largest, tuple(files))
     return DicomSlide(largest.absolute().parent.name if alone else uid, largest, tuple(files))
-
-
-def _header(data: bytes) -> DicomHeader:
-    found: dict[int, str] = {}
-    start = 132
-    # Group 2, the file's own part, says in which transfer syntax all others are written.
-    for tag, value, end in _elements(data, start, explicit=True):  # the file's own part is always explicit
-        if tag >> 16 != 2:
-            break
-        found[tag] = _text(value)
-        start = end
-    syntax = found.get(_TRANSFER_SYNTAX, "")
-    # Of these two, one would have to be inflated and one read the other way round: their series stays unknown.
-    if syntax not in (_DEFLATED, _BIG_ENDIAN):
-        for tag, value, _ in _elements(data, start, explicit=syntax != _IMPLICIT):
-            # Elements come in rising order of their tags: nothing that is wanted follows.
-            if tag > _SERIES:
-                break
-            found[tag] = _text(value)
-    return DicomHeader(syntax, found.get(_CLASS, ""), found.get(_SERIES, ""))
-
-
-def _elements(data: bytes, start: int, *, explicit: bool) -> Iterator[tuple[int, bytes, int]]:
-    """Tag, value and end of every element outside of sequences, until the data end."""
-    depth = 0
-    while start + 8 <= len(data):
-        group, element = struct.unpack_from("<HH", data, start)
-        tag = (group << 16) | element
-        # Items and their ends have no kind, even where all other elements name theirs.
-        marks = tag in (_ITEM, _ITEM_END, _SEQUENCE_END)
-        if explicit and not marks:
-            kind = data[start + 4 : start + 6]
-            # These kinds have two bytes of padding and a length of four bytes; the others a length of two.
-            if kind in _LONG:
-                (length,) = struct.unpack_from("<I", data, start + 8)
-                start += 12
-            else:
-                (length,) = struct.unpack_from("<H", data, start + 6)
-                start += 8
-        else:
-            (length,) = struct.unpack_from("<I", data, start + 4)
-            start += 8
-        if tag in (_ITEM_END, _SEQUENCE_END):
-            depth -= 1
-        elif length == _UNDEFINED:  # a sequence or an item that ends where its end is marked
-            depth += 1
-        else:
-            # Elements inside of a sequence may have the same tags as the file's own, and are not meant.
-            if depth == 0 and not marks:
-                yield tag, data[start : start + length], start + length
-            start += length
-
-
-def _text(value: bytes) -> str:
-    return value.rstrip(b"\0 ").decode("ascii", "replace")
