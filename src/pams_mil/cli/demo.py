@@ -96,7 +96,7 @@ def demo_grid(cohort: Path, seeds: int, epochs: int) -> GridConfig:
         "methods": METHODS,
         "models": [{"name": "abmil", "label": "AB-MIL", "embedding_features": 128, "attention_features": 64}],
         "seeds": list(range(seeds)),
-        "training": {"epochs": epochs, "lr": 2e-3, "batch": 4, "patience": None, "select": "last", "average": 3},
+        "training": {"epochs": epochs, "lr": 2e-3, "batch": 2, "patience": None, "select": "last", "average": 3},
         "compute": {"accelerator": "cpu"},
     }
     return build(GridConfig, content)

@@ -1,43 +1,32 @@
-"""The natural-image study: five losses on CIFAR-10 in the paper's order of classes, one level, no bags.
-
-Reads a local copy of CIFAR-10 given with --manifest (the folder of the python batches, or of class folders).
-"""
+"""The natural-image study: five losses on CIFAR-10 in the paper's order of classes, one level, no bags."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from markupsafe import Markup
+from pydantic import Field
 
 from pams_mil import atomic
 from pams_mil.cohorts.cifar10_bags import Cifar10
-from pams_mil.engine.config.run_config import build
+from pams_mil.engine.config.run_config import Strict, build, with_overrides
+from pams_mil.engine.config.yaml_file import read_yaml
 from pams_mil.errors import ConfigError
 from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions import Predictions, write_predictions
-from pams_mil.experiments.arms import Arm
-from pams_mil.experiments.bench_section import bench_tables, printed_table, verdict_lines
-from pams_mil.experiments.image_study import Budget, ImageSet, train_and_predict
-from pams_mil.experiments.networks import resnet18, small_network
-from pams_mil.experiments.study import Section, Setting, Table
-from pams_mil.experiments.study_figures import drawing, look
+from pams_mil.experiments.image_study import Budget, ImageSet, resnet18, small_network, train_and_predict
+from pams_mil.experiments.paper import FOLDER, Study, paper_table
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods import losses
 from pams_mil.metrics.probability import expected_class_of_errors
-from pams_mil.report.bench import Bench, Entry, summarize
-from pams_mil.report.bench_page import write_tables
+from pams_mil.report import svg
+from pams_mil.report.bench import Entry, summarize
+from pams_mil.report.report_table import ReportTable
 
-DISCOVER = "run"
-TITLE = "Natural images: what each loss does to the direction of mistakes"
-NAME = "cifar10"
-ARMS = (
-    Arm("CE", printed="ce"),
-    Arm("Weighted CE (1:10)", printed="weighted_ce"),
-    Arm("CO2", printed="co2"),
-    Arm("CDW-CE", printed="cdw_ce"),
-    Arm("MSCE", printed="msce"),
-)
 LOSSES = {
     "CE": losses.CELoss,
     "Weighted CE (1:10)": losses.WeightedCELoss,
@@ -45,93 +34,98 @@ LOSSES = {
     "CDW-CE": losses.CDWCELoss,
     "MSCE": losses.MSCELoss,
 }
+REFERENCE = "MSCE"
+Loss = Literal["CE", "Weighted CE (1:10)", "CO2", "CDW-CE", "MSCE"]
 
 
-def run(setting: Setting) -> Section:
-    """Train one network per loss and seed; report the table and the expected class of the misclassified."""
-    images, hierarchy = _images(setting), ClassHierarchy.load("cifar10")
-    entries = [Entry("ResNet-18" if not setting.quick else "small network", arm.label, {}) for arm in ARMS]
-    jobs = [(entry, seed) for seed in setting.seeds for entry in entries]
-    for number, (entry, seed) in enumerate(jobs):
-        entry.runs[f"seed {seed}"] = _predictions(setting, hierarchy, images, entry.method, seed)
-        setting.tell((number + 1) / len(jobs), f"{entry.method}, seed {seed}: done")
-    bench = summarize(entries, reference="MSCE", resamples=setting.resamples)
-    files = write_tables(bench, setting.folder(NAME))
+class ImageGrid(Strict):
+    """The settings of the study."""
+
+    source: Path
+    """The folder of the python batches, or of class folders."""
+    train: int = Field(50_000, ge=1)
+    test: int = Field(10_000, ge=1)
+    network: Literal["resnet18", "small"] = "resnet18"
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    losses: tuple[Loss, ...] = Field(tuple(LOSSES), min_length=1)
+    training: Budget = Budget()
+
+
+def cifar10_study(
+    changes: Sequence[str], out: Path, *, resamples: int, progress: Callable[[float, str], None]
+) -> Study:
+    """Train one network per loss and seed; compare them, with the expected class of the misclassified."""
+    content = with_overrides(read_yaml(FOLDER / "grids" / "cifar10.yaml"), changes, kind=ImageGrid)
+    if content["source"] is None:
+        raise ConfigError("paper:cifar10 needs a local copy: source=FOLDER with the python batches or class folders.")
+    grid = build(ImageGrid, content, where="paper:cifar10")
+    cohort = Cifar10(source=grid.source, train=grid.train, val=1, test=grid.test)
+    images = ImageSet(*cohort.images("train")), ImageSet(*cohort.images("test"))
+    hierarchy = ClassHierarchy.load("cifar10")
+    entries = [Entry("ResNet-18" if grid.network == "resnet18" else "small network", loss, {}) for loss in grid.losses]
+    jobs = [(entry, seed) for seed in grid.seeds for entry in entries]
+    for number, (entry, seed) in enumerate(jobs, 1):
+        entry.runs[f"seed {seed}"] = _predictions(grid, out, hierarchy, images, entry.method, seed)
+        progress(number / len(jobs), f"{entry.method}, seed {seed}: done")
+    reference = REFERENCE if REFERENCE in grid.losses else grid.losses[0]
     expected = expected_classes(entries)
-    draw(setting, hierarchy, expected)
-    return Section(
-        NAME,
-        TITLE,
-        lines=verdict_lines(bench),
-        tables=(*_tables(bench, hierarchy, expected), *printed_table("cifar10", "cifar10", ARMS)),
-        figures=(("expected-class", "Expected class of misclassified images per true class; higher is safer."),),
-        files=files,
+    rows = [[loss, *(f"{value:.2f}" for value in values)] for loss, values in expected.items()]
+    caption = "Expected class (1 to 10) of misclassified images by true class, mean over seeds; higher is safer."
+    table = ReportTable(["loss", *hierarchy.names()], rows, caption=caption)
+    return Study(
+        "Natural images: what each loss does to the direction of mistakes",
+        (table, *paper_table("cifar10", grid.losses, "cifar10")),
+        (("expected-class.svg", draw(expected)),),
+        summarize(entries, reference=reference, resamples=resamples),
     )
 
 
 def expected_classes(entries: Sequence[Entry]) -> dict[str, list[float]]:
     """Per loss, the expected class (1-based) of the misclassified of each true class, mean over seeds."""
-    found = {}
+    means = {}
     for entry in entries:
         per_seed = [
-            expected_class_of_errors(p.target, p.predicted, p.probabilities)
-            for p in entry.runs.values()
-            if p.probabilities is not None
+            expected_class_of_errors(run.target, run.predicted, run.probabilities)
+            for run in entry.runs.values()
+            if run.probabilities is not None
         ]
         # A loss without mistakes in a class has no mean there; the other seeds still count.
         known = ~np.isnan(per_seed)
         sums = np.where(known, per_seed, 0.0).sum(0)
-        found[entry.method] = [float(s / n) if n else float("nan") for s, n in zip(sums, known.sum(0), strict=True)]
-    return found
+        means[entry.method] = [float(s / n) if n else float("nan") for s, n in zip(sums, known.sum(0), strict=True)]
+    return means
 
 
-def draw(setting: Setting, hierarchy: ClassHierarchy, expected: Mapping[str, Sequence[float]]) -> None:
-    """One line per loss over the true classes; the diagonal is where an unbiased mistake would point."""
-    names = hierarchy.names()
-    with drawing(setting.folder(NAME), "expected-class", width=5.5, height=3.2) as (_, ax):
-        ax.plot(range(len(names)), range(1, len(names) + 1), color="#888888", linestyle=":", label="true class")
-        for number, (label, values) in enumerate(expected.items()):
-            ax.plot(range(len(names)), values, label=label, linewidth=1, markersize=4, **look(number))
-        ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
-        ax.set(xlabel="true class, least urgent first", ylabel="expected class of mistakes")
-        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-
-
-def _tables(bench: Bench, hierarchy: ClassHierarchy, expected: Mapping[str, Sequence[float]]) -> tuple[Table, ...]:
-    rows = tuple((label, *(f"{value:.2f}" for value in values)) for label, values in expected.items())
-    caption = "Expected class (1 to 10) of misclassified images by true class, mean over seeds."
-    return (*bench_tables(bench), Table(caption, ("loss", *hierarchy.names()), rows))
+def draw(expected: Mapping[str, Sequence[float]]) -> Markup:
+    """One line per loss over the true classes, least urgent first."""
+    count = len(next(iter(expected.values())))
+    plane = svg.Plane(520, 340, list(range(1, count + 1)), list(range(1, count + 1)))
+    parts = plane.axes(("true class", "expected class of mistakes"), x_scale=1, y_scale=1)
+    for number, (loss, values) in enumerate(expected.items()):
+        places = [plane.at(true, value) for true, value in enumerate(values, 1) if not np.isnan(value)]
+        parts.append(svg.polyline(places, f"curve {svg.series(number)}", loss))
+    return svg.picture(520, 340, "expected class of misclassified images", parts)
 
 
 def _predictions(
-    setting: Setting, hierarchy: ClassHierarchy, images: tuple[ImageSet, ImageSet], label: str, seed: int
+    grid: ImageGrid, out: Path, hierarchy: ClassHierarchy, images: tuple[ImageSet, ImageSet], label: str, seed: int
 ) -> Predictions:
     """Predictions of one run, read back when an earlier run of the same images, classes and budget left them."""
     train, test = images
-    budget = build(Budget, {"epochs": 8 if setting.quick else 30, **setting.training}, where="cifar10")
-    folder = setting.folder(NAME) / "runs" / f"{LOSSES[label].__name__}-seed{seed}"
+    quick = grid.network == "small"
+    folder = out / "cifar10" / "runs" / f"{LOSSES[label].__name__}-seed{seed}"
     settings = {
-        "budget": budget.model_dump(), "quick": setting.quick, "seed": seed, "loss": label, "classes": hierarchy.digest,
+        "budget": grid.training.model_dump(), "quick": quick, "seed": seed, "loss": label, "classes": hierarchy.digest,
         "images": {"train": train.digest, "test": test.digest},
     }  # fmt: skip
     marker = folder / "settings.json"
     if marker.exists() and marker.read_text("utf-8") == atomic.strict_json(settings) + "\n":
         return read_predictions(folder / "predictions.csv", hierarchy, name=label)
-    network = partial(small_network if setting.quick else resnet18, hierarchy.num_classes())
-    found = train_and_predict(
-        label, network, LOSSES[label](hierarchy), train, test, hierarchy, budget=budget, seed=seed
+    network = partial(small_network if quick else resnet18, hierarchy.num_classes())
+    predictions = train_and_predict(
+        label, network, LOSSES[label](hierarchy), train, test, hierarchy, budget=grid.training, seed=seed
     )
-    write_predictions(folder / "predictions.csv", found)
+    write_predictions(folder / "predictions.csv", predictions)
     # After the predictions: what the marker says is there is there.
     atomic.write_json(marker, settings)
-    return found
-
-
-def _images(setting: Setting) -> tuple[ImageSet, ImageSet]:
-    """Training and test images of the local copy."""
-    if setting.manifest is None:
-        raise ConfigError("cifar10 needs a local copy: --manifest FOLDER with the python batches or class folders.")
-    sizes = {"train": 4000, "val": 1, "test": 1000} if setting.quick else {"train": 50_000, "val": 1, "test": 10_000}
-    sizes.update({key: int(value) for key, value in setting.data.items() if key in sizes})
-    cohort = Cifar10(source=setting.manifest, **sizes)
-    return ImageSet(*cohort.images("train")), ImageSet(*cohort.images("test"))
+    return predictions

@@ -1,0 +1,172 @@
+"""The paper's tables on any cohort: grids for `pams bench paper:NAME`, and readers of what a grid's runs left.
+
+A grid is a file of `grids/`; the user says which cohort. `numbers/` holds what the paper prints, shown beside one's own and
+always marked as the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from pams_mil.engine.config.grid_config import GridConfig
+from pams_mil.engine.config.run_config import build, with_overrides
+from pams_mil.engine.config.yaml_file import read_yaml
+from pams_mil.errors import ConfigError, listing, nearest
+from pams_mil.evaluate.harm import Assumption, by_penalty, by_swap
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.scores import score
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.metric import METRICS
+from pams_mil.report.bench import Bench
+from pams_mil.report.report_table import ReportTable
+from pams_mil.tables import read_table
+
+FOLDER = Path(__file__).parent
+PREFIX = "paper:"
+PENALTIES = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
+TOO_LOW = ((18, 1, 1, 0, 0), (4, 15, 1, 0, 0), (2, 3, 14, 1, 0), (2, 2, 2, 13, 1), (1, 2, 2, 3, 12))
+"""Rows = true, columns = predicted, five classes i to v: a model whose mistakes mostly miss urgency."""
+GRIDS = ("main-table", "ablation", "remix", "sensitivity", "mixed-cases")
+STUDIES = ("cifar10", "time", "metrics")
+"""Studies that are no grid of runs on bags."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study found: tables, pictures by file name, and a benchmark where it compares methods."""
+
+    title: str
+    tables: tuple[ReportTable, ...]
+    pictures: tuple[tuple[str, Markup], ...] = ()
+    bench: Bench | None = None
+
+
+def paper_name(grid: str) -> str | None:
+    """The name behind `paper:`; None for the path of a grid file.
+
+    >>> paper_name("paper:ablation"), paper_name("grid.yaml")
+    ('ablation', None)
+    """
+    if not grid.startswith(PREFIX):
+        return None
+    name, names = grid.removeprefix(PREFIX), (*GRIDS, *STUDIES)
+    if name not in names:
+        raise ConfigError(f"The paper has no table {name!r} here.{nearest(name, names)} Available: {listing(names)}.")
+    return name
+
+
+def paper_grid(name: str, changes: Sequence[str] = ()) -> GridConfig:
+    """A grid of the paper on the cohort that `changes` name."""
+    path = FOLDER / "grids" / f"{'main-table' if name == 'mixed-cases' else name}.yaml"
+    content = with_overrides(read_yaml(path), changes, kind=GridConfig)
+    if "classes" not in content or "manifest" not in content.get("data", {}):
+        raise ConfigError(
+            f"{PREFIX}{name} trains on a cohort, and none is named: add manifest=labels.csv features=FOLDER classes=NAME."
+        )
+    if name == "mixed-cases" and not content.get("subset"):
+        raise ConfigError(
+            f"{PREFIX}{name} needs the column that marks mixed slides: subset=COLUMN=VALUE, e.g. subset=findings=mixed."
+        )
+    groups = ClassHierarchy.load(content["classes"]).num_classes(0)
+    methods = [_stretched(method, groups) for method in content["methods"]]
+    return build(GridConfig, {**content, "methods": methods}, where=f"{PREFIX}{name}")
+
+
+def stretch(ratio: Sequence[float], groups: int) -> list[float]:
+    """The paper's three weights, or interpolated over another number of groups.
+
+    >>> stretch((2, 3, 5), 3), stretch((2, 3, 5), 5)
+    ([2.0, 3.0, 5.0], [2.0, 2.5, 3.0, 4.0, 5.0])
+    """
+    places = np.linspace(0, len(ratio) - 1, groups) if groups > 1 else np.zeros(1)
+    return [float(weight) for weight in np.interp(places, np.arange(len(ratio)), ratio)]
+
+
+def _stretched(method: Any, groups: int) -> Any:
+    if not isinstance(method, dict) or not isinstance(method.get("weights"), list):
+        return method
+    return {**method, "weights": stretch(method["weights"], groups)}
+
+
+def paper_numbers(table: str) -> dict[tuple[str, str, str, str], tuple[float, float | None]]:
+    """A table of the paper: (dataset, model, method, metric) -> mean and deviation, in percent or seconds.
+
+    >>> paper_numbers("main-table")["bracs", "transmil", "PAMS", "ascc"]
+    (64.92, 0.14)
+    """
+    columns = read_table(FOLDER / "numbers" / f"{table}.csv")
+    keys = zip(*(columns[name] for name in ("dataset", "model", "method", "metric")), strict=True)
+    numbers = zip(columns["mean"], columns["sd"], strict=True)
+    return {key: (float(mean), float(sd) if sd else None) for key, (mean, sd) in zip(keys, numbers, strict=True)}
+
+
+def paper_table(name: str, labels: Sequence[str], dataset: str = "bracs") -> list[ReportTable]:
+    """What the paper prints for rows with these labels; none where it prints none of them."""
+    if not (FOLDER / "numbers" / f"{name}.csv").exists():
+        return []
+    numbers = {key[1:]: value for key, value in paper_numbers(name).items() if key[0] == dataset}
+    models, metrics = (list(dict.fromkeys(key[place] for key in numbers)) for place in (0, 2))
+    rows = []
+    for model in models:
+        for label in labels:
+            cells = [numbers.get((model, label, metric)) for metric in metrics]
+            if any(cells):
+                rows.append([model, label, *("–" if cell is None else _number(*cell) for cell in cells)])
+    caption = f"The paper's own numbers ({dataset.upper()}, finest level), for orientation only."
+    heads = ["model", "method", *(METRICS[metric].label for metric in metrics)]
+    return [ReportTable(heads, rows, text=(0, 1), caption=caption)] if rows else []
+
+
+def _number(mean: float, sd: float | None) -> str:
+    return f"{mean:.2f}" + (f" ± {sd:.2f}" if sd else "")
+
+
+def harm_tables(models: Sequence[Predictions]) -> list[ReportTable]:
+    """AsCC and rank of every model under other penalties, and with neighboring classes swapped."""
+    tables = [("penalties P", by_penalty(models, PENALTIES)), ("orders of the classes", by_swap(models))]
+    return [_rank_table(what, assumptions, models) for what, assumptions in tables]
+
+
+def _rank_table(what: str, assumptions: Sequence[Assumption], models: Sequence[Predictions]) -> ReportTable:
+    rows = [
+        [model.name, *(f"{100 * one.scores[number]:.1f} ({one.ranks[number]})" for one in assumptions)]
+        for number, model in enumerate(models)
+    ]
+    heads = ["model", *(one.name for one in assumptions)]
+    return ReportTable(heads, rows, caption=f"AsCC in percent under other {what}, rank in brackets.")
+
+
+def metrics_study() -> Study:
+    """Do the metrics see what matters? Two models of equal accuracy whose mistakes point in opposite directions.
+
+    ECC and EMC cannot tell them apart; AsCC, AsMC and E(Risk) can.
+    """
+    models, rows = mirrored_models(), []
+    keys = ("acc", "ecc", "emc", "ascc", "asmc", "risk", "severe_errors")
+    for model in models:
+        values = score(model, resamples=0)[-1].values
+        texts = (f"{100 * values[key]:.1f}" if METRICS[key].percent else f"{values[key]:.2f}" for key in keys)
+        rows.append([model.name, *texts])
+    caption = "Two models with mirrored mistakes: equal by every symmetric metric."
+    scores = ReportTable(["model", *(METRICS[key].label for key in keys)], rows, caption=caption)
+    return Study("What the metrics see", (scores, *harm_tables(models)))
+
+
+def mirrored_models() -> list[Predictions]:
+    """Five classes; B makes A's mistakes in the opposite direction, with the classes counted from the other end."""
+    hierarchy = ClassHierarchy.flat(["i", "ii", "iii", "iv", "v"], name="scenario")
+    a = np.asarray(TOO_LOW, dtype=np.int64)
+    models = []
+    # Turning both axes around keeps every distance and swaps misses with false alarms.
+    for name, matrix in (("A", a), ("B", a[::-1, ::-1])):
+        true, predicted = np.nonzero(matrix)
+        counts = matrix[true, predicted]
+        slides = [f"{name}{number}" for number in range(int(counts.sum()))]
+        models.append(Predictions(name, hierarchy, slides, np.repeat(true, counts), np.repeat(predicted, counts)))
+    return models
