@@ -20,7 +20,7 @@ SOURCE = {
     if path.is_file() and "__pycache__" not in path.parts
 }
 KINDS = {".py", ".pyi", ".typed", ".yaml", ".html", ".css", ".js", ".txt", ".csv", ".json", ".j2"}
-"""Code, templates, presets and the paper's printed tables; no features, weights, pictures or slides."""
+"""Code, templates, presets and the paper's numbers; no features, weights, pictures or slides."""
 MOST_BYTES = 2_000_000
 
 

@@ -27,7 +27,6 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "cv": ("--resamples", "20", "epochs=1", "accelerator=cpu", "model.embedding_features=32"),
     "tune": ("--resamples", "20", "--seeds", "1", "--space", "my-space.yaml", "epochs=1", "accelerator=cpu"),
     "bench": ("--resamples", "20", "epochs=1", "seeds=[0]", "models=[{name: abmil, embedding_features: 8}]"),
-    "experiment": ("--resamples", "20", "epochs=1"),
     "heatmap": ("--picture-px", "200"),
     "cohort make digits": ("--set", "train=14", "--set", "val=7", "--set", "test=7"),
     "cohort make synthetic": ("--set", "scale=0.02", "--set", "largest=60"),

@@ -9,20 +9,24 @@ import typer
 
 from pams_mil.cli.console import errors, output, print_json, print_note, progress_bar
 from pams_mil.cli.out_option import out_folder
-from pams_mil.errors import counted
+from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from pams_mil.engine.grid.grid import Engine, GridRun
     from pams_mil.report.bench import Bench, Entry
+    from pams_mil.report.bench_page import Further
 
 _SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate")
 
 
 def bench(
-    grid: Path = typer.Argument(
-        ..., metavar="GRID.yaml", help="Methods, models, seeds and folds; see docs/training.md."
+    grid: str = typer.Argument(
+        ...,
+        metavar="GRID",
+        help="A YAML file of methods, models, seeds and folds (docs/training.md), or paper: and one of main-table, "
+        "ablation, remix, sensitivity, mixed-cases, cifar10, time, metrics (docs/paper.md).",
     ),
     changes: list[str] | None = typer.Argument(None, metavar="[KEY=VALUE]...", help="Changes to the grid."),
     out: Path | None = typer.Option(
@@ -49,32 +53,81 @@ def bench(
     from pams_mil.cli.grid_bar import grid_bar
     from pams_mil.engine.config.grid_config import load_grid, reference_label
     from pams_mil.engine.grid.grid import run_grid
+    from pams_mil.experiments import paper
+    from pams_mil.experiments.entries import read_entries
     from pams_mil.report.bench_page import write_bench
 
-    settings = load_grid(grid, changes or [])
+    name = paper.paper_name(grid)
+    folder = out or Path("bench") / (name or Path(grid).stem)
+    if name in paper.STUDIES:
+        _study(name, changes or [], folder, resamples, json)
+        return
+    settings = load_grid(grid, changes or []) if name is None else paper.paper_grid(name, changes or [])
     reference = reference_label(settings)
-    folder = out or Path("bench") / grid.stem
     runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
     with grid_bar() as tell:
         done = run_grid(settings, folder, runner, progress=tell, each=tell.each)
-    result = summarize_grid(done, reference, resamples, calibrated=calibrated)
-    write_bench(result, folder)
-    if json:
-        print_json(result.to_json())
-    else:
-        show(result)
-    print_note(f"Report: {folder / 'report.html'}")
+    result = summarize_grid(done, reference, resamples, calibrated=calibrated, split=settings.split)
+    further = paper.further(name, settings, done, read_entries(done))
+    write_bench(result, folder, further)
+    _print(result, further, folder, json)
     if done.failures:
         failed = counted(len(done.failures), "run")
         print_note(f"{failed} failed; see {folder / 'failures.csv'}. Run it again to retry.")
         raise typer.Exit(1)
 
 
+def _study(name: str | None, changes: list[str], folder: Path, resamples: int, json: bool) -> None:
+    """A study of the paper that is no grid of runs on bags."""
+    from pams_mil.cli.grid_bar import grid_bar
+    from pams_mil.experiments import paper
+    from pams_mil.report.bench_page import tables_page, write_bench
+
+    if name == "cifar10":
+        from pams_mil.experiments.cifar10 import cifar10_study
+
+        with grid_bar() as tell:
+            study = cifar10_study(changes, folder, resamples=resamples, progress=tell)
+    elif changes:
+        raise ConfigError(f"paper:{name} has no settings, found {', '.join(changes)}.")
+    elif name == "time":
+        from pams_mil.experiments.remix_time import time_study
+
+        with errors.status("Timing every remix"):
+            study = time_study()
+    else:
+        study = paper.metrics_study()
+    if study.bench is None:
+        tables_page(study.title, study.further, folder)
+    else:
+        write_bench(study.bench, folder, study.further)
+    _print(study.bench, study.further, folder, json)
+
+
+def _print(result: Bench | None, further: Further, folder: Path, json: bool) -> None:
+    from rich.markdown import Markdown
+
+    if json:
+        tables = [
+            {"caption": table.caption, "head": [head.label for head in table.heads],
+             "rows": [[cell.text for cell in row] for row in table.cells]}
+            for table in further.tables
+        ]  # fmt: skip
+        print_json({**({} if result is None else result.to_json()), "tables": tables})
+    else:
+        if result is not None:
+            show(result)
+        for table in further.tables:
+            output.print(table.caption, style="bold")
+            output.print(Markdown(table.markdown()))
+    print_note(f"Report: {folder / 'report.html'}")
+
+
 def make_engine(
     name: str, *, workers: int | None, threads: int | None, address: str | None, cpus: float, gpus: float
 ) -> Engine:
     """The engine behind a name."""
-    from pams_mil.errors import ConfigError, nearest
+    from pams_mil.errors import nearest
 
     if name == "local":
         from pams_mil.engine.grid.local_processes import LocalEngine
@@ -87,7 +140,9 @@ def make_engine(
     raise ConfigError(f"There is no engine {name!r}; expected local or ray.{nearest(name, ('local', 'ray'))}")
 
 
-def summarize_grid(done: GridRun, reference: str, resamples: int, *, calibrated: bool = False) -> Bench:
+def summarize_grid(
+    done: GridRun, reference: str, resamples: int, *, calibrated: bool = False, split: str = "test"
+) -> Bench:
     """Read the predictions of all finished runs, calibrate the runs if asked to, and compare them."""
     from pams_mil.experiments.entries import read_entries
     from pams_mil.experiments.untrained_arms import with_untrained
@@ -97,7 +152,7 @@ def summarize_grid(done: GridRun, reference: str, resamples: int, *, calibrated:
     if calibrated:
         entries = _calibrated(done, entries)
     with errors.status("Comparing"):
-        return summarize(entries, reference=reference, resamples=resamples, missing=done.failures)
+        return summarize(entries, reference=reference, resamples=resamples, missing=done.failures, split=split)
 
 
 def _calibrated(done: GridRun, entries: list[Entry]) -> list[Entry]:

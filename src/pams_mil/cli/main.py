@@ -45,7 +45,6 @@ VERBS = (
     ("Training", "evaluate", "evaluate"),
     ("Training", "export", "export"),
     ("Benchmarks", "bench", "bench"),
-    ("Benchmarks", "experiment", "experiment"),
     ("Benchmarks", "remix", "remix"),
 )
 """Panel in `--help`, module in `pams_mil.cli`, and the command (or sub-application `app`) in it."""

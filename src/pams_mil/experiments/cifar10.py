@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from markupsafe import Markup
@@ -25,6 +25,7 @@ from pams_mil.methods import losses
 from pams_mil.metrics.probability import expected_class_of_errors
 from pams_mil.report import svg
 from pams_mil.report.bench import Entry, summarize
+from pams_mil.report.bench_page import Further
 from pams_mil.report.report_table import ReportTable
 
 LOSSES = {
@@ -47,7 +48,7 @@ class ImageGrid(Strict):
     test: int = Field(10_000, ge=1)
     network: Literal["resnet18", "small"] = "resnet18"
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
-    losses: tuple[Loss, ...] = Field(tuple(LOSSES), min_length=1)
+    losses: tuple[Loss, ...] = Field(get_args(Loss), min_length=1)
     training: Budget = Budget()
 
 
@@ -74,8 +75,7 @@ def cifar10_study(
     table = ReportTable(["loss", *hierarchy.names()], rows, caption=caption)
     return Study(
         "Natural images: what each loss does to the direction of mistakes",
-        (table, *paper_table("cifar10", grid.losses, "cifar10")),
-        (("expected-class.svg", draw(expected)),),
+        Further((table, *paper_table("cifar10", grid.losses, "cifar10")), {"expected-class.svg": draw(expected)}),
         summarize(entries, reference=reference, resamples=resamples),
     )
 
@@ -99,10 +99,11 @@ def expected_classes(entries: Sequence[Entry]) -> dict[str, list[float]]:
 def draw(expected: Mapping[str, Sequence[float]]) -> Markup:
     """One line per loss over the true classes, least urgent first."""
     count = len(next(iter(expected.values())))
-    plane = svg.Plane(520, 340, list(range(1, count + 1)), list(range(1, count + 1)))
-    parts = plane.axes(("true class", "expected class of mistakes"), x_scale=1, y_scale=1)
+    numbers = range(1, count + 1)
+    plane = svg.Plane(520, 340, list(numbers), [number / 100 for number in numbers])  # its y axis is in percent
+    parts = plane.axes(("true class", "expected class of mistakes"), x_scale=1)
     for number, (loss, values) in enumerate(expected.items()):
-        places = [plane.at(true, value) for true, value in enumerate(values, 1) if not np.isnan(value)]
+        places = [plane.at(true, value / 100) for true, value in enumerate(values, 1) if not np.isnan(value)]
         parts.append(svg.polyline(places, f"curve {svg.series(number)}", loss))
     return svg.picture(520, 340, "expected class of misclassified images", parts)
 

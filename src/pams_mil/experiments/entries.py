@@ -1,4 +1,4 @@
-"""The predictions of a grid's finished runs, row by row, the folds of a seed put together.
+"""The predictions of a grid's finished runs, row by row, the folds of a seed joined.
 
 With k folds every slide is tested once per seed. Scores over all slides of a seed are defined even where a fold
 lacks a class, and seeds, not folds, are what a standard deviation should speak of.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pams_mil.engine.config.grid_config import Cell
+from pams_mil.engine.grid.benchmark_cell import PREDICTED
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
@@ -27,14 +28,14 @@ def read_entries(
     Args:
         done: The finished grid.
         tags: Further columns of the table to read.
-        change: What to make of every run's predictions before folds are put together.
+        change: What to make of every run's predictions before folds are joined.
     """
     trees: dict[str, ClassHierarchy] = {}
     found: dict[tuple[str, str], dict[int, dict[str, Predictions]]] = {}
     logs: dict[tuple[str, str], list[Columns]] = {}
     for cell in done.finished:
         hierarchy = trees.setdefault(cell.config.classes, ClassHierarchy.load(cell.config.classes))
-        path = done.out / cell.key / "predictions.csv"
+        path = done.out / cell.key / f"{PREDICTED[cell.split]}.csv"
         predictions = read_predictions(path, hierarchy, Source(tags=tags), name=cell.key)
         if change is not None:
             predictions = change(cell, predictions)

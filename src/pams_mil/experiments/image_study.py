@@ -1,9 +1,10 @@
 """Train one image classifier per loss on the same images, seeds and budget, and predict the test images.
 
 The severity losses need no bags: this is an ordinary PyTorch loop with another loss in it. The networks are ResNet-18
-(He et al. 2016): a stem, four stages of two residual blocks with 64, 128, 256 and 512 channels, the first block of stages
-2 to 4 halving the resolution, global average, one linear layer; and a small one for quick runs. A block is x + F(x) with
-F = conv3x3-BN-ReLU-conv3x3-BN, and a strided 1x1 convolution with BN on the shortcut where the shape changes.
+(He et al. 2016) and a small one for quick runs. ResNet-18 is a stem, four stages of two residual blocks with 64, 128,
+256 and 512 channels, the first block of stages 2 to 4 halving the resolution, global average, one linear layer. A block
+is x + F(x) with F = conv3x3-BN-ReLU-conv3x3-BN, and a strided 1x1 convolution with BN on the shortcut where the shape
+changes.
 """
 
 from __future__ import annotations

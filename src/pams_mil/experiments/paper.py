@@ -1,7 +1,7 @@
 """The paper's tables on any cohort: grids for `pams bench paper:NAME`, and readers of what a grid's runs left.
 
-A grid is a file of `grids/`; the user says which cohort. `numbers/` holds what the paper prints, shown beside one's own and
-always marked as the paper's.
+A grid is a file of `grids/`; the user says which cohort. `numbers/` holds what the paper prints, shown beside one's own
+and always marked as the paper's.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from pams_mil.engine.config.grid_config import GridConfig
+from pams_mil.engine.config.grid_config import GridConfig, label
 from pams_mil.engine.config.run_config import build, with_overrides
 from pams_mil.engine.config.yaml_file import read_yaml
+from pams_mil.engine.grid.grid import GridRun
 from pams_mil.errors import ConfigError, listing, nearest
 from pams_mil.evaluate.harm import Assumption, by_penalty, by_swap
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import score
+from pams_mil.experiments.entries import read_entries
+from pams_mil.experiments.subset import subset_table
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS
-from pams_mil.report.bench import Bench
+from pams_mil.report.bench import Bench, Entry, pool
+from pams_mil.report.bench_page import Further
 from pams_mil.report.report_table import ReportTable
 from pams_mil.tables import read_table
 
@@ -39,11 +43,10 @@ STUDIES = ("cifar10", "time", "metrics")
 
 @dataclass(frozen=True)
 class Study:
-    """What a study found: tables, pictures by file name, and a benchmark where it compares methods."""
+    """Tables and pictures of a study, and a benchmark where it compares methods."""
 
     title: str
-    tables: tuple[ReportTable, ...]
-    pictures: tuple[tuple[str, Markup], ...] = ()
+    further: Further
     bench: Bench | None = None
 
 
@@ -67,7 +70,7 @@ def paper_grid(name: str, changes: Sequence[str] = ()) -> GridConfig:
     content = with_overrides(read_yaml(path), changes, kind=GridConfig)
     if "classes" not in content or "manifest" not in content.get("data", {}):
         raise ConfigError(
-            f"{PREFIX}{name} trains on a cohort, and none is named: add manifest=labels.csv features=FOLDER classes=NAME."
+            f"{PREFIX}{name} trains on a cohort, found none. Add manifest=labels.csv features=FOLDER classes=NAME."
         )
     if name == "mixed-cases" and not content.get("subset"):
         raise ConfigError(
@@ -114,10 +117,10 @@ def paper_table(name: str, labels: Sequence[str], dataset: str = "bracs") -> lis
     models, metrics = (list(dict.fromkeys(key[place] for key in numbers)) for place in (0, 2))
     rows = []
     for model in models:
-        for label in labels:
-            cells = [numbers.get((model, label, metric)) for metric in metrics]
+        for method in labels:
+            cells = [numbers.get((model, method, metric)) for metric in metrics]
             if any(cells):
-                rows.append([model, label, *("–" if cell is None else _number(*cell) for cell in cells)])
+                rows.append([model, method, *("–" if cell is None else _number(*cell) for cell in cells)])
     caption = f"The paper's own numbers ({dataset.upper()}, finest level), for orientation only."
     heads = ["model", "method", *(METRICS[metric].label for metric in metrics)]
     return [ReportTable(heads, rows, text=(0, 1), caption=caption)] if rows else []
@@ -155,7 +158,7 @@ def metrics_study() -> Study:
         rows.append([model.name, *texts])
     caption = "Two models with mirrored mistakes: equal by every symmetric metric."
     scores = ReportTable(["model", *(METRICS[key].label for key in keys)], rows, caption=caption)
-    return Study("What the metrics see", (scores, *harm_tables(models)))
+    return Study("What the metrics see", Further((scores, *harm_tables(models))))
 
 
 def mirrored_models() -> list[Predictions]:
@@ -170,3 +173,22 @@ def mirrored_models() -> list[Predictions]:
         slides = [f"{name}{number}" for number in range(int(counts.sum()))]
         models.append(Predictions(name, hierarchy, slides, np.repeat(true, counts), np.repeat(predicted, counts)))
     return models
+
+
+def further(name: str | None, grid: GridConfig, done: GridRun, entries: Sequence[Entry]) -> Further:
+    """What the readers add to a benchmark: the paper's numbers, rankings under other harms, and a tagged subset."""
+    tables: list[ReportTable] = []
+    pictures: dict[str, Markup] = {}
+    if grid.subset is not None:
+        column, _, value = grid.subset.partition("=")
+        if not column or not value:
+            raise ConfigError(f"subset must be COLUMN=VALUE, e.g. findings=mixed, found {grid.subset!r}.")
+        table, radars = subset_table(read_entries(done, tags=(column,)), column, value)
+        tables.append(table)
+        pictures |= {f"radar-{number}.svg": radar for number, radar in enumerate(radars.values(), 1)}
+    if name is not None:
+        tables += paper_table(name, [label(method) for method in grid.methods])
+    if name == "main-table":
+        first = entries[0].model
+        tables += harm_tables([pool(entry.method, entry.runs) for entry in entries if entry.model == first])
+    return Further(tables, pictures)

@@ -13,6 +13,7 @@ import torch
 
 from pams_mil.experiments.paper import Study, paper_numbers
 from pams_mil.remix.strategy import create_remix
+from pams_mil.report.bench_page import Further
 from pams_mil.report.report_table import ReportTable
 from pams_mil.seeding import generator
 
@@ -31,9 +32,11 @@ def time_study(repeats: int = 15, growth: Sequence[int] = GROWTH) -> Study:
         rows.append([label, *here, *(f"{numbers[dataset, '', label, 'seconds'][0]:.3f}" for dataset in SIZES)])
         grown.append([label, *(f"{seconds(name, size, repeats):.4f}" for size in growth)])
     caption = f"Seconds per remixed bag, two bags of n instances of width {FEATURES}, median of {repeats}."
-    head = ["remix", *(f"n = {size} ({dataset}-like)" for dataset, size in SIZES.items()), "paper, BRACS", "paper, In-house"]
-    by_size = ReportTable(["remix", *(f"n = {size}" for size in growth)], grown, caption="The same over the size of bags.")
-    return Study("Time of the remix strategies", (ReportTable(head, rows, caption=caption), by_size))
+    here = [f"n = {size} ({dataset}-like)" for dataset, size in SIZES.items()]
+    head = ["remix", *here, "paper, BRACS", "paper, In-house"]
+    sizes = ["remix", *(f"n = {size}" for size in growth)]
+    by_size = ReportTable(sizes, grown, caption="The same over the size of bags.")
+    return Study("Time of the remix strategies", Further((ReportTable(head, rows, caption=caption), by_size)))
 
 
 def seconds(name: str, instances: int, repeats: int) -> float:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.evaluate.debias import TrainingBias
 from pams_mil.evaluate.decide import redecide
+from pams_mil.methods.pams import Pams
 from pams_mil.report.bench import Entry
 from pams_mil.severity import implied_cost, loss_weight
 
-OTHER_WEIGHTS = {"alpha", "costs", "orientation", "distance"}
-"""Options that give MSCE another weight; its bias is then another one."""
+OF_THE_WEIGHT = ("alpha", "costs", "orientation", "distance")
+"""Options of MSCE's weight; with another one its bias is another one."""
 
 
 def with_untrained(done: GridRun, entries: Sequence[Entry]) -> list[Entry]:
@@ -42,7 +43,9 @@ def with_untrained(done: GridRun, entries: Sequence[Entry]) -> list[Entry]:
             cost = implied_cost(loss_weight(hierarchy))
             runs = {key: redecide(run, rule="risk", cost=cost) for key, run in entry.runs.items()}
             found.append(Entry(entry.model, f"{entry.method} + MSCE's cost", runs))
-        elif name == "pams" and not set(options) & OTHER_WEIGHTS:
+        elif name == "pams" and all(
+            options.get(key, getattr(Pams, key)) == getattr(Pams, key) for key in OF_THE_WEIGHT
+        ):
             bias = TrainingBias(loss_weight(hierarchy), bool(options.get("detach_weight", False)))
             runs = {key: redecide(run, debias=bias) for key, run in entry.runs.items()}
             found.append(Entry(entry.model, f"{entry.method}, bias removed", runs))

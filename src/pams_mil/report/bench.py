@@ -105,6 +105,8 @@ class Bench:
     resamples: int
     missing: dict[str, str]
     """Cells that failed, with the reason."""
+    split: str = "test"
+    """What was scored: test or val."""
 
     @property
     def models(self) -> list[str]:
@@ -170,6 +172,7 @@ def summarize(
     reference: str,
     resamples: int = 2000,
     missing: dict[str, str] | None = None,
+    split: str = "test",
 ) -> Bench:
     """Score all runs, pool them, and compare every method with the reference on the same model."""
     if not entries:
@@ -178,7 +181,7 @@ def summarize(
     rows: list[Row] = []
     for model in dict.fromkeys(entry.model for entry in entries):
         rows += _model_rows([entry for entry in entries if entry.model == model], hierarchy, reference, resamples)
-    return Bench(hierarchy, rows, reference, resamples, dict(missing or {}))
+    return Bench(hierarchy, rows, reference, resamples, dict(missing or {}), split)
 
 
 def _model_rows(entries: Sequence[Entry], hierarchy: ClassHierarchy, reference: str, resamples: int) -> list[Row]:

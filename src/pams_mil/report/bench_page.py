@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +19,46 @@ from pams_mil.report.curve_chart import CurveSeries, curve_chart
 from pams_mil.report.epochs import epoch_charts
 from pams_mil.report.operating_table import operating_markdown, operating_rows
 from pams_mil.report.page import render
+from pams_mil.report.report_table import ReportTable
 
+
+@dataclass(frozen=True)
+class Further:
+    """What a reader of the same runs adds to a benchmark's own tables; pictures by file name."""
+
+    tables: Sequence[ReportTable] = ()
+    pictures: Mapping[str, Markup] = field(default_factory=dict)
+
+
+NOTHING = Further()
 MOST_BANDS = 2
 """With more curves than this the bands are left out."""
 
 
-def write_bench(bench: Bench, out: Path | str) -> list[Path]:
+def write_bench(bench: Bench, out: Path | str, further: Further = NOTHING) -> list[Path]:
     """Write everything; returns the files."""
     out = Path(out)
-    atomic.write_text(out / "report.html", bench_page(bench))
+    atomic.write_text(out / "report.html", bench_page(bench, further))
     pictures = [f"{name}.svg" for name in write_pareto(bench, out)]
-    return [out / name for name in ("report.html", *write_tables(bench, out), *pictures)]
+    return [out / name for name in ("report.html", *write_tables(bench, out), *pictures, *write_further(further, out))]
+
+
+def write_further(further: Further, out: Path) -> list[str]:
+    """Write further tables to `further.md` and pictures to files of their own; returns the names."""
+    for name, drawn in further.pictures.items():
+        atomic.write_text(out / name, svg.standalone(drawn))
+    if not further.tables:
+        return list(further.pictures)
+    atomic.write_text(
+        out / "further.md", "\n\n".join(f"{one.caption}\n\n{one.markdown()}" for one in further.tables) + "\n"
+    )
+    return ["further.md", *further.pictures]
+
+
+def tables_page(title: str, further: Further, out: Path) -> list[Path]:
+    """Write the page of a study that compares no methods; returns the files."""
+    atomic.write_text(out / "report.html", render("tables.html.j2", title=title, further=further))
+    return [out / "report.html", *(out / name for name in write_further(further, out))]
 
 
 def write_tables(bench: Bench, out: Path) -> tuple[str, ...]:
@@ -48,12 +79,13 @@ def write_pareto(bench: Bench, out: Path) -> dict[str, str]:
     return models
 
 
-def bench_page(bench: Bench) -> str:
+def bench_page(bench: Bench, further: Further = NOTHING) -> str:
     """The benchmark as one HTML page."""
     finest = bench.hierarchy.num_levels - 1
     return render(
         "bench.html.j2",
         bench=bench,
+        further=further,
         hierarchy=bench.hierarchy,
         columns=(*TABLE, *EXTRA),
         finest=finest,

@@ -53,9 +53,10 @@ def caption(bench: Bench) -> str:
     counts = sorted({len(row.repetitions) for row in bench.rows})
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     what = "one run" if counts == [1] else f"mean ± population standard deviation over {runs} runs"
+    subset = "Test" if bench.split == "test" else "Validation"
     return (
-        f"Test scores in percent, {what} per row (same seeds and budget for all); scores of coarser levels are lifted "
-        "from the finest. Best bold, second underlined, for each model."
+        f"{subset} scores in percent, {what} per row (same seeds and budget for all); scores of coarser levels are "
+        "lifted from the finest. Best bold, second underlined, for each model."
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
@@ -51,6 +51,10 @@ class GridConfig(Strict):
     folds: tuple[int, ...] | None = None
     reference: str | None = None
     """Label of the method that the others are compared with; the first when null."""
+    split: Literal["test", "val"] = "test"
+    """What is scored; `val` to compare settings without spending the test split."""
+    subset: str | None = None
+    """COLUMN=VALUE of the cohort table: these slides are also scored apart from the others."""
     pairing: dict[str, Any] = Field(default_factory=dict)
     training: TrainingConfig = TrainingConfig()
     compute: ComputeConfig = ComputeConfig()
@@ -118,7 +122,7 @@ def cells(grid: GridConfig) -> list[Cell]:
             pairing={**grid.pairing, **_own(method, "pairing")}, training=_training(grid, method),
             compute=grid.compute, seed=seed,
         )  # fmt: skip
-        found.append(Cell(FileNames()[name], label(model), label(method), seed, fold, config))
+        found.append(Cell(FileNames()[name], label(model), label(method), seed, fold, config, grid.split))
     return found
 
 
