@@ -97,7 +97,8 @@ def test_no_labels_and_no_patients_are_needed(cohort, runs, tmp_path):
     with pytest.raises(PredictionsError, match="no label"):
         found.labeled("x")
     labeled = predicted(cohort, runs["pams"], split="test")
-    np.testing.assert_array_equal(found.probabilities[-1], labeled.probabilities[-1][[1, 0]])
+    # Other bags in the pass: the last bits may differ.
+    np.testing.assert_allclose(found.probabilities[-1], labeled.probabilities[-1][[1, 0]], rtol=1e-6)
 
 
 def test_slides_of_two_patients_are_never_one_bag(tmp_path):

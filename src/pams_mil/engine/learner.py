@@ -87,19 +87,21 @@ class Learner(nn.Module):
         """Finest classes [b] as the classes of every trained level."""
         return list(self.ancestors[:, target])
 
-    def at_level(self, given: Sequence[npt.NDArray[np.float64]], level: int) -> npt.NDArray[np.float64]:
+    def at_level(self, trained: Sequence[npt.NDArray[np.float64]], level: int) -> npt.NDArray[np.float64]:
         """Probabilities [n, c] of any level: of its own output where it has one, else summed from the finest.
 
         Args:
-            given: Probabilities of the trained levels, coarsest first.
+            trained: Probabilities of the trained levels, coarsest first.
             level: Of the hierarchy.
         """
         own = level in self.own_levels
-        return given[self.levels.index(level)] if own else self.hierarchy.summed(given[-1], level)
+        return trained[self.levels.index(level)] if own else self.hierarchy.summed(trained[-1], level)
 
     @torch.inference_mode()
-    def predict(self, batch: BagBatch, *, attention: bool = False) -> Prediction:
+    def predict(self, batch: BagBatch, *, attention: bool = False, targets: Tensor | None = None) -> Prediction:
         """Probabilities of every trained level; the module must be in evaluation mode.
+
+        With targets [b], the finest classes, also the loss.
 
         Raises:
             NotFiniteError: where a bag has a logit, probability or attention that is not a finite number.
@@ -110,7 +112,10 @@ class Learner(nn.Module):
             weights = [None if output.attention is None else output.attention.float().cpu() for output in outputs]
         probabilities = [level.cpu().double() for level in self.objective.probabilities(outputs)]
         refuse_non_finite(batch, outputs, probabilities)
-        return Prediction(probabilities, weights)
+        loss = None
+        if targets is not None:
+            loss = float(torch.stack(list(self.objective(outputs, self.lift(targets)).values())).sum())
+        return Prediction(probabilities, weights, loss)
 
     @property
     def own_levels(self) -> tuple[int, ...]:
@@ -135,10 +140,12 @@ def joined_terms(method: dict[str, Tensor], model: dict[str, Tensor]) -> dict[st
 
 @dataclass(frozen=True)
 class Prediction:
-    """Probabilities [b, c] per trained level, coarsest first; attention [sum n_i] per trained level on request."""
+    """Probabilities [b, c] per trained level, coarsest first; on request attention [sum n_i] per level and the loss."""
 
     probabilities: list[Tensor]
     attention: list[Tensor | None] | None = None
+    loss: float | None = None
+    """The mean over the bags of the pass."""
 
     def apart(self, batch: BagBatch) -> list[Prediction]:
         """The same, bag by bag."""
@@ -149,6 +156,7 @@ class Prediction:
             Prediction(
                 [level[bag : bag + 1] for level in self.probabilities],
                 None if self.attention is None else [None if level is None else level[bag] for level in maps],
+                self.loss,
             )
             for bag in range(len(batch))
         ]

@@ -16,10 +16,11 @@ import torch
 
 from pams_mil.arrays import AnyArray
 from pams_mil.data.bags.bag import Bag
-from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.inference import infer
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.spec import RunSpec
 from pams_mil.engine.run.trained_slides import TrainedSlides
@@ -28,9 +29,9 @@ from pams_mil.engine.training.one_process import OneProcess
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
 from pams_mil.engine.training.run_cohort import Cohort
 from pams_mil.engine.training.train import initial_learner, refuse_missing_init, training_bags
-from pams_mil.errors import RunError
+from pams_mil.errors import PamsError, RunError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.models.core.batch import BagBatch, in_packs
+from pams_mil.models.core.batch import in_packs
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,13 @@ def fit_in_memory(
 
 def probabilities_in_memory(learner: Learner, bags: Sequence[AnyArray]) -> npt.NDArray[np.float64]:
     """Probabilities [b, c] of the finest level, in the order of the hierarchy."""
+    samples = [BagSample(torch.from_numpy(bag), -1, str(number), "") for number, bag in enumerate(bags)]
     rows = []
-    with torch.inference_mode():
-        for number, bag in enumerate(bags):
-            outputs = learner.model(BagBatch.single(torch.from_numpy(bag), str(number)))
-            rows.append(learner.objective.probabilities(outputs)[-1].double())
+    # One bag per pass: whatever bags come along, a bag's probabilities have the same bits.
+    for _, _, outcome in infer([learner], samples, "cpu", most=1):
+        if isinstance(outcome, PamsError):
+            raise outcome
+        rows.append(outcome[0].probabilities[-1])
     table: npt.NDArray[np.float64] = torch.cat(rows).numpy()
     return table
 

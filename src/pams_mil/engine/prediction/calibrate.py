@@ -14,8 +14,8 @@ from pams_mil.data.manifest.manifest import BagSource
 from pams_mil.devices import choose_device
 from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.inference import infer
 from pams_mil.engine.learner import Learner
-from pams_mil.engine.prediction.bag_answers import answers
 from pams_mil.engine.prediction.predict import LoadedRun, load_run
 from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration, validation_digest
 from pams_mil.engine.run.checkpoint import weights_digest
@@ -118,11 +118,11 @@ def _predict(
     """Probabilities [n, c] of every trained level, the bags they are of, and why others have none."""
     rows: dict[int, list[Array]] = {}
     failures: dict[str, str] = {}
-    for done, (index, _, answer) in enumerate(answers([learner], bags, device), 1):
-        if isinstance(answer, PamsError):
-            failures[bags.sources[index].name] = str(answer)
+    for done, (index, _, outcome) in enumerate(infer([learner], bags, device), 1):
+        if isinstance(outcome, PamsError):
+            failures[bags.sources[index].name] = str(outcome)
         else:
-            rows[index] = [level[0].numpy() for level in answer[0].probabilities]
+            rows[index] = [level[0].numpy() for level in outcome[0].probabilities]
         if progress is not None:
             progress(done / len(bags))
     if not rows:

@@ -20,8 +20,8 @@ from pams_mil.data.bags.store import BagStore, first_origin, open_store
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.devices import choose_device
 from pams_mil.engine.config.run_config import DataConfig
+from pams_mil.engine.inference import infer
 from pams_mil.engine.learner import Learner, Prediction
-from pams_mil.engine.prediction.bag_answers import answers
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
 from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
@@ -169,13 +169,13 @@ def _predict_bags(
     progress: Callable[[float], None] | None,
 ) -> Iterator[tuple[int, list[Array] | PamsError]]:
     """For every bag, the probabilities [c] of every level, averaged over the learners, or why there are none."""
-    for done, (index, sample, made) in enumerate(answers(learners, bags, device, attention=attend is not None), 1):
-        if isinstance(made, PamsError):
-            yield index, made
+    for done, (index, sample, outcome) in enumerate(infer(learners, bags, device, attention=attend is not None), 1):
+        if isinstance(outcome, PamsError):
+            yield index, outcome
         else:
-            yield index, _mean_probabilities(learners, calibrations, made)
+            yield index, _mean_probabilities(learners, calibrations, outcome)
             if attend is not None and sample is not None:
-                attend(sample, _mean_attention([one.attention or [] for one in made], sample.slide_id))
+                attend(sample, _mean_attention([one.attention or [] for one in outcome], sample.slide_id))
         if progress is not None:
             progress(done / len(bags))
 

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pams_mil.data.bags.dataset import BagDataset, BagSample
-from pams_mil.engine.learner import Learner, all_finite
+from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.engine.inference import infer
+from pams_mil.engine.learner import Learner
 from pams_mil.engine.training.one_process import Processes
-from pams_mil.errors import RunError, listing
+from pams_mil.errors import NotFiniteError, PamsError, RunError, listing
 from pams_mil.evaluate.cautions import TopCall
 from pams_mil.evaluate.refinement import refined_nll
 from pams_mil.hierarchy import ClassHierarchy
@@ -21,8 +22,6 @@ from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.metric import LabelMetrics
 from pams_mil.metrics.operating import urgency_auc
 from pams_mil.metrics.probability import macro_auc
-from pams_mil.models.core.batch import PACKED_BAGS, BagBatch, in_packs
-from pams_mil.models.core.limits import explain_out_of_memory
 
 SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate")
 """What a row of the log says about the coarser levels."""
@@ -38,41 +37,26 @@ def validate(fabric: Processes, learner: Learner, bags: BagDataset) -> dict[str,
     sizes = [hierarchy.num_classes(level) for level in learner.levels]
     # One row per bag: the probabilities of all trained levels side by side, then the loss.
     table = torch.zeros(len(bags), sum(sizes) + 1, dtype=torch.float64)
-    # Lazy: bags are read as packs are made, and not all at once.
-    samples = ((index, bags[index]) for index in range(fabric.global_rank, len(bags), fabric.world_size))
-    most = PACKED_BAGS if learner.packs else 1
-    for pack in in_packs(samples, lambda sample: len(sample[1].features), most=most):
-        rows = _rows_of(fabric, learner, [sample for _, sample in pack])
-        if len(pack) > 1 and not all_finite(rows):
-            # A neighbor's infinity may reach a bag through a product with 0: only alone is an answer its own.
-            rows = torch.cat([_rows_of(fabric, learner, [sample]) for _, sample in pack])
-        table[[index for index, _ in pack]] = rows
+    numbers = range(fabric.global_rank, len(bags), fabric.world_size)
+    for number, _, outcome in infer(
+        [learner], bags, fabric.device, numbers=numbers, losses=True, autocast=fabric.autocast
+    ):
+        if isinstance(outcome, NotFiniteError):
+            table[number] = math.nan
+        elif isinstance(outcome, PamsError):
+            raise outcome
+        else:
+            # The loss of a pass is the mean over its bags; written beside each, the mean over rows is that over bags.
+            table[number, :-1] = torch.cat(outcome[0].probabilities, dim=1)[0]
+            table[number, -1] = math.nan if outcome[0].loss is None else outcome[0].loss
     # Every process has filled its own rows and left 0 in those of the others.
     if fabric.world_size > 1:
         table = fabric.all_reduce(table.to(fabric.device), reduce_op="sum").cpu()  # type: ignore[union-attr]
     _refuse_non_finite(table, bags)
     probabilities = torch.split(table[:, :-1], sizes, dim=1)
     targets = np.asarray(bags.targets, dtype=np.int64)
-    found = dict(_rows(learner, targets, [level.numpy() for level in probabilities]))
-    return {**found, "loss": float(table[:, -1].mean())}
-
-
-def _rows_of(fabric: Processes, learner: Learner, samples: list[BagSample]) -> torch.Tensor:
-    """Probabilities of all trained levels and the mean loss, one row per bag; NaN where an answer is not finite."""
-    batch = BagBatch.pack([sample.features for sample in samples], [sample.slide_id for sample in samples])
-    rows = len(batch.features)
-    with explain_out_of_memory(" and ".join(batch.keys), rows), torch.inference_mode(), fabric.autocast():
-        outputs = learner.model(batch.to(fabric.device))
-        target = torch.tensor([sample.target for sample in samples], device=fabric.device)
-        loss = torch.stack(list(learner.objective(outputs, learner.lift(target)).values())).sum()
-        probabilities = learner.objective.probabilities(outputs)
-    # The loss of a pack is the mean over its bags; written beside each of them, the mean over rows is that over bags.
-    parts = [*probabilities, loss.expand(len(samples), 1)]
-    found = torch.cat([part.cpu().double() for part in parts], dim=1)  # in this order: Apple's GPUs have no float64
-    # Logits too: a softmax may make finite probabilities of infinite ones.
-    for output in outputs:
-        found[~torch.isfinite(output.logits).all(1).cpu()] = math.nan
-    return found
+    scores = dict(_scores(learner, targets, [level.numpy() for level in probabilities]))
+    return {**scores, "loss": float(table[:, -1].mean())}
 
 
 def level_scores(
@@ -100,15 +84,15 @@ def _refuse_non_finite(table: torch.Tensor, bags: BagDataset) -> None:
         )
 
 
-def _rows(learner: Learner, targets: Any, given: list[npt.NDArray[np.float64]]) -> Iterator[tuple[str, float]]:
+def _scores(learner: Learner, targets: Any, trained: list[npt.NDArray[np.float64]]) -> Iterator[tuple[str, float]]:
     hierarchy = learner.hierarchy
     finest = hierarchy.num_levels - 1
-    yield from level_scores(hierarchy, finest, targets, given[-1]).items()
-    yield "urgency_auc", urgency_auc(targets, given[-1], hierarchy)
-    yield "refined_nll", refined_nll(targets, given[-1], hierarchy)
-    top = TopCall.of(count_cells(targets, given[-1].argmax(1), hierarchy.num_classes()))
+    yield from level_scores(hierarchy, finest, targets, trained[-1]).items()
+    yield "urgency_auc", urgency_auc(targets, trained[-1], hierarchy)
+    yield "refined_nll", refined_nll(targets, trained[-1], hierarchy)
+    top = TopCall.of(count_cells(targets, trained[-1].argmax(1), hierarchy.num_classes()))
     yield from (("top_call", float(top.label)), ("top_call_share", top.share), ("collapsed", float(top.collapsed)))
     for level in range(finest):
-        probabilities = learner.at_level(given, level)
+        probabilities = learner.at_level(trained, level)
         scores = level_scores(hierarchy, level, hierarchy.lift(targets, level), probabilities)
         yield from ((f"{hierarchy.level_names[level]}_{name}", scores[name]) for name in SHOWN)

@@ -1,0 +1,94 @@
+"""Inference: the one loop in which trained learners see bags; validation, prediction and calibration all use it.
+
+Small bags go through one pass together, and one bad bag never stops the rest. A probability may differ in its last bits
+with batch composition, since the order of a sum follows the length of what is summed. The same bags in the same order
+give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, Protocol
+
+import torch
+
+from pams_mil.data.bags.dataset import BagSample
+from pams_mil.engine.learner import Learner, Prediction
+from pams_mil.errors import PamsError
+from pams_mil.models.core.batch import PACKED_BAGS, BagBatch, in_packs
+from pams_mil.models.core.limits import explain_out_of_memory
+
+
+class Bags(Protocol):
+    """Bags by their number: a `BagDataset`, or a list."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> BagSample: ...
+
+
+class BagOutcome(NamedTuple):
+    """A bag by its number, and what each learner predicts of it, or why there is no prediction."""
+
+    number: int
+    sample: BagSample | None
+    outcome: list[Prediction] | PamsError
+
+
+def infer(
+    learners: Sequence[Learner],
+    bags: Bags,
+    device: torch.device | str,
+    *,
+    numbers: Iterable[int] | None = None,
+    attention: bool = False,
+    losses: bool = False,
+    most: int | None = None,
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[BagOutcome]:
+    """One outcome per bag, in their order but for bags that cannot be read, which come last.
+
+    Args:
+        learners: In evaluation mode.
+        bags: Read as their pass is due, and not all at once.
+        device: Where the learners are.
+        numbers: Which bags; None: all.
+        attention: Also return attention.
+        losses: Also return the loss of every pass; every bag must be labeled.
+        most: Most bags of a pass; None: `PACKED_BAGS`.
+        autocast: Precision of a pass.
+    """
+    unreadable: list[BagOutcome] = []
+
+    def readable() -> Iterator[tuple[int, BagSample]]:
+        for number in range(len(bags)) if numbers is None else numbers:
+            try:
+                yield number, bags[number]
+            except PamsError as error:
+                unreadable.append(BagOutcome(number, None, error))
+
+    def of_pack(pack: Sequence[tuple[int, BagSample]]) -> Iterator[BagOutcome]:
+        samples = [sample for _, sample in pack]
+        batch = BagBatch.pack([sample.features for sample in samples], [sample.slide_id for sample in samples])
+        targets = torch.tensor([sample.target for sample in samples], device=device) if losses else None
+        try:
+            with explain_out_of_memory(" and ".join(batch.keys), len(batch.features)), autocast():
+                placed = batch.to(device)
+                predictions = [learner.predict(placed, attention=attention, targets=targets) for learner in learners]
+        except PamsError as error:
+            if len(pack) == 1:
+                yield BagOutcome(*pack[0], error)
+                return
+            for one in pack:  # each alone, to tell the bad one from its neighbors
+                yield from of_pack([one])
+            return
+        by_bag = [prediction.apart(batch) for prediction in predictions]
+        for position, (number, sample) in enumerate(pack):
+            yield BagOutcome(number, sample, [prediction[position] for prediction in by_bag])
+
+    # All learners see the same packs, so one that cannot take several bags decides for all.
+    most = (most or PACKED_BAGS) if all(learner.packs for learner in learners) else 1
+    for pack in in_packs(readable(), lambda one: len(one[1].features), most=most):
+        yield from of_pack(pack)
+    yield from unreadable
