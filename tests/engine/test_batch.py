@@ -131,7 +131,7 @@ def test_labels_of_a_pack_fill_up_with_weight_0(cohort):
 def test_validation_of_packs_is_validation_of_bags(tmp_path, monkeypatch):
     cohort = make_cohort(tmp_path / "cohort", sizes={"val": 40})
     together = run(settings(cohort, epochs=1), tmp_path / "together")
-    monkeypatch.setattr("pams_mil.engine.inference.PACKED_BAGS", 1)
+    monkeypatch.setattr("pams_mil.engine.inference_loop.PACKED_BAGS", 1)
     single = run(settings(cohort, epochs=1), tmp_path / "single")
     one, two = (read_table(out / "metrics.csv") for out in (together, single))
     for column in one:

@@ -20,7 +20,7 @@ from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.inference import infer
+from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.spec import RunSpec
 from pams_mil.engine.run.trained_slides import TrainedSlides

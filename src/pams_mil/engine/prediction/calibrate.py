@@ -14,7 +14,7 @@ from pams_mil.data.manifest.manifest import BagSource
 from pams_mil.devices import choose_device
 from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.inference import infer
+from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.prediction.predict import LoadedRun, load_run
 from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration, validation_digest

@@ -20,7 +20,7 @@ from pams_mil.data.bags.store import BagStore, first_origin, open_store
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.devices import choose_device
 from pams_mil.engine.config.run_config import DataConfig
-from pams_mil.engine.inference import infer
+from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.learner import Learner, Prediction
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
 from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from pams_mil.data.bags.dataset import BagDataset
-from pams_mil.engine.inference import infer
+from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.training.one_process import Processes
 from pams_mil.errors import NotFiniteError, PamsError, RunError, listing
