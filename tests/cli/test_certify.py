@@ -197,6 +197,13 @@ def test_monitor_with_labels_without_and_broken(tmp_path, table):
     (tmp_path / "blank.csv").write_text(
         "\n".join(",".join(cell for i, cell in enumerate(row) if i not in at) for row in rows) + "\n"
     )
+    renamed = (tmp_path / "worse.csv").read_text().replace("target", "label", 1)
+    (tmp_path / "label.csv").write_text(renamed)
+    text = flat(pams("monitor", certificate, tmp_path / "label.csv", code=2))
+    assert "'label' holds class names" in text  # labels under another name are not silently ignored
+    text = flat(pams("monitor", certificate, tmp_path / "label.csv", "--true", "label", "--id", "slide_id",
+                     "--pred", "prediction", "--patient", "patient_id", code=1))  # fmt: skip
+    assert "The guarantee is violated" in text
     text = flat(pams("monitor", certificate, tmp_path / "blank.csv"))
     assert "they differ from the calibration patients at the level 0.01" in text
     assert "the guarantee itself is not tested" in text

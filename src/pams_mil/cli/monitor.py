@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from pams_mil.evaluate.certify import Certificate, Monitoring
 
+CALLS = frozenset({"prediction", "certified", "certified_slide", "interval_low", "interval_high", "own_prediction"})
+"""Columns that hold calls, not labels."""
+
 
 def monitor(
     certificate: Path = typer.Argument(..., help="The certificate.json of 'pams certify'."),
@@ -102,6 +105,14 @@ def _unlabeled(
     if missing:
         raise PredictionsError(
             f"{path} lacks {listing(missing)}; expected one column p_<class> per class and {known[-1]}."
+        )
+    # Columns of calls are named by us or by the user; any other one that holds class names looks like labels.
+    classes = {label for level in range(reference.hierarchy.num_levels) for label in reference.hierarchy.names(level)}
+    labels = [name for name, cells in table.items() if name not in CALLS and cells and set(cells) <= classes]
+    if labels:
+        raise PredictionsError(
+            f"{path} has no column 'target', but {listing(labels)} holds class names. If these are the true classes, "
+            f"name them with --true {labels[0]}, so that the bounds are tested; if not, remove the column."
         )
     try:
         values = np.asarray([[float(cell) for cell in table[name]] for name in names], dtype=np.float64).T
