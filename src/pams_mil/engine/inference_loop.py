@@ -72,10 +72,14 @@ def infer(
         samples = [sample for _, sample in pack]
         batch = BagBatch.pack([sample.features for sample in samples], [sample.slide_id for sample in samples])
         targets = torch.tensor([sample.target for sample in samples], device=device) if losses else None
+        findings = [sample.findings for sample in samples]
         try:
             with explain_out_of_memory(" and ".join(batch.keys), len(batch.features)), autocast():
                 placed = batch.to(device)
-                predictions = [learner.predict(placed, attention=attention, targets=targets) for learner in learners]
+                predictions = [
+                    learner.predict(placed, attention=attention, targets=targets, findings=findings)
+                    for learner in learners
+                ]
         except PamsError as error:
             if len(pack) == 1:
                 yield BagOutcome(*pack[0], error)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pams_mil.errors import NotFiniteError, ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.objective import Objective, auxiliary_terms
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.hierarchical import HierarchicalModel
@@ -26,18 +27,25 @@ class Learner(nn.Module):
         objective: The terms to minimize.
         hierarchy: The class hierarchy.
         levels: The trained levels, coarsest first.
+        findings: The loss of several findings per slide; None: a slide has one.
     """
 
     ancestors: Tensor
 
     def __init__(
-        self, model: HierarchicalModel, objective: Objective, hierarchy: ClassHierarchy, levels: Sequence[int]
+        self,
+        model: HierarchicalModel,
+        objective: Objective,
+        hierarchy: ClassHierarchy,
+        levels: Sequence[int],
+        findings: FindingsTerm | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.objective = objective
         self.hierarchy = hierarchy
         self.levels = tuple(levels)
+        self.findings = findings
         ancestors = torch.stack([torch.from_numpy(hierarchy.groups(level)) for level in self.levels])
         # [levels, classes]; made of the hierarchy, so it is no part of a checkpoint.
         self.register_buffer("ancestors", ancestors, persistent=False)
@@ -59,6 +67,7 @@ class Learner(nn.Module):
         targets: Tensor,
         weights: Tensor | None,
         origins: Tensor | None = None,
+        findings: tuple[tuple[int, ...], ...] = (),
     ) -> dict[str, Tensor]:
         """Weighted terms, averaged over the bags, whose sum is the loss: the method's, and what the model adds.
 
@@ -72,6 +81,7 @@ class Learner(nn.Module):
             targets: [k, b] finest classes; k > 1 when a bag carries several labels.
             weights: [k, b] how much each label counts; None: all 1.
             origins: [sum n_i] which of two remixed bags each row is from; None: no bag is a remix.
+            findings: What was found in each bag, where slides have several findings.
         """
         outputs = self.model(BagBatch(features, sizes, keys, seeds, origins))
         total: dict[str, Tensor] = {}
@@ -81,7 +91,18 @@ class Learner(nn.Module):
             lifted = self.lift(target)
             terms = joined_terms(self.objective(outputs, lifted, weight), auxiliary_terms(outputs, lifted, weight))
             total = {name: total[name] + value for name, value in terms.items()} if total else terms
-        return total
+        return joined_terms(total, self.finding_terms(outputs, findings))
+
+    def finding_terms(self, outputs: Sequence[LevelOutput], findings: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        """The loss of several findings, averaged over the bags; empty where a slide has one."""
+        logits = outputs[-1].findings
+        if self.findings is None or logits is None:
+            return {}
+        present = torch.zeros_like(logits)
+        for row, members in enumerate(findings):
+            present[row, list(members)] = 1.0
+        terms = self.findings(outputs[-1].logits, logits, present)
+        return {name: value.mean() for name, value in terms.items()}
 
     def lift(self, target: Tensor) -> list[Tensor]:
         """Finest classes [b] as the classes of every trained level."""
@@ -98,10 +119,17 @@ class Learner(nn.Module):
         return trained[self.levels.index(level)] if own else self.hierarchy.summed(trained[-1], level)
 
     @torch.inference_mode()
-    def predict(self, batch: BagBatch, *, attention: bool = False, targets: Tensor | None = None) -> Prediction:
+    def predict(
+        self,
+        batch: BagBatch,
+        *,
+        attention: bool = False,
+        targets: Tensor | None = None,
+        findings: Sequence[Sequence[int]] = (),
+    ) -> Prediction:
         """Probabilities of every trained level; the module must be in evaluation mode.
 
-        With targets [b], the finest classes, also the loss.
+        With targets [b], the finest classes, also the loss; `findings` are what was found in each bag, if several.
 
         Raises:
             NotFiniteError: where a bag has a logit, probability or attention that is not a finite number.
@@ -112,10 +140,12 @@ class Learner(nn.Module):
             weights = [None if output.attention is None else output.attention.float().cpu() for output in outputs]
         probabilities = [level.cpu().double() for level in self.objective.probabilities(outputs)]
         refuse_non_finite(batch, outputs, probabilities)
+        logits = outputs[-1].findings
         loss = None
         if targets is not None:
-            loss = float(torch.stack(list(self.objective(outputs, self.lift(targets)).values())).sum())
-        return Prediction(probabilities, weights, loss)
+            terms = joined_terms(self.objective(outputs, self.lift(targets)), self.finding_terms(outputs, findings))
+            loss = float(torch.stack(list(terms.values())).sum())
+        return Prediction(probabilities, weights, loss, None if logits is None else logits.sigmoid().cpu().double())
 
     @property
     def own_levels(self) -> tuple[int, ...]:
@@ -126,7 +156,7 @@ class Learner(nn.Module):
         """The separately clipped parts: every child of every tower, and heads beside towers."""
         model = self.model
         found = [child for tower in model.towers for child in tower.children()]
-        found += [heads for heads in (model.heads, model.tier1_heads) if heads is not None]
+        found += [heads for heads in (model.heads, model.tier1_heads, model.findings) if heads is not None]
         return [part for part in found if any(True for _ in part.parameters())]
 
 
@@ -140,12 +170,16 @@ def joined_terms(method: dict[str, Tensor], model: dict[str, Tensor]) -> dict[st
 
 @dataclass(frozen=True)
 class Prediction:
-    """Probabilities [b, c] per trained level, coarsest first; on request attention [sum n_i] per level and the loss."""
+    """Probabilities [b, c] per trained level, coarsest first; on request attention [sum n_i] per level and the loss.
+
+    `findings` [b, k] are the probabilities of single findings, where slides have several.
+    """
 
     probabilities: list[Tensor]
     attention: list[Tensor | None] | None = None
     loss: float | None = None
     """The mean over the bags of the pass."""
+    findings: Tensor | None = None
 
     def apart(self, batch: BagBatch) -> list[Prediction]:
         """The same, bag by bag."""
@@ -157,6 +191,7 @@ class Prediction:
                 [level[bag : bag + 1] for level in self.probabilities],
                 None if self.attention is None else [None if level is None else level[bag] for level in maps],
                 self.loss,
+                None if self.findings is None else self.findings[bag : bag + 1],
             )
             for bag in range(len(batch))
         ]
@@ -165,7 +200,9 @@ class Prediction:
 def refuse_non_finite(batch: BagBatch, outputs: Sequence[LevelOutput], probabilities: Sequence[Tensor]) -> None:
     """Raise an error that names the first bag with a logit, probability or attention that is NaN or infinite."""
     for output, level in zip(outputs, probabilities, strict=True):
-        outcome = {"logits": output.logits, "probabilities": level, "attention": output.attention}
+        outcome = {
+            "logits": output.logits, "probabilities": level, "attention": output.attention, "findings": output.findings
+        }  # fmt: skip
         for what, values in outcome.items():
             if values is None or all_finite(values):
                 continue

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.checks import checked
+from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.method import LevelMethod
 from pams_mil.methods.objective import LevelLoss
 
@@ -46,3 +47,7 @@ class CrossEntropy(LevelMethod):
     def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level."""
         return LevelLoss(ce_loss, num_classes=hierarchy.num_classes(level))
+
+    def findings_term(self, hierarchy: ClassHierarchy) -> FindingsTerm:
+        """Binary cross-entropy of every finding."""
+        return FindingsTerm(hierarchy, alpha=None, align=0.0)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective, softmax_probabilities
 from pams_mil.parameters import require_choice
 
@@ -60,6 +61,13 @@ class Method(ABC):
     @abstractmethod
     def objective(self, hierarchy: ClassHierarchy) -> Objective:
         """The terms to minimize for this hierarchy, a module that owns its matrices and any state."""
+
+    def findings_term(self, hierarchy: ClassHierarchy) -> FindingsTerm:
+        """The loss of several findings per slide, for hierarchies that have them."""
+        raise ParameterError(
+            f"The method {type(self).__name__} has no form for several findings per slide. Use 'pams', 'msce' or 'ce', "
+            "or a class file with 'findings: one'."
+        )
 
     def trained_levels(self, hierarchy: ClassHierarchy) -> range:
         """The levels that have an output, coarsest first."""

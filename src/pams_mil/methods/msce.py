@@ -24,6 +24,7 @@ from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.checks import checked
+from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.method import LevelMethod
 from pams_mil.methods.objective import LevelLoss
 from pams_mil.parameters import require_choice, require_number
@@ -130,3 +131,7 @@ class Msce(LevelMethod):
         severity = self.severity(hierarchy, level)
         matrices = {"severity": severity}
         return LevelLoss(msce_loss, num_classes=len(severity), matrices=matrices, detach_weight=self.detach_weight)
+
+    def findings_term(self, hierarchy: ClassHierarchy) -> FindingsTerm:
+        """Two-class MSCE of every finding."""
+        return FindingsTerm(hierarchy, alpha=self.alpha, align=0.0)

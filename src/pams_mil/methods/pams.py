@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.alignment import DETACH, AlignmentTerm, Detach, alignment_loss
+from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.method import Towers
 from pams_mil.methods.msce import Msce, msce_loss
 from pams_mil.methods.objective import LevelTerm, Objective
@@ -73,3 +74,7 @@ class Pams(Msce):
         alignment = AlignmentTerm(hierarchy, detach=self.detach, tier1=self.align_tier1)
         terms = {self.term: (self.lambda_msce, LevelTerm(losses)), "alignment": (align, alignment)}
         return Objective(terms, num_outputs=len(levels))
+
+    def findings_term(self, hierarchy: ClassHierarchy) -> FindingsTerm:
+        """Two-class MSCE of every finding, aligned with the most urgent one within Fréchet's bounds."""
+        return FindingsTerm(hierarchy, alpha=self.alpha, align=self.lambda_align)

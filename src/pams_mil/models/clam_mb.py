@@ -45,6 +45,11 @@ class ClamMB(ClamSB):
         """One attention per class."""
         return self.num_classes
 
+    @property
+    def vector_features(self) -> int:
+        """One vector per class."""
+        return self.num_classes * self.embedding_features
+
     @staticmethod
     def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """As for CLAM-SB, and the classes' separate classifiers as the rows of one head."""

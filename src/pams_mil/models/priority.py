@@ -89,6 +89,12 @@ class Priority(MILModel):
             self.smooth_max = SmoothMax(self.chain.scores)
 
     @property
+    def vector_features(self) -> int:
+        """One vector per question, the mean vector, or the scores themselves."""
+        widths = {"attention": self.chain.questions * self.embedding_features, "smooth_max": self.chain.scores}
+        return widths.get(self.pooling, self.embedding_features)
+
+    @property
     def judges_instances(self) -> bool:
         """With a smooth maximum of scores, every instance has its own."""
         return self.pooling == "smooth_max"

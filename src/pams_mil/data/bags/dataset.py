@@ -33,6 +33,7 @@ class BagSample(NamedTuple):
     slide_id: str
     patient_id: str
     coords_px0: Tensor | None = None
+    findings: tuple[int, ...] = ()
 
 
 class BagDataset(Dataset[BagSample]):
@@ -95,7 +96,7 @@ class BagDataset(Dataset[BagSample]):
         features = stored.to(wanted, copy=kept)  # a copy, so that nobody can alter the cache
         if kept and coords is not None:
             coords = coords.clone()
-        return BagSample(features, source.target, source.name, source.patient_id, coords)
+        return BagSample(features, source.target, source.name, source.patient_id, coords, source.findings)
 
     def _load(self, index: int) -> tuple[Tensor, Tensor | None]:
         source = self.sources[index]

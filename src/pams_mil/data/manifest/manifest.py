@@ -183,6 +183,8 @@ class BagSource:
     patient_id: str
     target: int
     records: tuple[SlideRecord, ...]
+    findings: tuple[int, ...] = ()
+    """Of a slide with several findings: their places among the finding classes; empty for "nothing"."""
 
 
 def most_urgent(targets: Iterable[int], hierarchy: ClassHierarchy) -> int:
@@ -204,9 +206,17 @@ def slides_as_sources(manifest: Manifest, hierarchy: ClassHierarchy) -> list[Bag
     """One bag per slide."""
     targets = manifest.targets(hierarchy).tolist()
     return [
-        BagSource(record.slide_id, record.patient_id, target, (record,))
+        BagSource(record.slide_id, record.patient_id, target, (record,), findings_of((record,), hierarchy))
         for record, target in zip(manifest, targets, strict=True)
     ]
+
+
+def findings_of(records: Iterable[SlideRecord], hierarchy: ClassHierarchy) -> tuple[int, ...]:
+    """The union of the slides' findings as places among the finding classes; empty where a slide has one class only."""
+    if hierarchy.findings == "one":
+        return ()
+    present = hierarchy.finding_matrix(record.label for record in records).any(axis=0)
+    return tuple(np.flatnonzero(present).tolist())
 
 
 def merge_cases(manifest: Manifest, hierarchy: ClassHierarchy) -> list[BagSource]:
@@ -226,5 +236,7 @@ def merge_cases(manifest: Manifest, hierarchy: ClassHierarchy) -> list[BagSource
                     f"Case {case!r} has slides with different {what} {values}; they cannot be merged into one bag."
                 )
         target = most_urgent((target for _, target in slides), hierarchy)
-        sources.append(BagSource(case, slides[0][0].patient_id, target, tuple(record for record, _ in slides)))
+        records = tuple(record for record, _ in slides)
+        found = findings_of(records, hierarchy)
+        sources.append(BagSource(case, slides[0][0].patient_id, target, records, found))
     return sources

@@ -140,7 +140,8 @@ class RunSpec:
         """
         self._refuse_foreign_code(trusted=trusted)
         objective, levels = self.method.objective(self.hierarchy), self.method.trained_levels(self.hierarchy)
-        return Learner(self._model(), objective, self.hierarchy, levels)
+        findings = self.method.findings_term(self.hierarchy) if self.hierarchy.findings == "several" else None
+        return Learner(self._model(), objective, self.hierarchy, levels, findings)
 
     def refuse_other_shapes(self, tensors: Mapping[str, Tensor], *, trusted: bool = False) -> None:
         """Refuse weights that the described model does not have, before memory is claimed on a file's word.

@@ -147,6 +147,7 @@ def training_bags(config: RunConfig, cohort: Cohort, method: Method) -> Training
         pairing=pairing,
         max_instances=config.training.max_instances,
         drop_instances=config.training.drop_instances,
+        unite=cohort.hierarchy.findings == "several",
     )
 
 

@@ -24,7 +24,7 @@ from pams_mil.errors import ConfigError
 from pams_mil.models.core.batch import joined
 from pams_mil.models.core.limits import instance_cap
 from pams_mil.remix.pairing import Pairing
-from pams_mil.remix.strategy import FROM_A, Remix
+from pams_mil.remix.strategy import FROM_A, Remix, take
 
 _INSPECTED_BAGS = 5
 
@@ -50,6 +50,7 @@ class TrainingBag:
         weights: How much each label counts; they sum to 1.
         origins: [n] which of two remixed bags each row is from; None for a bag that is no remix.
         counts: What was done to the bag, for the log: instances dropped, remixed, share copied, degenerate, capped.
+        findings: All that was found, where slides have several findings: of a remixed bag the union of both.
     """
 
     features: Tensor
@@ -60,6 +61,7 @@ class TrainingBag:
     weights: tuple[float, ...]
     counts: dict[str, float]
     origins: Tensor | None = None
+    findings: tuple[int, ...] = ()
 
 
 def packed(bags: Sequence[TrainingBag], device: torch.device) -> tuple[Any, ...]:
@@ -77,6 +79,7 @@ def packed(bags: Sequence[TrainingBag], device: torch.device) -> tuple[Any, ...]
         torch.tensor(targets, device=device),
         None if labels == 1 else torch.tensor(weights, device=device),
         None if all(bag.origins is None for bag in bags) else joined([_origins(bag) for bag in bags]).to(device),
+        tuple(bag.findings for bag in bags),
     )
 
 
@@ -95,6 +98,7 @@ class TrainingBags(Dataset[TrainingBag]):
         pairing: Which bags meet; None: none do.
         max_instances: Most instances of a step.
         drop_instances: Share of every bag's instances that a step does not see; None: none.
+        unite: A remixed bag has all rows of both, so that the union of their findings is exact.
     """
 
     bags: BagDataset
@@ -104,6 +108,7 @@ class TrainingBags(Dataset[TrainingBag]):
     pairing: Pairing | None = None
     max_instances: int | None = None
     drop_instances: float | None = None
+    unite: bool = False
 
     def __len__(self) -> int:
         return len(self.bags)
@@ -132,13 +137,18 @@ class TrainingBags(Dataset[TrainingBag]):
         targets: tuple[int, ...] = (sample.target,)
         weights: tuple[float, ...] = (1.0,)
         counts: dict[str, float] = {}
+        findings = sample.findings
         origins: Tensor | None = None
         step = self.pairing.steps(key.slide, key.epoch)[key.part] if self.pairing is not None else None
         if step is not None and step.pair is not None and self.pairing is not None and self.remix is not None:
             # Which of the two is the slide drawn depends on the pair; it is not read twice.
             a, b = (sample if i == key.slide else self.bags[i] for i in (step.pair.a, step.pair.b))
             z_a, z_b = (self._thinned(bag, key, sample) for bag in (a, b))
-            mixed = self.remix(z_a, z_b, self.pairing.generator(key.slide, key.epoch))
+            if self.unite:
+                mixed = take(z_a, z_b, torch.arange(len(z_a)))
+            else:
+                mixed = self.remix(z_a, z_b, self.pairing.generator(key.slide, key.epoch))
+            findings = tuple(sorted({*a.findings, *b.findings}))
             whole, kept = len(a.features) + len(b.features), len(z_a) + len(z_b)
             features, origins, name = mixed.features, mixed.origin_bag, f"{a.slide_id} remixed with {b.slide_id}"
             targets, weights = (a.target,), (1.0,)
@@ -159,7 +169,7 @@ class TrainingBags(Dataset[TrainingBag]):
             origins = None if origins is None else origins[capped]
         # By names and not by position, so that it does not matter who makes the bag, or when.
         seed = seeding.derive(self.seed, "model", key.epoch, key.part, sample.slide_id)
-        return TrainingBag(features, name, sample.slide_id, seed, targets, weights, counts, origins)
+        return TrainingBag(features, name, sample.slide_id, seed, targets, weights, counts, origins, findings)
 
     def _thinned(self, bag: BagSample, key: StepKey, drawn: BagSample) -> Tensor:
         """The rows of a bag that this step sees."""

@@ -73,6 +73,11 @@ class HierarchicalModel(nn.Module):
         self.tier1_heads: nn.Module | None = None
         if towers == "shared":
             self._share(heads, num_classes)
+        self.findings: nn.Linear | None = None
+        if hierarchy is not None and hierarchy.findings == "several":
+            # Beside the head of the most urgent finding, on the same vectors.
+            width = cast(MILModel, self.towers[-1]).vector_features
+            self.findings = nn.Linear(width, len(hierarchy.finding_classes))
 
     def _share(self, kind: str, num_classes: Sequence[int]) -> None:
         tower = cast(MILModel, self.towers[0])
@@ -103,8 +108,13 @@ class HierarchicalModel(nn.Module):
             # Levels must cut a bag into the same pseudo-bags: draw the seeds once, from torch's own state.
             batch = batch.with_seeds(torch.randint(2**62, (len(batch),)).tolist())
         if self.heads is None and not self.coarse_sizes:
-            return tuple(tower(batch, attention=attention) for tower in self.towers)
-        return self._forward_shared(batch, attention)
+            outputs = tuple(tower(batch, attention=attention) for tower in self.towers)
+        else:
+            outputs = self._forward_shared(batch, attention)
+        if self.findings is None:
+            return outputs
+        findings = self.findings(at_least_float32(outputs[-1].embedding))
+        return (*outputs[:-1], replace(outputs[-1], findings=findings))
 
     def scores(self, tower: MILModel, embedded: Embedded) -> list[Scored]:
         """What is made of a tower's vectors for every level that it serves, coarse first."""

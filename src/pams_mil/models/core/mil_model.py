@@ -39,6 +39,7 @@ class LevelOutput:
         tier1_logits: [g, c] of DTFD's pseudo-bags.
         tier1_bag: [g], the bag each pseudo-bag belongs to.
         auxiliary: what the model itself adds to its training loss; None for nothing, and in evaluation.
+        findings: [b, k], one logit per finding, where slides have several; of the finest level only.
     """
 
     logits: Tensor
@@ -48,6 +49,7 @@ class LevelOutput:
     tier1_logits: Tensor | None = None
     tier1_bag: Tensor | None = None
     auxiliary: Auxiliary | None = None
+    findings: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,11 @@ class MILModel(nn.Module, ABC):
         self.embedding_features = embedding_features
         self.head: Head = make_head(head, embedding_features, num_classes)
         self.tier1_head: Head | None = None
+
+    @property
+    def vector_features(self) -> int:
+        """Width of what `embed` returns for a bag: e, or more where several vectors stand side by side."""
+        return self.embedding_features
 
     @property
     def ranks_instances(self) -> bool:
