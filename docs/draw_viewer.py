@@ -1,6 +1,6 @@
-"""Photographs the viewer on made slides: docs/images/view-worklist.png and view-slide.png.
+"""Photographs the viewer on synthetic slides: docs/images/view-worklist.png and view-slide.png.
 
-Run: python docs/draw_viewer.py demo-view. Needs the development environment and Chromium. The folder is kept.
+Run: python docs/draw_viewer.py. Needs the development environment and Chromium. The folder demo-view is kept.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-LAYER = "document.querySelector('#layer')"
 
 
-def main(folder: Path) -> None:
-    """Make the slides, open the viewer, take both pictures."""
+def main() -> None:
+    """Draw the slides, open the viewer, take both pictures."""
     sys.path.insert(0, str(ROOT))
     from tests.browser.chromium import Browser  # noqa: PLC0415  the browser that the tests drive
 
-    command = [sys.executable, "-m", "pams_mil", "view", "--demo", "--demo-folder", str(folder), "--no-browser"]
+    command = [sys.executable, "-m", "pams_mil", "view", "--demo", "--no-browser"]
     server = subprocess.Popen([*command, "--reviewer", "Dr Example"], stdout=subprocess.PIPE, text=True)  # noqa: S603
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = Browser(profile)
@@ -35,7 +34,7 @@ def main(folder: Path) -> None:
 
 
 def photograph(page, address: str) -> None:  # noqa: ANN001
-    """The worklist with two verdicts in it, then the third case with the evidence for the gravest class."""
+    """The worklist with two verdicts in it, then the third case with the evidence for its call."""
     page.go(address)
     page.wait("document.querySelector('.case')", "the worklist")
     for number in (0, 1):
@@ -49,13 +48,9 @@ def photograph(page, address: str) -> None:  # noqa: ANN001
     page.screenshot(IMAGES / "view-worklist.png")
     page.click(".case[data-line='2']")
     page.wait("document.querySelector('.heat-canvas')?.width > 1", "the heatmap")
-    values = page.js(f"[...{LAYER}.options].map(option => [option.value, option.textContent])")
-    gravest = next(value for value, text in values if text.startswith("evidence") and text.endswith("severe"))
-    page.choose("#layer", gravest)
-    page.choose("#threshold", "5")  # hides tiles that say next to nothing
     time.sleep(3.0)
     page.screenshot(IMAGES / "view-slide.png")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="
 def calls(page):
     """What the rows say, by slide."""
     code = "e => [e.querySelector('.name b').textContent, e.querySelector('.chip').textContent]"
-    return dict(page.js(f"[...document.querySelectorAll('.case')].map({code})"))
+    shown = page.js(f"[...document.querySelectorAll('.case')].map({code})")
+    return {slide: call.rstrip(" ↑↓") for slide, call in shown}
 
 
 def kappa_in_address(page):
@@ -47,6 +48,7 @@ def test_calls_follow_the_operating_point(serve):
     assert float(kappa_in_address(page)) == first
     assert calls(page) == expected(first) != as_decided
     assert page.text("#kappa-state") == "1 more urgent than as decided"
+    assert page.js("[...document.querySelectorAll('.case .chip')].filter(e => e.textContent.includes('↑')).length") == 1
     page.js("document.querySelector('#kappa-slider').focus()")
     page.key("ArrowRight")
     assert calls(page) == expected(float(kappa_in_address(page)))

@@ -169,7 +169,7 @@ def test_the_demonstration_finds_the_planted_lesion_under_the_hottest_tile(tmp_p
     monkeypatch.setattr(demo, "SEEDS", (0,))
     asked = Asked([])
     demo.make_demo(tmp_path / "demo", lambda what, share: None, train_each=4, shown_each=1)
-    session = open_session(demo.demo_request(tmp_path / "demo", asked, lambda what, share: None))
+    session = open_session(demo.demo_request(asked, lambda what, share: None, tmp_path / "demo"))
     assert len(session.cases) == 4
     row = int(np.flatnonzero(session.visible()[1].target == 3)[0])
     heat = session.heat_of(row)

@@ -13,8 +13,6 @@ from pams_mil.errors import MissingExtraError
 if TYPE_CHECKING:
     from pams_mil.view.serve import Server
 
-DEMO = Path("demo-view")
-
 
 def view(
     paths: list[Path] | None = typer.Argument(
@@ -29,8 +27,9 @@ def view(
     reviews: Path | None = typer.Option(None, "--reviews", help="Folder for the verdicts; default: beside the first."),
     reviewer: str | None = typer.Option(None, "--reviewer", help="Name of the reader; default: the account's."),
     blind: bool = typer.Option(False, "--blind", help="Hide the model's call until the reader has given one."),
-    demo: bool = typer.Option(False, "--demo", help="Make slides with planted lesions, train on them, and show them."),
-    demo_folder: Path = typer.Option(DEMO, "--demo-folder", help="Where --demo keeps its slides and its run."),
+    demo: bool = typer.Option(
+        False, "--demo", help="Draw slides with planted lesions in demo-view/, train on them, and show them."
+    ),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the browser, or only print the address."),
     port: int = typer.Option(0, "--port", min=0, max=65535, help="Port; 0: any free one."),
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
@@ -67,7 +66,7 @@ def view(
         if demo:
             from pams_mil.view.demo import demo_request
 
-            asked = demo_request(demo_folder, asked, progress)
+            asked = demo_request(asked, progress)
         session = open_session(asked, progress)
     server = open_server(session, host=host, port=port, allow_network=allow_network)
     _announce(server, open_browser=browser, network=not is_loopback(host))

@@ -1,7 +1,7 @@
-"""A made cohort to try the viewer on: pyramidal slides with planted lesions, and a model trained on such slides.
+"""A synthetic cohort to try the viewer on: pyramidal slides with planted lesions, and models trained on such slides.
 
-Slides to learn from are drawn coarsely, slides to look at finely; tiles are cut at one physical scale from both, so
-that one model serves. Everything is made once and kept in the folder.
+Training slides are drawn coarsely, slides to look at finely; tiles are cut at one physical scale from both, so that one
+model serves. Everything is drawn and trained once and kept in the folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
 Progress = Callable[[str, float], None]
 CLASSES = """\
-# Made slides: what was planted into them, least urgent first.
+# Synthetic slides: what was planted into them, least urgent first.
 name: planted
 levels: [group, finding]
 classes:
@@ -41,7 +41,7 @@ LABELS = ("none", "mild", "dense", "severe")
 SIDE_UM = 1600.0
 TILES = TileSettings(mpp=4.0, tile_px=16)
 FINE_MPP, COARSE_MPP = 1.0, 4.0
-READY = "ready.txt"
+FOLDER, READY = Path("demo-view"), "ready.txt"
 SEEDS = (0, 1, 2)
 MODEL = {"name": "abmil", "embedding_features": 32, "attention_features": 16}
 
@@ -55,12 +55,12 @@ class TileColors:
     def __call__(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Means, deviations and low quantiles of the colors, [b, t, t, 3] -> [b, 9]."""
         flat = tiles.reshape(len(tiles), -1, 3).astype(np.float32)
-        found = np.concatenate([flat.mean(1), flat.std(1), np.quantile(flat, 0.1, axis=1)], axis=1) / 255
-        return ((found - 0.5) * 8).astype(np.float32)  # about as wide as a network likes its input
+        colors = np.concatenate([flat.mean(1), flat.std(1), np.quantile(flat, 0.1, axis=1)], axis=1) / 255
+        return ((colors - 0.5) * 8).astype(np.float32)  # about as wide as a network likes its input
 
 
-def demo_request(folder: Path, asked: Asked, progress: Progress) -> Asked:
-    """Make the demonstration in a folder, unless it is there, and ask for it."""
+def demo_request(asked: Asked, progress: Progress, folder: Path = FOLDER) -> Asked:
+    """Draw and train the demonstration, unless it is there, and ask for it."""
     folder = folder.resolve()
     if not (folder / READY).exists():
         make_demo(folder, progress)
@@ -74,11 +74,11 @@ def make_demo(folder: Path, progress: Progress, *, train_each: int = 8, shown_ea
 
     records = _draw(folder, progress, train_each, shown_each)
     progress("Extracting tiles", 0.0)
-    for part in ("slides", "learning"):
-        sources = find_slides([folder / part])
+    for kind in ("slides", "learning"):
+        sources = find_slides([folder / kind])
         outcome = extract(sources, folder / "features", TileColors(), TILES, WorkSettings(workers=2, batch=256))
         if outcome.failed:
-            raise RuntimeError(f"made slides could not be extracted: {outcome.failed}")
+            raise RuntimeError(f"synthetic slides could not be extracted: {outcome.failed}")
     progress("Extracting tiles", 1.0)
     Manifest(tuple(records)).write(folder / "manifest.csv")
     atomic.write_text(folder / "classes.yaml", CLASSES)

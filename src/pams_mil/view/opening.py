@@ -148,7 +148,7 @@ def _table(path: Path, hierarchy: ClassHierarchy, asked: Asked, tell: Progress) 
 
 
 def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, tell: Progress) -> Predictions:
-    """The run's predictions as stored; made now where there are none or another table is given."""
+    """The run's predictions as stored; computed now where there are none or another table is given."""
     from pams_mil.engine.prediction.predict import predict, predict_own  # noqa: PLC0415
     from pams_mil.engine.run.folder import RunFolder  # noqa: PLC0415
 
@@ -220,7 +220,7 @@ def _review_folder(asked: Asked) -> Path:
 def _certificate_notes(
     certificate: Certificate | None, cases: Cases, runs: Sequence[LoadedRun], asked: Asked
 ) -> list[str]:
-    """A certificate holds for the weights it was made for; where those cannot be compared, that is said."""
+    """A certificate holds for its own weights; a note says so where those cannot be compared."""
     if certificate is None:
         return []
     notes = [*certificate.reservations, *certificate.notes, *(() if cases.certified is None else cases.certified.notes)]

@@ -7,7 +7,7 @@ const STEPS = 100; // of the slider, per power of ten
 export class OperatingPoint {
   constructor(cases, changed) {
     Object.assign(this, { cases, changed, kappa: null });
-    this.decided = [...cases.call];
+    this.decided = cases.decided = [...cases.call];
     $("#kappa-box").hidden = !cases.reach;
     $("#kappa").addEventListener("change", () => this.set($("#kappa").value));
     $("#kappa-slider").addEventListener("input", () => this.set(10 ** (Number($("#kappa-slider").value) / STEPS)));

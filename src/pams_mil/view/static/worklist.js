@@ -195,7 +195,11 @@ export class Worklist {
     const call = this.cases.call[row];
     if (call == null) return make("span", { class: "dim" }, "hidden");
     const one = this.overview.classes[call];
-    return chip(rankColor(one.rank, this.top), one.shown);
+    const decided = this.cases.decided[row];
+    const moved = call === decided ? "" : call > decided ? " ↑" : " ↓";
+    const mark = chip(rankColor(one.rank, this.top), `${one.shown}${moved}`);
+    if (moved) mark.title = `${one.shown} at this operating point; as decided ${this.overview.classes[decided].shown}`;
+    return mark;
   }
 
   // The most urgent class that the certificate does not exclude, and the least urgent one where it gives an interval.
