@@ -22,7 +22,7 @@ from pams_mil.engine.tuning.schedule import ENOUGH, fewest_runs, halve, plan, ru
 from pams_mil.engine.tuning.simplicity import in_words, parts_of, simplicity
 from pams_mil.engine.tuning.tuning_folder import TuningFolder
 from pams_mil.errors import ConfigError, RunError
-from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions import Predictions, numbered, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import urgency_auc
 
@@ -34,16 +34,25 @@ def cohort(seed: int, recipes: int, rows: int = 24):
     rng = np.random.default_rng(seed)
     target = rng.integers(0, 3, rows)
     target[:3] = 0, 1, 2
-    patient = np.unique(rng.integers(0, 8, rows), return_inverse=True)[1].astype(np.int64)
+    patient = numbered([str(number) for number in rng.integers(0, 8, rows)])
     p = {f"r{k}": rng.dirichlet(np.ones(3), rows) + k * 0.2 * np.eye(3)[target] for k in range(recipes)}
     return target, {name: value / value.sum(1, keepdims=True) for name, value in p.items()}, patient
+
+
+def validated(target, p, patient):
+    """The same as predictions of recipes."""
+    slides, patients = [f"s{row}" for row in range(len(target))], [str(number) for number in patient]
+    # Patients are numbered as they appear, in the reference too.
+    return {
+        name: Predictions(name, THREE, slides, target, value.argmax(1), value, patients) for name, value in p.items()
+    }
 
 
 @given(st.integers(0, 2**16), st.integers(1, 4))
 @settings(max_examples=15)
 def test_scores_are_those_of_slides_written_out_patient_by_patient(seed, recipes):
     target, p, patient = cohort(seed, recipes)
-    found = {score.name: score for score in score_recipes(target, p, patient, THREE, seed=seed, resamples=12)}
+    found = {score.name: score for score in score_recipes(validated(target, p, patient), seed=seed, resamples=12)}
     drawn = {name: reference.drawn_aucs(target, p[name], patient, THREE, seed, 12) for name in p}
     kept = [k for k in range(12) if all(np.isfinite(values[k]) for values in drawn.values())]
     best = max(p, key=lambda name: urgency_auc(target, p[name], THREE))
@@ -53,7 +62,7 @@ def test_scores_are_those_of_slides_written_out_patient_by_patient(seed, recipes
         apart = [drawn[best][k] - drawn[name][k] for k in kept]
         assert score.behind == pytest.approx(found[best].urgency_auc - score.urgency_auc)
         assert score.behind_error == pytest.approx(reference.deviation(apart), abs=1e-12)
-    assert [score.urgency_auc for score in score_recipes(target, p, patient, THREE, resamples=2)] == sorted(
+    assert [score.urgency_auc for score in score_recipes(validated(target, p, patient), resamples=2)] == sorted(
         (score.urgency_auc for score in found.values()), reverse=True
     )
 
@@ -61,7 +70,7 @@ def test_scores_are_those_of_slides_written_out_patient_by_patient(seed, recipes
 def test_slides_that_are_all_equally_urgent_cannot_choose():
     p = {"a": np.full((4, 3), 1 / 3)}
     with pytest.raises(RunError, match="equally urgent"):
-        score_recipes(np.zeros(4, np.int64), p, np.arange(4), THREE, resamples=3)
+        score_recipes(validated(np.zeros(4, np.int64), p, np.arange(4)), resamples=3)
 
 
 several = st.lists(

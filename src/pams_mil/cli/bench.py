@@ -170,8 +170,9 @@ def show(result: Bench) -> None:
     for level in reversed(range(result.hierarchy.num_levels)):
         output.print()
         output.print(_table(result, level))
-    runs = " to ".join(str(count) for count in sorted({len(row.repetitions) for row in result.rows}))
-    output.print(f"Mean ± sd over {runs} runs, in percent; best bold, second underlined.", style="dim")
+    several = max(len(row.repetitions) for row in result.rows) > 1
+    what = "Mean ± sd over seeds" if several else "One network each"
+    output.print(f"{what}, in percent; best bold, second underlined.", style="dim")
     for sentence in result.verdicts:
         output.print()
         output.print(sentence, style="bold")
@@ -192,7 +193,7 @@ def _table(result: Bench, level: int) -> Table:
         table.add_column(head)
     for key in _SHOWN:
         table.add_column(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", justify="right")
-    table.add_column(matched_head(result), justify="right")
+    table.add_column(matched_head(result, level), justify="right")
     styles = {1: "bold", 2: "underline"}
     for row in result.rows:
         cells = []

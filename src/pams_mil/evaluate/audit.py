@@ -10,12 +10,12 @@ from typing import Any
 from pams_mil import __version__
 from pams_mil.evaluate.cautions import Caution, cautions
 from pams_mil.evaluate.compare import Comparison, compare_all
-from pams_mil.evaluate.operating_points import OperatingPoints, operating_points
+from pams_mil.evaluate.operating_points import OperatingPoints
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, SevereError, score, severe_errors
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.bootstrap import RESAMPLES
+from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.severity import PENALTY
 
 OnStage = Callable[[str, float], None]
@@ -31,8 +31,6 @@ class ModelAudit:
     subset: Predictions | None
     subset_levels: list[LevelScores]
     severe: list[SevereError]
-    points: list[OperatingPoints | None]
-    """By level; None where the file has no probabilities."""
     cautions: tuple[Caution, ...] = ()
 
     @property
@@ -41,13 +39,18 @@ class ModelAudit:
         return self.predictions.name
 
     @property
+    def points(self) -> list[OperatingPoints | None]:
+        """Operating points by level; None where the file has no probabilities."""
+        return [scores.points for scores in self.levels]
+
+    @property
     def finest(self) -> LevelScores:
         """Scores at the finest level."""
         return self.levels[-1]
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form."""
-        found: dict[str, Any] = {
+        content: dict[str, Any] = {
             "name": self.name,
             "layout": self.predictions.layout,
             "slides": len(self.predictions),
@@ -56,18 +59,16 @@ class ModelAudit:
             "made_by": list(self.predictions.made_by),
             "cautions": [asdict(caution) for caution in self.cautions],
             "notes": list(self.predictions.notes),
-            "levels": {
-                scores.name: {**scores.to_json(), **_points_json(points)}
-                for scores, points in zip(self.levels, self.points, strict=True)
-            },
+            "seeds": self.predictions.num_seeds,
+            "levels": {scores.name: scores.to_json() for scores in self.levels},
         }
         if self.subset is not None:
-            found["subset"] = {
+            content["subset"] = {
                 "name": self.subset.name,
                 "slides": len(self.subset),
                 "levels": {scores.name: scores.to_json() for scores in self.subset_levels},
             }
-        return found
+        return content
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,6 @@ class Audit:
         return {"matched": {level: found.to_json() for level, found in self.comparisons[0].matched.items()} or None}
 
 
-def _points_json(points: OperatingPoints | None) -> dict[str, Any]:
-    if points is None:  # one decision is one point, and has no curve
-        return {"urgency_auc": None, "missed_at": None, "curve": None}
-    return points.to_json()
-
-
 def audit(
     models: Sequence[Predictions],
     *,
@@ -156,12 +151,6 @@ def audit(
                 subset=subset,
                 subset_levels=[] if subset is None else score(subset, penalty=penalty, seed=seed, resamples=resamples),
                 severe=severe_errors(model, penalty=penalty),
-                points=[
-                    operating_points(
-                        model, level, seed=seed, resamples=resamples, progress=partial(report, f"Curve of {model.name}")
-                    )
-                    for level in range(model.hierarchy.num_levels)
-                ],
                 cautions=cautions(model),
             )
         )

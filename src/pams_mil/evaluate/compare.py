@@ -1,8 +1,9 @@
-"""Is one model safer than another? Paired differences with intervals and p-values, patient by patient.
+"""Is one method safer than another? Every metric's difference at every level, and misses at equal false alarms.
 
-Both models are scored on the slides they share. The interval comes from resampling patients and the
-p-value from swapping the two models' predictions in random patients: if the models were alike, a swap would
-not matter.
+Both are scored on the slides they share. A model can always miss less by raising more false alarms, so misses are also
+compared where both raise equally many: the mean of the two models' own false-alarm rates, taken anew in every resample,
+so that neither has the advantage of its own operating point. Operating points that are chosen on the slides that are
+scored describe the two curves; to compare decisions as deployed, fix κ beforehand (`matching_kappa`).
 """
 
 from __future__ import annotations
@@ -12,61 +13,97 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pams_mil.arrays import Array
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.cautions import cautions
-from pams_mil.evaluate.matched import SWAPS, Matched, matched, part_of, swap_p_value
+from pams_mil.evaluate.contrast import Contrast, adjusted
+from pams_mil.evaluate.inference import SWAPS, MethodPair
+from pams_mil.evaluate.method_networks import Reading
 from pams_mil.evaluate.predictions import Predictions
-from pams_mil.metrics.bootstrap import RESAMPLES, AucResampler, Patterns, auc_samples, holm, interval
-from pams_mil.metrics.confusion import count_cells
-from pams_mil.metrics.metric import METRICS, LabelMetrics
-from pams_mil.metrics.probability import macro_auc
+from pams_mil.metrics.metric import KAPPAS, LABEL_METRICS, METRICS, PARTIAL
+from pams_mil.metrics.resampling import RESAMPLES
+from pams_mil.metrics.slides import Curve
 from pams_mil.severity import PENALTY
 
-PERMUTATIONS = 10_000
+OnFraction = Callable[[float], None]
+
+_COST_GRID = np.geomspace(0.1, 100.0, 121)
 
 
 @dataclass(frozen=True)
-class Difference:
-    """candidate - reference for one metric; p_value is None where no permutation test applies (AUC)."""
+class Matched:
+    """Candidate against reference at one level, at the same operating point.
 
-    metric: str
-    reference: float
-    candidate: float
-    difference: float
-    interval: tuple[float, float]
-    p_value: float | None
-    corrected_p: float | None = None
+    Attributes:
+        at_false_alarms: The share of false alarms at which misses are compared: the mean of the two models' own.
+        missed: Misses there.
+        at_missed: The share of misses at which false alarms are compared: the mean of the two models' own.
+        false_alarms: False alarms there.
+        urgency_auc: The whole curves, a miss counted once.
+        severity_auc: The whole curves, a miss counted by its distance.
+        partial_urgency_auc: The curves up to PARTIAL false alarms.
+        at_kappa: Expected cost O + κ U of both at the same κ, for several κ.
+        candidate_cheaper: Ranges of κ from 0.1 to 100 in which the candidate costs less than the reference.
+    """
 
-    @property
-    def p(self) -> float | None:
-        """The p-value, corrected where several models were compared."""
-        return self.p_value if self.corrected_p is None else self.corrected_p
+    at_false_alarms: float
+    missed: Contrast
+    at_missed: float
+    false_alarms: Contrast
+    urgency_auc: Contrast
+    severity_auc: Contrast
+    partial_urgency_auc: Contrast
+    at_kappa: dict[float, Contrast]
+    candidate_cheaper: tuple[tuple[float, float], ...]
 
-    @property
-    def better(self) -> bool | None:
-        """Whether the candidate is better, None when the interval holds 0 or is undefined."""
-        low, high = self.interval
-        if not (low > 0 or high < 0):
-            return None
-        return (self.difference > 0) == METRICS[self.metric].higher_is_better
+    def to_json(self) -> dict[str, Any]:
+        """`difference`, `ci` and `p` are those of the misses at equal false alarms."""
+        return {
+            "at_false_alarms": self.at_false_alarms,
+            **self.missed.to_json(),
+            "at_missed": self.at_missed,
+            "false_alarms": self.false_alarms.to_json(),
+            "urgency_auc": self.urgency_auc.to_json(),
+            "severity_auc": self.severity_auc.to_json(),
+            "partial_urgency_auc": {"max_false_alarms": PARTIAL, **self.partial_urgency_auc.to_json()},
+            "cost_at_kappa": {f"{kappa:g}": found.to_json() for kappa, found in self.at_kappa.items()},
+            "candidate_cheaper_for_kappa": [list(pair) for pair in self.candidate_cheaper],
+        }
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two models on their shared slides: {level name: {metric: Difference}}."""
+    """Two methods on their shared slides: {level name: {metric: Contrast}}."""
 
     reference: str
     candidate: str
     n: int
-    levels: dict[str, dict[str, Difference]]
+    levels: dict[str, dict[str, Contrast]]
     notes: tuple[str, ...] = ()
     matched: dict[str, Matched] = field(default_factory=dict)
     """By level; empty when either has no probabilities."""
     patients: int = 0
     void: tuple[str, ...] = ()
     """Models whose calls carry no information, see `pams_mil.evaluate.cautions`."""
+    seeds: tuple[int, int] = (1, 1)
+    """How many seeds the reference and the candidate have."""
+
+    @property
+    def about_methods(self) -> bool:
+        """Whether networks were taken as chance, so that the result is about methods and not about given networks."""
+        return min(self.seeds) > 1
+
+    @property
+    def subject(self) -> str:
+        """What was compared, for people."""
+        reference, candidate = self.seeds
+        if self.about_methods:
+            return f"Chance: patients and networks ({candidate} and {reference} seeds)."
+        if self.seeds == (1, 1):
+            return "Chance: patients. This is about these two networks; other seeds may differ."
+        return f"Chance: patients. This is about these {candidate} and {reference} networks; other seeds may differ."
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form."""
@@ -75,20 +112,17 @@ class Comparison:
             "candidate": self.candidate,
             "n": self.n,
             "patients": self.patients,
+            "seeds": {"reference": self.seeds[0], "candidate": self.seeds[1]},
             "notes": list(self.notes),
             "void": list(self.void),
             "levels": {
                 level: {
                     **({"matched": self.matched[level].to_json()} if level in self.matched else {}),
-                    **{metric: {
-                        "reference": d.reference, "candidate": d.candidate, "difference": d.difference,
-                        "ci": list(d.interval), "p_value": d.p_value, "p_value_holm": d.corrected_p,
-                    }
-                    for metric, d in differences.items()},
+                    **{metric: found.to_json() for metric, found in differences.items()},
                 }
                 for level, differences in self.levels.items()
             },
-        }  # fmt: skip
+        }
 
 
 def compare_all(
@@ -98,15 +132,17 @@ def compare_all(
     penalty: float = PENALTY,
     seed: int = 0,
     resamples: int = RESAMPLES,
-    progress: Callable[[float], None] | None = None,
+    progress: OnFraction | None = None,
 ) -> list[Comparison]:
-    """Every other model against the reference, p-values Holm-corrected over the models for each metric."""
+    """Every other model against the reference, p-values and intervals adjusted for their number, metric by metric."""
     others = [model for position, model in enumerate(models) if position != reference]
-    found = []
+    comparisons = []
     for number, model in enumerate(others):
         step = part_of(progress, number, len(others))
-        found.append(compare(models[reference], model, penalty=penalty, seed=seed, resamples=resamples, progress=step))
-    return _corrected(found)
+        comparisons.append(
+            compare(models[reference], model, penalty=penalty, seed=seed, resamples=resamples, progress=step)
+        )
+    return _adjusted(comparisons)
 
 
 def compare(
@@ -116,67 +152,116 @@ def compare(
     penalty: float = PENALTY,
     seed: int = 0,
     resamples: int = RESAMPLES,
-    progress: Callable[[float], None] | None = None,
+    progress: OnFraction | None = None,
 ) -> Comparison:
     """Candidate minus reference at every level, paired by patient."""
     first, second, notes = paired(reference, candidate)
     hierarchy = first.hierarchy
-    levels = range(hierarchy.num_levels)
     scored = first.probabilities is not None and second.probabilities is not None
-    aucs = _auc_draws(first, second, seed, resamples, part_of(progress, 0, 2)) if scored else None
+    metrics = METRICS.values() if scored else LABEL_METRICS
+    levels: dict[str, dict[str, Contrast]] = {}
     at_equal: dict[str, Matched] = {}
-    for level in levels if scored else ():
-        step = part_of(part_of(progress, 1, 2), level, len(levels))
-        found = matched(first, second, level, seed=seed, resamples=resamples, swaps=SWAPS, progress=step)
-        if found is not None:
-            at_equal[hierarchy.level_names[level]] = found
+    for level, name in enumerate(hierarchy.level_names):
+        pair = MethodPair.of(first, second, level=level, penalty=penalty, seed=seed, resamples=resamples, swaps=SWAPS)
+        levels[name] = pair.contrasts([Reading.of(metric) for metric in metrics])
+        if scored:
+            at_equal[name] = matched(pair, levels[name])
+            small = dict.fromkeys((*pair.reference.too_small, *pair.candidate.too_small))
+            if small:
+                notes = (*notes, f"{name}: too small for a curve and left out of its mean: {listing(small, most=6)}.")
+        if progress is not None:
+            progress((level + 1) / hierarchy.num_levels)
     return Comparison(
         reference=reference.name,
         candidate=candidate.name,
-        n=len(first),
-        levels={
-            hierarchy.level_names[level]: _differences(
-                first, second, level, penalty, seed, resamples, None if aucs is None else aucs[level]
-            )
-            for level in levels
-        },
+        n=len(set(first.slide_ids)),
+        levels=levels,
         notes=notes,
         matched=at_equal,
         patients=first.num_patients,
         void=tuple(sorted(m.name for m in (first, second) if any(caution.disqualifies for caution in cautions(m)))),
+        seeds=(first.num_seeds, second.num_seeds),
     )
 
 
+def matched(pair: MethodPair, contrasts: dict[str, Contrast], *, false_alarms: float | None = None) -> Matched:
+    """The two at equal false alarms (those given, or the mean of their own) and at equal misses."""
+    rates = [Reading.of(METRICS[key]) for key in ("false_alarm_rate", "missed_rate")]
+    observed = [_mean_rate(contrasts[reading.key]) for reading in rates]
+    drawn = pair.drawn(rates)
+    # Swapping two models moves no rate out of the pair, so the mean of both stays what it is.
+    points: list[Array] = [np.array([rate]) for rate in observed]
+    if drawn is not None:
+        points = [0.5 * (drawn[0][reading.key].mean(0) + drawn[1][reading.key].mean(0)) for reading in rates]
+    if false_alarms is not None:
+        observed[0], points[0] = false_alarms, np.full_like(points[0], false_alarms)
+    results = pair.contrasts(_at_points([np.array([rate]) for rate in observed]), _at_points(points))
+    return Matched(
+        at_false_alarms=observed[0],
+        missed=replace(results["missed"], metric="missed_rate"),
+        at_missed=observed[1],
+        false_alarms=replace(results["false_alarms"], metric="false_alarm_rate"),
+        urgency_auc=contrasts["urgency_auc"],
+        severity_auc=contrasts["severity_auc"],
+        partial_urgency_auc=contrasts["partial_urgency_auc"],
+        at_kappa={kappa: contrasts[f"cost_at_{kappa:g}"] for kappa in KAPPAS},
+        candidate_cheaper=_cheaper(pair),
+    )
+
+
+def _mean_rate(contrast: Contrast) -> float:
+    return 0.5 * (contrast.reference + contrast.candidate)
+
+
+def _at_points(points: Sequence[Array]) -> list[Reading]:
+    """Misses and false alarms at a point of every resample, or at one for all."""
+
+    def at(point: Array, block: slice) -> Array:
+        return point if len(point) == 1 else point[block]
+
+    return [
+        Reading("missed", Curve, lambda view, block: view.missed_at(at(points[0], block)), within_network=True),
+        Reading(
+            "false_alarms", Curve, lambda view, block: view.false_alarms_at(at(points[1], block)), within_network=True
+        ),
+    ]
+
+
 def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predictions, tuple[str, ...]]:
-    """Both on their shared slides in the first one's order; refused when none are shared or labels contradict."""
+    """Both on the slides that all their seeds share; refused when there are none or labels contradict."""
     if first.hierarchy.digest != second.hierarchy.digest:
         raise PredictionsError(f"{first.name} and {second.name} were read with different class hierarchies.")
-    position = {slide: row for row, slide in enumerate(second.slide_ids)}
-    rows_first = np.asarray([row for row, slide in enumerate(first.slide_ids) if slide in position], dtype=np.int64)
-    if not rows_first.size:
+    shared = _slides_of_all_seeds(first) & _slides_of_all_seeds(second)
+    if not shared:
         raise PredictionsError(
             f"{first.name} and {second.name} share no slide ids, so they cannot be compared slide by slide "
             f"(e.g. {listing(first.slide_ids[:2])} against {listing(second.slide_ids[:2])})."
         )
-    rows_second = np.asarray([position[first.slide_ids[row]] for row in rows_first], dtype=np.int64)
-    a, b = first.take(rows_first), second.take(rows_second)
-    contradictory = np.flatnonzero(a.target != b.target)
+    a, b = (model.where(np.array([slide in shared for slide in model.slide_ids])) for model in (first, second))
+    order = {slide: number for number, slide in enumerate(dict.fromkeys(a.slide_ids))}
+    places = np.array([order[slide] for slide in b.slide_ids])
+    b = b.take(np.lexsort((places, b.seed_number)))
+    places = np.sort(places) if b.num_seeds == 1 else np.array([order[slide] for slide in b.slide_ids])
+    target, patients = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    rows = np.array([order[slide] for slide in a.slide_ids])
+    target[rows], patients[rows] = a.target, a.patient
+    contradictory = np.flatnonzero(b.target != target[places])
     if contradictory.size:
         raise PredictionsError(
             f"{first.name} and {second.name} disagree on the true class of {contradictory.size} slides: "
-            f"{listing((a.slide_ids[row] for row in contradictory.tolist()), most=5)}. Were they labelled differently?"
+            f"{listing((b.slide_ids[row] for row in contradictory.tolist()), most=5)}. Were they labelled differently?"
         )
-    if a.patient_ids is None and b.patient_ids is not None:  # either file may know the patients
-        a = replace(a, patient_ids=b.patient_ids)
     notes = []
-    left_out = len(first) - len(a), len(second) - len(b)
+    left_out = len(set(first.slide_ids)) - len(order), len(set(second.slide_ids)) - len(order)
     if any(left_out):
         notes.append(
-            f"Compared on the {len(a)} slides that both predict; {left_out[0]} of {first.name} and {left_out[1]} of "
-            f"{second.name} are left out."
+            f"Compared on the {len(order)} slides that both predict; {left_out[0]} of {first.name} and {left_out[1]} "
+            f"of {second.name} are left out."
         )
-    # Patients are numbered as they appear, so other names for the same patients do no harm.
-    if b.patient_ids is not None and not np.array_equal(a.patient, b.patient):
+    if a.patient_ids is None and b.patient_ids is not None:  # either file may know the patients
+        of_slide = dict(zip(b.slide_ids, b.patient_ids, strict=True))
+        a = replace(a, patient_ids=[of_slide[slide] for slide in a.slide_ids])
+    elif b.patient_ids is not None and not _same_grouping(patients[places], b.patient):
         notes.append(
             f"{first.name} and {second.name} put slides together as patients in different ways; those of {first.name} "
             "are used for intervals and tests."
@@ -184,79 +269,69 @@ def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predic
     return a, b, tuple(notes)
 
 
-def _differences(
-    first: Predictions, second: Predictions, level: int, penalty: float, seed: int, resamples: int, aucs: Array | None
-) -> dict[str, Difference]:
-    hierarchy = first.hierarchy
-    size = hierarchy.num_classes(level)
-    # Rows of both are the same slides in the same order, so one target and one patient serve both.
-    target, one, scores_one = first.at(level)
-    _, two, scores_two = second.at(level)
-    score = LabelMetrics(hierarchy, level, penalty)
-    patterns = Patterns.of(first.patient, target * size + one, target * size + two, size=size**2)
-    counts = patterns.resample(np.random.default_rng(seed), resamples).reshape(-1, 2, size, size)
-    drawn = score(counts)
-    observed = score(np.stack([count_cells(target, one, size), count_cells(target, two, size)]))
-    # another stream than the resamples
-    swapped = patterns.swap(np.random.default_rng(seed + 1), PERMUTATIONS)
-    shuffled = score(np.stack([cells.reshape(-1, size, size) for cells in swapped], axis=1))
-    found = {
-        metric: Difference(
-            metric, float(pair[0]), float(pair[1]), _minus(pair[1], pair[0]),
-            interval(_minus_all(drawn[metric])), swap_p_value(_minus(pair[1], pair[0]), _minus_all(shuffled[metric])),
+def _slides_of_all_seeds(model: Predictions) -> set[str]:
+    if model.num_seeds == 1:
+        return set(model.slide_ids)
+    seeds: dict[int, set[str]] = {}
+    for seed, slide in zip(model.seed_number.tolist(), model.slide_ids, strict=True):
+        seeds.setdefault(seed, set()).add(slide)
+    return set.intersection(*seeds.values())
+
+
+def _same_grouping(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> bool:
+    """Whether two numberings of patients, under whatever names, put the same rows together."""
+    pairs = len(np.unique(first * (int(second.max()) + 1) + second))
+    return pairs == len(np.unique(first)) == len(np.unique(second))
+
+
+def part_of(progress: OnFraction | None, number: int, of: int) -> OnFraction | None:
+    """The progress of one of several equally long steps, as progress of the whole."""
+    return None if progress is None else lambda fraction: progress((number + fraction) / of)
+
+
+def _cheaper(pair: MethodPair) -> tuple[tuple[float, float], ...]:
+    """Ranges of κ on a grid in which the candidate's expected cost is the lower one."""
+    costs = []
+    for networks in (pair.reference, pair.candidate):
+        path, slides = networks.slides.path, networks.slides
+        true = path.ranks[slides.target]
+        reach, exceed = np.sort(path.kappa_to_reach(slides.target)), np.sort(path.kappa_to_exceed(slides.target))
+        missed = 1.0 - np.searchsorted(reach, _COST_GRID, side="right") / len(true)
+        alarms = np.searchsorted(exceed, _COST_GRID, side="right") / len(true)  # NaN sorts last: never exceeded
+        costs.append(alarms + _COST_GRID * missed)
+    # Equal curves are summed in another order, and must not count as cheaper.
+    better = costs[1] < costs[0] - 1e-12
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], better.astype(np.int64), [0]])))
+    return tuple((float(_COST_GRID[a]), float(_COST_GRID[b - 1])) for a, b in edges.reshape(-1, 2))
+
+
+def _adjusted(comparisons: list[Comparison]) -> list[Comparison]:
+    """All comparisons with one reference are one family for every metric and for the misses at equal false alarms."""
+    result = comparisons
+    for level in comparisons[0].levels if comparisons else ():
+        families = []
+        for comparison in comparisons:
+            match = comparison.matched.get(level)
+            equal = {} if match is None else {"=missed": match.missed, "=false_alarms": match.false_alarms}
+            families.append({**comparison.levels[level], **equal})
+        result = [
+            _with_level(comparison, level, family)
+            for comparison, family in zip(result, adjusted(families), strict=True)
+        ]
+    return result
+
+
+def _with_level(comparison: Comparison, level: str, family: dict[str, Contrast]) -> Comparison:
+    contrasts = {key: found for key, found in family.items() if not key.startswith("=")}
+    matches = dict(comparison.matched)
+    if level in matches:
+        matches[level] = replace(
+            matches[level],
+            missed=family["=missed"],
+            false_alarms=family["=false_alarms"],
+            urgency_auc=contrasts["urgency_auc"],
+            severity_auc=contrasts["severity_auc"],
+            partial_urgency_auc=contrasts["partial_urgency_auc"],
+            at_kappa={kappa: contrasts[f"cost_at_{kappa:g}"] for kappa in KAPPAS},
         )
-        for metric, pair in observed.items()
-    }  # fmt: skip
-    if aucs is not None and scores_one is not None and scores_two is not None:
-        pair = macro_auc(target, scores_one), macro_auc(target, scores_two)
-        found["auc"] = Difference("auc", *pair, _minus(pair[1], pair[0]), interval(aucs[1] - aucs[0]), None)
-    return found
-
-
-def _auc_draws(
-    first: Predictions, second: Predictions, seed: int, resamples: int, progress: Callable[[float], None] | None
-) -> Array:
-    resamplers = []
-    for level in range(first.hierarchy.num_levels):
-        for model in (first, second):
-            target, _, scores = model.at(level)
-            if scores is not None:
-                resamplers.append(AucResampler(target, scores))
-    # All levels and both models on the same resamples: differences stay paired.
-    draws = auc_samples(resamplers, first.patient, seed=seed, resamples=resamples, progress=progress)
-    return draws.reshape(len(resamplers) // 2, 2, resamples)
-
-
-def _minus(candidate: float, reference: float) -> float:
-    """The difference; two models without errors (both infinite) do not differ."""
-    return 0.0 if candidate == reference else float(candidate - reference)
-
-
-def _minus_all(pairs: Array) -> Array:
-    with np.errstate(invalid="ignore"):
-        return np.where(pairs[:, 0] == pairs[:, 1], 0.0, pairs[:, 1] - pairs[:, 0])
-
-
-def _corrected(comparisons: list[Comparison]) -> list[Comparison]:
-    if not comparisons:
-        return []
-    corrected = [{level: dict(d) for level, d in comparison.levels.items()} for comparison in comparisons]
-    for level, differences in comparisons[0].levels.items():
-        for metric in differences:
-            tested = [i for i, c in enumerate(corrected) if metric in c[level] and c[level][metric].p_value is not None]
-            adjusted = holm([corrected[i][level][metric].p_value or 0.0 for i in tested])
-            for i, p in zip(tested, adjusted, strict=True):
-                corrected[i][level][metric] = replace(corrected[i][level][metric], corrected_p=float(p))
-    found = [replace(comparison, levels=levels) for comparison, levels in zip(comparisons, corrected, strict=True)]
-    return _corrected_matches(found)
-
-
-def _corrected_matches(comparisons: list[Comparison]) -> list[Comparison]:
-    """The same for the misses at equal false alarms."""
-    matches = [dict(comparison.matched) for comparison in comparisons]
-    for level in comparisons[0].levels:
-        tested = [found for found in matches if level in found and found[level].missed.p_value is not None]
-        adjusted = holm([found[level].missed.p_value or 0.0 for found in tested])
-        for found, p in zip(tested, adjusted, strict=True):
-            found[level] = replace(found[level], missed=replace(found[level].missed, corrected_p=float(p)))
-    return [replace(comparison, matched=found) for comparison, found in zip(comparisons, matches, strict=True)]
+    return replace(comparison, levels={**comparison.levels, level: contrasts}, matched=matches)

@@ -28,7 +28,7 @@ class Contrast:
         estimate: The score, or the difference.
         interval: 95 %, over what varied.
         varied: What the interval and p-value take as chance.
-        reference: The reference's score; None for a score by itself.
+        reference: The reference's score; NaN for a score by itself.
         candidate: The candidate's score.
         p_value: Two-sided, None where nothing was tested.
         standard_error: Of the estimate.
@@ -44,8 +44,8 @@ class Contrast:
     estimate: float
     interval: Interval = UNKNOWN
     varied: Varied = "nothing"
-    reference: float | None = None
-    candidate: float | None = None
+    reference: float = math.nan
+    candidate: float = math.nan
     p_value: float | None = None
     standard_error: float = math.nan
     df: float = math.inf
@@ -70,6 +70,11 @@ class Contrast:
         seeds = tuple(values)
         finite = [value for value in seeds if math.isfinite(value)]
         return cls(metric, sum(finite) / len(finite) if finite else math.nan, seeds=seeds)
+
+    @property
+    def value(self) -> float:
+        """The estimate, of a score by itself."""
+        return self.estimate
 
     @property
     def difference(self) -> float:
@@ -131,7 +136,7 @@ class Contrast:
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form; a score by itself has `value` in place of `difference`."""
-        if self.reference is None:
+        if not self.reference_seeds:
             return {"value": self.estimate, "ci": list(self.interval), "varied": self.varied, "sd": self.sd}
         return {
             "reference": self.reference,

@@ -57,26 +57,29 @@ def estimate(
     """Scores of one method with 95 % intervals over patients and, with several seeds, networks."""
     readings = [Reading.of(metric) for metric in metrics]
     networks = Networks(predictions, level, penalty)
-    return estimates(networks, readings, *_resampling(predictions, seed, resamples))
-
-
-def _resampling(predictions: Predictions, seed: int, resamples: int) -> tuple[Ints | None, Weights | None, int]:
+    observed = networks.read(readings)
     if not resamples:
-        return None, None, 0
-    units, unit = units_of(predictions, seed=seed)
-    return unit, units.draws(seed, resamples), len(units)
-
-
-def estimates(
-    networks: Networks, readings: Sequence[Reading], unit: Ints | None, weights: Weights | None, units: int
-) -> dict[str, Contrast]:
-    """The same for readings of a method whose resamples are given."""
-    seen = networks.read(readings)
-    drawn = None if weights is None else networks.read(readings, unit, weights)
+        return {key: contrast_of(key, values[:, 0]) for key, values in observed.items()}
+    drawn = draw(predictions, seed, resamples)
+    samples = networks.read(readings, drawn.unit, drawn.weights)
     return {
-        key: _contrast(key, None, values[:, 0], None, None if drawn is None else drawn[key], None, units)
-        for key, values in seen.items()
+        key: contrast_of(key, values[:, 0], drawn=samples[key], units=drawn.units) for key, values in observed.items()
     }
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Resamples of a method's patients: the unit of every row, how often each unit is drawn [B, U], and U."""
+
+    unit: Ints
+    weights: Weights
+    units: int
+
+
+def draw(predictions: Predictions, seed: int, resamples: int) -> Drawn:
+    """Draw patients with replacement, within folds."""
+    units, unit = units_of(predictions, seed=seed)
+    return Drawn(unit, units.draws(seed, resamples), len(units))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,25 +111,30 @@ class MethodPair:
             units.coins(seed, swaps) if swappable and swaps else None,
         )  # fmt: skip
 
-    def contrasts(self, readings: Sequence[Reading]) -> dict[str, Contrast]:
-        """Candidate − reference of every reading."""
-        both = (self.reference, self.candidate)
-        seen = [networks.read(readings) for networks in both]
-        drawn: list[dict[str, Array]] | None = None
-        if self.weights is not None:
-            drawn = [one.read(readings, unit, self.weights) for one, unit in zip(both, self.unit, strict=True)]
-        swapped = self.swapped(readings)
+    def drawn(self, readings: Sequence[Reading]) -> tuple[dict[str, Array], dict[str, Array]] | None:
+        """Values of the reference and the candidate in the same resamples of patients."""
+        if self.weights is None:
+            return None
+        return (
+            self.reference.read(readings, self.unit[0], self.weights),
+            self.candidate.read(readings, self.unit[1], self.weights),
+        )
+
+    def contrasts(self, readings: Sequence[Reading], resampled: Sequence[Reading] | None = None) -> dict[str, Contrast]:
+        """Candidate − reference of every reading; `resampled` is read from the resamples where that differs."""
+        reference, candidate = self.reference.read(readings), self.candidate.read(readings)
+        drawn, swapped = self.drawn(resampled or readings), self.swapped(readings)
         return {
-            reading.key: _contrast(
-                reading.key,
-                seen[0][reading.key][:, 0],
-                seen[1][reading.key][:, 0],
-                None if drawn is None else drawn[0][reading.key],
-                None if drawn is None else drawn[1][reading.key],
-                swapped.get(reading.key),
-                self.units,
+            key: contrast_of(
+                key,
+                candidate[key][:, 0],
+                reference[key][:, 0],
+                drawn=None if drawn is None else drawn[1][key],
+                drawn_reference=None if drawn is None else drawn[0][key],
+                swapped=swapped.get(key),
+                units=self.units,
             )
-            for reading in readings
+            for key in reference
         }
 
     def swapped(self, readings: Sequence[Reading]) -> dict[str, Array]:
@@ -202,17 +210,23 @@ def _same_folds(first: Predictions, second: Predictions) -> bool:
     return all(fold.get(slide) == own for slide, own in zip(first.slide_ids, first.folds, strict=True))
 
 
-def _contrast(
-    key: str, reference: Array | None, candidate: Array, drawn_reference: Array | None, drawn: Array | None,
-    swapped: Array | None, units: int,
-) -> Contrast:  # fmt: skip
+def contrast_of(
+    key: str,
+    candidate: Array,
+    reference: Array | None = None,
+    *,
+    drawn: Array | None = None,
+    drawn_reference: Array | None = None,
+    swapped: Array | None = None,
+    units: int = 0,
+) -> Contrast:
     """The contrast from scores by seed [S] and their resamples [S, B]."""
     sides = [(candidate, drawn)] if reference is None else [(candidate, drawn), (reference, drawn_reference)]
     means = [_mean(scores) for scores, _ in sides]
     value = means[0] if reference is None else float(_minus(np.array(means[0]), np.array(means[1])))
     result = Contrast(
         key, value,
-        reference=None if reference is None else means[1], candidate=None if reference is None else means[0],
+        reference=math.nan if reference is None else means[1], candidate=math.nan if reference is None else means[0],
         seeds=tuple(candidate.tolist()), reference_seeds=() if reference is None else tuple(reference.tolist()),
     )  # fmt: skip
     if swapped is not None:

@@ -48,6 +48,10 @@ class Networks:
         self.seeds = [np.flatnonzero(seeds == seed) for seed in np.unique(seeds)]
         network = predictions.network
         self.networks = [[rows[network[rows] == one] for one in np.unique(network[rows])] for rows in self.seeds]
+        rank = self.slides.hierarchy.ranks(level)[self.slides.true]
+        small = [rows for seed in self.networks for rows in seed if len(np.unique(rank[rows])) < 2]
+        self.too_small = tuple(predictions.network_name(int(rows[0])) for rows in small)
+        """Networks whose slides are all equally urgent: they have no curve and are left out of its mean."""
 
     @property
     def single(self) -> bool:
@@ -75,13 +79,6 @@ class Networks:
                 for key, of_networks in parts.items():
                     result[key].append(average(of_networks, sizes))
         return {key: np.stack(values) for key, values in result.items()}
-
-    def unusable(self) -> list[int]:
-        """Numbers of the networks (of all seeds, one after the other) that are too small for a curve."""
-        ranks = self.slides.hierarchy.ranks(self.slides.level)
-        true = ranks[self.slides.true]
-        every = [rows for seed in self.networks for rows in seed]
-        return [number for number, rows in enumerate(every) if len(np.unique(true[rows])) < 2]
 
 
 def grouped(readings: Sequence[Reading]) -> dict[tuple[Callable[..., Statistic], bool], list[Reading]]:

@@ -90,6 +90,11 @@ class Predictions:
         """Network of each row: one for each pair of seed and fold."""
         return self.seed_number * (int(self.fold_number.max()) + 1) + self.fold_number
 
+    def network_name(self, row: int) -> str:
+        """The network of a row in words, e.g. "seed 1, fold 0"."""
+        names = [f"{key} {self.tags[key][row]}" for key in ("seed", "fold") if key in self.tags]
+        return ", ".join(names) or self.name
+
     @property
     def num_seeds(self) -> int:
         """How many seeds there are."""

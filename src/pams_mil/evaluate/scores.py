@@ -1,37 +1,41 @@
-"""Scores of one model at every level, with intervals from resampled patients."""
+"""Scores of one method at every level, with intervals over patients and, with several seeds, networks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array
+from pams_mil.evaluate.contrast import Contrast, Interval
+from pams_mil.evaluate.inference import Drawn, contrast_of, draw
+from pams_mil.evaluate.method_networks import Networks, Reading
+from pams_mil.evaluate.operating_points import Band, OperatingPoints, false_alarm_grid, missed_on, operating_points
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics import reduce
-from pams_mil.metrics.bootstrap import RESAMPLES, AucResampler, Patterns, auc_samples, interval, label_samples
 from pams_mil.metrics.confusion import count_cells
-from pams_mil.metrics.metric import LabelMetrics
-from pams_mil.metrics.probability import calibration_error, expected_class_of_errors, expected_cost, macro_auc
+from pams_mil.metrics.metric import LABEL_METRICS, METRICS
+from pams_mil.metrics.probability import calibration_error, expected_class_of_errors, expected_cost
+from pams_mil.metrics.resampling import RESAMPLES
+from pams_mil.metrics.slides import Curve
 from pams_mil.severity import PENALTY, metric_weight
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class LevelScores:
-    """Everything an audit says about one level of one model."""
+    """Everything an audit says about one level of one method."""
 
     level: int
     name: str
     classes: tuple[str, ...]
     confusion: npt.NDArray[np.int64]
-    values: dict[str, float]
-    intervals: dict[str, Interval]
+    scores: dict[str, Contrast]
+    """Every metric that the file allows, by key."""
     recall: Array
     missed_distance: float
     false_alarm_distance: float
@@ -39,10 +43,24 @@ class LevelScores:
     calibration_error: float | None
     expected_cost: float | None
     classes_without_auc: tuple[str, ...]
+    points: OperatingPoints | None
+    """None where the file has no probabilities."""
+    left_out: tuple[str, ...] = ()
+    """Networks that are too small for a curve."""
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """The value of every metric; AUC is NaN without probabilities."""
+        return {"auc": math.nan, **{key: score.estimate for key, score in self.scores.items()}}
+
+    @cached_property
+    def intervals(self) -> dict[str, Interval]:
+        """The 95 % interval of every metric; empty when nothing was resampled."""
+        return {key: score.interval for key, score in self.scores.items() if score.varied != "nothing"}
 
     @property
     def n(self) -> int:
-        """Number of slides."""
+        """Number of slides; of several seeds, each slide once per seed."""
         return int(self.confusion.sum())
 
     @property
@@ -52,10 +70,11 @@ class LevelScores:
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form; AsMC without errors is null beside `no_errors`."""
-        values = {key: value for key, value in self.values.items() if key != "severe_errors"}
+        values: dict[str, Any] = {key: self.values[key] for key in ("auc", *(metric.key for metric in LABEL_METRICS))}
+        if values["severe_errors"].is_integer():  # of several seeds it is a mean
+            values["severe_errors"] = int(values["severe_errors"])
         return {
             **values,
-            "severe_errors": int(self.values["severe_errors"]),
             "n": self.n,
             "errors": self.errors,
             "no_errors": self.errors == 0,
@@ -71,6 +90,8 @@ class LevelScores:
             "classes": list(self.classes),
             "confusion": self.confusion.tolist(),
             "ci": {metric: list(pair) for metric, pair in self.intervals.items()},
+            "too_small_for_a_curve": list(self.left_out),
+            **(dict.fromkeys(("urgency_auc", "missed_at", "curve")) if self.points is None else self.points.to_json()),
         }
 
 
@@ -84,56 +105,63 @@ def score(
 ) -> list[LevelScores]:
     """Score every level, coarsest first; 95 % intervals over `resamples` draws of patients (0: none)."""
     levels = range(predictions.hierarchy.num_levels)
-    lifted = [predictions.at(level) for level in levels]
-    aucs: Array | None = None
-    if predictions.probabilities is not None and resamples:
-        resamplers = [AucResampler(target, scores) for target, _, scores in lifted if scores is not None]
-        aucs = auc_samples(resamplers, predictions.patient, seed=seed, resamples=resamples, progress=progress)
-    return [
-        _score_level(predictions, level, penalty, seed, resamples, None if aucs is None else aucs[level])
-        for level in levels
-    ]
+    drawn = draw(predictions, seed, resamples) if resamples else None
+    result = []
+    for level in levels:
+        result.append(_score_level(Networks(predictions, level, penalty), drawn))
+        if progress is not None:
+            progress((level + 1) / len(levels))
+    return result
 
 
-def _score_level(
-    predictions: Predictions, level: int, penalty: float, seed: int, resamples: int, auc_draws: Array | None
-) -> LevelScores:
-    hierarchy = predictions.hierarchy
-    target, predicted, scores = predictions.at(level)
-    size = hierarchy.num_classes(level)
+def _score_level(networks: Networks, drawn: Drawn | None) -> LevelScores:
+    slides = networks.slides
+    hierarchy, level = slides.hierarchy, slides.level
+    target, predicted, size = slides.true, slides.called, hierarchy.num_classes(level)
+    p = None if slides.probabilities is None else slides.scores
+    scores, band = _scores(networks, drawn)
     confusion = count_cells(target, predicted, size)
-    metrics = LabelMetrics(hierarchy, level, penalty)
-    values = {key: float(value) for key, value in metrics(confusion).items()}
-    intervals: dict[str, Interval] = {}
-    if resamples:
-        patterns = Patterns.of(predictions.patient, target * size + predicted, size=size**2)
-        draws = label_samples(metrics, patterns, seed=seed, resamples=resamples)
-        intervals = {key: interval(samples) for key, samples in draws.items()}
-    if auc_draws is not None:
-        intervals["auc"] = interval(auc_draws)
     distance, outranks = hierarchy.distance(level).astype(np.float64), hierarchy.outranks(level)
-    cost = metric_weight(hierarchy, level, penalty=penalty) - 1.0
+    cost = metric_weight(hierarchy, level, penalty=slides.penalty) - 1.0
     per_class = np.bincount(target, minlength=size)
-    values["auc"] = math.nan if scores is None else macro_auc(target, scores)
     return LevelScores(
         level=level,
         name=hierarchy.level_names[level],
         classes=hierarchy.names(level),
         confusion=confusion,
-        values=values,
-        intervals=intervals,
+        scores=scores,
         recall=reduce.recalls(confusion),
         missed_distance=float(reduce.mean_where(confusion, distance, outranks)),
         false_alarm_distance=float(reduce.mean_where(confusion, distance, outranks.T)),
-        expected_class=None if scores is None else expected_class_of_errors(target, predicted, scores),
-        calibration_error=None if scores is None else calibration_error(target, scores),
-        expected_cost=None if scores is None else expected_cost(target, scores, cost),
+        expected_class=None if p is None else expected_class_of_errors(target, predicted, p),
+        calibration_error=None if p is None else calibration_error(target, p),
+        expected_cost=None if p is None else expected_cost(target, p, cost),
         classes_without_auc=()
-        if scores is None
+        if p is None
         else tuple(
             label for label, count in zip(hierarchy.names(level), per_class, strict=True) if count in (0, len(target))
         ),
+        points=None if p is None else operating_points(networks, scores, band),
+        left_out=() if p is None else networks.too_small,
     )
+
+
+def _scores(networks: Networks, drawn: Drawn | None) -> tuple[dict[str, Contrast], Band | None]:
+    """Every metric, and the band of the curve from the same resamples."""
+    scored = networks.slides.probabilities is not None
+    readings = [Reading.of(metric) for metric in (METRICS.values() if scored else LABEL_METRICS)]
+    observed = networks.read(readings)
+    if drawn is None:
+        return {key: contrast_of(key, values[:, 0]) for key, values in observed.items()}, None
+    grid = false_alarm_grid(networks.slides) if scored else np.empty(0)
+    curve = Reading("band", Curve, lambda view, _: missed_on(view, grid), within_network=True)
+    samples = networks.read([*readings, *([curve] if scored else [])], drawn.unit, drawn.weights)
+    curves = samples.pop("band", None)
+    band = None if curves is None else Band(grid, *np.nanpercentile(curves.mean(axis=0), [2.5, 97.5], axis=0))
+    scores = {
+        key: contrast_of(key, values[:, 0], drawn=samples[key], units=drawn.units) for key, values in observed.items()
+    }
+    return scores, band
 
 
 @dataclass(frozen=True)
@@ -155,12 +183,12 @@ def severe_errors(predictions: Predictions, *, penalty: float = PENALTY) -> list
     severe = hierarchy.outranks()[predictions.target, predictions.predicted]
     rows = np.flatnonzero(severe)
     gravity = W[predictions.target[rows], predictions.predicted[rows]]
-    found = []
+    errors = []
     # lexsort goes by its last key first: gravity, then the more urgent truth, then the order of the file
     for row in rows[np.lexsort((rows, -predictions.target[rows], -gravity))].tolist():
         t, r = int(predictions.target[row]), int(predictions.predicted[row])
         slide = predictions.slide_ids[row]
-        found.append(
+        errors.append(
             SevereError(
                 slide_id=slide,
                 patient_id=slide if predictions.patient_ids is None else predictions.patient_ids[row],
@@ -172,4 +200,4 @@ def severe_errors(predictions: Predictions, *, penalty: float = PENALTY) -> list
                 else float(predictions.probabilities[row, t]),
             )
         )
-    return found
+    return errors

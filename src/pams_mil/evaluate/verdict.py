@@ -16,8 +16,8 @@ import math
 
 import numpy as np
 
-from pams_mil.evaluate.compare import Comparison, Difference
-from pams_mil.evaluate.matched import Gap, Matched
+from pams_mil.evaluate.compare import Comparison, Matched
+from pams_mil.evaluate.contrast import Contrast
 
 SIGNIFICANT = 0.05
 FEWEST_PATIENTS = 10
@@ -31,7 +31,7 @@ def verdict(comparison: Comparison) -> str:
             f"{comparison.reference} and {comparison.candidate} are not compared: the calls of "
             f"{' and '.join(comparison.void)} carry no information."
         )
-    sentence = _sentence(comparison, list(comparison.levels)[-1])
+    sentence = f"{_sentence(comparison, list(comparison.levels)[-1])} {comparison.subject}"
     if not _few(comparison):
         return sentence
     many = "patient" if comparison.patients == 1 else "patients"
@@ -56,26 +56,24 @@ def _sentence(comparison: Comparison, level: str) -> str:
     return _no_worse_in_both(comparison, differences, match)
 
 
-def _safer_at_equal_alarms(comparison: Comparison, differences: dict[str, Difference], match: Matched) -> str:
+def _safer_at_equal_alarms(comparison: Comparison, differences: dict[str, Contrast], match: Matched) -> str:
     gap, candidate = match.missed, match.missed.difference < 0
     safer, other = _names(comparison, candidate)
     mine, theirs = _mine_and_theirs(gap, candidate)
-    alarms = f"{100 * match.at_false_alarms:.1f} % false alarms"
-    where = f"at the {alarms} of {other}" if candidate else f"at its own {alarms}"
     missed, raised = differences["missed_rate"], differences["false_alarm_rate"]
     return (
-        f"{safer} is safer than {other}: {where} it misses urgency in {100 * mine:.1f} % of the slides against "
-        f"{100 * theirs:.1f} % (difference {100 * abs(gap.difference):.1f} points{_evidence(gap, candidate)}). "
+        f"{safer} is safer than {other}: at {100 * match.at_false_alarms:.1f} % false alarms of both it misses urgency "
+        f"in {100 * mine:.1f} % of the slides against {100 * theirs:.1f} % ({_evidence(comparison, gap)}). "
         f"As decided it misses {_shares(missed, candidate)} and over-calls {_shares(raised, candidate)}"
         f"{_accuracy(differences['acc'], candidate, other)}."
     )
 
 
-def _other_point(comparison: Comparison, missed: Difference, alarms: Difference, match: Matched | None) -> str:
+def _other_point(comparison: Comparison, missed: Contrast, alarms: Contrast, match: Matched | None) -> str:
     candidate = missed.difference < 0
     careful, other = _names(comparison, candidate)
     opening = (
-        f"{careful} works at another operating point than {other}: it misses {100 * abs(missed.difference):.1f} points "
+        f"{careful} operates at a different point from {other}: it misses {100 * abs(missed.difference):.1f} points "
         f"less ({_shares(missed, candidate)}) and over-calls {100 * abs(alarms.difference):.1f} points more "
         f"({_shares(alarms, candidate)})"
     )
@@ -84,18 +82,16 @@ def _other_point(comparison: Comparison, missed: Difference, alarms: Difference,
             f"{opening}. Without the probabilities of both, they cannot be compared at equal false alarms, so neither "
             "can be called safer."
         )
-    return f"{opening}; {_at_equal_alarms(comparison, match.missed, candidate)}."
+    return f"{opening}; {_at_equal_alarms(comparison, match.missed)}."
 
 
-def _at_equal_alarms(comparison: Comparison, gap: Gap, candidate: bool) -> str:
-    fewer = (-gap.difference if candidate else gap.difference) >= 0
-    points = f"{100 * abs(gap.difference):.1f} points {'less' if fewer else 'more'}"
+def _at_equal_alarms(comparison: Comparison, gap: Contrast) -> str:
     settled = not _few(comparison) and _separate(gap)
-    words = "the difference is not settled" if settled else "they cannot be told apart"
-    return f"at equal false alarms {words} (it misses {points}{_evidence(gap, candidate == fewer)})"
+    words = "the difference in misses is not settled" if settled else "their misses cannot be told apart"
+    return f"at equal false alarms {words} ({_evidence(comparison, gap)})"
 
 
-def _no_worse_in_both(comparison: Comparison, differences: dict[str, Difference], match: Matched | None) -> str:
+def _no_worse_in_both(comparison: Comparison, differences: dict[str, Contrast], match: Matched | None) -> str:
     missed, alarms, mild = differences["missed_rate"], differences["false_alarm_rate"], differences["asmc"]
     candidate = missed.difference < 0 or (missed.difference == 0 and alarms.difference < 0)
     safer, other = _names(comparison, candidate)
@@ -111,15 +107,15 @@ def _no_worse_in_both(comparison: Comparison, differences: dict[str, Difference]
     unsettled = f"{safer} looks safer than {other}, but these slides do not settle it"
     opening = f"{safer} is safer than {other}" if settled else unsettled
     tail = "as many false alarms" if alarms.difference == 0 else f"fewer false alarms ({_shares(alarms, candidate)})"
-    equal = "" if settled or match is None else f"; {_at_equal_alarms(comparison, match.missed, candidate)}"
+    equal = "" if settled or match is None else f"; {_at_equal_alarms(comparison, match.missed)}"
     return (
-        f"{opening}: it misses urgency in {_shares(missed, candidate, ' of the slides')} (difference "
-        f"{100 * abs(missed.difference):.1f} points{_evidence(missed, candidate)}) with {tail}{equal}"
+        f"{opening}: it misses urgency in {_shares(missed, candidate, ' of the slides')} "
+        f"({_evidence(comparison, missed)}) with {tail}{equal}"
         f"{_mildness(mild, candidate, milder)}{_accuracy(differences['acc'], candidate, other)}."
     )
 
 
-def _equal(comparison: Comparison, differences: dict[str, Difference]) -> str:
+def _equal(comparison: Comparison, differences: dict[str, Contrast]) -> str:
     missed, alarms = differences["missed_rate"], differences["false_alarm_rate"]
     pair = f"{comparison.reference} and {comparison.candidate}"
     rates = f"both miss {100 * missed.reference:.1f} % and over-call {100 * alarms.reference:.1f} %"
@@ -131,23 +127,25 @@ def _names(comparison: Comparison, candidate: bool) -> tuple[str, str]:
     return pair if candidate else pair[::-1]
 
 
-def _mine_and_theirs(found: Difference | Gap, candidate: bool) -> tuple[float, float]:
-    return (found.candidate, found.reference) if candidate else (found.reference, found.candidate)
+def _mine_and_theirs(contrast: Contrast, candidate: bool) -> tuple[float, float]:
+    return (contrast.candidate, contrast.reference) if candidate else (contrast.reference, contrast.candidate)
 
 
-def _shares(difference: Difference, candidate: bool, of: str = "") -> str:
+def _shares(difference: Contrast, candidate: bool, of: str = "") -> str:
     mine, theirs = _mine_and_theirs(difference, candidate)
     return f"{100 * mine:.1f} %{of} against {100 * theirs:.1f} %"
 
 
-def _evidence(missed: Difference | Gap, candidate: bool) -> str:
-    """Interval of how much less the candidate (or else the reference) misses, and p."""
-    bounds = (0 - missed.interval[1], 0 - missed.interval[0]) if candidate else missed.interval  # never -0.0
-    interval = "" if math.isnan(bounds[0]) else f", 95 % interval {100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
-    return f"{interval}{_p_text(missed)}"
+def _evidence(comparison: Comparison, missed: Contrast) -> str:
+    """Difference, interval and p as tables show them: candidate − reference, and no other sign."""
+    low, high = (100 * bound + 0.0 for bound in missed.shown_interval)
+    family = f" for {missed.family} comparisons" if missed.family > 1 else ""
+    interval = "" if math.isnan(low) else f", 95 % interval{family} {low:+.1f} to {high:+.1f}"
+    points = f"{comparison.candidate} − {comparison.reference}: {100 * missed.difference:+.1f} points"
+    return f"{points}{interval}{_p_text(missed)}"
 
 
-def _mildness(mild: Difference, candidate: bool, milder: bool) -> str:
+def _mildness(mild: Contrast, candidate: bool, milder: bool) -> str:
     mine, theirs = _mine_and_theirs(mild, candidate)
     if not np.isfinite([mine, theirs]).all() or mild.difference == 0:
         return ""
@@ -156,30 +154,30 @@ def _mildness(mild: Difference, candidate: bool, milder: bool) -> str:
     return f"{claim} (AsMC {100 * mine:.1f} % against {100 * theirs:.1f} %{_p_text(mild)})"
 
 
-def _accuracy(right: Difference, candidate: bool, other: str) -> str:
+def _accuracy(right: Contrast, candidate: bool, other: str) -> str:
     mine, theirs = _mine_and_theirs(right, candidate)
     if theirs <= mine:
         return ""
     return f", although {other} is more accurate ({100 * theirs:.1f} % against {100 * mine:.1f} %)"
 
 
-def _p_text(found: Difference | Gap) -> str:
-    word = "p" if found.corrected_p in (None, found.p_value) else "corrected p"
-    return "" if found.p is None else f", {word} = {found.p:.2g}"
+def _p_text(contrast: Contrast) -> str:
+    word = "p" if contrast.family == 1 else "adjusted p"
+    return "" if contrast.p is None else f", {word} = {contrast.p:.2g}"
 
 
-def _separate(gap: Gap) -> bool:
+def _separate(gap: Contrast) -> bool:
     """Whether the interval leaves out 0 and p is at most 0.05; without resamples the test alone decides."""
-    low, high = gap.interval
+    low, high = gap.shown_interval
     return gap.p is not None and gap.p <= SIGNIFICANT and (math.isnan(low) or low > 0 or high < 0)
 
 
-def _settled(gap: Gap) -> bool:
+def _settled(gap: Contrast) -> bool:
     return _separate(gap) and gap.p is not None and gap.p <= SIGNIFICANT / 2
 
 
-def _significant(difference: Difference) -> bool:
+def _significant(difference: Contrast) -> bool:
     # without an interval (none was asked for) the test decides, unless one model makes no mistakes at all
-    no_interval = np.isnan(difference.interval[0]) and np.isfinite(difference.difference)
+    no_interval = np.isnan(difference.shown_interval[0]) and np.isfinite(difference.difference)
     small = difference.p is not None and difference.p <= SIGNIFICANT / 2
     return small and (difference.better is not None or bool(no_interval))

@@ -1,12 +1,9 @@
-"""The predictions of a grid's finished runs, row by row, the folds of a seed joined.
-
-With k folds every slide is tested once per seed. Scores over all slides of a seed are defined even where a fold
-lacks a class, and seeds, not folds, are what a standard deviation should speak of.
-"""
+"""The predictions of a grid's finished runs, method by method and seed by seed; every row knows its fold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.benchmark_cell import PREDICTED
@@ -23,7 +20,7 @@ from pams_mil.tables import Columns, read_table
 def read_entries(
     done: GridRun, *, tags: tuple[str, ...] = (), change: Callable[[Cell, Predictions], Predictions] | None = None
 ) -> list[Entry]:
-    """One entry per method and model; its runs are seeds where the folds of a seed are disjoint, else single runs.
+    """One entry per method and model; its runs are seeds.
 
     Args:
         done: The finished grid.
@@ -47,16 +44,13 @@ def read_entries(
 
 
 def _repetitions(seeds: dict[int, dict[str, Predictions]]) -> dict[str, Predictions]:
-    runs: dict[str, Predictions] = {}
-    for seed, folds in seeds.items():
-        merged = together(f"seed {seed}", list(folds.values()))
-        runs.update(folds if merged is None else {f"seed {seed}": merged})
-    return runs
-
-
-def together(name: str, folds: list[Predictions]) -> Predictions | None:
-    """Disjoint folds as one; None when a slide is in several of them."""
-    slides = [slide for fold in folds for slide in fold.slide_ids]
-    if len(set(slides)) < len(slides):
-        return None
-    return join_predictions(name, folds)
+    """Every seed's predictions, in which each row knows the fold (the network) that made it."""
+    return {
+        f"seed {seed}": folds[next(iter(folds))]
+        if len(folds) == 1
+        else join_predictions(
+            f"seed {seed}",
+            [replace(one, tags={**one.tags, "fold": [name] * len(one)}) for name, one in folds.items()],
+        )
+        for seed, folds in seeds.items()
+    }

@@ -9,10 +9,9 @@ from typing import Any
 
 from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
-from pams_mil.evaluate.operating_points import FALSE_ALARMS, KAPPAS, MISSES, PARTIAL
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.metric import METRICS
+from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTIAL
 from pams_mil.report import charts, live
 from pams_mil.report.curve_chart import curve_chart
 from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells, rank_shares
@@ -146,7 +145,7 @@ def matched_table(comparison: Any) -> ReportTable:
         rows += [
             [
                 level if not number else "", what, format_share(gap.reference), format_share(gap.candidate),
-                format_share(gap.difference, True), format_shares(gap.interval), format_p(gap.p),
+                format_share(gap.difference, True), format_shares(gap.shown_interval), format_p(gap.p),
             ]
             for number, (what, gap) in enumerate(lines)
         ]  # fmt: skip
@@ -161,8 +160,8 @@ def difference_table(comparison: Any, hierarchy: ClassHierarchy) -> ReportTable:
         [
             METRICS[key].label,
             TableCell(format_value(d.difference, key), mark="" if d.better is None else "best"),
-            format_interval(d.interval, key),
-            format_p(d.p_value if d.corrected_p is None else d.corrected_p),
+            format_interval(d.shown_interval, key),
+            format_p(d.p),
         ]
         for key, d in ((key, differences[key]) for key in SUMMARY if key in differences)
     ]

@@ -106,11 +106,11 @@ def _curves(rows: list[Row], hierarchy: ClassHierarchy) -> object:
     """All rows of a model; many bands would hide the lines."""
     series = []
     for row in rows:
-        values, points = row.pooled[-1].values, row.points
+        values, points = row.levels[-1].values, row.points
         curve, band = (None, None) if points is None else (points.curve, points.band)
         decided = (values["missed_rate"], values["false_alarm_rate"])
         series.append(CurveSeries(row.method, decided, curve, band if len(rows) <= MOST_BANDS else None))
-    confusion = rows[0].pooled[-1].confusion.sum(1)
+    confusion = rows[0].levels[-1].confusion.sum(1)
     ranks = hierarchy.ranks()
     shares = [float(confusion[ranks == rank].sum() / confusion.sum()) for rank in np.unique(ranks)]
     return curve_chart(series, shares)
@@ -125,7 +125,7 @@ def _epochs(rows: list[Row]) -> object:
 def _bars(rows: list[Row]) -> list[bench_charts.Bar]:
     bars = []
     for row in rows:
-        scores = row.pooled[-1]
+        scores = row.levels[-1]
         low, high = scores.intervals.get("missed_rate", (float("nan"),) * 2)
         bars.append(bench_charts.Bar(row.method, scores.values["missed_rate"], low, high))
     return bars
@@ -134,7 +134,7 @@ def _bars(rows: list[Row]) -> list[bench_charts.Bar]:
 def _pareto(bench: Bench, model: str) -> Markup:
     finest = bench.hierarchy.num_levels - 1
     points = [
-        bench_charts.Point(row.method, row.spreads[finest, "acc"].mean, row.spreads[finest, "asmc"].mean)
+        bench_charts.Point(row.method, row.levels[finest].values["acc"], row.levels[finest].values["asmc"])
         for row in bench.of_model(model)
     ]
     return bench_charts.pareto(points, METRICS["acc"].label, f"{METRICS['asmc'].label}, milder mistakes")

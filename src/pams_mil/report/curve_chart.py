@@ -79,7 +79,7 @@ def curve_chart(series: Sequence[CurveSeries], shares: npt.ArrayLike) -> Markup:
             )
     for number, one in enumerate(series):
         style = svg.series(number)
-        if one.curve is not None:
+        if one.curve is not None and not np.isnan(one.curve.kappa).all():  # the mean of several curves has no κ
             for kappa in MARKED_KAPPAS:
                 parts.append(svg.dot(place(*one.curve.at(kappa)), 2.5, style, f"{one.name}, κ = {kappa:g}"))
             title = f"{one.name}, most probable class (κ = 1)"

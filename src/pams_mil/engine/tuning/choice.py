@@ -1,8 +1,8 @@
-"""Which recipe wins: pooled validation urgency AUC, and the simplest within one standard error of the best.
+"""Which recipe wins: validation urgency AUC, and the simplest within one standard error of the best.
 
 All recipes of a rung have predicted the same validation slides, each slide by models that saw none of its patient's.
-A slide's probabilities are the mean over the runs that validated it, as they are when the runs predict together. With
-A_r the urgency AUC of recipe r over all these slides and * a resample of patients, the same for all recipes:
+A slide's probabilities are the mean over the seeds that validated it, as they are when they predict together. With A_r
+the urgency AUC of recipe r, computed within each fold and averaged, and * a resample of patients, the same for all:
 
     standard error of r            SE_r  = sd_* A*_r
     r is behind the best b by      D_r   = A_b − A_r,      with standard error   S_r = sd_* (A*_b − A*_r)
@@ -15,19 +15,18 @@ the difference.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from pams_mil.arrays import Array, Ints
+from pams_mil.arrays import Array
 from pams_mil.errors import RunError
-from pams_mil.evaluate.operating_points import patient_draws
-from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.kappa_path import decision_path
-from pams_mil.metrics.operating import CurveResampler, class_shares, curve_auc
+from pams_mil.evaluate.inference import estimate
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.metrics.metric import METRICS
 
 RESAMPLES = 1000
 
@@ -74,50 +73,35 @@ class RecipeScore:
 
 
 def score_recipes(
-    target: Ints,
-    probabilities: Mapping[str, Array],
-    patient: Ints,
-    hierarchy: ClassHierarchy,
-    *,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
+    validation: Mapping[str, Predictions], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> list[RecipeScore]:
-    """Scores of all recipes on the same slides, the best first.
-
-    Args:
-        target: [n] classes of the finest level.
-        probabilities: [n, C] by recipe.
-        patient: [n] patients, numbered from 0.
-        hierarchy: Order and ties of the classes.
-        seed: Of the resamples.
-        resamples: Of patients.
-    """
-    names, ranks = list(probabilities), hierarchy.ranks()
-    curves = [CurveResampler(decision_path(probabilities[name], hierarchy), target) for name in names]
-    observed = _aucs(curves, np.ones((1, len(target))), target, ranks)[:, 0]
-    if np.isnan(observed).any():
+    """Scores of recipes by their predictions of the same validation slides, the best first."""
+    metric = METRICS["urgency_auc"]
+    # The same patients are drawn for all recipes: only so is the spread of a difference that of the paired one.
+    scores = {
+        name: estimate(one, [metric], seed=seed, resamples=resamples)[metric.key] for name, one in validation.items()
+    }
+    if any(math.isnan(score.estimate) for score in scores.values()):
         raise RunError(
             "All validation slides are equally urgent, so recipes cannot be told apart. Use fewer folds, or look at "
             "the labels."
         )
-    # The same draws of patients for all recipes: only so is the spread of a difference that of the paired one.
-    drawn = np.concatenate(
-        [_aucs(curves, weights, target, ranks) for weights in patient_draws(patient, seed, resamples)], axis=1
-    )
+    drawn = np.stack([np.asarray(score.samples) for score in scores.values()])
     drawn = drawn[:, np.isfinite(drawn).all(axis=0)]  # a resample of slides that are all equally urgent says nothing
     # Of equal scores the first, in the order of the space.
-    best = int(observed.argmax())
-    found = [
+    best = max(scores, key=lambda name: scores[name].estimate)
+    leader = drawn[list(scores).index(best)]
+    ranked = [
         RecipeScore(
             name,
-            float(observed[at]),
-            _spread(drawn[at]),
-            float(observed[best] - observed[at]),
-            _spread(drawn[best] - drawn[at]),
+            score.estimate,
+            _spread(samples),
+            scores[best].estimate - score.estimate,
+            _spread(leader - samples),
         )
-        for at, name in enumerate(names)
+        for (name, score), samples in zip(scores.items(), drawn, strict=True)
     ]
-    return sorted(found, key=lambda score: -score.urgency_auc)
+    return sorted(ranked, key=lambda score: -score.urgency_auc)
 
 
 def choose(scores: Sequence[RecipeScore], simplicity: Mapping[str, Any]) -> RecipeScore:
@@ -142,12 +126,6 @@ def survivors(scores: Sequence[RecipeScore], count: int, simplicity: Mapping[str
     # The choice of now first: it may be a simple recipe that the score alone would drop.
     first = (reference, choose(scores, simplicity).name)
     return list(dict.fromkeys([*first, *(score.name for score in ranked)]))[:count]
-
-
-def _aucs(curves: Sequence[CurveResampler], weights: npt.NDArray[np.generic], target: Ints, ranks: Ints) -> Array:
-    """Urgency AUC of every recipe [R, B] with cases weighted [B, n]."""
-    shares = class_shares(target, weights, ranks)
-    return np.stack([curve_auc(*curve(weights), shares) for curve in curves])
 
 
 def _spread(samples: Array) -> float:

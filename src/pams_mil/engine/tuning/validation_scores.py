@@ -21,13 +21,15 @@ def read_validation(runs: Sequence[Path], hierarchy: ClassHierarchy, name: str) 
     sums: dict[str, Array] = {}
     counts: dict[str, int] = {}
     facts: dict[str, tuple[str, int]] = {}
-    for run in runs:
+    validated: dict[str, list[int]] = {}
+    for number, run in enumerate(runs):
         read = read_predictions(run / f"{PREDICTED['val']}.csv", hierarchy, name=name)
         if read.probabilities is None or read.patient_ids is None:
             raise RunError(f"{run} has validation predictions without probabilities or patients; train it again.")
         for row, slide in enumerate(read.slide_ids):
             sums[slide] = sums.get(slide, 0.0) + read.probabilities[row]
             counts[slide] = counts.get(slide, 0) + 1
+            validated.setdefault(slide, []).append(number)
             facts[slide] = (read.patient_ids[row], int(read.target[row]))
     slides = sorted(sums)
     probabilities = np.stack([sums[slide] / counts[slide] for slide in slides])
@@ -39,14 +41,15 @@ def read_validation(runs: Sequence[Path], hierarchy: ClassHierarchy, name: str) 
         predicted=probabilities.argmax(1),
         probabilities=probabilities,
         patient_ids=[facts[slide][0] for slide in slides],
+        # Slides that the same runs validated are ranked together: those of one fold.
+        tags={"fold": [" ".join(map(str, validated[slide])) for slide in slides]},
     )
 
 
-def score_validation(found: Mapping[str, Predictions]) -> list[RecipeScore]:
+def score_validation(validation: Mapping[str, Predictions]) -> list[RecipeScore]:
     """Scores of recipes that validated the same slides, the best first."""
-    first = next(iter(found.values()))
-    for other in found.values():
+    first = next(iter(validation.values()))
+    for other in validation.values():
         if list(other.slide_ids) != list(first.slide_ids) or (other.target != first.target).any():
             raise RunError(f"{first.name} and {other.name} did not validate the same slides; tune in another folder.")
-    probabilities = {name: one.probabilities for name, one in found.items() if one.probabilities is not None}
-    return score_recipes(first.target, probabilities, first.patient, first.hierarchy)
+    return score_recipes(validation)
