@@ -21,8 +21,7 @@ def _few_swaps():
     from pams_mil.evaluate import compare
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare, "PERMUTATIONS", 1500)
-        patch.setattr(compare, "SWAPS", 200)
+        patch.setattr(compare, "SWAPS", 500)
         yield
 
 

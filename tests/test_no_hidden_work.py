@@ -23,7 +23,7 @@ TORCH_FREE = [
     "pams_mil.seeding",
     "pams_mil.discover",
     "pams_mil.metrics",
-    "pams_mil.metrics.bootstrap",
+    "pams_mil.metrics.resampling",
     "pams_mil.evaluate.prediction_layouts",
     "pams_mil.evaluate.scores",
     "pams_mil.evaluate.certify",

@@ -71,7 +71,7 @@ def test_figure_1_gives_the_papers_numbers(tmp_path):
     assert [a["risk"], b["risk"]] == pytest.approx([3.326087, 1.82], abs=1e-6)
     assert [a["severe_errors"], b["severe_errors"]] == [15, 6]
     assert [a["acc"], b["acc"]] == [0.885, 0.875]
-    assert found["verdicts"][0].startswith("B works at another operating point than A: it misses 4.5 points less")
+    assert found["verdicts"][0].startswith("B operates at a different point from A: it misses 4.5 points less")
     assert "neither can be called safer" in found["verdicts"][0]
     assert found["matched"] is None
     assert (a["curve"], a["urgency_auc"], a["missed_at"]) == (None, None, None)
@@ -183,7 +183,8 @@ def test_several_files_are_compared_with_the_reference(tmp_path):
     assert [(c["reference"], c["candidate"]) for c in found["comparisons"]] == [("m1", "m0"), ("m1", "m2")]
     difference = found["comparisons"][0]["levels"]["class"]["ascc"]
     assert difference["difference"] == pytest.approx(difference["candidate"] - difference["reference"])
-    assert difference["p_value"] <= difference["p_value_holm"] <= 1
+    assert difference["p"] <= difference["adjusted_p"] <= 1
+    assert difference["adjusted_ci"][0] <= difference["ci"][0] <= difference["ci"][1] <= difference["adjusted_ci"][1]
     assert len(found["verdicts"]) == 2
     assert "only 3 models" in run(*paths, "--classes", "bracs", "--reference", "4", code=2).output
 
@@ -196,7 +197,7 @@ def test_json_carries_the_operating_points_and_the_matched_comparison(tmp_path):
     for file in found["files"]:
         for scores in file["levels"].values():
             assert 0 <= scores["urgency_auc"] <= 1
-            assert list(scores["missed_at"]) == ["0.1", "0.2", "0.3"]
+            assert list(scores["missed_at"]) == ["0.05", "0.1", "0.2", "0.3"]
             curve = scores["curve"]
             assert len(curve["kappa"]) == len(curve["missed"]) == len(curve["false_alarms"]) > 2
             assert curve["missed"] == sorted(curve["missed"], reverse=True)

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tests.evaluate.test_compare import twins
 
 from pams_mil import ClassHierarchy
@@ -30,10 +31,10 @@ def test_another_dial_of_the_same_model_is_never_safer():
     urgent = replace(redecide(one, "kappa=1.5"), name="urgent")
     for pair in ((one, urgent), (urgent, one)):
         sentence = verdict(compare(*pair, resamples=60))
-        assert sentence.startswith("urgent works at another operating point than one: it misses")
+        assert sentence.startswith("urgent operates at a different point from one: it misses")
         assert (
-            "at equal false alarms they cannot be told apart (it misses 0.0 points less, 95 % interval "
-            "0.0 to 0.0, p = 1)" in sentence
+            f"at equal false alarms their misses cannot be told apart ({pair[1].name} − {pair[0].name}: +0.0 points, "
+            "95 % interval +0.0 to +0.0, p = 1)" in sentence
         )
 
 
@@ -43,10 +44,11 @@ def test_fewer_misses_at_equal_false_alarms_are_safer_whatever_the_dials():
     careless = replace(redecide(better, "kappa=0.3"), name="better")  # misses more as decided
     for candidate in (better, careless):
         sentence = verdict(compare(one, candidate, resamples=60))
-        assert sentence.startswith("better is safer than one: at the")
-        assert "false alarms of one it misses urgency in" in sentence
+        assert sentence.startswith("better is safer than one: at ")
+        assert "% false alarms of both it misses urgency in" in sentence
+        assert "This is about these two networks" in sentence
     back = verdict(compare(better, one, resamples=60))
-    assert back.startswith("better is safer than one: at its own")
+    assert back.startswith("better is safer than one: at ")
 
 
 def test_no_worse_in_both_is_enough_without_probabilities():
@@ -90,18 +92,25 @@ def test_all_right_and_two_slides_give_words():
         assert verdict(compare(*pair, resamples=20)).startswith(("Only ", "one and two are not compared"))
 
 
-def test_the_interval_goes_with_the_words_more_and_less():
-    """A number of points, more or less, lies in the interval printed behind it."""
+def test_the_sentence_has_the_sign_and_the_interval_of_the_table():
+    """Candidate − reference in both, whoever of the two is named as the safer one."""
     one, _ = twins(rows=300, patients=60)
-    rng, seen = np.random.default_rng(5), set()
+    rng, signs = np.random.default_rng(5), set()
     for kappa in (0.5, 0.7, 1.4, 2.0):
         p = one.probabilities + rng.random(one.probabilities.shape) * 0.3
         other = redecide(replace(one, name="other", probabilities=p / p.sum(1, keepdims=True)), f"kappa={kappa}")
         for pair in ((one, other), (other, one)):
-            sentence = verdict(compare(*pair, resamples=40))
-            found = re.search(r"it misses (\S+) points (more|less), 95 % interval (\S+) to (\S+),", sentence)
-            if found:
-                points, low, high = (float(found[at]) for at in (1, 3, 4))
-                assert low <= points <= high, sentence
-                seen.add(found[2])
-    assert seen == {"more", "less"}
+            comparison = compare(*pair, resamples=40)
+            shown = re.search(r"(\w+) − (\w+): (\S+) points, 95 % interval (\S+) to (\S+),", verdict(comparison))
+            match = comparison.matched["class"].missed
+            if shown is None:  # nothing is compared
+                continue
+            assert (shown[1], shown[2]) == (comparison.candidate, comparison.reference)
+            numbers = [float(shown[at]) for at in (3, 4, 5)]
+            tables = [match, comparison.levels["class"]["missed_rate"]]
+            assert any(
+                numbers == pytest.approx([100 * x for x in (row.difference, *row.shown_interval)], abs=0.051)
+                for row in tables
+            )
+            signs.add(np.sign(numbers[0]))
+    assert {-1.0, 1.0} <= signs

@@ -54,7 +54,7 @@ def test_deviations_are_over_runs_and_the_rest_over_all(bench):
             right.append(sum(TREE.ranks()[run.predicted[slide]] == 0 for slide in least) / len(least))
         shown = cells(summary, row)
         assert shown[0] == f"{100 * np.mean(aucs):.1f} ± {100 * np.std(aucs):.1f}"
-        assert shown[5] == f"{100 * np.mean(right):.1f} ± {100 * np.std(right):.1f}"
+        assert shown[6] == f"{100 * np.mean(right):.1f} ± {100 * np.std(right):.1f}"
         missed, raised = (
             sum(
                 np.sign(TREE.ranks()[t] - TREE.ranks()[p]) == side
@@ -64,23 +64,30 @@ def test_deviations_are_over_runs_and_the_rest_over_all(bench):
             / 240
             for side in (1, -1)
         )
-        assert [float(part) for part in shown[4].split(" / ")] == pytest.approx([100 * missed, 100 * raised], abs=0.051)
+        assert [float(part) for part in shown[5].split(" / ")] == pytest.approx([100 * missed, 100 * raised], abs=0.051)
 
 
 def test_the_difference_is_the_comparisons_own(bench):
     _, summary = bench
-    gap = summary.rows[1].comparison.matched["class"].missed
+    raised = summary.rows[0].levels[-1].values["false_alarm_rate"]
+    assert summary.rate() == min((0.05, 0.1, 0.2, 0.3), key=lambda rate: abs(rate - raised))
+    gap = summary.rows[1].comparison.levels["class"][summary.missed_key()]
+    head = f"Missed at {100 * summary.rate():.0f} % false alarms ↓"
     shown = dict(zip(heads(summary), cells(summary, summary.rows[1]), strict=True))
-    assert shown["Missed at CE's false alarms ↓"] == f"{100 * gap.candidate:.1f}"
-    assert shown["difference (95 %), p"].startswith(f"{100 * gap.difference:+.1f} ({100 * gap.interval[0]:.1f} to ")
+    assert shown[head].startswith(f"{100 * gap.candidate:.1f} ± ")
+    low, high = gap.adjusted_interval
+    text = f"{100 * gap.difference:+.1f} ({100 * low:.1f} to {100 * high:.1f}), p {gap.adjusted_p:.2g}"
+    assert shown["difference (95 %), adjusted p"] == text
+    assert (gap.varied, gap.family) == ("patients and networks", 2)
+    assert low < gap.interval[0] < gap.interval[1] < high
     reference = dict(zip(heads(summary), cells(summary, summary.rows[0]), strict=True))
-    assert reference["Missed at CE's false alarms ↓"] == f"{100 * gap.reference:.1f}"
-    assert reference["difference (95 %), p"] == ""
+    assert reference[head].startswith(f"{100 * gap.reference:.1f} ± ")
+    assert reference["difference (95 %), adjusted p"] == ""
 
 
 def test_without_resamples_there_is_no_interval(bench):
     summary = summarize(bench[0], reference="CE", resamples=0)
-    shown = dict(zip(heads(summary), cells(summary, summary.rows[1]), strict=True))["difference (95 %), p"]
+    shown = dict(zip(heads(summary), cells(summary, summary.rows[1]), strict=True))["difference (95 %), adjusted p"]
     assert re.fullmatch(r"[+-]\d+\.\d(, p [\d.e-]+)?", shown), shown
 
 
@@ -92,8 +99,8 @@ def test_without_probabilities_only_what_was_decided_is_shown(bench):
     ]
     summary = summarize(bare, reference="CE", resamples=0)
     shown = operating_rows(summary, "AB-MIL")[2]
-    assert shown[1:5] == ["–"] * 4
-    assert "/" in shown[5]
+    assert shown[1:6] == ["–"] * 5
+    assert "/" in shown[6]
 
 
 def test_files_carry_the_table_and_the_epochs(bench, tmp_path):
@@ -105,7 +112,7 @@ def test_files_carry_the_table_and_the_epochs(bench, tmp_path):
     rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
     assert rows[0]["epochs"]["missed"] == [0.2, 0.5, 0.4]
     assert rows[2]["epochs"] is None
-    assert rows[1]["urgency_auc"]["n"] == 2
+    assert len(rows[1]["levels"]["class"]["urgency_auc"]["seeds"]) == 2
 
 
 def test_page_draws_one_line_per_trained_method(bench):

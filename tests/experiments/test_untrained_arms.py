@@ -57,16 +57,16 @@ def test_arms_that_vary_a_method_get_none():
     assert found == ["CE", "CE + MSCE's cost", "Less", "PAMS", "PAMS, bias removed"]
 
 
-def test_tables_say_what_is_missed_at_the_references_false_alarms():
+def test_tables_say_what_is_missed_at_one_stated_rate():
     done, made = entries(CE=Choice(name="ce"), PAMS=Choice(name="pams"))
     bench = summarize(with_untrained(done, made), reference="CE", resamples=50)
     rows = {row.method: row for row in bench.rows}
-    gap = rows["PAMS"].comparison.matched["class"].missed
+    gap = rows["PAMS"].comparison.levels["class"][bench.missed_key()]
     assert matched_text(bench, rows["PAMS"], -1).startswith(f"{100 * gap.candidate:.1f} (p ")
     assert matched_text(bench, rows["CE"], -1) == f"{100 * gap.reference:.1f}"
-    same = rows["CE + MSCE's cost"].comparison.matched["class"].missed
+    same = rows["CE + MSCE's cost"].comparison.levels["class"][bench.missed_key()]
     assert same.difference == 0  # the same probabilities lie on the same curve
-    assert "Missed at CE's false alarms ↓" in markdown(bench)
-    lines = [line for line in csv_rows(bench) if line[3] == "missed_at_reference_false_alarms"]
-    assert len(lines) == 3 * TREE.num_levels
+    assert f"Missed at {100 * bench.rate():.0f} % false alarms ↓" in markdown(bench)
+    lines = [line for line in csv_rows(bench) if line[3] == "missed_at_10"]
+    assert len(lines) == 4 * TREE.num_levels
     assert bench.to_json()["rows"][0]["operating_points"]["urgency_auc"] == rows["CE"].points.urgency_auc.value

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from pams_mil.arrays import Array
 from pams_mil.metrics.metric import METRICS
@@ -130,7 +130,7 @@ class Contrast:
     def interval_at(self, level: float) -> Interval:
         """The interval of another confidence than 95 %."""
         if math.isfinite(self.df):
-            half = float(stats.t.ppf(0.5 + level / 2, self.df)) * self.standard_error
+            half = float(stdtrit(self.df, 0.5 + level / 2)) * self.standard_error
             return (self.estimate - half, self.estimate + half)
         return UNKNOWN if self.samples is None else percentile_interval(self.samples, level)
 

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtr
 
 from pams_mil.arrays import Array, Ints
 from pams_mil.evaluate.contrast import Contrast
@@ -247,7 +247,7 @@ def contrast_of(
         # Several networks against one, or other folds: patients alone, and no swaps.
         if reference is not None and swapped is None and variance > 0:
             t = abs(value) / math.sqrt(variance)
-            found = replace(found, p_value=float(2 * stats.t.sf(t, max(1, units - 1))))
+            found = replace(found, p_value=float(2 * stdtr(max(1, units - 1), -t)))
         return found
     between, shared = [], variance
     for scores, resampled in sides:
@@ -267,7 +267,7 @@ def contrast_of(
     df = total**2 / (shared**2 / max(1, units - 1) + sum(part**2 / free for part, free in between))
     result = replace(
         result, varied="patients and networks", standard_error=math.sqrt(total), df=df, samples=samples,
-        p_value=None if reference is None else float(2 * stats.t.sf(abs(value) / math.sqrt(total), df)),
+        p_value=None if reference is None else float(2 * stdtr(df, -abs(value) / math.sqrt(total))),
     )  # fmt: skip
     low, high = result.interval_at(0.95)
     if reference is None and key in METRICS:

@@ -120,7 +120,7 @@ class UnitSums:
     def __call__(self, weights: Weights) -> Array:
         """Weighted sums [B, F] for weights [B, U]."""
         if isinstance(self.matrix, np.ndarray):
-            return np.asarray(weights.astype(self.matrix.dtype) @ self.matrix)
+            return np.asarray(weights.astype(self.matrix.dtype) @ self.matrix, dtype=np.float64)
         return np.ascontiguousarray((self.matrix @ weights.T.astype(np.float64)).T)
 
     def blocks(self, weights: Weights) -> Iterator[slice]:
