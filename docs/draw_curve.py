@@ -18,10 +18,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from pams_mil import tables
-from pams_mil.evaluate.matched import Matched, matched
-from pams_mil.evaluate.operating_points import OperatingPoints, operating_points
+from pams_mil.evaluate.compare import Matched, compare
+from pams_mil.evaluate.operating_points import OperatingPoints
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.scores import score
 from pams_mil.hierarchy import ClassHierarchy
 
 PICTURE = Path(__file__).parent / "images" / "curve.png"
@@ -72,7 +73,9 @@ def draw(points: dict[str, OperatingPoints], numbers: dict[str, float]) -> None:
     axis.set(xlim=(0, 80), ylim=(0, 80), xlabel="false alarms, % of fields", ylabel="missed urgency, % of fields")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
-    axis.legend(frameon=False, loc="upper right", title="turning the dial draws the line; shaded: 95 % over patients")
+    axis.legend(
+        frameon=False, loc="upper right", title="moving the operating point draws the line; shaded: 95 % over patients"
+    )
     figure.savefig(PICTURE, dpi=120, metadata={"Software": None, "Description": json.dumps(numbers)})
 
 
@@ -80,11 +83,11 @@ def main(bench: Path) -> None:
     """Read, compare, draw."""
     with tempfile.TemporaryDirectory() as scratch:
         models = {name: pooled(bench, name, Path(scratch)) for name in MODELS}
-    points = {name: found for name, one in models.items() if (found := operating_points(one)) is not None}
-    compared = matched(models["CE"], models["PAMS"], resamples=0, swaps=0)
-    if compared is None:
+    points = {name: found for name, one in models.items() if (found := score(one)[-1].points) is not None}
+    compared = list(compare(models["CE"], models["PAMS"], resamples=0).matched.values())
+    if not compared:
         raise SystemExit("The predictions have no probabilities.")
-    draw(points, quoted(points, compared))
+    draw(points, quoted(points, compared[-1]))
 
 
 if __name__ == "__main__":
