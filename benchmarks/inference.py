@@ -85,9 +85,7 @@ def main() -> None:
     print(f"{chosen.rows:,} rows, {chosen.resamples:,} resamples and swaps, {TREE.num_levels} levels")
     print(f"comparison {seconds:.1f} s (at most {allowed:.0f}), memory {peak:.2f} GiB ({before:.2f} before)")
     print(f"scikit-learn loop, a part of it: {loop:.0f} s, projected from {PEER_RESAMPLES} resamples")
-    print(
-        f"largest difference of a value: {apart:.1e}; bins move the urgency AUC of resamples by {100 * moved:.4f} points"
-    )
+    print(f"largest difference: {apart:.1e}; bins move the urgency AUC of resamples by {100 * moved:.4f} points")
     sys.exit(seconds > allowed or peak > 2.0 or apart > 1e-9)
 
 

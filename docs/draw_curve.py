@@ -73,9 +73,7 @@ def draw(points: dict[str, OperatingPoints], numbers: dict[str, float]) -> None:
     axis.set(xlim=(0, 80), ylim=(0, 80), xlabel="false alarms, % of fields", ylabel="missed urgency, % of fields")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
-    axis.legend(
-        frameon=False, loc="upper right", title="moving the operating point draws the line; shaded: 95 % over patients"
-    )
+    axis.legend(frameon=False, loc="upper right", title="a line: all operating points; shaded: 95 % over patients")
     figure.savefig(PICTURE, dpi=120, metadata={"Software": None, "Description": json.dumps(numbers)})
 
 
