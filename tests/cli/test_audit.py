@@ -239,7 +239,7 @@ def test_a_decision_that_is_none(predictions, tmp_path, rule):
 def test_deciding_anew_needs_probabilities(tmp_path):
     path, out = table(tmp_path / "t.csv", HEADER, [["s", "N", "N"]]), tmp_path / "report"
     shown = flat(run(path, "--classes", "bracs", "--decide", "kappa=3", "--out", out, code=2))
-    assert "has no probabilities, so nothing can be decided anew" in shown
+    assert "has no probabilities, so no decision rule can be applied" in shown
     assert not out.exists()
 
 

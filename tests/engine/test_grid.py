@@ -118,7 +118,8 @@ def test_failures_are_listed_and_not_fatal(cohort, tmp_path, monkeypatch):
     assert told[-1][0] == 1.0
     bench = summarize(read_entries(done), reference="ce", resamples=20, missing=done.failures)
     assert [len(row.repetitions) for row in bench.rows] == [2, 1]
-    assert bench.rows[1].comparison.n == 8  # only the shared seed is compared
+    assert bench.rows[1].comparison.n == 8
+    assert bench.rows[1].comparison.seeds == (2, 1)
     monkeypatch.undo()
     assert len(run_grid(grid_of(cohort), tmp_path, Here()).finished) == 4
     assert read_table(tmp_path / "failures.csv")["error"] == []
@@ -131,10 +132,10 @@ def test_table_is_the_mean_over_runs(finished, tmp_path):
     runs = entries[1].runs
     accuracies = [float(np.mean(run.target == run.predicted)) for run in runs.values()]
     spread = bench.rows[1].spreads[1, "acc"]
-    assert spread.mean == pytest.approx(np.mean(accuracies))
+    assert spread.estimate == pytest.approx(np.mean(accuracies))
     assert spread.sd == pytest.approx(np.std(accuracies))
-    assert bench.rows[0].pooled[1].n == 16
-    assert len(set(bench.rows[0].pooled[1].intervals["acc"])) == 2
+    assert bench.rows[0].levels[1].n == 16
+    assert len(set(bench.rows[0].levels[1].intervals["acc"])) == 2
 
 
 def test_reports_are_written_and_harmless(finished, tmp_path):

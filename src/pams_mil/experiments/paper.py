@@ -20,13 +20,13 @@ from pams_mil.engine.config.yaml_file import read_yaml
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.errors import ConfigError, listing, nearest
 from pams_mil.evaluate.harm import Assumption, by_penalty, by_swap
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions import Predictions, join_seeds
 from pams_mil.evaluate.scores import score
 from pams_mil.experiments.entries import read_entries
 from pams_mil.experiments.subset import subset_table
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS
-from pams_mil.report.bench import Bench, Entry, pool
+from pams_mil.report.bench import Bench, Entry
 from pams_mil.report.bench_page import Further
 from pams_mil.report.report_table import ReportTable
 from pams_mil.tables import read_table
@@ -190,5 +190,5 @@ def further(name: str | None, grid: GridConfig, done: GridRun, entries: Sequence
         tables += paper_table(name, [label(method) for method in grid.methods])
     if name == "main-table":
         first = entries[0].model
-        tables += harm_tables([pool(entry.method, entry.runs) for entry in entries if entry.model == first])
+        tables += harm_tables([join_seeds(entry.method, entry.runs) for entry in entries if entry.model == first])
     return Further(tables, pictures)

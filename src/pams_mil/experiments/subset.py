@@ -11,12 +11,13 @@ import numpy as np
 from markupsafe import Markup
 
 from pams_mil.errors import ConfigError
+from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import score
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.reduce import divide
 from pams_mil.report import charts
-from pams_mil.report.bench import Entry, SeedSpread
+from pams_mil.report.bench import Entry
 from pams_mil.report.report_table import ReportTable
 from pams_mil.report.text_tables import spread_text
 
@@ -37,7 +38,7 @@ def subset_table(entries: Sequence[Entry], column: str, value: str) -> tuple[Rep
             texts = [spread_text(spread, "acc", digits=1) for spread in spreads]
             rows.append([entry.model, entry.method, value if inside else f"not {value}", *texts])
             if inside:
-                means[entry.model, entry.method] = [spread.mean for spread in spreads]
+                means[entry.model, entry.method] = [spread.estimate for spread in spreads]
     caption = f"Slides with {column} = {value} and the others; percent, mean ± population sd over runs."
     table = ReportTable(["model", "method", "slides", *axes], rows, text=(0, 1, 2), caption=caption)
     return table, {model: _radar(model, means, axes) for model in dict.fromkeys(entry.model for entry in entries)}
@@ -50,7 +51,7 @@ def _radar(model: str, means: dict[tuple[str, str], list[float]], axes: list[str
     return charts.radar(axes, [(method, values[method]) for method in dict.fromkeys([*ends, *best[:2]])], legend=True)
 
 
-def _spreads(entry: Entry, column: str, value: str, inside: bool) -> list[SeedSpread]:
+def _spreads(entry: Entry, column: str, value: str, inside: bool) -> list[Contrast]:
     values: list[list[float]] = []
     for run in entry.runs.values():
         rows = np.asarray([(cell == value) == inside for cell in run.tags[column]])
@@ -58,7 +59,7 @@ def _spreads(entry: Entry, column: str, value: str, inside: bool) -> list[SeedSp
             raise ConfigError(f"No test slide has {column} {'=' if inside else 'other than'} {value!r}.")
         scores = score(run.where(rows), resamples=0)[-1].values
         values.append([*(scores[key] for key in KEYS), most_urgent_recall(run.where(rows))])
-    return [SeedSpread.of(of_runs) for of_runs in zip(*values, strict=True)]
+    return [Contrast.over_seeds("acc", of_runs) for of_runs in zip(*values, strict=True)]
 
 
 def most_urgent_recall(predictions: Predictions) -> float:

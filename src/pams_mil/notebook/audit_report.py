@@ -18,8 +18,8 @@ from pams_mil.evaluate.certify.make import certify
 from pams_mil.evaluate.decide import redecide
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import as_hierarchy
-from pams_mil.metrics.bootstrap import RESAMPLES
 from pams_mil.metrics.metric import METRICS
+from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.notebook.array_inputs import predictions_from_arrays
 from pams_mil.report import svg
 from pams_mil.report.audit_html import severe_table, write_audit
