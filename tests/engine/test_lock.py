@@ -15,14 +15,14 @@ from tests.engine.cohort import run, settings
 from tests.forked import in_child
 
 from pams_mil.engine.run import lock
-from pams_mil.engine.run.lock import LOCK, Holder, locked, process_start, read_lock
+from pams_mil.engine.run.lock import LOCK, Holder, locked, read_lock
 from pams_mil.errors import RunError
 
 
 def dead_holder():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    return replace(Holder.here(), pid=child.pid, process_start=f"{Holder.here().boot}:1")
+    return replace(Holder.here(), pid=child.pid)
 
 
 def write_lock(folder, holder):
@@ -44,29 +44,29 @@ def test_lock_of_a_dead_process_is_reported_and_taken_over_only_on_resume(tmp_pa
         pass
     with locked(tmp_path, take_over=True) as before:
         assert before is not None
-        assert before.process_start.endswith(":1")
+        assert before.pid != os.getpid()
 
 
 def test_number_of_a_dead_process_used_again_is_recognized(tmp_path):
-    holder = replace(Holder.here(), process_start=f"{Holder.here().boot}:1")
-    assert process_start(os.getpid())
-    assert holder.is_dead()
-    assert not Holder.here().is_dead()
+    """The number is ours by now, but nobody keeps the guard."""
+    write_lock(tmp_path, replace(Holder.here(), since="2026-01-01 00:00:00"))
+    with locked(tmp_path, take_over=True) as before:
+        assert before.since == "2026-01-01 00:00:00"
 
 
 @pytest.mark.parametrize(("namespace", "dead"), [(lock._OUTERMOST, True), ("pid:[4026532000]", False)])
 def test_restart_of_the_machine_ends_its_processes_but_a_container_may_be_elsewhere(monkeypatch, namespace, dead):
     monkeypatch.setattr(lock, "process_namespace", lambda: namespace)
-    assert replace(Holder.here(), process_start="another boot:1").is_dead(guard_is_free=True) is dead
-    assert not replace(Holder.here(), process_start="another boot:1", host="other").is_dead(guard_is_free=True)
+    assert replace(Holder.here(), boot="another boot").is_dead() is dead
+    assert not replace(Holder.here(), boot="another boot", host="other").is_dead()
 
 
-def test_lock_of_version_0_1_0_is_judged_by_its_process(tmp_path):
-    """Its holder keeps no guard, so a free one says nothing."""
-    write_lock(tmp_path, replace(Holder.here(), namespace=""))
+def test_without_proc_the_name_of_the_machine_and_the_guard_decide(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_boot", str)
+    write_lock(tmp_path, replace(dead_holder(), host="elsewhere"))
     with pytest.raises(RunError, match="in use by"), locked(tmp_path, take_over=True):
         pass
-    write_lock(tmp_path, replace(dead_holder(), namespace=""))
+    write_lock(tmp_path, dead_holder())
     with locked(tmp_path, take_over=True) as before:
         assert before is not None
 
@@ -126,14 +126,14 @@ def test_lock_of_a_living_process_in_another_container_is_respected(tmp_path):
 
 
 def test_lock_of_another_machine_is_never_taken(tmp_path):
-    write_lock(tmp_path, replace(dead_holder(), host="elsewhere", process_start="another boot:1"))
+    write_lock(tmp_path, replace(dead_holder(), host="elsewhere", boot="another boot"))
     with pytest.raises(RunError, match="on elsewhere"), locked(tmp_path, take_over=True):
         pass
     assert (tmp_path / LOCK).exists()
 
 
 def test_attempts_of_one_benchmark_follow_each_other(tmp_path):
-    write_lock(tmp_path, replace(dead_holder(), host="elsewhere", process_start="another boot:1", owner="bench-1"))
+    write_lock(tmp_path, replace(dead_holder(), host="elsewhere", boot="another boot", owner="bench-1"))
     with pytest.raises(RunError), locked(tmp_path, take_over=True, owner="bench-2"):
         pass
     with locked(tmp_path, take_over=True, owner="bench-1") as before:
