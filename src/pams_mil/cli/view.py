@@ -42,7 +42,7 @@ def view(
 ) -> None:
     """Read cases in the order of their urgency, see where the model looks, and agree or overrule.
 
-    Works without slides, without features and without labels; what is missing is said in the page. Verdicts go to
+    Works without slides, without features and without labels; the page names what is missing. Verdicts go to
     reviews.csv, which `pams audit` reads as a second reader. The server answers this machine alone.
 
     Example: pams view runs/pams-abmil-seed0 --slides slides/
@@ -83,7 +83,7 @@ def _announce(server: Server, *, open_browser: bool, network: bool) -> None:
     for note in server.session.notes:
         print_note(f"Note: {note}")
     count = len(server.session.cases)
-    print_note(f"{count:,} cases, {server.session.shelf.found:,} with a slide. Stop with Ctrl-C.")
+    print_note(f"{count:,} cases, {server.session.shelf.num_files:,} with a slide. Stop with Ctrl-C.")
     print(server.address, flush=True)
     if open_browser:
         server.open_browser()

@@ -55,17 +55,17 @@ class Tally:
         """What the reader did, in one sentence each."""
         count = self.directions
         read, kept = sum(count.values()), count["same"]
-        found = [
+        sentences = [
             f"The reader kept {kept} of {read} calls and overturned {read - kept}: {count['up']} to a more urgent "
             f"class (urgency the model missed), {count['down']} to a less urgent one (false alarms), "
             f"{count['across']} to an equally urgent one."
         ]
         if self.deferred:
-            found.append(f"{self.deferred} cases were deferred and are not scored.")
+            sentences.append(f"{self.deferred} cases were deferred and are not scored.")
         if self.seconds:
             middle, total = statistics.median(self.seconds), sum(self.seconds)
-            found.append(f"Median time per case {middle:.0f} s, {total / 60:.0f} min in all.")
-        return tuple(found)
+            sentences.append(f"Median time per case {middle:.0f} s, {total / 60:.0f} min in all.")
+        return tuple(sentences)
 
 
 def direction(hierarchy: ClassHierarchy, call: str, reading: str) -> str:

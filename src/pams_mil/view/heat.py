@@ -234,7 +234,7 @@ class HeatMaker:
 
 
 def _tile_side(bag: Bag) -> tuple[float, list[str]]:
-    """The side of a tile in level-0 pixels: as stated, else the spacing of the tiles, which is said."""
+    """The side of a tile in level-0 pixels: as stated, else the spacing of the tiles, with a note."""
     if bag.info.tile_px0 is not None and bag.info.tile_px0 > 0:
         return float(bag.info.tile_px0), []
     coords = np.asarray(bag.coords_px0)

@@ -57,7 +57,7 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
     for path in asked.paths:
         if not path.exists():
             raise PredictionsError(f"There is no run folder or predictions file {path}.")
-    tell = progress or (lambda what, fraction: None)
+    report = progress or (lambda what, fraction: None)
     runs = [_load(path, asked) for path in asked.paths if is_run(path)]
     hierarchy = _hierarchy(asked, runs)
     manifest = _manifest(asked)
@@ -66,7 +66,9 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
     loaded = {run.path: run for run in runs}
     for path in asked.paths:
         one = loaded.get(path)
-        models.append(_table(path, hierarchy, asked, tell) if one is None else _predicted(one, hierarchy, asked, tell))
+        models.append(
+            _table(path, hierarchy, asked, report) if one is None else _predicted(one, hierarchy, asked, report)
+        )
     cases = Cases.combine(models, groups={slide: record.case for slide, record in records.items()})
     certificate = None if asked.certificate is None else Certificate.load(asked.certificate)
     if certificate is not None:
@@ -98,12 +100,12 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
     return Session(title, cases, shelf, heat, journal, tuple(notes), guarantee)
 
 
-def reviewer_name(given: str | None) -> str:
-    """The reader's name: as given, else that of the account."""
-    if given is not None:
-        if not given.strip():
+def reviewer_name(name: str | None) -> str:
+    """The reader's name, else that of the account."""
+    if name is not None:
+        if not name.strip():
             raise ConfigError("--reviewer is empty; give the name that reviews are stored under.")
-        return given.strip()
+        return name.strip()
     try:
         return getpass.getuser()
     except (OSError, KeyError):
@@ -117,11 +119,11 @@ def _load(path: Path, asked: Asked) -> LoadedRun:
 
 
 def _hierarchy(asked: Asked, runs: Sequence[LoadedRun]) -> ClassHierarchy:
-    given = ClassHierarchy.load(asked.classes) if asked.classes is not None else None
+    stated = ClassHierarchy.load(asked.classes) if asked.classes is not None else None
     own = [run.spec.hierarchy for run in runs]
-    if given is None and not own:
+    if stated is None and not own:
         raise ConfigError("A predictions file does not say which classes are urgent; give them with --classes.")
-    chosen = given if given is not None else own[0]
+    chosen = stated if stated is not None else own[0]
     for run, hierarchy in zip(runs, own, strict=True):
         if hierarchy.digest != chosen.digest:
             raise ConfigError(
@@ -140,14 +142,14 @@ def _manifest(asked: Asked) -> Manifest | None:
     return read_for_prediction(asked.manifest, hierarchy, labels=False).manifest
 
 
-def _table(path: Path, hierarchy: ClassHierarchy, asked: Asked, tell: Progress) -> Predictions:
+def _table(path: Path, hierarchy: ClassHierarchy, asked: Asked, report: Progress) -> Predictions:
     source = asked.source or Source(labels_needed=False)
     return read_predictions(
-        path, hierarchy, source, name=path.stem, progress=lambda done: tell(f"Reading {path}", done)
+        path, hierarchy, source, name=path.stem, progress=lambda done: report(f"Reading {path}", done)
     )
 
 
-def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, tell: Progress) -> Predictions:
+def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, report: Progress) -> Predictions:
     """The run's predictions as stored; computed now where there are none or another table is given."""
     from pams_mil.engine.prediction.predict import predict, predict_own  # noqa: PLC0415
     from pams_mil.engine.run.folder import RunFolder  # noqa: PLC0415
@@ -157,17 +159,17 @@ def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, tell: Pr
         return read_predictions(folder.predictions_file, hierarchy, Source(labels_needed=False), name=run.path.name)
     options: dict[str, Any] = {
         "trusted": asked.trust_code,
-        "progress": lambda done: tell(f"Predicting {run.path.name}", done),
+        "progress": lambda done: report(f"Predicting {run.path.name}", done),
     }
     if asked.manifest is not None:
-        found = predict([run.path], asked.manifest, features=asked.features, **options)
+        predicted = predict([run.path], asked.manifest, features=asked.features, **options)
     else:
         features = asked.features or _run_features(run)
-        found = predict_own([run.path], folder.config().data, split=asked.split, features=features, **options)
+        predicted = predict_own([run.path], folder.config().data, split=asked.split, features=features, **options)
     return Predictions(
-        name=run.path.name, hierarchy=hierarchy, slide_ids=found.names, target=found.targets,
-        predicted=found.probabilities[-1].argmax(1), probabilities=found.probabilities[-1],
-        patient_ids=found.patient_ids, layout="PAMS",
+        name=run.path.name, hierarchy=hierarchy, slide_ids=predicted.names, target=predicted.targets,
+        predicted=predicted.probabilities[-1].argmax(1), probabilities=predicted.probabilities[-1],
+        patient_ids=predicted.patient_ids, layout="PAMS",
     )  # fmt: skip
 
 
@@ -190,12 +192,12 @@ def _features(asked: Asked, runs: Sequence[LoadedRun]) -> tuple[Path | None, str
         if not asked.features.is_dir():
             raise ConfigError(f"There is no folder of feature files {asked.features}; packs have no heatmaps.")
         return asked.features, None
-    found = next((folder for run in runs if (folder := _run_features(run)) is not None), None)
-    if found is None:
+    own = next((folder for run in runs if (folder := _run_features(run)) is not None), None)
+    if own is None:
         return None, "No folder of features was given (--features), so there are no heatmaps."
-    if not found.is_dir():
-        return None, f"The run's features are not a folder any more ({found.name}), so there are no heatmaps."
-    return found, None
+    if not own.is_dir():
+        return None, f"The run's features are not a folder any more ({own.name}), so there are no heatmaps."
+    return own, None
 
 
 def _attention(path: Path) -> Path | None:
@@ -239,7 +241,7 @@ def _guarantee(certificate: Certificate) -> str:
 def _slide_note(asked: Asked, shelf: Shelf, cases: Cases) -> list[str]:
     if asked.slides is None:
         return ["No folder of slides was given (--slides), so there are no pictures."]
-    missing = len(cases) - shelf.found
+    missing = len(cases) - shelf.num_files
     return [f"{missing} of {len(cases)} slides have no usable file in the slide folder."] if missing else []
 
 

@@ -96,7 +96,7 @@ class Session:
             "reviewer": self.journal.reviewer,
             "blind": self.blind,
             "models": list(cases.models),
-            "slides": self.shelf.found,
+            "slides": self.shelf.num_files,
             "cases": len(cases),
             "guarantee": self.guarantee,
             "grouped": len(set(cases.groups)) < len(cases),

@@ -36,7 +36,7 @@ THUMBNAIL_PX = 320
 
 @dataclass
 class OpenSlide:
-    """A slide that is open, how many requests use it, and what was already made from it."""
+    """A slide that is open, how many requests use it, and its overview."""
 
     slide: Slide
     mpp: float | None
@@ -52,7 +52,7 @@ class OpenSlide:
         return Pyramid(self.slide.width, self.slide.height)
 
     def whole(self) -> Overview:
-        """The whole slide, small; made once."""
+        """The whole slide, small; read once."""
         with self.making:
             if self.overview is None:
                 longest = max(self.slide.width, self.slide.height)
@@ -83,13 +83,13 @@ class Shelf:
         problems: dict[int, str] = {}
         for row, slide_id in enumerate(slide_ids):
             stem = _stem(slide_id)
-            found = files.get(slide_id) or files.get(stem) or files.get(f"{stem}.ome") or []  # a.ome.tiff, called a
-            if len(found) == 1:
-                paths.append(found[0])
+            named = files.get(slide_id) or files.get(stem) or files.get(f"{stem}.ome") or []  # a.ome.tiff, called a
+            if len(named) == 1:
+                paths.append(named[0])
                 continue
             paths.append(None)
-            if found:
-                problems[row] = f"{len(found)} files in the slide folder have this slide's name."
+            if named:
+                problems[row] = f"{len(named)} files in the slide folder have this slide's name."
             elif {slide_id, stem, f"{stem}.ome"} & outside:
                 problems[row] = "The slide is a link that leads out of the slide folder, so it is not opened."
             else:
@@ -101,7 +101,7 @@ class Shelf:
         return self._paths[row] is not None
 
     @property
-    def found(self) -> int:
+    def num_files(self) -> int:
         """How many slides have a file."""
         return sum(path is not None for path in self._paths)
 
@@ -254,8 +254,8 @@ def _files(folder: Path) -> tuple[dict[str, list[Path]], set[str]]:
 
 def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        by_name = sorted(entries, key=lambda entry: entry.name)
+    for entry in by_name:
         if entry.name.startswith("."):
             continue
         if entry.is_dir(follow_symlinks=False):

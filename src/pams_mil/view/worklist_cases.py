@@ -104,7 +104,7 @@ class Cases(WorklistSlides):
         return replace(self, certified=apply_certificate(certificate, self.probabilities, self.patient_ids))
 
     def slides(self) -> WorklistSlides:
-        """The same slides without anything that is said about them."""
+        """The same slides without calls, labels and certificates."""
         return WorklistSlides(**{one.name: getattr(self, one.name) for one in fields(WorklistSlides)})
 
     def take(self, rows: Ints) -> Cases:
