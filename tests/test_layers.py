@@ -14,6 +14,7 @@ ROOT = Path(pams_mil.__file__).parent
 LAYERS = {
     0: {
         "errors",
+        "exposure",
         "hierarchy",
         "arrays",
         "class_checks",

@@ -69,6 +69,10 @@ class CertificateError(PamsError):
     """A bound that cannot be certified, or a certificate that was changed or made for something else."""
 
 
+class ExposureError(PamsError):
+    """Patients that a model has seen, where a result needs patients that it has not."""
+
+
 class RunError(PamsError):
     """A run that cannot start, continue or finish."""
 

@@ -52,7 +52,7 @@ def test_words_for_people(table):
     assert "At most 10 % of patients are called below their label, on average" in text
     assert "At most 5 % of patients at or above Malignant are called below Malignant" in text
     assert "FEA or ADH" in text
-    assert "is not checked" in text
+    assert "was not checked" in text
 
 
 @pytest.mark.parametrize("unit", ["case", "slide"])
@@ -82,11 +82,11 @@ def test_rows_that_trained_or_chose_are_refused_unless_it_is_no_guarantee(tmp_pa
     splits = np.array(["train", "val", "calib"])[found.patient % 3].tolist()
     write_predictions(path, found, splits=splits)
     words = ("certify", path, "--classes", "bracs", "--alpha", "0.1")
-    assert "whose patients trained the model" in flat(pams(*words, code=2))
-    assert "may have chosen its epoch" in flat(pams(*words, "--calibration", "val", code=2))
+    assert "40 of 120 patients trained the model" in flat(pams(*words, code=2))
+    assert "40 of 40 patients chose its epoch" in flat(pams(*words, "--calibration", "val", code=2))
     only = json.loads(pams(*words, "--calibration", "calib", "--json").stdout)
     assert (only["n"], only["is_guarantee"]) == (40, True)
-    shown = pams(*words, "--not-a-guarantee", "--out", tmp_path / "out")
+    shown = pams(*words, "--seen-patients", "--out", tmp_path / "out")
     assert "Not a guarantee" in shown.output
     assert "Not a guarantee." in (tmp_path / "out" / "certificate.html").read_text()
     assert json.loads((tmp_path / "out" / "certificate.json").read_text())["is_guarantee"] is False
@@ -103,7 +103,9 @@ def test_a_table_of_another_tool(tmp_path):
         for slide, t, r, p in zip(found.slide_ids, found.target, found.predicted, found.probabilities, strict=True):
             writer.writerow([slide, float(t), float(r), *map(repr, p.tolist())])
     words = ("certify", tmp_path / "clam.csv", "--classes", tmp_path / "classes.yaml", "--alpha", "0.1")
-    shown = pams(*words, "--index-order", "benign,atypical,malignant", "--json")
+    order = ("--index-order", "benign,atypical,malignant")
+    assert "names no patients, and the guarantee counts patients" in flat(pams(*words, *order, code=2))
+    shown = pams(*words, *order, "--patients-are-slides", "--json")
     assert json.loads(shown.stdout)["kappa"] == certify(replace(found, patient_ids=None), alpha=0.1).kappa
     assert any("own patient" in note for note in json.loads(shown.stdout)["notes"])
     assert "--index-order" in flat(pams(*words, code=2))
@@ -159,7 +161,7 @@ def test_infinity_is_drawn_and_written(tmp_path):
     blind = Predictions("m", FLAT, [f"s{i}" for i in range(30)], np.full(30, 2), np.zeros(30, int), np.eye(3)[[0] * 30])
     write_predictions(tmp_path / "m.csv", blind)
     words = ("certify", tmp_path / "m.csv", "--classes", tmp_path / "classes.yaml", "--alpha", "0.05")
-    found = json.loads(pams(*words, "--json", "--out", tmp_path / "out").stdout)
+    found = json.loads(pams(*words, "--patients-are-slides", "--json", "--out", tmp_path / "out").stdout)
     assert found["kappa"] == "inf"
     assert "κ = ∞" in (tmp_path / "out" / "certificate.html").read_text()
 
@@ -208,9 +210,11 @@ def test_monitor_with_labels_without_and_broken(tmp_path, table):
     assert "they differ from the calibration patients at the level 0.01" in text
     assert "the guarantee itself is not tested" in text
     lacking = flat(pams("monitor", certificate, tmp_path / "blank.csv", "--patient", "patient", code=2))
-    assert "lacks 'patient'" in lacking  # slides must not pass for patients
+    assert "has no column 'patient'" in lacking  # slides must not pass for patients
     (tmp_path / "other.csv").write_text("slide_id,p_x\ns,1\n")
-    assert "lacks 'p_N'" in flat(pams("monitor", certificate, tmp_path / "other.csv", code=2))
+    assert "expected one column p_<class> per class: 'p_N'" in flat(
+        pams("monitor", certificate, tmp_path / "other.csv", code=2)
+    )
 
 
 def test_monitor_refuses_a_changed_certificate(tmp_path, table):

@@ -105,7 +105,7 @@ def test_every_slide_is_scored_once_and_the_page_names_every_class(home: Path) -
 def test_predict_with_the_folds_and_evaluate(home: Path) -> None:
     (home / "new.csv").write_text("slide_id\ncase0_slide0\ncase3_slide5\n")
     shown = pams("predict", home / "cv", home / "new.csv", "--features", home / "h5_files", "--out", home / "predicted")
-    assert "2 of these slides were used to train folds" in shown.stderr
+    assert "2 of 2 slides are of patients that the model has seen" in shown.stderr
     table = read_table(home / "predicted/predictions.csv")
     assert {f"p_{label}" for label in LABELS} <= set(table)
     sums = np.sum([[float(cell) for cell in table[f"p_{label}"]] for label in LABELS], axis=0)

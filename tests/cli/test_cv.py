@@ -66,7 +66,7 @@ def test_every_slide_is_predicted_by_the_fold_that_tested_it(finished: Path) -> 
     pooled = read_table(finished / "predictions.csv")
     assert pooled["slide_id"] == read_table(finished / "manifest.csv")["slide_id"]
     for fold in range(FOLDS):
-        alone = read_table(finished / f"fold{fold}/predictions.csv")
+        alone = read_table(finished / f"fold{fold}/predictions/manifest-test.csv")
         assert set(alone["slide_id"]) == slides_of_fold(finished, fold)
         for number, slide in enumerate(alone["slide_id"]):
             row = pooled["slide_id"].index(slide)
@@ -110,9 +110,9 @@ def test_a_folder_made_of_other_labels_is_refused(cohort: Path, finished: Path, 
 def test_prediction_is_the_mean_of_the_folds(cohort: Path, finished: Path, tmp_path: Path) -> None:
     done = pams("predict", finished, cohort / "manifest.csv", "--features", cohort / "bags", "--json")
     assert done.exit_code == 0, done.output
-    assert "28 of these slides were used to train folds" in done.stderr
+    assert "28 of 28 slides are of patients that the model has seen" in done.stderr
     found = json.loads(done.stdout)
-    assert found["files"][0] == str(finished / "predicted/predictions.csv")
+    assert found["files"][0] == str(finished / "predictions/manifest-all.csv")
     alone = [
         predict([finished / f"fold{fold}"], cohort / "manifest.csv", features=cohort / "bags") for fold in range(FOLDS)
     ]
@@ -134,7 +134,8 @@ def test_evaluate_scores_and_compares_cross_validations(cohort: Path, finished: 
         "evaluate", finished, "--manifest", cohort / "manifest.csv", "--features", cohort / "bags", "--json",
         "--resamples", 0, "--out", tmp_path / "external",
     )  # fmt: skip
-    assert external.exit_code == 0, external.output
+    assert external.exit_code == 2
+    assert "8 of 8 patients trained the model" in external.output
     one = pams("export", finished, "--out", tmp_path / "export")
     assert one.exit_code == 2
     assert f"name one of its folds, e.g. {finished / 'fold0'}" in one.output
@@ -160,7 +161,7 @@ def test_the_folds_of_a_table_are_used_and_a_slide_tested_twice_is_averaged(
     assert "The table's own 3 folds are used" in done.output
     assert "1 slide is tested in several folds" in done.output
     pooled = read_table(tmp_path / "cv/predictions.csv")
-    alone = [read_table(tmp_path / f"cv/fold{fold}/predictions.csv") for fold in range(FOLDS)]
+    alone = [read_table(tmp_path / f"cv/fold{fold}/predictions/manifest-test.csv") for fold in range(FOLDS)]
     mean = np.mean([float(one["p_a"][one["slide_id"].index(table["slide_id"][0])]) for one in alone])
     assert float(pooled["p_a"][0]) == pytest.approx(mean)
     assert pooled["p_53"][0] == "7"
@@ -175,7 +176,9 @@ def test_several_seeds_are_averaged_within_a_fold_and_predict_together(cohort: P
     assert {run.name for run in out.glob("fold*-seed*")} == {f"fold{fold}-seed4" for fold in range(FOLDS)}
     pooled, groups = read_table(out / "predictions.csv"), read_table(out / "predictions_group.csv")
     for fold in range(FOLDS):
-        alone = [read_table(out / run / "predictions.csv") for run in (f"fold{fold}", f"fold{fold}-seed4")]
+        alone = [
+            read_table(out / run / "predictions/manifest-test.csv") for run in (f"fold{fold}", f"fold{fold}-seed4")
+        ]
         for number, slide in enumerate(alone[0]["slide_id"]):
             row = pooled["slide_id"].index(slide)
             means = {name: np.mean([float(one[f"p_{name}"][number]) for one in alone]) for name in "abcd"}

@@ -59,7 +59,7 @@ def test_fold_zero_is_evaluated_and_resumed_on_its_own_slides(home: Path, tmp_pa
     assert tested.exit_code == 0, tested.output
     rows = (home / "splits/manifest.csv").read_text().splitlines()[1:]
     expected = {row.split(",")[0] for row in rows if row.split(",")[-3] == "test"}
-    found = {row.split(",")[0] for row in (tmp_path / "run/predictions.csv").read_text().splitlines()[1:]}
+    found = {row.split(",")[0] for row in (tmp_path / "run/predictions/manifest-test.csv").read_text().splitlines()[1:]}
     assert found == expected
     (tmp_path / "run/last.safetensors").unlink()
     again = pams("train", "--out", tmp_path / "run", "--resume")

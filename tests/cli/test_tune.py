@@ -121,7 +121,7 @@ def test_weights_of_dropped_recipes_are_gone_and_their_predictions_stay(finished
     assert len(dropped) == 2
     for name in dropped:
         assert not list((out / "recipes" / name).glob("fold*/*.safetensors"))
-        assert len(list((out / "recipes" / name).glob("fold*/validation.csv"))) == 2
+        assert len(list((out / "recipes" / name).glob("fold*/predictions/manifest-val.csv"))) == 2
         assert not list((out / "recipes" / name).glob("fold*/predictions.csv"))
 
 

@@ -59,8 +59,8 @@ def test_the_part_calib_is_the_default_and_the_run_keeps_the_certificate(runs, c
 
 @pytest.mark.parametrize(
     ("name", "split", "message"),
-    [("chosen", "train", "12 of the calibration patients trained"), ("last", "train", "trained"),
-     ("chosen", "val", "8 of the calibration patients chose the epoch")],
+    [("chosen", "train", "12 of 12 patients trained the model"), ("last", "train", "trained the model"),
+     ("chosen", "val", "8 of 8 patients chose its epoch")],
 )  # fmt: skip
 def test_patients_that_trained_or_chose_are_refused(runs, name, split, message, tmp_path):
     words = ("certify", runs[name], "--alpha", "0.3", "--calibration", split, "--out", tmp_path / "out")
@@ -68,7 +68,7 @@ def test_patients_that_trained_or_chose_are_refused(runs, name, split, message, 
     assert message in text
     assert "pams split --calib-share" in text
     assert not (tmp_path / "out").exists()
-    shown = pams(*words, "--not-a-guarantee")
+    shown = pams(*words, "--seen-patients")
     assert "Not a guarantee" in shown.output
     page = (tmp_path / "out" / "certificate.html").read_text()
     assert "Not a guarantee." in page
@@ -85,7 +85,7 @@ def test_without_calib_the_default_is_an_unused_val_or_nothing(tmp_path):
     chosen = run(settings(folder, epochs=1), tmp_path / "chosen")
     last = run(settings(folder, epochs=1, select="last"), tmp_path / "last")
     text = flat(pams("certify", chosen, "--alpha", "0.3", code=2))
-    assert "has no part 'calib', and the part 'val' chose the epoch" in text
+    assert "has no split 'calib', and the split 'val' chose the epoch" in text
     assert json.loads(pams("certify", last, "--alpha", "0.3", "--json").stdout)["n"] == 8
     assert "must be a split" in flat(pams("certify", last, "--alpha", "0.3", "--calibration", "calibb", code=2))
 
@@ -105,7 +105,9 @@ def test_another_table_is_held_against_the_training_patients(cohort, runs, tmp_p
         "--json",
     )
     assert json.loads(pams(*words, "--calibration", tmp_path / "new.csv").stdout)["is_guarantee"] is True
-    (tmp_path / "mixed.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "mixed.csv").write_text("\n".join(lines) + "\n")  # its split calib is taken
+    assert json.loads(pams(*words, "--calibration", tmp_path / "mixed.csv").stdout)["n"] == 8
+    (tmp_path / "mixed.csv").write_text("\n".join(lines).replace(",calib", ",") + "\n")
     assert "trained" in flat(pams(*words, "--calibration", tmp_path / "mixed.csv", code=2))
 
 
@@ -179,7 +181,7 @@ def test_calibrated_probabilities_have_a_certificate_of_their_own(tmp_path):
     last = run(settings(cohort, epochs=40, select="last", lr=1e-2), tmp_path / "last")
     pams("calibrate", last)
     words = ("certify", last, "--alpha", "0.3", "--calibrated")
-    assert "fitted the calibration of" in flat(pams(*words, "--calibration", "val", code=2))
+    assert "fitted its probability calibration" in flat(pams(*words, "--calibration", "val", code=2))
     pams(*words)
     table = (cohort / "manifest.csv", "--features", cohort / "bags", "--certificate", last / "certificate.json")
     assert "Other weights" in flat(pams("predict", last, *table, "--out", tmp_path / "raw", code=2))

@@ -15,7 +15,7 @@ from pams_mil.data import Bag, BagInfo, read_bag, write_bag
 from pams_mil.engine import load_run, predict
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.prediction_table import read_for_prediction
-from pams_mil.engine.prediction.tile_tables import csv_as_parquet
+from pams_mil.engine.prediction.tiles import csv_as_parquet
 from pams_mil.errors import CheckpointError, ManifestError, OutputError, PredictionsError, RunError
 from pams_mil.evaluate.decide import DecisionRule
 from pams_mil.evaluate.prediction_layouts import read_predictions
@@ -207,7 +207,7 @@ def test_predict_verb_writes_attention_that_sums_to_one(cohort, runs, tmp_path):
         for name in ("attention", "attention_level0"):
             assert file[name][()].sum() == pytest.approx(1.0, abs=1e-5)
     assert len(read_table(tmp_path / "predictions_group.csv")["p_Low"]) == 8
-    other = invoke(*arguments, "--classes", "bracs")
+    other = invoke(*arguments, "--classes", "bracs", "--out", tmp_path / "other")
     assert other.exit_code == 2
     assert "trained with other classes" in other.output
 
@@ -242,7 +242,7 @@ def test_evaluate_verb_audits_the_test_split(cohort, runs, tmp_path):
     assert [file["slides"] for file in scores["files"]] == [8, 8]
     assert scores["comparisons"][0]["candidate"] == "pams"
     assert (tmp_path / "report.html").exists()
-    assert set(read_table(runs["ce"] / "predictions.csv")["split"]) == {"test"}
+    assert set(read_table(runs["ce"] / "predictions/manifest-test.csv")["split"]) == {"test"}
 
 
 def test_bad_run_ends_with_exit_code_2(cohort, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_note, print_result, progress_bar
+from pams_mil.cli.console import print_json, print_note, progress_bar
 from pams_mil.cli.out_option import out_folder
-from pams_mil.errors import ConfigError, counted
+from pams_mil.cli.table_options import SEEN_PATIENTS
+from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pams_mil.evaluate.audit import Audit
     from pams_mil.evaluate.prediction_layouts import Source
 
 
@@ -49,6 +48,7 @@ def audit(
     penalty: float = typer.Option(2.0, "--penalty", help="P, the extra weight of a missed urgency."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     seed: int = typer.Option(0, "--seed", help="Seed of the resampling."),
+    seen_patients: bool = SEEN_PATIENTS,
 ) -> None:
     """Score predictions of any model by how grave its mistakes are.
 
@@ -56,6 +56,7 @@ def audit(
 
     Example: pams audit model_a.csv model_b.csv --classes bracs --out report
     """
+    from pams_mil.cli.audit_table import parse_labels, parse_tag, show, write
     from pams_mil.evaluate.audit import audit as run_audit
     from pams_mil.evaluate.decide import DecisionRule, redecide
     from pams_mil.evaluate.prediction_layouts import Source, read_predictions
@@ -77,7 +78,7 @@ def audit(
             models = [redecide(model, rule, penalty=penalty) for model in models]
         result = run_audit(
             models, tag=tag_pair, reference=reference - 1, penalty=penalty, resamples=resamples, seed=seed,
-            progress=progress,
+            progress=progress, seen_patients=seen_patients,
         )  # fmt: skip
     if out is not None:
         write(result, out, repeatable(sys.argv[1:]))
@@ -87,38 +88,6 @@ def audit(
         show(result)
     if out is not None:
         print_note(f"Report: {out / 'report.html'}")
-
-
-def show(result: Audit) -> None:
-    """Print the audit for people."""
-    from pams_mil.cli.audit_table import score_tables
-
-    hierarchy = result.hierarchy
-    for sentence in result.cautions:
-        print_result(f"Caution, {sentence}", style="bold yellow")
-    for model in result.models:
-        read = model.predictions
-        size = f"{counted(len(read), 'slide')}, {counted(read.num_patients, 'patient')}"
-        text = f"{model.name}: {size}, read as {read.layout}."
-        output.print(" ".join((text, *read.notes)), style="dim")
-    for note in hierarchy.tie_notes():
-        print_result(f"Note: {note}", style="dim")
-    for level in range(hierarchy.num_levels - 1, -1, -1):
-        output.print()
-        for table in score_tables(result, level, output.width):
-            output.print(table)
-    intervals = "; 95 % intervals in brackets" if result.resamples else ""
-    output.print(f"↑ higher is better, ↓ lower is better{intervals}.", style="dim")
-    for sentence in result.verdicts:
-        output.print()
-        output.print(sentence, style="bold")
-
-
-def write(result: Audit, out: Path, command: str = "") -> None:
-    """Write report.html, scores.json and severe_errors.csv into `out`; `command` made the audit, without --decide."""
-    from pams_mil.report.audit_html import write_audit
-
-    write_audit(result, out, pages=slide_pages(result, out), command=command)
 
 
 def repeatable(arguments: Sequence[str]) -> str:
@@ -138,24 +107,6 @@ def repeatable(arguments: Sequence[str]) -> str:
         elif word != "--json" and not word.startswith(("--decide=", "--out=")):
             kept.append(word)
     return shlex.join(kept)
-
-
-def slide_pages(result: Audit, out: Path) -> dict[str, str]:
-    """Addresses, from the report, of the pages that 'pams heatmap --out REPORT/slides' made of the severe errors."""
-    from urllib.parse import quote
-
-    from pams_mil.data.bags.filenames import FileNames
-
-    if not (out / "slides").is_dir():
-        return {}
-    severe = dict.fromkeys(error.slide_id for model in result.models for error in model.severe)
-    # One by one, as `pams heatmap` names its folders: names made together could differ.
-    folders = {slide: FileNames()[slide] for slide in severe}
-    return {
-        slide: quote(f"slides/{folder}/slide.html")
-        for slide, folder in folders.items()
-        if (out / "slides" / folder / "slide.html").is_file()
-    }
 
 
 def models_of(paths: list[Path], source: Source, preds: list[str], probas: list[str]) -> list[tuple[str, Path, Source]]:
@@ -187,18 +138,3 @@ def _names(paths: list[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{table_name(path)} ({number})" for number, path in enumerate(paths, 1)]
-
-
-def parse_tag(tag: str | None) -> tuple[str, str] | None:
-    """COLUMN=VALUE as a pair."""
-    if tag is None:
-        return None
-    column, sign, value = tag.partition("=")
-    if not (column and sign):
-        raise ConfigError(f"--tag must be COLUMN=VALUE, e.g. --tag findings=mixed; found {tag!r}.")
-    return column, value
-
-
-def parse_labels(text: str | None) -> tuple[str, ...]:
-    """Class names separated by commas; one that holds a comma stands in quotes."""
-    return tuple(label.strip() for label in next(csv.reader([text]))) if text else ()

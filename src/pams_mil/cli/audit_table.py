@@ -1,4 +1,6 @@
-"""The audit's scores in a terminal: metrics down, models across, as many side by side as there is room for.
+"""How the verbs that audit show and write their results.
+
+In a terminal metrics go down and models across, as many side by side as there is room for.
 
 Every value keeps its interval: beside it where there is room, else beneath it. More models than fit are shown in
 further tables, so that no name and no number is cut.
@@ -6,13 +8,18 @@ further tables, so that no name and no number is cut.
 
 from __future__ import annotations
 
+import csv
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
+
+from pams_mil.cli.console import output, print_result
+from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from pams_mil.evaluate.audit import Audit, ModelAudit
@@ -71,3 +78,66 @@ def _cell(scores: LevelScores, key: str, *, beside: bool) -> Text:
     if not bracket:
         return value
     return value + Text(f"  [{bracket}]" if beside else f"\n[{bracket.replace(' to ', '–')}]", style="dim")
+
+
+def show(result: Audit) -> None:
+    """Print the audit for people."""
+    hierarchy = result.hierarchy
+    for sentence in result.cautions:
+        print_result(f"Caution, {sentence}", style="bold yellow")
+    for model in result.models:
+        read = model.predictions
+        size = f"{counted(len(read), 'slide')}, {counted(read.num_patients, 'patient')}"
+        text = f"{model.name}: {size}, read as {read.layout}."
+        output.print(" ".join((text, *read.notes)), style="dim")
+    for note in hierarchy.tie_notes():
+        print_result(f"Note: {note}", style="dim")
+    for level in range(hierarchy.num_levels - 1, -1, -1):
+        output.print()
+        for table in score_tables(result, level, output.width):
+            output.print(table)
+    intervals = "; 95 % intervals in brackets" if result.resamples else ""
+    output.print(f"↑ higher is better, ↓ lower is better{intervals}.", style="dim")
+    for sentence in result.verdicts:
+        output.print()
+        output.print(sentence, style="bold")
+
+
+def write(result: Audit, out: Path, command: str = "") -> None:
+    """Write report.html, scores.json and severe_errors.csv into `out`; `command` made the audit, without --decide."""
+    from pams_mil.report.audit_html import write_audit
+
+    write_audit(result, out, pages=slide_pages(result, out), command=command)
+
+
+def slide_pages(result: Audit, out: Path) -> dict[str, str]:
+    """Addresses, from the report, of the pages that 'pams heatmap --out REPORT/slides' made of the severe errors."""
+    from urllib.parse import quote
+
+    from pams_mil.data.bags.filenames import FileNames
+
+    if not (out / "slides").is_dir():
+        return {}
+    severe = dict.fromkeys(error.slide_id for model in result.models for error in model.severe)
+    # One by one, as `pams heatmap` names its folders: names made together could differ.
+    folders = {slide: FileNames()[slide] for slide in severe}
+    return {
+        slide: quote(f"slides/{folder}/slide.html")
+        for slide, folder in folders.items()
+        if (out / "slides" / folder / "slide.html").is_file()
+    }
+
+
+def parse_tag(tag: str | None) -> tuple[str, str] | None:
+    """COLUMN=VALUE as a pair."""
+    if tag is None:
+        return None
+    column, sign, value = tag.partition("=")
+    if not (column and sign):
+        raise ConfigError(f"--tag must be COLUMN=VALUE, e.g. --tag findings=mixed; found {tag!r}.")
+    return column, value
+
+
+def parse_labels(text: str | None) -> tuple[str, ...]:
+    """Class names separated by commas; one that holds a comma stands in quotes."""
+    return tuple(label.strip() for label in next(csv.reader([text]))) if text else ()

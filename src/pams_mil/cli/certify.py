@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_note, progress_bar
-from pams_mil.errors import CertificateError, ConfigError
+from pams_mil.cli.console import output, print_json, print_note, progress_bar, show_reservations
+from pams_mil.cli.table_options import PATIENTS_ARE_SLIDES, SEEN_PATIENTS
+from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,9 +37,8 @@ def certify(
         None, "--calibration", help="A split of the run's table, or another table; default: calib, or an unused val."
     ),
     classes: str | None = typer.Option(None, "--classes", help="For a table: a preset or a YAML class file."),
-    not_a_guarantee: bool = typer.Option(
-        False, "--not-a-guarantee", help="Also take patients that trained the model or chose its epoch."
-    ),
+    seen_patients: bool = SEEN_PATIENTS,
+    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
     prevalence: list[str] | None = typer.Option(
         None, "--prevalence", help="CLASS=SHARE for every class: re-weight --alpha to these shares. Repeatable."
     ),
@@ -61,28 +61,34 @@ def certify(
 
     Example: pams certify runs/pams-abmil-seed0 --alpha 0.2 --at Malignant=0.1
     """
-    from pams_mil.cli.audit import parse_labels
+    from pams_mil.cli.audit_table import parse_labels
+    from pams_mil.engine.prediction.certificates import write_certificate
     from pams_mil.evaluate.certify import certify as run_certify
     from pams_mil.evaluate.prediction_layouts import Source
+    from pams_mil.report.certificate_page import certificate_page
 
     shares, priors = _pairs(at, "--at"), _pairs(prevalence, "--prevalence")
     if alpha is None and not shares:
         raise ConfigError("There is nothing to bound: give --alpha 0.05, or --at CLASS=0.05, or both.")
+    facts: dict[str, Any] = {}
     if len(paths) == 1 and _is_table(paths[0]):
         source = Source(true, pred, id_column, patient, parse_labels(index_order))
-        model, facts = _from_table(paths[0], classes, calibration, source, allowed=not_a_guarantee)
+        model = _from_table(paths[0], classes, calibration, source)
         folder = out
     else:
+        if out is None and len(paths) > 1:
+            raise ConfigError("The certificate of several runs belongs to none of them; say where with --out.")
         model, facts = _from_runs(
-            paths, calibration, classes, allowed=not_a_guarantee, features=features, trusted=trust_code, device=device,
-            calibrated=calibrated,
+            paths, calibration, classes, trusted=trust_code, features=features, device=device, calibrated=calibrated,
+            patients_are_slides=patients_are_slides,
         )  # fmt: skip
         folder = out or (paths[0] if paths[0].is_dir() else paths[0].parent)
     certificate = run_certify(
-        model, alpha=alpha, at=shares, guarantee=guarantee, unit=cast("Unit", unit), prevalence=priors or None, **facts
-    )
+        model, alpha=alpha, at=shares, guarantee=guarantee, unit=cast("Unit", unit), prevalence=priors or None,
+        seen_patients=seen_patients, patients_are_slides=patients_are_slides, **facts,
+    )  # fmt: skip
     if folder is not None:
-        write(certificate, model, folder)
+        write_certificate(certificate, certificate_page(certificate, model), folder)
     if json:
         content = certificate.to_json()
         print_json({**content, "calibration": {"digest": content["calibration"]["digest"]}})
@@ -90,16 +96,6 @@ def certify(
         show(certificate)
     if folder is not None:
         print_note(f"Certificate: {folder / 'certificate.json'}")
-
-
-def write(certificate: Certificate, model: Predictions, folder: Path) -> None:
-    """Write certificate.html, then certificate.json."""
-    from pams_mil import atomic
-    from pams_mil.report.certificate_page import certificate_page
-
-    # The JSON last: it is what others look for, and then nothing of it is missing.
-    atomic.write_text(folder / "certificate.html", certificate_page(certificate, model))
-    certificate.write(folder / "certificate.json")
 
 
 def show(certificate: Certificate) -> None:
@@ -112,35 +108,6 @@ def show(certificate: Certificate) -> None:
     output.print(_table(certificate))
     for note in certificate.notes:
         output.print(note, style="dim")
-
-
-def certificate_for(
-    path: Path | None, runs: list[Path], *, trusted: bool, calibrated: bool = False
-) -> Certificate | None:
-    """A certificate, refused before anything is predicted where it was made for other weights or classes."""
-    from pams_mil.engine.prediction.predict import identity_of, load_run
-    from pams_mil.evaluate.certify import Certificate
-
-    if path is None:
-        return None
-    certificate, loaded = Certificate.load(path), [load_run(run, trusted=trusted) for run in runs]
-    for run in loaded:
-        certificate.refuse_other_classes(run.spec.hierarchy, str(run.path))
-    certificate.refuse_other_weights(tuple(identity_of(run, calibrated=calibrated) for run in loaded))
-    return certificate
-
-
-def show_reservations(certificate: Certificate) -> None:
-    """Print why a certificate is not a guarantee, where it is not."""
-    for reason in certificate.reservations:
-        output.print(f"Not a guarantee: {reason}", style="bold red")
-
-
-def show_guarantee(certificate: Certificate) -> None:
-    """Print the bounds on the certified calls, and whether they are a guarantee."""
-    show_reservations(certificate)
-    for sentence in certificate.bound_sentences:
-        output.print(f"Certified calls: {sentence}")
 
 
 def _table(certificate: Certificate) -> Table:
@@ -161,27 +128,24 @@ def _is_table(path: Path) -> bool:
 
 
 def _from_runs(
-    runs: list[Path], calibration: str | None, classes: str | None, *, allowed: bool, **options: Any
+    paths: list[Path], calibration: str | None, classes: str | None, *, trusted: bool, device: str, **options: Any
 ) -> tuple[Predictions, dict[str, Any]]:
-    from pams_mil.cli.predict import refuse_other_classes
-    from pams_mil.engine.prediction.calibration_patients import predict_calibration, refuse_reservations
-    from pams_mil.engine.run.cv_folder import with_folds
+    from pams_mil.engine.prediction.certificates import predict_calibration
+    from pams_mil.engine.prediction.predict import load_runs
+    from pams_mil.engine.prediction.scored_runs import refuse_other_classes
 
-    runs = with_folds(runs)
+    runs = load_runs(paths, trusted=trusted, device=device)
+    if classes is not None:
+        refuse_other_classes([run.spec.hierarchy for run in runs], [run.path for run in runs], classes)
     with progress_bar() as progress:
         found = predict_calibration(
-            runs, calibration, progress=lambda fraction: progress("Predicting", fraction), **options
+            runs, calibration, device=device, progress=lambda fraction: progress("Predicting", fraction), **options
         )
-    if classes is not None:
-        refuse_other_classes([found.found.hierarchy.digest] * len(runs), runs, classes)
-    refuse_reservations(found.reservations, allowed=allowed)
-    facts = {"weights": found.found.weights, "reservations": found.reservations, "notes": found.notes}
-    return found.found.labeled(runs[0].name), facts
+    notes = ["Holds for calibrated probabilities: predict with --calibrated."] if options["calibrated"] else []
+    return found.labeled(runs[0].path.name), {"exposure": found.exposure, "notes": notes}
 
 
-def _from_table(
-    path: Path, classes: str | None, calibration: str | None, source: Source, *, allowed: bool
-) -> tuple[Predictions, dict[str, Any]]:
+def _from_table(path: Path, classes: str | None, calibration: str | None, source: Source) -> Predictions:
     from pams_mil import tables
     from pams_mil.evaluate.prediction_layouts import read_predictions
     from pams_mil.hierarchy import ClassHierarchy
@@ -191,25 +155,11 @@ def _from_table(
     has_splits = "split" in next(iter(tables.read_chunks(path, rows=1)))
     source = replace(source, tags=("split",) if has_splits else ())
     model = read_predictions(path, ClassHierarchy.load(classes), source)
-    if calibration is not None:
-        if not has_splits:
-            raise ConfigError(f"{path} has no column 'split', so its rows of {calibration!r} cannot be chosen.")
-        model = model.tagged("split", calibration)
-    splits = set(model.tags.get("split", ()))
-    reservations = [
-        f"{path} has rows of the split {split!r}, whose patients {what}."
-        for split, what in (("train", "trained the model"), ("val", "may have chosen its epoch"))
-        if split in splits
-    ]
-    if reservations and not allowed:
-        raise CertificateError(
-            f"{' '.join(reservations)} Such patients look better than new ones will. Choose other rows "
-            "with --calibration SPLIT, or accept a page that says 'not a guarantee', with --not-a-guarantee."
-        )
-    note = (
-        "Made from a predictions file: that its patients neither trained the model nor chose its epoch is not checked."
-    )
-    return model, {"reservations": tuple(reservations), "notes": (note,)}
+    if calibration is None:
+        return model
+    if not has_splits:
+        raise ConfigError(f"{path} has no column 'split', so its rows of {calibration!r} cannot be chosen.")
+    return model.tagged("split", calibration)
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:

@@ -11,7 +11,9 @@ from rich.console import Console
 from pams_mil.atomic import strict_json
 
 if TYPE_CHECKING:
+    from pams_mil.engine.prediction.slide_predictions import SlidePredictions
     from pams_mil.evaluate.audit import OnStage
+    from pams_mil.evaluate.certify import Certificate
 
 # Names of slides, classes and files are printed as they are: without this, rich takes "[in situ]" for markup and drops
 # it, and ":x:" for an emoji.
@@ -37,6 +39,27 @@ def print_notice(text: str) -> None:
 def print_json(content: Any) -> None:
     """A result for programs."""
     print(strict_json(content))
+
+
+def list_failures(found: SlidePredictions, *, name: str = "") -> None:
+    """Say on stderr which slides have no prediction, and why."""
+    of = f" by {name}" if name else ""
+    errors.print(f"{len(found.failures)} of {len(found) + len(found.failures)} slides could not be predicted{of}:")
+    for slide, reason in found.failures.items():
+        print_note(f"- {slide}: {reason}")
+
+
+def show_reservations(certificate: Certificate) -> None:
+    """Say first why a certificate is not a guarantee, where it is not."""
+    for reason in certificate.reservations:
+        output.print(f"Not a guarantee: {reason}", style="bold red")
+
+
+def show_guarantee(certificate: Certificate) -> None:
+    """Say what is guaranteed about the certified calls, if it is a guarantee."""
+    show_reservations(certificate)
+    for sentence in certificate.bound_sentences:
+        output.print(f"Certified calls: {sentence}")
 
 
 @contextmanager

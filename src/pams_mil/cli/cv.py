@@ -70,7 +70,7 @@ def cv(
     Example: pams cv labels.csv --classes bracs --features features --folds 5 --method pams --epochs 20 --out cv/pams
     """
     from pams_mil import atomic
-    from pams_mil.cli.audit import show, write
+    from pams_mil.cli.audit_table import show, write
     from pams_mil.cli.train import read_settings
     from pams_mil.engine.grid.cross_validation import best_epochs, cross_validate, train_committee
     from pams_mil.engine.tuning.recipes import load_committee

@@ -104,7 +104,7 @@ def demo_grid(cohort: Path, seeds: int, epochs: int) -> GridConfig:
 
 def audit_figure_1(out: Path) -> None:
     """Audit the two models of the paper's Figure 1 and write the report."""
-    from pams_mil.cli.audit import show, write
+    from pams_mil.cli.audit_table import show, write
     from pams_mil.evaluate.audit import audit
     from pams_mil.evaluate.predictions import write_predictions
 

@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import print_json, print_note, progress_bar
+from pams_mil.cli.console import list_failures, print_json, print_note, progress_bar
 from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.table_options import SEEN_PATIENTS
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pams_mil.engine.prediction.predict import LoadedRun
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
-    from pams_mil.evaluate.predictions import Predictions
 
 
 def evaluate(
     runs: list[Path] = typer.Argument(
         ..., metavar="RUN...", help="Run folders or cross-validations; the first is the reference."
     ),
-    split: str = typer.Option("test", "--split", help="Which split of the runs' manifest."),
+    split: str | None = typer.Option(
+        None, "--split", help="Which split; default: test, and all labeled slides of another table without splits."
+    ),
     manifest: Path | None = typer.Option(None, "--manifest", help="Another cohort table, e.g. of another hospital."),
     features: Path | None = typer.Option(None, "--features", help="Feature files of that table."),
     calibrated: bool = typer.Option(False, "--calibrated", help="Calibrated probabilities; see 'pams calibrate'."),
     classes: str | None = typer.Option(None, "--classes", help="Refuse runs that were trained with other classes."),
     out: Path | None = typer.Option(
-        None, "--out", callback=out_folder, help="Folder for the report; default: <first run>/report."
+        None, "--out", callback=out_folder, help="Folder for the report; default: <first run>/reports/<table>-<split>."
     ),
     match_on: str | None = typer.Option(
         None,
         "--match-on",
         metavar="SPLIT",
-        help="Score every other run also with its dial set, on this split, to the false alarms of the first; e.g. val.",
+        help="Score every other run also at the κ that has, on this split, the false alarms of the first; e.g. val.",
     ),
     json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of a table."),
     tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE: score this subset beside the whole."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
+    seen_patients: bool = SEEN_PATIENTS,
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
 ) -> None:
     """Score trained runs on the test split by how grave their mistakes are, and compare them.
@@ -46,44 +50,60 @@ def evaluate(
 
     A cross-validation is scored by its out-of-fold predictions; on another table, by the mean of its folds.
 
-    Models are compared as they decide, and at equal false alarms with dials turned on the scored slides. With
-    --match-on val they are also compared with dials that were fixed on validation slides, as they would be used.
+    Patients that a run has seen in training, or that chose its epoch, are refused: scores would be too good. With
+    --manifest the labeled slides of another hospital are scored, which is external validation.
+
+    Models are compared as they decide, and at equal false alarms, with κ set on the scored slides. With --match-on val
+    they are also compared with κ set on validation slides, as they would be used.
 
     Example: pams evaluate runs/ce-abmil-seed0 runs/pams-abmil-seed0
     """
-    from pams_mil.cli.audit import parse_tag, show, write
-    from pams_mil.cli.predict import list_failures, refuse_other_classes
+    from pams_mil.cli.audit_table import parse_tag, show, write
+    from pams_mil.engine.prediction.predict import load_runs
+    from pams_mil.engine.prediction.scored_runs import (
+        at_matched_false_alarms,
+        labeled_slides,
+        out_of_fold,
+        predict_to_score,
+        refuse_other_classes,
+        unique_names,
+    )
+    from pams_mil.engine.run.cv_folder import CrossValidationFolder
     from pams_mil.evaluate.audit import audit
 
     pair = parse_tag(tag)
+    models = []
+    loaded: list[list[LoadedRun]] = []
+    predictions: dict[str, SlidePredictions] = {}
     with progress_bar() as progress:
-        models = []
-        predictions: dict[str, SlidePredictions] = {}
-        for run, name in zip(runs, _names(runs), strict=True):
-            if manifest is None and (run / "cv.json").is_file():
-                if calibrated:
-                    raise ConfigError(
-                        f"The out-of-fold predictions of {run} are not calibrated; leave --calibrated out."
-                    )
-                models.append(_out_of_fold(run, name, split, classes, pair))
-                continue
-            found = predict_run(
-                run, split=split, manifest=manifest, features=features, trusted=trust_code, calibrated=calibrated,
-                # name=name: the function must not see the name of a later run.
-                progress=lambda fraction, name=name: progress(f"Predicting {name}", fraction),
-            )  # fmt: skip
+        for run, name in zip(runs, unique_names(runs), strict=True):
+            folds = CrossValidationFolder(run)
+            pooled = manifest is None and folds.exists()
+            if pooled and (calibrated or split not in (None, "test")):
+                raise ConfigError(
+                    f"The out-of-fold predictions of {run} are of the split 'test' and not calibrated; leave --split "
+                    "and --calibrated out."
+                )
+            loaded.append([] if pooled and match_on is None else load_runs([run], trusted=trust_code))
+            if pooled:
+                model = out_of_fold(folds, name, tags=(pair[0],) if pair else ())
+            else:
+                found = predict_to_score(
+                    loaded[-1], table=manifest, split=split, features=features, calibrated=calibrated,
+                    # name=name: the function must not see the name of a later run.
+                    progress=lambda fraction, name=name: progress(f"Predicting {name}", fraction),
+                )  # fmt: skip
+                predictions[name] = found
+                model = labeled_slides(found, name, external=manifest is not None)
             if classes is not None:
-                refuse_other_classes([found.hierarchy.digest], [run], classes)
-            if manifest is None and run.is_dir():
-                file = "predictions" if split == "test" else f"predictions_of_{split}"
-                found.write(run, name=f"{file}_calibrated" if calibrated else file)
-            models.append(found.labeled(name))
-            predictions[name] = found
+                refuse_other_classes([model.hierarchy], [run], classes)
+            models.append(model)
         if match_on is not None:
-            models.extend(_with_fixed_dials(runs, models, match_on, split, trusted=trust_code, calibrated=calibrated))
-        result = audit(models, tag=pair, resamples=resamples, progress=progress)
-    home = runs[0] if runs[0].is_dir() else runs[0].parent  # of a checkpoint
-    folder = out or home / ("report_calibrated" if calibrated else "report")
+            models.extend(at_matched_false_alarms(loaded, models, match_on, split, calibrated=calibrated))
+        result = audit(models, tag=pair, resamples=resamples, progress=progress, seen_patients=seen_patients)
+    slots = [_keep(run, predictions[name], manifest, calibrated=calibrated) if name in predictions else ""
+             for run, name in zip(runs, unique_names(runs), strict=True)]  # fmt: skip
+    folder = out or _report(runs, slots[0])
     write(result, folder)
     if json:
         print_json(result.to_json())
@@ -97,71 +117,21 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def predict_run(
-    run: Path, *, split: str | None, manifest: Path | None = None, features: Path | None = None, **options: Any
-) -> SlidePredictions:
-    """Predict with a run, by default on its own manifest, read as it was for training."""
-    from pams_mil.engine.prediction.predict import predict, predict_own
-    from pams_mil.engine.run.folder import open_run
-    from pams_mil.engine.run.trained_slides import refuse_trained, trained_slides
-
-    if manifest is not None:
-        return predict([run], manifest, split=split, features=features, **options)
-    folder = open_run(run)
-    # Before predicting: where it cannot be told which slides trained the run, that is said at once.
-    seen = trained_slides(folder.path) if split in ("test", "calib") else None
-    found = predict_own([run], folder.config().data, split=split, features=features, **options)
-    if seen is not None:
-        refuse_trained(seen, found.names, found.patient_ids, run)
-    return found
-
-
-def _out_of_fold(run: Path, name: str, split: str, classes: str | None, tag: tuple[str, str] | None) -> Predictions:
-    """The predictions of a cross-validation, every slide by the fold that tested it."""
-    from pams_mil.cli.predict import refuse_other_classes
-    from pams_mil.engine.run import checkpoint
-    from pams_mil.engine.run.cv_folder import CrossValidationFolder
+def _keep(run: Path, found: SlidePredictions, manifest: Path | None, *, calibrated: bool) -> str:
+    """Keep predictions with the run, under a name of their own; returns the name."""
     from pams_mil.engine.run.folder import RunFolder
-    from pams_mil.engine.run.spec import RunSpec
-    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 
-    if split != "test":
-        raise ConfigError(
-            f"{run} is a cross-validation; its out-of-fold predictions are of split 'test', not {split!r}."
-        )
-    folder = CrossValidationFolder(run)
-    saved = checkpoint.load(RunFolder(folder.runs()[0]).best)
-    hierarchy = RunSpec.from_json(saved.state.get("spec")).hierarchy
-    if classes is not None:
-        refuse_other_classes([hierarchy.digest], [run], classes)
-    return read_predictions(folder.predictions_file, hierarchy, Source(tags=(tag[0],) if tag else ()), name=name)
+    folder = RunFolder(run if run.is_dir() else run.parent)
+    table = manifest if manifest is not None else folder.config().data.manifest
+    slot = folder.slot(table, found.table["split"], *(["calibrated"] if calibrated else []))
+    found.write(folder.predictions, name=slot)
+    return slot
 
 
-def _with_fixed_dials(
-    runs: list[Path], models: list[Predictions], on: str, scored: str, **options: Any
-) -> list[Predictions]:
-    """Every model but the first, decided with a dial that was set on another split to the first one's false alarms."""
-    from pams_mil.engine.run.cv_folder import CrossValidationFolder
-    from pams_mil.evaluate.fixed_dial import at_fixed_dial, matching_kappa
+def _report(runs: list[Path], slot: str) -> Path:
+    from pams_mil.engine.run.folder import RunFolder
 
-    if on == scored:
-        raise ConfigError(
-            f"--match-on {on}: dials must be set on other slides than those that are scored (--split {scored}). "
-            "Models are always compared at equal false alarms of the scored slides too; that needs no option."
-        )
-    if len(runs) < 2:
-        raise ConfigError("--match-on compares runs with the first one; name at least two.")
-    parts = []
-    for run in runs:
-        # Each fold predicts the slides that validated it; one dial is then set on all of them together.
-        folds = CrossValidationFolder(run).runs() if (run / "cv.json").is_file() else [run]
-        parts.append([predict_run(fold, split=on, **options).labeled(str(fold)) for fold in folds])
-    return [
-        at_fixed_dial(model, matching_kappa(parts[0], own), reference=models[0].name, split=on)
-        for model, own in zip(models[1:], parts[1:], strict=True)
-    ]
-
-
-def _names(runs: list[Path]) -> list[str]:
-    names = [run.name for run in runs]
-    return names if len(set(names)) == len(names) else [str(run) for run in runs]
+    home = runs[0] if runs[0].is_dir() else runs[0].parent  # of a checkpoint
+    if not slot:  # out-of-fold predictions
+        return home / "report"
+    return RunFolder(home).report(slot if len(runs) == 1 else f"{slot}-compared")

@@ -21,7 +21,8 @@ VAL_SHARE = typer.Option(
     None, "--val-share", help="Share of all patients that validates each fold; default: a fold's worth."
 )
 DEFAULT_FOLDS = 5
-HELD_OUT = ("test", "calib")
+CALIB = ("calib",)
+"""Never in a fold of a cross-validation: these patients certify."""
 
 
 def fold_cohort(
@@ -32,11 +33,11 @@ def fold_cohort(
     seed: int,
     reading: dict[str, Any],
     *,
-    hold_out: bool = False,
+    held_out: tuple[str, ...] = CALIB,
 ) -> tuple[Manifest, Split, int]:
     """The slides, their folds (new ones, or the table's own), and how many test slides of the table are held out.
 
-    With `hold_out` the slides that the table's column split calls test or calib are in no fold.
+    The slides of the splits `held_out`, by the table's column split, are in no fold.
     """
     from pams_mil.data.examine import examine_manifest, refuse_errors
     from pams_mil.data.manifest.manifest import Manifest
@@ -44,11 +45,14 @@ def fold_cohort(
     from pams_mil.engine.grid.cross_validation import folds_of_table
 
     whole = Manifest.read(path, **reading)
-    kept = [not (hold_out and record.split in HELD_OUT) for record in whole]
+    kept = [record.split not in held_out for record in whole]
     tested = sum(record.split == "test" and not keep for record, keep in zip(whole, kept, strict=True))
     _refuse_shared(whole, kept)
     records = tuple(record for record, keep in zip(whole, kept, strict=True) if keep)
-    if not hold_out and any(record.split for record in whole):
+    calibration = sum(record.split == "calib" and not keep for record, keep in zip(whole, kept, strict=True))
+    if calibration:
+        print_note(f"{calibration:,} slides of the split calib are in no fold: they are kept to certify.")
+    if "test" not in held_out and any(record.split not in ("", "calib") for record in whole):
         print_note("The table's column split is not used: every slide is tested by one of the folds.")
     # Inside of the folds the column split means nothing, and must not be examined as if it did.
     cohort = replace(whole, records=records).with_splits([""] * len(records))

@@ -64,10 +64,10 @@ def heatmap(
     Example: pams heatmap runs/pams-abmil-seed0 slides/case-17.svs --features features --out heat
     """
     from pams_mil.data.bags.feature_origin import complete_origin
-    from pams_mil.engine.prediction.predict import load_run
+    from pams_mil.engine.prediction.predict import load_runs
     from pams_mil.wsi.slide_sources import find_slides
 
-    loaded = load_run(run, trusted=trust_code)
+    [loaded] = load_runs([run], trusted=trust_code, device=device)
     stated = {"mpp": mpp, "tile_px": tile_px}
     made = complete_origin(loaded.spec.encoder, stated, where="The command", whose=f"the run {run}")
     making = _Making(out, features, made, encoder, weights, device, opacity, picture_px)
@@ -76,7 +76,7 @@ def heatmap(
     sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
     for source in sources:
         try:
-            report[source.slide_id] = _draw(loaded, source, making, trusted=trust_code, quiet=json)
+            report[source.slide_id] = _draw(loaded, source, making, quiet=json)
         except PamsError as error:
             if len(sources) == 1:
                 raise
@@ -88,35 +88,34 @@ def heatmap(
         raise typer.Exit(1)
 
 
-def _draw(loaded: LoadedRun, source: SlideSource, making: _Making, *, trusted: bool, quiet: bool) -> dict[str, Any]:
-    from pams_mil.cli.predict import by_level
+def _draw(loaded: LoadedRun, source: SlideSource, making: _Making, *, quiet: bool) -> dict[str, Any]:
     from pams_mil.data.bags.filenames import FileNames
     from pams_mil.engine.prediction.predict import predict
-    from pams_mil.engine.prediction.tile_evidence import measure
+    from pams_mil.engine.prediction.tiles import measure
     from pams_mil.wsi.slide import Slide
 
     folder = making.out / FileNames()[source.slide_id]
     manifest, features = _bags(source, making, folder)
     seen: list[tuple[BagSample, list[Tensor]]] = []
     found = predict(
-        [loaded.path], manifest, features=features, labels=False, trusted=trusted, device=making.device,
+        [loaded], manifest, features=features, labels=False, device=making.device,
         attend=lambda sample, attention: seen.append((sample, attention)),
     )  # fmt: skip
     if not seen:
         raise SlideError("; ".join(found.failures.values()) or f"{source.slide_id!r} could not be predicted.")
     sample, attention = seen[0]
-    measured = measure(loaded.learner, sample.features, attention, sample.slide_id)
+    layers = measure(loaded.learner, sample.features, attention, sample.slide_id)
     with Slide(source.path, mpp_of_slide=source.mpp, mpp_is_certain=source.mpp_is_certain) as slide:
         from pams_mil.cli.heatmap_files import write_heatmaps
 
         tiles = _tiles(sample, features, making.made, slide.mpp)
         page = write_heatmaps(
-            folder, slide, tiles, measured, found, model=str(loaded.path), opacity=making.opacity,
+            folder, slide, tiles, layers, found, model=str(loaded.path), opacity=making.opacity,
             longest_px=making.picture_px,
         )  # fmt: skip
     if not quiet:
         _show(found, page)
-    return {"page": str(page), "probabilities": by_level(found, 0)}
+    return {"page": str(page), "probabilities": found.by_level(0)}
 
 
 def _bags(source: SlideSource, making: _Making, folder: Path) -> tuple[Path, Path]:

@@ -13,6 +13,12 @@ LABEL_COLUMN = typer.Option(None, "--label-column", help="Column of the label.")
 PATIENTS_ARE_SLIDES = typer.Option(
     False, "--patients-are-slides", help="The table names no patients: take every slide for one."
 )
+SEEN_PATIENTS = typer.Option(
+    False,
+    "--seen-patients",
+    help="Also use patients that the model has seen, where that is refused; everything made from it says so.",
+)
+"""Of the verbs that `pams_mil.exposure` may refuse."""
 
 
 def reading_options(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_note, print_result, progress_bar
+from pams_mil.cli.console import list_failures, output, print_json, print_note, print_result, progress_bar
 from pams_mil.cli.fold_options import FOLDS, VAL_SHARE, fold_cohort
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
@@ -79,7 +79,9 @@ def tune(
         "training": dict(chosen_space.training), "seed": seed,
     }  # fmt: skip
     hierarchy = ClassHierarchy.load(classes)
-    cohort, split, held_out = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading, hold_out=not all_slides)
+    cohort, split, held_out = fold_cohort(
+        manifest, hierarchy, folds, val_share, seed, reading, held_out=() if all_slides else ("test", "calib")
+    )
     if held_out:
         print_note(
             f"{held_out:,} slides of the split test are held out: they are in no fold, and scored after the choice."
@@ -159,7 +161,6 @@ def _held_out(
     tuning: Tuning, name: str, manifest: Path, task: TuningTask, reading: dict[str, Any]
 ) -> list[Predictions]:
     """The same on the slides that were in no fold, each by all its runs together."""
-    from pams_mil.cli.predict import list_failures
     from pams_mil.engine.prediction.predict import predict
     from pams_mil.engine.tuning.recipes import REFERENCE
 
@@ -180,7 +181,7 @@ def _held_out(
 def _write(tuning: Tuning, audits: dict[str, Audit], held_out: int) -> None:
     """The comparison's pages, and the page of the tuning, which links to them."""
     from pams_mil import atomic
-    from pams_mil.cli.audit import write
+    from pams_mil.cli.audit_table import write
     from pams_mil.report.tune_page import tune_page
 
     folder = tuning.folder

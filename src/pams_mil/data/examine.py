@@ -13,6 +13,7 @@ from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.bags.store import SUFFIXES
 from pams_mil.data.manifest.manifest import PARTS, Manifest
 from pams_mil.errors import LabelError, ManifestError, listing, nearest
+from pams_mil.exposure import same_person
 from pams_mil.hierarchy import ClassHierarchy
 
 _KNOWN_SUFFIXES = (*SLIDE_SUFFIXES, *SUFFIXES)
@@ -131,20 +132,6 @@ def _look_alike_patients(manifest: Manifest, splits: Mapping[str, set[str]]) -> 
             tuple(record.slide_id for record in manifest if record.patient_id in names),
             error=apart,
         )
-
-
-def same_person(patient_id: str) -> str:
-    """What two spellings of one patient have in common.
-
-    >>> same_person("Mu\u0308ller ") == same_person("m\u00fcl\u200bler"), same_person("P1") == same_person("P 1")
-    (True, False)
-    """
-    if patient_id.isascii():
-        return " ".join(patient_id.lower().split())
-    text = unicodedata.normalize("NFKC", patient_id)
-    text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")  # zero-width and direction marks
-    # Case folding can undo the normal form, so it is taken again.
-    return " ".join(unicodedata.normalize("NFKC", text.casefold()).split())
 
 
 def _splits(manifest: Manifest) -> Iterator[Problem]:

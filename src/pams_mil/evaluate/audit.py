@@ -60,6 +60,9 @@ class ModelAudit:
             "cautions": [asdict(caution) for caution in self.cautions],
             "notes": list(self.predictions.notes),
             "seeds": self.predictions.num_seeds,
+            "table": dict(self.predictions.table),
+            "weights": list(self.predictions.weights),
+            "seen_patients": any(caution.kind == "seen patients" for caution in self.cautions),
             "levels": {scores.name: scores.to_json() for scores in self.levels},
         }
         if self.subset is not None:
@@ -132,8 +135,13 @@ def audit(
     seed: int = 0,
     resamples: int = RESAMPLES,
     progress: OnStage | None = None,
+    seen_patients: bool = False,
 ) -> Audit:
-    """Score every model and compare the others with the reference."""
+    """Score every model and compare the others with the reference.
+
+    Patients that a model has seen are refused unless `seen_patients` allows them; then every page and file says so.
+    """
+    models = [model.admitted("test scores", seen_patients=seen_patients) for model in models]
     report = progress or (lambda what, fraction: None)
     audited = []
     for model in models:

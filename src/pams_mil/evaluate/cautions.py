@@ -4,6 +4,7 @@ With n slides, let c be the class called most often, n_c how often it is called 
 
 | kind | when |
 |---|---|
+| seen patients | patients that the model has seen are scored; see `pams_mil.exposure` |
 | constant | n − n_c = 0: every slide is called c |
 | collapsed | 0 < n − n_c < (n − N_c) / 4: something else is called less than a quarter as often as it is true |
 | no skill | K > 1 classes occur, and their recall averages at most 1/K, as a constant call's does, at every level |
@@ -27,11 +28,19 @@ import numpy as np
 from pams_mil.arrays import Ints
 from pams_mil.errors import listing
 from pams_mil.evaluate.predictions import Predictions
+from pams_mil.exposure import MARK
 from pams_mil.metrics import reduce
 from pams_mil.metrics.confusion import count_cells
 
 Kind = Literal[
-    "constant", "collapsed", "no skill", "contradictory calls", "equal probabilities", "absent classes", "few patients"
+    "seen patients",
+    "constant",
+    "collapsed",
+    "no skill",
+    "contradictory calls",
+    "equal probabilities",
+    "absent classes",
+    "few patients",
 ]
 
 COLLAPSED_BELOW = 0.25
@@ -91,7 +100,12 @@ class TopCall:
 
 def cautions(predictions: Predictions) -> tuple[Caution, ...]:
     """Everything to say first about one model's predictions; what disqualifies comes first."""
-    return (*_calls(predictions), *_probabilities(predictions), *_absent(predictions), *_few(predictions))
+    rules = (_seen, _calls, _probabilities, _absent, _few)
+    return tuple(caution for rule in rules for caution in rule(predictions))
+
+
+def _seen(predictions: Predictions) -> Iterator[Caution]:
+    yield from (Caution("seen patients", note) for note in predictions.notes if note.startswith(MARK))
 
 
 def _calls(predictions: Predictions) -> Iterator[Caution]:

@@ -18,8 +18,9 @@ import numpy.typing as npt
 from pams_mil.arrays import Array
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
 from pams_mil.evaluate import reviews
-from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, check_probabilities
+from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, check_probabilities, sidecar
 from pams_mil.evaluate.probability_columns import probability_columns
+from pams_mil.exposure import COLUMN, Roles, parse_roles, roles_of_split
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 from pams_mil.tables import Columns, OnFraction, parse_number, read_chunks, table_name
 
@@ -77,7 +78,7 @@ def read_predictions(
         collected.add(piece)
     if collected is None or not collected.slides:
         raise PredictionsError(f"{path} has a header but no rows; there is nothing to score.")
-    return collected.finish(name or table_name(path))
+    return replace(collected.finish(name or table_name(path)), **sidecar(path))
 
 
 def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, where: str) -> Layout:
@@ -93,11 +94,12 @@ def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, 
         layout = _stamp(header, hierarchy, where)
     elif "PATIENT" in header and any(f"pred_{column}" in header for column in header):
         layout = _stamp_targets(header, hierarchy, where)
-    elif "slide_id" in header and ("target" in header or not source.labels_needed):
+    elif (source.slide or "slide_id") in header and ("target" in header or not source.labels_needed):
         scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
         predicted = "prediction" if "prediction" in header else None
         true = "target" if "target" in header else ""
-        layout = Layout("PAMS", "slide_id", true, predicted, scores=scores, classes=hierarchy.names())
+        slide = source.slide or "slide_id"
+        layout = Layout("PAMS", slide, true, predicted, scores=scores, classes=hierarchy.names())
     else:
         raise PredictionsError(
             f"{where} has none of the known layouts. Columns: {listing(header, most=12)}. Expected 'slide_id, target, "
@@ -118,13 +120,13 @@ def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, 
 
 
 def _generic(header: Sequence[str], hierarchy: ClassHierarchy, source: Source) -> Layout:
-    if not source.true or not (source.predicted or source.scores):
+    scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
+    if not source.true or not (source.predicted or source.scores or len(scores) == hierarchy.num_classes()):
         raise PredictionsError(
             "--true and --pred go together: the columns of the true and the predicted class. Instead of --pred, "
             "columns of probabilities may be named with --proba."
         )
     slide = source.slide or next((column for column in ("slide_id", "id", "slide") if column in header), "")
-    scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
     return Layout("named columns", slide, source.true, source.predicted, scores=scores, classes=hierarchy.names())
 
 
@@ -215,6 +217,8 @@ class _Collector:
         self.slides: list[str] = []
         self.patients: list[str] = []
         self.splits: Counter[str] = Counter()
+        self.roles: list[Roles | None] = []
+        self.exposure_known = True
         self.rules: Counter[str] = Counter()
         self.tags: dict[str, list[str]] = {tag: [] for tag in source.tags}
         self.labels_needed = source.labels_needed
@@ -242,10 +246,22 @@ class _Collector:
                 raise PredictionsError(self._blank(layout.patient, piece[layout.patient]))
             self.patients.extend(piece[layout.patient])
         self.splits.update(piece.get("split", ()))
+        self._add_roles(piece)
         self.rules.update(piece.get(DECIDED_BY, ()))
         self.slides.extend(slides)
         for tag, cells in self.tags.items():
             cells.extend(piece[tag])
+
+    def _add_roles(self, piece: Columns) -> None:
+        """The roles of each row's patient: from the column of ours, else from the column split."""
+        cells = piece.get(COLUMN)
+        known = {cell: parse_roles(cell) for cell in set(cells or ())}
+        if cells is not None and None not in known.values():
+            self.roles.extend(known[cell] for cell in cells)
+            return
+        self.exposure_known = False
+        stated = {split: roles_of_split(split) for split in set(piece.get("split", ()))}
+        self.roles.extend(stated[split] for split in piece.get("split", ()))
 
     def _targets(self, piece: Columns, slides: list[str]) -> npt.NDArray[np.int64]:
         column = self.layout.true
@@ -271,6 +287,12 @@ class _Collector:
         check_probabilities(scores, slides, self.where)
         return scores
 
+    def _known_roles(self) -> list[Roles] | None:
+        roles = [one for one in self.roles if one is not None]
+        if len(roles) < len(self.slides) or not (self.exposure_known or any(roles)):
+            return None
+        return roles
+
     def finish(self, name: str) -> Predictions:
         twice = [slide for slide, times in Counter(self.slides).items() if times > 1]
         if twice:
@@ -291,6 +313,8 @@ class _Collector:
             tags=self.tags,
             layout=self.layout.name,
             decided_by=next(iter(self.rules)) if len(self.rules) == 1 else "",
+            roles=self._known_roles(),
+            exposure_known=self.exposure_known,
         )
         notes = () if self.reading is None else self.reading.notes()
         return replace(result, notes=(*notes, *_notes(result, self.splits, self.rules)))

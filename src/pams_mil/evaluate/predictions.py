@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,13 +14,25 @@ import numpy.typing as npt
 
 from pams_mil import atomic
 from pams_mil.arrays import Array, Ints
+from pams_mil.digests import file_digest
 from pams_mil.errors import PredictionsError, listing
+from pams_mil.exposure import COLUMN, Purpose, Roles, admit, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import SUM_TOLERANCE
+from pams_mil.tables import read_table
 
 DECIDED_BY = "decided_by"
 """The column that says which rule made the predictions, e.g. argmax or kappa=3."""
+_LABELS = {
+    "label", "labels", "y", "y_true", "true", "true_class", "true_label", "truth", "ground_truth", "gt", "class",
+    "diagnosis", "target",
+}  # fmt: skip
+_NOT_LABELS = {
+    "slide_id", "patient_id", "split", COLUMN, "prediction", DECIDED_BY, "disagrees", "own_prediction", "certified",
+    "certified_slide", "cannot_exclude", "interval_low", "interval_high", "tags",
+}  # fmt: skip
+"""Columns of our own files that name classes, but not the true one."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,9 @@ class Predictions:
     `patient_ids` is None when the file has no patient column; then every slide counts as its own patient.
     `made_by` says which runs made them, as `RunSpec` does, and is empty when nobody said.
     `decided_by` is the rule that made the predictions from the probabilities, empty when nobody said.
+    `weights` are digests of the weights that predicted, and `table` says which subset of which table this is.
+    `roles` are those that each row's patient has had for these weights, None when nothing is known; without
+    `exposure_known` they are only what the file's column split says.
     """
 
     name: str
@@ -45,9 +61,13 @@ class Predictions:
     notes: tuple[str, ...] = ()
     decided_by: str = ""
     made_by: tuple[Mapping[str, Any], ...] = ()
+    weights: tuple[str, ...] = ()
+    table: Mapping[str, Any] = field(default_factory=dict)
+    roles: Sequence[Roles] | None = None
+    exposure_known: bool = False
 
     def __post_init__(self) -> None:
-        columns = (self.target, self.predicted, self.probabilities, self.patient_ids, *self.tags.values())
+        columns = (self.target, self.predicted, self.probabilities, self.patient_ids, self.roles, *self.tags.values())
         lengths = [len(column) for column in columns if column is not None]
         if any(length != len(self.slide_ids) for length in lengths) or not len(self.slide_ids):
             raise PredictionsError(
@@ -134,7 +154,23 @@ class Predictions:
             probabilities=None if self.probabilities is None else self.probabilities[rows],
             patient_ids=None if self.patient_ids is None else [self.patient_ids[row] for row in rows],
             tags={tag: [cells[row] for row in rows] for tag, cells in self.tags.items()},
+            roles=None if self.roles is None else [self.roles[row] for row in rows],
         )
+
+    def admitted(self, purpose: Purpose, *, seen_patients: bool = False) -> Predictions:
+        """These predictions for a purpose, with what must be said about patients that the model has seen.
+
+        Raises:
+            ExposureError: patients that the purpose must not use, unless `seen_patients` allows them.
+        """
+        if self.roles is None and not self.weights and self.layout == "memory":  # the caller vouches for arrays
+            return self
+        patients = self.slide_ids if self.patient_ids is None else self.patient_ids
+        notes = admit(
+            purpose, self.roles, patients, known=self.exposure_known, by_weights=bool(self.weights),
+            seen_patients=seen_patients,
+        )  # fmt: skip
+        return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
 
     def tagged(self, tag: str, value: str) -> Predictions:
         """The rows whose column `tag` holds `value`."""
@@ -170,6 +206,7 @@ def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
     """Predictions one after the other as one; what not all of them know is not known. The rest is as in the first."""
     probabilities = [part.probabilities for part in parts if part.probabilities is not None]
     known = all(part.patient_ids is not None for part in parts)
+    roles = [part.roles for part in parts if part.roles is not None]
     return replace(
         parts[0],
         name=name,
@@ -179,6 +216,8 @@ def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
         probabilities=np.concatenate(probabilities) if len(probabilities) == len(parts) else None,
         patient_ids=[patient for part in parts for patient in part.patient_ids or ()] if known else None,
         tags={tag: [cell for part in parts for cell in part.tags[tag]] for tag in parts[0].tags},
+        roles=[one for part in roles for one in part] if len(roles) == len(parts) else None,
+        exposure_known=all(part.exposure_known for part in parts),
     )
 
 
@@ -211,23 +250,58 @@ def check_probabilities(probabilities: Array, slide_ids: Sequence[str], where: s
 
 
 def write_predictions(path: Path | str, predictions: Predictions, *, splits: Sequence[str] | None = None) -> None:
-    """Write the predictions CSV: slide_id, patient_id, split, target, prediction, decided_by, p_<class>..., tags.
+    """Write the predictions CSV: slide_id, patient_id, split, exposure, target, prediction, decided_by, p_<class>...
 
-    `decided_by` is left out when it is not known.
+    `patient_id`, `exposure` and `decided_by` are left out when they are not known; tags follow.
     """
     names = predictions.hierarchy.names()
-    tags = [tag for tag in predictions.tags if tag != DECIDED_BY]
+    tags = [tag for tag in predictions.tags if tag not in (DECIDED_BY, COLUMN)]
     decided = [predictions.decided_by] if predictions.decided_by else []
     scored = predictions.probabilities is not None
-    first = ["slide_id", "patient_id", "split", "target", "prediction", *(DECIDED_BY for _ in decided)]
+    patients, roles = predictions.patient_ids, predictions.roles if predictions.exposure_known else None
+    who = [*(["patient_id"] if patients is not None else []), "split", *([COLUMN] if roles is not None else [])]
+    first = ["slide_id", *who, "target", "prediction", *(DECIDED_BY for _ in decided)]
     header = [*first, *(f"p_{n}" for n in names if scored), *tags]
 
     def rows() -> Iterator[list[object]]:
         for row, slide in enumerate(predictions.slide_ids):
-            patient = slide if predictions.patient_ids is None else predictions.patient_ids[row]
+            known = [] if patients is None else [patients[row]]
+            seen = [] if roles is None else [role_cell(roles[row])]
             scores = [] if predictions.probabilities is None else predictions.probabilities[row].tolist()
             labels = [names[predictions.target[row]], names[predictions.predicted[row]]]
             extra = [predictions.tags[tag][row] for tag in tags]
-            yield [slide, patient, splits[row] if splits else "test", *labels, *decided, *scores, *extra]
+            yield [slide, *known, splits[row] if splits else "test", *seen, *labels, *decided, *scores, *extra]
 
     atomic.write_csv(path, header, rows())
+
+
+def sidecar(path: Path | str) -> dict[str, Any]:
+    """What `<name>.json` beside a predictions file says about it: the weights and the table; empty if it does not fit.
+
+    >>> sidecar("no/such/predictions.csv")
+    {}
+    """
+    path = Path(path)
+    try:
+        content = json.loads(path.with_suffix(".json").read_text("utf-8"))
+        if content["files"][path.name] != file_digest(path):
+            return {}
+        return {key: content[key] if key == "table" else tuple(content[key]) for key in ("weights", "made_by", "table")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def refuse_unread_labels(path: Path | str, hierarchy: ClassHierarchy) -> None:
+    """Refuse a table that was read without labels although a column of it looks like the true class.
+
+    Raises:
+        PredictionsError: the columns, by their name or because all their cells are classes.
+    """
+    classes = {name for level in range(hierarchy.num_levels) for name in hierarchy.names(level)}
+    table = {name: set(cells) - {""} for name, cells in read_table(path).items() if name not in _NOT_LABELS}
+    likely = [name for name, cells in table.items() if name.casefold() in _LABELS or (cells and cells <= classes)]
+    if likely:
+        raise PredictionsError(
+            f"{path} has no column 'target', but {listing(likely)} may hold the true class, and nothing would be "
+            f"tested against it. Name it with --true {likely[0]}, or say that there are no labels with --no-labels."
+        )

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pams_mil.engine.config.grid_config import Cell
-from pams_mil.engine.grid.benchmark_cell import PREDICTED
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
@@ -32,12 +31,13 @@ def read_entries(
     logs: dict[tuple[str, str], list[Columns]] = {}
     for cell in done.finished:
         hierarchy = trees.setdefault(cell.config.classes, ClassHierarchy.load(cell.config.classes))
-        path = done.out / cell.key / f"{PREDICTED[cell.split]}.csv"
+        folder = RunFolder(done.out / cell.key)
+        path = folder.predictions_file(cell.split)
         predictions = read_predictions(path, hierarchy, Source(tags=tags), name=cell.key)
         if change is not None:
             predictions = change(cell, predictions)
         found.setdefault((cell.model, cell.method), {}).setdefault(cell.seed, {})[cell.repetition] = predictions
-        log = RunFolder(path.parent).metrics_file
+        log = folder.metrics_file
         logs.setdefault((cell.model, cell.method), []).append(read_table(log) if log.exists() else {})
     order = dict.fromkeys((cell.model, cell.method) for cell in done.cells)
     return [Entry(*key, _repetitions(found[key]), mean_epochs(logs[key])) for key in order if key in found]

@@ -199,11 +199,11 @@ class HeatMaker:
             return self._stored(bag, slide_id)
         import torch  # noqa: PLC0415  a worklist without a run needs no torch
 
-        from pams_mil.engine.prediction.tile_evidence import measure  # noqa: PLC0415
+        from pams_mil.engine.prediction.tiles import TileLayer, mean_layers, measure  # noqa: PLC0415
         from pams_mil.models.core.batch import BagBatch  # noqa: PLC0415
 
         features = torch.from_numpy(np.array(bag.features, np.float32))
-        measured: list[dict[str, tuple[str, AnyArray]]] = []
+        layers: list[list[TileLayer]] = []
         for run in self.runs:
             OriginCheck(run.spec.origin, whose=f"the run {run.path.name}")(slide_id, bag)
             levels = run.learner.predict(BagBatch.single(features, slide_id), attention=True).attention or []
@@ -212,11 +212,8 @@ class HeatMaker:
             if len(present) < len(levels) or not levels:
                 notes.append("The model has no attention to show.")
                 return {}
-            measured.append(measure(run.learner, features, present, slide_id))
-        # Runs may differ in the levels they trained; only what all of them have can be averaged.
-        first = measured[0]
-        shared = [name for name in first if all(name in one for one in measured)]
-        return {name: (first[name][0], np.mean([one[name][1] for one in measured], axis=0)) for name in shared}
+            layers.append(measure(run.learner, features, present, slide_id))
+        return {layer.name: (layer.scale, layer.values) for layer in mean_layers(layers)}
 
     def _stored(self, bag: Bag, slide_id: str) -> dict[str, tuple[str, AnyArray]]:
         """Attention written by `pams predict --attention`, where no run is at hand."""

@@ -152,25 +152,18 @@ def _table(path: Path, hierarchy: ClassHierarchy, asked: Asked, report: Progress
 def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, report: Progress) -> Predictions:
     """The run's predictions as stored; computed now where there are none or another table is given."""
     from pams_mil.engine.prediction.predict import predict, predict_own  # noqa: PLC0415
-    from pams_mil.engine.run.folder import RunFolder  # noqa: PLC0415
+    from pams_mil.engine.prediction.scored_runs import stored_predictions  # noqa: PLC0415
 
-    folder = RunFolder(run.path)
-    if asked.manifest is None and folder.predictions_file.is_file() and asked.split == "test":
-        return read_predictions(folder.predictions_file, hierarchy, Source(labels_needed=False), name=run.path.name)
-    options: dict[str, Any] = {
-        "trusted": asked.trust_code,
-        "progress": lambda done: report(f"Predicting {run.path.name}", done),
-    }
+    stored = None if asked.manifest is not None else stored_predictions(run, asked.split)
+    if stored is not None:
+        return stored
+    options: dict[str, Any] = {"progress": lambda done: report(f"Predicting {run.path.name}", done)}
     if asked.manifest is not None:
-        predicted = predict([run.path], asked.manifest, features=asked.features, **options)
+        found = predict([run], asked.manifest, features=asked.features, **options)
     else:
         features = asked.features or _run_features(run)
-        predicted = predict_own([run.path], folder.config().data, split=asked.split, features=features, **options)
-    return Predictions(
-        name=run.path.name, hierarchy=hierarchy, slide_ids=predicted.names, target=predicted.targets,
-        predicted=predicted.probabilities[-1].argmax(1), probabilities=predicted.probabilities[-1],
-        patient_ids=predicted.patient_ids, layout="PAMS",
-    )  # fmt: skip
+        found = predict_own([run], run.folder.config().data, split=asked.split, features=features, **options)
+    return found.as_predictions(run.path.name)
 
 
 def _run_features(run: LoadedRun) -> Path | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from pams_mil import ClassHierarchy
@@ -24,7 +26,13 @@ def model(patients=60, *, seed=0, hierarchy=TREE, skill=1.5, most=3, shift=0.0, 
     logits = -skill * np.abs(np.arange(size) - target[:, None]) + noise + shift * np.arange(size)
     p = np.exp(logits - logits.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
+    unlike = f"{seed}-" if seed else ""  # patients of two seeds are different patients
     return Predictions(
-        name, hierarchy, [f"s{i}" for i in range(len(patient))], target, p.argmax(1), p,
-        [f"p{number}" for number in patient],
+        name, hierarchy, [f"s{unlike}{i}" for i in range(len(patient))], target, p.argmax(1), p,
+        [f"p{unlike}{number}" for number in patient],
     )  # fmt: skip
+
+
+def unseen(predictions, *weights):
+    """Predictions of weights that have seen none of the patients."""
+    return replace(predictions, weights=weights, roles=[frozenset()] * len(predictions), exposure_known=True)

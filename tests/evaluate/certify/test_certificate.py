@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.evaluate.certify.models import FLAT, TREE, model
+from tests.evaluate.certify.models import FLAT, TREE, model, unseen
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import CertificateError
@@ -15,7 +15,7 @@ from pams_mil.evaluate.certify import Certificate, certify
 def test_a_certificate_survives_the_file_and_a_changed_one_is_refused(tmp_path):
     path = tmp_path / "certificate.json"
     for options in ({}, {"guarantee": 0.9, "at": {"Malignant": 0.3}}, {"unit": "slide"}):
-        made = certify(model(150), **{"alpha": 0.2, "weights": ("w1",), **options})
+        made = certify(unseen(model(150), "w1"), **{"alpha": 0.2, **options})
         made.write(path)
         again = Certificate.load(path)
         assert again.to_json() == made.to_json()
@@ -39,7 +39,7 @@ def test_what_is_no_certificate(tmp_path, text):
 
 
 def test_other_weights_and_other_classes_are_refused():
-    made = certify(model(50), alpha=0.1, weights=("b", "a"))
+    made = certify(unseen(model(50), "b", "a"), alpha=0.1)
     made.refuse_other_weights(("a", "b"))
     with pytest.raises(CertificateError, match="Other weights make other mistakes"):
         made.refuse_other_weights(("a",))
@@ -71,7 +71,7 @@ def test_certificates_are_ordered_by_what_they_guarantee():
     doubtful = certify(found, alpha=0.1, reservations=["seen"])
     assert not doubtful.covers(plain)
     assert small.is_stricter_than(doubtful)
-    assert not certify(found, alpha=0.1, weights=("other",)).covers(plain)
+    assert not certify(unseen(found, "other"), alpha=0.1).covers(plain)
     assert not certify(found, alpha=0.1, unit="slide").covers(plain)
     assert certify(found, at={"DCIS": 0.1}).is_stricter_than(certify(found, at={"Malignant": 0.2}))  # one boundary
 

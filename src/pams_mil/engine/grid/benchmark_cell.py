@@ -28,8 +28,6 @@ from pams_mil.hierarchy import ClassHierarchy
 
 DONE = {"test": "cell.json", "val": "validated.json"}
 """By the split that a cell predicts: the file that says it is done."""
-PREDICTED = {"test": "predictions", "val": "validation"}
-"""By the split that a cell predicts: its predictions, `<name>.csv` and so on."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,8 @@ def predict_cell(cell: Cell, folder: RunFolder) -> None:
             f"{len(found.failures)} slides of the {split} split could not be predicted, so this run cannot be compared "
             f"with others. The first is {slide!r}: {reason}"
         )
-    files = {path.name: file_digest(path) for path in found.write(folder.path, name=PREDICTED[split])}
+    written = found.write(folder.predictions, name=folder.predictions_file(split).stem)
+    files = {path.relative_to(folder.path).as_posix(): file_digest(path) for path in written}
     manifest = read_manifest(data)
     predicted = predicted_summary(open_store(data.features_path, manifest), manifest, split)
     marker = {**found.made_by[0], split: predicted, "files": files, "slides": len(found)}

@@ -24,6 +24,7 @@ from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.spec import refuse_another
 from pams_mil.errors import RunError
+from pams_mil.exposure import COLUMN, parse_roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 
 Row = dict[str, str]
@@ -190,7 +191,7 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
     """Write the predictions of all folds as one file per level; a slide of several runs gets the mean of them."""
     finest = "predictions.csv"
     coarser = {f"predictions_{name}.csv": level for level, name in enumerate(hierarchy.level_names)}
-    names = [name for name in (finest, *coarser) if (folder.tested()[0][1] / name).exists()]
+    names = [name for name in (finest, *coarser) if _fold_file(folder.tested()[0][1], name).exists()]
     order = {slide: number for number, slide in enumerate(tables.read_table(folder.manifest_file)["slide_id"])}
     pooled = {name: _by_slide(folder, name) for name in names}
     slides = sorted(pooled[finest], key=lambda slide: order.get(slide, len(order)))
@@ -210,11 +211,17 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
     return (f"{who} tested in several folds; the probabilities were averaged.",)
 
 
+def _fold_file(run: Path, name: str) -> Path:
+    """The file of a run's test predictions that goes into the pooled file `name`."""
+    finest = RunFolder(run).predictions_file()
+    return finest.with_name(finest.stem + name.removeprefix("predictions"))
+
+
 def _by_slide(folder: CrossValidationFolder, name: str) -> dict[str, list[Row]]:
     """The rows of every slide, one of each run that tested it."""
     rows: dict[str, list[Row]] = {}
     for fold, run in folder.tested():
-        read = tables.read_table(run / name)
+        read = tables.read_table(_fold_file(run, name))
         table = {column: cells_ for column, cells_ in read.items() if not FOLD_COLUMN.fullmatch(column)}
         for cells_ in zip(*table.values(), strict=True):
             row = {**dict(zip(table, cells_, strict=True)), "fold": str(fold)}
@@ -246,6 +253,10 @@ def _mean(rows: Sequence[Row], classes: Sequence[str]) -> Row:
     means = {label: sum(float(row[f"p_{label}"]) for row in rows) / len(rows) for label in classes}
     folds = " ".join(dict.fromkeys(row["fold"] for row in rows))
     changed = {f"p_{label}": repr(value) for label, value in means.items()}
+    roles = [parse_roles(row.get(COLUMN, "")) for row in rows]
+    known = [one for one in roles if one is not None]
+    if len(known) == len(rows):  # the mean has seen what any of the models has seen
+        changed[COLUMN] = role_cell(frozenset().union(*known))
     return {**rows[0], **changed, "prediction": max(classes, key=means.__getitem__), "fold": folds}
 
 

@@ -25,6 +25,7 @@ from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.errors import PamsError, ParameterError, RunError, listing
 from pams_mil.evaluate.debias import SMALLEST, TrainingBias, msce_posterior
 from pams_mil.evaluate.probability_calibration import cross_calibrated, fit_probability_calibration
+from pams_mil.exposure import Exposure
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.msce import msce_loss
 from pams_mil.methods.objective import LevelLoss, LevelTerm
@@ -79,6 +80,7 @@ def calibrate(
         validation=validation_digest(slides.identity),
         num_slides=len(slides.targets),
         num_patients=int(slides.patients.max()) + 1,
+        exposure=Exposure.of((slide, patient, "calibrate") for slide, patient, _ in slides.identity),
         notes=tuple(dict.fromkeys(notes)),
     )
     result.write(folder.path)

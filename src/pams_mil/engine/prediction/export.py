@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil import atomic
+from pams_mil.engine.prediction.certificates import own_certificate
 from pams_mil.engine.prediction.graph import GraphError, graph_inputs, output_names, write_graph
-from pams_mil.engine.prediction.model_card import certificate_of, model_card
+from pams_mil.engine.prediction.model_card import model_card
 from pams_mil.engine.prediction.predict import LoadedRun, load_run
-from pams_mil.engine.prediction.run_calibration import read_calibration
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.folder import CALIBRATION
 from pams_mil.errors import CertificateError, CheckpointError, MissingExtraError, OutputError
+from pams_mil.exposure import FILE as EXPOSURE
 
 
 def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, trusted: bool = False) -> dict[str, str]:
@@ -38,9 +39,13 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
     checkpoint.save(out / "model.safetensors", Checkpoint(dict(loaded.learner.state_dict()), state))
     if (Path(run) / CALIBRATION).exists():
         found[CALIBRATION] = _hand_on_calibration(loaded, out)
+    exposure = loaded.exposure()
+    if exposure is not None:
+        exposure.write(out)
+        found[EXPOSURE] = "which patients the model has seen, by digest"
     certificate = None
     try:
-        certificate = certificate_of(loaded, Path(run))
+        certificate = own_certificate(loaded)
     except CertificateError as error:  # a model can be handed on without one, and the card says so
         found["certificate.json"] = f"left out: {error}"
     if certificate is not None:
@@ -54,8 +59,7 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
 
 def _hand_on_calibration(run: LoadedRun, out: Path) -> str:
     try:
-        calibration = read_calibration(run.path)
-        calibration.refuse_other_weights(run.learner, run.path)
+        calibration = run.calibration
     except CheckpointError as error:
         return f"left out: {error}"
     calibration.write(out)

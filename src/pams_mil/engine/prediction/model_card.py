@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil import __version__
-from pams_mil.engine.prediction.predict import LoadedRun, identity_of
+from pams_mil.engine.prediction.predict import LoadedRun
 from pams_mil.engine.run.folder import read_json
 from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
 
@@ -44,7 +44,7 @@ def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificate:
         }),
         "## Validation scores of this checkpoint\n",
         _scores(run),
-        _test_scores(folder),
+        _test_scores(run),
         _certified(certificate),
         "## Files\n",
         _list(files),
@@ -72,31 +72,45 @@ def _takes_the_last(run: LoadedRun) -> bool:
     return bool(run.state.get("metric") == "last")
 
 
-def _test_scores(folder: Path) -> str:
-    """The audit of `pams evaluate`, if there was one."""
-    files = read_json(folder / "report" / "scores.json").get("files") or []
-    if not files:
-        return "## Test scores\n\nNone yet; `pams evaluate` makes them.\n"
-    lines = ["## Test scores, with 95 % intervals\n", "| level | metric | value |", "|---|---|---|"]
-    for level, scores in files[0].get("levels", {}).items():
+def _test_scores(run: LoadedRun) -> str:
+    """The audits of these weights by `pams evaluate`: the split test, other tables, and what is not a test."""
+    own = run.folder.config().data.manifest.name if run.folder.exists() else None
+    parts: dict[str, list[str]] = {}
+    for path in sorted(run.folder.report("*").parent.glob("*/scores.json")):
+        for model in read_json(path).get("files") or []:
+            table = model.get("table") or {}
+            # Reports may compare several models, or be of weights that were trained on since.
+            if [weights.split("+")[0] for weights in model.get("weights") or ()] == [run.weights]:
+                title = _title(model, is_own_test=table.get("name") == own and table.get("split") == "test")
+                parts.setdefault(title, _score_rows(model))
+    test = "Test scores"
+    tested = any(title.startswith(test) for title in parts)
+    found = [] if tested else [f"## {test}\n\nNone yet; `pams evaluate` makes them.\n"]
+    for title, rows in sorted(parts.items(), key=lambda part: not part[0].startswith(test)):
+        found.append("\n".join([f"## {title}\n", "| level | metric | value |", "|---|---|---|", *rows, ""]))
+    return "\n".join(found)
+
+
+def _title(model: dict[str, Any], *, is_own_test: bool) -> str:
+    table = model["table"]
+    where = f"{table.get('name')}, {table.get('split') or 'all slides'}"
+    calibrated = ", calibrated" if any("+" in weights for weights in model["weights"]) else ""
+    if model.get("seen_patients"):
+        return f"Not test scores: patients that the model has seen ({_inline(where)}{calibrated})"
+    if is_own_test:
+        return f"Test scores, with 95 % intervals{calibrated}"
+    return f"Scores on {_inline(where)}{calibrated}, with 95 % intervals"
+
+
+def _score_rows(model: dict[str, Any]) -> list[str]:
+    rows = []
+    for level, scores in model.get("levels", {}).items():
         for key, label in _METRICS:
             value, ci = scores.get(key), scores.get("ci", {}).get(key)
             if value is not None:
                 interval = f" ({ci[0]:.4f} to {ci[1]:.4f})" if ci and None not in ci else ""
-                lines.append(f"| {_inline(level)} | {label} | {value:.4f}{interval} |")
-    return "\n".join([*lines, ""])
-
-
-def certificate_of(run: LoadedRun, folder: Path) -> Certificate | None:
-    """The certificate in a run's folder; one that was made for other weights or changed since is refused."""
-    path = folder / "certificate.json"
-    if not path.exists():
-        return None
-    certificate = Certificate.load(path)
-    certificate.refuse_other_classes(run.spec.hierarchy, str(run.path))
-    calibrated = any("+" in weights for weights in certificate.weights)
-    certificate.refuse_other_weights((identity_of(run, calibrated=calibrated),))
-    return certificate
+                rows.append(f"| {_inline(level)} | {label} | {value:.4f}{interval} |")
+    return rows
 
 
 def _certified(certificate: Certificate | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,19 @@ import torch
 from torch import Tensor
 
 from pams_mil.arrays import Array
-from pams_mil.data.bags.dataset import BagDataset, BagSample
+from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.bags.feature_origin import OriginCheck, origin_differences
 from pams_mil.data.bags.store import BagStore, first_origin, open_store
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.devices import choose_device
+from pams_mil.digests import file_digest
 from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.learner import Learner, Prediction
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
 from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
+from pams_mil.engine.prediction.tiles import Attend
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import load_weights
 from pams_mil.engine.run.cv_folder import with_folds
@@ -32,11 +34,10 @@ from pams_mil.engine.run.folder import RunFolder, require_run
 from pams_mil.engine.run.spec import RunSpec, differences
 from pams_mil.engine.training.run_cohort import read_manifest
 from pams_mil.errors import BagError, CheckpointError, PamsError, RunError
+from pams_mil.exposure import Exposure
 
 _INSPECTED_BAGS = 5
 """Bags that are read before any is predicted: a wrong encoder is reported before hours of work."""
-Attend = Callable[[BagSample, list[Tensor]], None]
-"""Given a bag and the attention [n] of every trained level, coarsest first, averaged over the runs."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,23 @@ class LoadedRun:
     def weights(self) -> str:
         """Digest of the weights, the same wherever they are stored."""
         return checkpoint.weights_digest(self.learner.state_dict())
+
+    @cached_property
+    def calibration(self) -> RunCalibration:
+        """Its probability calibration; refused where it was fitted for other weights."""
+        calibration = read_calibration(self.path)
+        calibration.refuse_other_weights(self.learner, self.path)
+        return calibration
+
+    @property
+    def folder(self) -> RunFolder:
+        """The folder that the weights lie in."""
+        return RunFolder(self.path if self.path.is_dir() else self.path.parent)
+
+    def exposure(self, *, calibrated: bool = False) -> Exposure | None:
+        """Which patients the weights, or their calibrated probabilities, have seen; None when nothing is known."""
+        exposure = self.folder.exposure()
+        return exposure | self.calibration.exposure if exposure is not None and calibrated else exposure
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -80,15 +98,31 @@ def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, de
     return LoadedRun(Path(path), learner.to(device).eval(), spec, dict(saved.state))
 
 
+def load_runs(paths: Sequence[Path | str], *, trusted: bool = False, device: str = "auto") -> list[LoadedRun]:
+    """The models of runs, of all folds of a cross-validation, or of checkpoints, each loaded once.
+
+    All must know the same classes and features, since their probabilities are averaged.
+    """
+    place = str(choose_device(device))
+    loaded = [load_run(path, trusted=trusted, device=place) for path in with_folds(paths)]
+    _refuse_unlike(loaded)
+    return loaded
+
+
 def identity_of(run: LoadedRun, *, calibrated: bool = False) -> str:
     """Identity of the weights of a run, with its calibration if applied; the same where it was exported to."""
-    weights = run.weights
-    found = _calibration(run) if calibrated else None
-    return weights if found is None else f"{weights}+{found.identity}"
+    return f"{run.weights}+{run.calibration.identity}" if calibrated else run.weights
+
+
+def exposure_of(runs: Sequence[LoadedRun], *, calibrated: bool = False) -> Exposure | None:
+    """Which patients any of several runs has seen; None when that is not known of all of them."""
+    exposures = [run.exposure(calibrated=calibrated) for run in runs]
+    known = [exposure for exposure in exposures if exposure is not None]
+    return reduce(operator.or_, known) if len(known) == len(exposures) else None
 
 
 def predict(
-    runs: Sequence[Path | str | RunFolder],
+    runs: Sequence[Path | str | RunFolder | LoadedRun],
     manifest: Path | str | Manifest,
     *,
     split: str | None = None,
@@ -106,8 +140,7 @@ def predict(
     A slide that cannot be read, or whose answer is not a finite number, is in `failures` and does not stop the rest.
 
     Args:
-        runs: Run folders, cross-validations (all their folds) or checkpoints; all must know the same classes and
-            features.
+        runs: Run folders, cross-validations (all their folds) or checkpoints, or what `load_runs` made of them.
         manifest: The cohort table, or one that was read; labels are not needed.
         split: Only this split; None: all slides.
         features: Folder of feature files or a pack; the manifest's folder when None.
@@ -120,10 +153,9 @@ def predict(
         **reading: How to read the table, as for `Manifest.read`.
     """
     place = str(choose_device(device))
-    paths = with_folds([run.path if isinstance(run, RunFolder) else run for run in runs])
-    loaded = [load_run(path, trusted=trusted, device=place) for path in paths]
-    _refuse_unlike(loaded)
-    calibrations = [_calibration(run) for run in loaded] if calibrated else [None] * len(loaded)
+    loaded = _loaded(runs, trusted=trusted, device=place)
+    exposure = exposure_of(loaded, calibrated=calibrated)
+    calibrations = [run.calibration if calibrated else None for run in loaded]
     hierarchy = loaded[0].spec.hierarchy
     table = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
     store = open_store(features if features is not None else table.folder, table.manifest)
@@ -136,11 +168,24 @@ def predict(
     # Back into the order of the table: bags that cannot be read come last. By the number alone, answers have no order.
     found = dict(sorted(made, key=operator.itemgetter(0)))
     weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
-    return replace(_gather(loaded, table, found), weights=weights, made_by=tuple(run.origin for run in loaded))
+    gathered = _gather(loaded, table, found)
+    return replace(
+        gathered,
+        weights=weights,
+        made_by=tuple(run.origin for run in loaded),
+        exposure=exposure,
+        roles=None if exposure is None else exposure.roles(gathered.names, gathered.patient_ids),
+        table=table_identity(table.manifest.source, split),
+    )
+
+
+def table_identity(table: Path | None, split: str | None) -> dict[str, Any]:
+    """What says of which split of which table predictions are; empty for slides that come from no file."""
+    return {} if table is None else {"name": table.name, "digest": file_digest(table), "split": split}
 
 
 def predict_own(
-    runs: Sequence[Path | str | RunFolder],
+    runs: Sequence[Path | str | RunFolder | LoadedRun],
     data: DataConfig,
     *,
     split: str | None,
@@ -221,10 +266,13 @@ def _refuse_other_features(run: LoadedRun, store: BagStore, manifest: Manifest) 
     )
 
 
-def _calibration(run: LoadedRun) -> RunCalibration:
-    found = read_calibration(run.path)
-    found.refuse_other_weights(run.learner, run.path)
-    return found
+def _loaded(runs: Sequence[Path | str | RunFolder | LoadedRun], *, trusted: bool, device: str) -> list[LoadedRun]:
+    ready = [run for run in runs if isinstance(run, LoadedRun)]
+    if len(ready) == len(runs):
+        _refuse_unlike(ready)
+        return ready
+    paths = [run.path if isinstance(run, (RunFolder, LoadedRun)) else run for run in runs]
+    return load_runs(paths, trusted=trusted, device=device)
 
 
 def _mean_attention(attention: list[list[Tensor | None]], slide_id: str) -> list[Tensor]:
@@ -269,6 +317,7 @@ def _gather(
         incomplete=tuple(
             dict.fromkeys(table.sources[row].patient_id for row, bag in found.items() if isinstance(bag, PamsError))
         ),
+        patients_known=table.patients_known,
     )
 
 

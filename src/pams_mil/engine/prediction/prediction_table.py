@@ -19,12 +19,16 @@ from pams_mil.hierarchy import ClassHierarchy
 
 @dataclass(frozen=True)
 class PredictionManifest:
-    """The slides to predict; targets [n] are finest classes, -1 where unknown."""
+    """The slides to predict; targets [n] are finest classes, -1 where unknown.
+
+    Without `patients_known` the table names no patients, and every slide stands for one.
+    """
 
     manifest: Manifest
     sources: tuple[BagSource, ...]
     targets: npt.NDArray[np.int64]
     tags: Mapping[str, Sequence[str]]
+    patients_known: bool
 
     @property
     def folder(self) -> Path:
@@ -44,10 +48,13 @@ def read_for_prediction(
     **reading: Any,
 ) -> PredictionManifest:
     """A table of slides, read unless it was already; one that names neither labels nor patients will do."""
+    known = True
     if isinstance(table, Manifest):
         manifest = table if labels else replace(table, records=tuple(replace(one, label="") for one in table))
     else:
-        manifest = _read(table, labels, dict(columns or {}), patients_are_slides, reading)
+        given = dict(columns or {})
+        known = patients_are_slides or _names_patients(table, given) or reading.get("clini") is not None
+        manifest = _read(table, labels, given, patients_are_slides or not known, reading)
     if split is not None:
         manifest = manifest.select(split)
     if not manifest.records:
@@ -55,22 +62,20 @@ def read_for_prediction(
     sources = _sources(manifest, hierarchy, merge_cases=merge_cases)
     _refuse_repeated(sources, manifest.where)
     targets = np.asarray([source.target for source in sources], dtype=np.int64)
-    return PredictionManifest(manifest, sources, targets, _tags(sources))
+    return PredictionManifest(manifest, sources, targets, _tags(sources), known)
+
+
+def _names_patients(path: Path | str, columns: Mapping[str, str]) -> bool:
+    head = {name.casefold() for name in next(iter(tables.read_chunks(path, rows=1)))}
+    return "patient_id" in columns or any(name in head for role in ("patient_id", "case_id") for name in ROLES[role])
 
 
 def _read(
     path: Path | str, labels: bool, columns: dict[str, str], patients_are_slides: bool, reading: Mapping[str, Any]
 ) -> Manifest:
-    head = {name.casefold(): name for name in next(iter(tables.read_chunks(path, rows=1)))}
+    head = {name.casefold() for name in next(iter(tables.read_chunks(path, rows=1)))}
     labeled = labels and ("label" in columns or "label" in head or reading.get("clini") is not None)
-    nameless = not any(name in head for role in ("patient_id", "case_id") for name in ROLES[role])
-    return Manifest.read(
-        path,
-        columns=columns,
-        labels=labeled,
-        patients_are_slides=patients_are_slides or (nameless and "patient_id" not in columns),
-        **reading,
-    )
+    return Manifest.read(path, columns=columns, labels=labeled, patients_are_slides=patients_are_slides, **reading)
 
 
 def _sources(manifest: Manifest, hierarchy: ClassHierarchy, *, merge_cases: bool) -> tuple[BagSource, ...]:

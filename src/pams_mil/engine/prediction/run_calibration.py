@@ -22,9 +22,10 @@ from pams_mil.engine.run.checkpoint import weights_digest
 from pams_mil.engine.run.folder import CALIBRATION
 from pams_mil.errors import CheckpointError, RunError
 from pams_mil.evaluate.probability_calibration import ProbabilityCalibration
+from pams_mil.exposure import Exposure
 
 FORMAT = "pams-calibration"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,7 @@ class RunCalibration:
         validation: Digest of the slides, patients and labels it was fitted on.
         num_slides: How many slides these are.
         num_patients: Of how many patients.
+        exposure: These patients, by digest.
         notes: What to know about the fit.
     """
 
@@ -67,6 +69,7 @@ class RunCalibration:
     validation: str
     num_slides: int
     num_patients: int
+    exposure: Exposure
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -81,6 +84,7 @@ class RunCalibration:
                 "digest": self.validation, "slides": self.num_slides, "patients": self.num_patients
             },
             "levels": {level.name: level.to_json() for level in self.levels},
+            "exposure": self.exposure.to_json(),
             "notes": list(self.notes),
         }  # fmt: skip
         plain: dict[str, Any] = json.loads(atomic.strict_json(content))
@@ -160,6 +164,7 @@ def _from_json(content: Mapping[str, Any]) -> RunCalibration:
         validation=validation["digest"],
         num_slides=validation["slides"],
         num_patients=validation["patients"],
+        exposure=Exposure.from_json(content["exposure"], "its exposure"),
         notes=tuple(content["notes"]),
     )
 

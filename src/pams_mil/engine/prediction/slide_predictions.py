@@ -6,6 +6,7 @@ may say otherwise; that is shown beside the call as a disagreement, and lists th
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,17 +18,20 @@ import numpy.typing as npt
 from pams_mil import __version__, atomic
 from pams_mil.arrays import Array
 from pams_mil.digests import file_digest
-from pams_mil.errors import PredictionsError, listing
+from pams_mil.engine.run.folder import RunFolder, read_json
+from pams_mil.errors import OutputError, PredictionsError, listing
 from pams_mil.evaluate.certify import Certificate, apply_certificate
+from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.decide import DecisionRule
-from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, write_predictions
+from pams_mil.evaluate.predictions import DECIDED_BY, Predictions
+from pams_mil.exposure import COLUMN, Exposure, Roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 
 DISAGREES = "disagrees"
 """Column: what coarser levels' own outputs say where they contradict the call; empty where all agree."""
 OWN = "own_prediction"
 """Column of a coarser level's file: what its own output says."""
-_RESERVED = ("slide_id", "patient_id", "split", "target", "prediction", DECIDED_BY, DISAGREES, OWN)
+_RESERVED = ("slide_id", "patient_id", "split", COLUMN, "target", "prediction", DECIDED_BY, DISAGREES, OWN)
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,10 @@ class SlidePredictions:
         rule: What makes calls of probabilities; the files say so.
         incomplete: Patients of whom a slide is among the failures.
         excluded: Patients the guarantee of a certificate does not cover.
+        roles: Those that each slide's patient has had for the weights; None when nothing is known.
+        exposure: All patients that the weights have seen; None when nothing is known.
+        patients_known: Whether the table names patients; else every slide stands for one.
+        table: Name, digest and split of the table.
     """
 
     hierarchy: ClassHierarchy
@@ -67,6 +75,10 @@ class SlidePredictions:
     rule: DecisionRule = field(default_factory=DecisionRule)
     incomplete: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    roles: tuple[Roles, ...] | None = None
+    exposure: Exposure | None = None
+    patients_known: bool = True
+    table: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for level in self.probabilities:
@@ -102,13 +114,29 @@ class SlidePredictions:
     def _coarse_levels(self) -> tuple[int, ...]:
         return tuple(level for level in self.own_levels if level < self.hierarchy.num_levels - 1)
 
-    def labeled(self, name: str) -> Predictions:
-        """For scores and comparisons; every slide must have a label."""
-        unknown = [slide for slide, target in zip(self.names, self.targets, strict=True) if target < 0]
+    def by_level(self, row: int) -> dict[str, dict[str, float]]:
+        """The probabilities of one slide: level -> class -> value."""
+        return {
+            self.hierarchy.level_names[level]: dict(zip(self.hierarchy.names(level), values[row].tolist(), strict=True))
+            for level, values in enumerate(self.probabilities)
+        }
+
+    def labeled(self, name: str, *, rows: npt.NDArray[np.int64] | None = None) -> Predictions:
+        """For scores and comparisons, which see to it that they use no patient they must not; all slides or some.
+
+        Every slide must have a label.
+        """
+        every = self.as_predictions(name)
+        chosen = every if rows is None else every.take(rows)
+        unknown = [slide for slide, target in zip(chosen.slide_ids, chosen.target, strict=True) if target < 0]
         if unknown:
             raise PredictionsError(
                 f"{len(unknown)} slides have no label, so they cannot be scored: {listing(unknown)}."
             )
+        return chosen
+
+    def as_predictions(self, name: str) -> Predictions:
+        """All slides; targets are -1 where there is no label."""
         return Predictions(
             name=name,
             hierarchy=self.hierarchy,
@@ -116,12 +144,16 @@ class SlidePredictions:
             target=self.targets,
             predicted=self.calls(),
             probabilities=self.probabilities[-1],
-            patient_ids=self.patient_ids,
+            patient_ids=self.patient_ids if self.patients_known else None,
             tags=self.tags,
             layout="PAMS",
             notes=self.notes,
             decided_by=str(self.rule),
             made_by=self.made_by,
+            weights=self.weights,
+            table=self.table,
+            roles=self.roles,
+            exposure_known=self.roles is not None,
         )
 
     @property
@@ -141,12 +173,23 @@ class SlidePredictions:
             )
         return (*notes, *self.excluded)
 
-    def certified(self, certificate: Certificate) -> SlidePredictions:
-        """With the certified calls as further columns; refused for other classes or weights than were certified."""
+    def certified(self, certificate: Certificate, *, patients_are_slides: bool = False) -> SlidePredictions:
+        """With the certified calls as further columns; refused for other classes or weights than were certified.
+
+        A case is called by the most urgent of its slides, so the call of a patient with a slide that could not be
+        predicted is withheld: the missing slide may be the most urgent one.
+        """
         certificate.refuse_other_classes(self.hierarchy, "the run")
         certificate.refuse_other_weights(self.weights)
+        self.require_patients(patients_are_slides=patients_are_slides)
         calls = apply_certificate(certificate, self.probabilities[-1], self.patient_ids, incomplete=self.incomplete)
-        return replace(self, tags={**self.tags, **calls.columns()}, excluded=calls.notes)
+        seen = certificate.exposure.roles(self.names, self.patient_ids)
+        roles = None if self.roles is None else tuple(one | two for one, two in zip(self.roles, seen, strict=True))
+        return replace(self, tags={**self.tags, **calls.columns()}, excluded=calls.notes, roles=roles)
+
+    def require_patients(self, *, patients_are_slides: bool) -> None:
+        """Refuse a table that names no patients, unless each of its slides is declared to be one."""
+        require_patients(self.as_predictions("The table of slides"), patients_are_slides=patients_are_slides)
 
     def write(self, folder: Path | str, *, name: str = "predictions") -> list[Path]:
         """Write `<name>.csv` of the finest level and `<name>_<level>.csv` of coarser levels with their own output.
@@ -157,10 +200,7 @@ class SlidePredictions:
         """
         folder = Path(folder)
         finest = folder / f"{name}.csv"
-        if (self.targets >= 0).all():
-            write_predictions(finest, self._with_own_columns().labeled(name), splits=self.splits)
-        else:
-            self._write_level(finest, self.hierarchy.num_levels - 1)
+        self._write_level(finest, self.hierarchy.num_levels - 1)
         written = [finest]
         for level in self._coarse_levels:
             written.append(folder / f"{name}_{self.hierarchy.level_names[level]}.csv")
@@ -177,17 +217,12 @@ class SlidePredictions:
             else:
                 # An earlier prediction into this folder may have left one.
                 path.unlink(missing_ok=True)
+        # Parquet tables of earlier calls; `csv_as_parquet` writes those of these ones.
+        for path in (*written, *(folder / f"{name}_{kind}.csv" for kind in lists)):
+            path.with_suffix(".parquet").unlink(missing_ok=True)
         # After all files, whose digests it holds: if a kill leaves old and new ones together, they do not match it.
         atomic.write_json(folder / f"{name}.json", self._what(written))
         return written
-
-    def _with_own_columns(self) -> SlidePredictions:
-        """The tags as the finest level's file has them: without names of ours, with what levels disagree on."""
-        tags = {tag: self.tags[tag] for tag in self._tags_of_file(self.hierarchy.num_levels - 1)}
-        if self._coarse_levels:
-            unlike = self.disagreements()
-            tags[DISAGREES] = [unlike.get(slide, "") for slide in self.names]
-        return replace(self, tags=tags)
 
     def _tags_of_file(self, level: int) -> list[str]:
         """Tags but those with the name of a column of ours: nobody could read a table that has a name twice."""
@@ -216,6 +251,7 @@ class SlidePredictions:
             "pams_mil": __version__,
             "made_by": list(self.made_by),
             "weights": list(self.weights),
+            "table": dict(self.table),
             "slides": len(self),
             "files": {path.name: file_digest(path) for path in files},
         }
@@ -230,12 +266,14 @@ class SlidePredictions:
         unlike, own = self.disagreements(), self.own_calls(level)
         extra = ([DISAGREES] if self._coarse_levels else []) if finest else [OWN]
         target = ["target"] if known.any() else []
-        first = ["slide_id", "patient_id", "split", *target, "prediction", DECIDED_BY]
+        patient, exposure = ["patient_id"] if self.patients_known else [], [COLUMN] if self.roles is not None else []
+        first = ["slide_id", *patient, "split", *exposure, *target, "prediction", DECIDED_BY]
         header = [*first, *extra, *(f"p_{label}" for label in classes), *tags]
         called = self.calls(level)
         rows = (
             [
-                self.names[row], self.patient_ids[row], self.splits[row],
+                self.names[row], *([self.patient_ids[row]] if patient else []), self.splits[row],
+                *([] if self.roles is None else [role_cell(self.roles[row])]),
                 *(["" if lifted[row] < 0 else classes[lifted[row]]] if target else []),
                 classes[int(called[row])], str(self.rule),
                 *([unlike.get(self.names[row], "") if finest else classes[int(own[row])]] if extra else []),
@@ -245,3 +283,40 @@ class SlidePredictions:
             for row in range(len(self))
         )  # fmt: skip
         atomic.write_csv(path, header, rows)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where predictions are written: `<folder>/<name>.csv`, and files of their slides and tiles below `side`."""
+
+    folder: Path
+    name: str
+    side: Path
+    in_run: bool
+
+    @classmethod
+    def of(cls, out: Path | None, run: RunFolder, table: Path, split: str | None, kinds: Sequence[str]) -> Destination:
+        """A folder that the user names, or a place of its own in the run for this table, split and kind of calls."""
+        if out is not None:
+            return cls(out, "predictions_calibrated" if "calibrated" in kinds else "predictions", out, in_run=False)
+        slot = run.slot(table, split, *kinds)
+        return cls(run.predictions, slot, run.predictions / slot, in_run=True)
+
+    def prepare(self, weights: tuple[str, ...], table: Path, split: str | None) -> None:
+        """See to it that no files of other weights or slides stay under the new calls.
+
+        Raises:
+            OutputError: the user's folder holds predictions of other weights, or of another table or split.
+        """
+        stored = read_json(self.folder / f"{self.name}.json")
+        if not stored:
+            return
+        table_now = {"name": table.name, "digest": file_digest(table), "split": split}
+        if stored.get("weights") == list(weights) and (self.in_run or stored.get("table") == table_now):
+            return
+        if not self.in_run:
+            raise OutputError(
+                f"{self.folder} holds predictions of other weights, or of another table or split; attention and tables "
+                "of tiles beside them would be taken for those of the new ones. Choose another folder with --out."
+            )
+        shutil.rmtree(self.side, ignore_errors=True)

@@ -1,11 +1,13 @@
 """A run folder: where everything of one training run lies, and what state it is in.
 
 config.yaml     the effective settings            run.json      versions, identity, seeds, command
-cohort.csv      the slides of train and val
+cohort.csv      the slides of train and val       exposure.json  which patients the model has seen, by digest
 last.safetensors  best.safetensors                checkpoints, each one file
 metrics.csv     one row per epoch                 status.json   running, interrupted, failed or finished
-predictions.csv  predictions_<level>.csv          written by `pams predict` and `pams evaluate`
-calibration.json                                  written by `pams calibrate`
+predictions/<table>-<split>.csv  ..._<level>.csv  by `pams predict` and `pams evaluate`; ...json says of which weights
+predictions/<table>-<split>/     attention, tiles of the same predictions
+reports/<table>-<split>/         the audit of them by `pams evaluate`
+calibration.json                 by `pams calibrate`        certificate.json, certificate.html   by `pams certify`
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from pams_mil import __version__, atomic
+from pams_mil import __version__, atomic, tables
+from pams_mil.data.bags.filenames import FileNames
+from pams_mil.digests import file_digest
 from pams_mil.engine.config.run_config import RunConfig, build
 from pams_mil.engine.config.yaml_file import read_yaml, write_yaml
 from pams_mil.engine.run.trained_slides import TrainedSlides
-from pams_mil.errors import RunError, nearest
+from pams_mil.errors import ExposureError, RunError, nearest
+from pams_mil.exposure import FILE, Exposure
 
 State = Literal["running", "interrupted", "failed", "finished"]
 CALIBRATION = "calibration.json"
@@ -68,9 +73,34 @@ class RunFolder:
         return self.path / "metrics.csv"
 
     @property
-    def predictions_file(self) -> Path:
-        """Predictions at the finest level."""
-        return self.path / "predictions.csv"
+    def predictions(self) -> Path:
+        """The folder of predictions, one set of files per table and split."""
+        return self.path / "predictions"
+
+    def slot(self, table: Path, split: str | None, *kinds: str) -> str:
+        """The name of the predictions of a table and split, which no other table of that name ever gets.
+
+        Args:
+            table: The table of slides.
+            split: Of the table; None: all of it.
+            *kinds: What sets them apart from the model's plain calls: calibrated, or a decision rule.
+        """
+        name = FileNames()["-".join([tables.table_name(table), split or "all", *kinds])]
+        own = self.config().data.manifest if self.exists() else None
+        if own is not None and own.resolve() == table.resolve():
+            return name
+        digest = file_digest(table)
+        is_taken = own is not None and tables.table_name(own) == tables.table_name(table)
+        stored = read_json(self.predictions / f"{name}.json").get("table", {}).get("digest", digest)
+        return f"{name}-{digest[:8]}" if is_taken or stored != digest else name
+
+    def predictions_file(self, split: str = "test") -> Path:
+        """The predictions of a split of the run's own table, at the finest level."""
+        return self.predictions / f"{self.slot(self.config().data.manifest, split)}.csv"
+
+    def report(self, slot: str) -> Path:
+        """The folder of the report on some predictions."""
+        return self.path / "reports" / slot
 
     def exists(self) -> bool:
         """Whether a run was started here."""
@@ -86,10 +116,28 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         # A kill before `config.yaml` leaves files that a new start writes again; after it, all of them are there.
         slides.write(self.path)
+        # A tuning may have noted before that its patients chose this recipe.
+        before = Exposure.read(self.path) or Exposure()
+        seen = slides.exposure(selects=config.training.select != "last")
+        (before.without("train", "select") | seen).write(self.path)
         atomic.write_json(self.path / "run.json", {**manifest(config), **facts})
         write_yaml(
             self.config_file, config.to_json(), comment=f"Effective settings, written by pams-mil {__version__}."
         )
+
+    def exposure(self) -> Exposure | None:
+        """Which patients the weights have seen; None beside a checkpoint that came without it."""
+        exposure = Exposure.read(self.path)
+        if exposure is None and self.exists():
+            raise ExposureError(
+                f"Cannot determine which patients {self.path} has seen: {self.path / FILE} is gone. Restore it from a "
+                "copy."
+            )
+        return exposure
+
+    def expose(self, exposure: Exposure) -> None:
+        """Note further roles of patients, also before the run is started."""
+        ((Exposure.read(self.path) or Exposure()) | exposure).write(self.path)
 
     def set_status(self, state: State, **facts: Any) -> None:
         """Say what the run is doing."""

@@ -16,7 +16,8 @@ from typing import Any
 from pams_mil import atomic, tables
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.digests import digest
-from pams_mil.errors import PamsError, RunError, listing
+from pams_mil.errors import PamsError, RunError
+from pams_mil.exposure import Exposure, Role
 
 FILE = "cohort.csv"
 COLUMNS = ("slide_id", "patient_id", "case_id", "label", "split")
@@ -56,6 +57,12 @@ class TrainedSlides:
 
     def _cells(self, column: str, splits: Sequence[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(row[_PLACE[column]] for split in splits for row in self.part(split)))
+
+    def exposure(self, *, selects: bool) -> Exposure:
+        """The roles of the patients: `val` has chosen the epoch where the run `selects` one."""
+        roles: dict[str, Role] = {"train": "train", **({"val": "select"} if selects else {})}
+        slide, patient, split = _PLACE["slide_id"], _PLACE["patient_id"], _PLACE["split"]
+        return Exposure.of((row[slide], row[patient], roles[row[split]]) for row in self.rows if row[split] in roles)
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """For every part how many slides of how many patients, and a digest of its rows."""
@@ -132,18 +139,3 @@ def trained_slides(run: Path | str) -> TrainedSlides:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"Cannot determine which slides trained {run}: its run.json has no run spec.") from error
     return TrainedSlides.read(run, cohort)
-
-
-def refuse_trained(seen: TrainedSlides, slides: Sequence[str], patients: Sequence[str], run: Path | str) -> None:
-    """Stop when a slide to be scored, or its patient, trained the run or chose its epoch."""
-    known_slides, known_patients = set(seen.slides("train", "val")), set(seen.patients("train", "val"))
-    shared = [
-        slide
-        for slide, patient in zip(slides, patients, strict=True)
-        if slide in known_slides or patient in known_patients
-    ]
-    if shared:
-        raise RunError(
-            f"{len(shared)} of {len(slides)} slides are of patients that trained {run} or chose its epoch: "
-            f"{listing(shared)}. The table was changed since; scores would be too good to be true."
-        )

@@ -22,6 +22,7 @@ from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.grid.cross_validation import CrossValidation, cells, cross_validate, digest_of_folds
 from pams_mil.engine.grid.grid import Engine, Progress, run_cells
+from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.tuning.choice import RecipeScore, choose, survivors
 from pams_mil.engine.tuning.nested_choice import choices_by_fold
 from pams_mil.engine.tuning.recipes import REFERENCE, Space
@@ -32,6 +33,7 @@ from pams_mil.engine.tuning.tuning_folder import TIMES, RungRecord, TuningFolder
 from pams_mil.engine.tuning.validation_scores import read_validation, score_validation
 from pams_mil.errors import RunError, counted
 from pams_mil.evaluate.predictions import Predictions
+from pams_mil.exposure import Exposure
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.operating import urgency_auc
 
@@ -144,6 +146,9 @@ class Tuning:
         found = {}
         for name in dict.fromkeys(names):
             folder = self.folder.recipe(name)
+            for run in (folder.run(fold, None if seed == rung.seeds[0] else seed)
+                        for seed in rung.seeds for fold in range(task.folds)):  # fmt: skip
+                RunFolder(run).expose(self._exposure())
             # Else `cross_validate` would refuse it as another cross-validation.
             folder.file.unlink(missing_ok=True)  # a larger budget may have added seeds; tune.json says which count
             found[name] = cross_validate(
@@ -151,6 +156,16 @@ class Tuning:
                 seeds=rung.seeds, progress=self._progress,
             )  # fmt: skip
         return found
+
+    def _exposure(self) -> Exposure:
+        """The patients that chose the recipe: those of all validation splits that any rung has compared recipes on."""
+        folds = max(rung.folds for rung in self.folder.rungs)
+        return Exposure.of(
+            (record.slide_id, record.patient_id, "tune")
+            for splits in self.task.split.folds[:folds]
+            for record, split in zip(self.task.cohort, splits, strict=True)
+            if split == "val"
+        )
 
     def _by_fold(self, rung: RungRecord) -> list[str]:
         """The recipe chosen anew for each fold without its test patients; empty where that cannot be done."""

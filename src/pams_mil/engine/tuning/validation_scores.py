@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pams_mil.arrays import Array
-from pams_mil.engine.grid.benchmark_cell import PREDICTED
+from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.tuning.choice import RecipeScore, score_recipes
 from pams_mil.errors import RunError
 from pams_mil.evaluate.prediction_layouts import read_predictions
@@ -23,7 +23,7 @@ def read_validation(runs: Sequence[Path], hierarchy: ClassHierarchy, name: str) 
     facts: dict[str, tuple[str, int]] = {}
     validated: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
-        read = read_predictions(run / f"{PREDICTED['val']}.csv", hierarchy, name=name)
+        read = read_predictions(RunFolder(run).predictions_file("val"), hierarchy, name=name)
         if read.probabilities is None or read.patient_ids is None:
             raise RunError(f"{run} has validation predictions without probabilities or patients; train it again.")
         for row, slide in enumerate(read.slide_ids):

@@ -8,7 +8,7 @@ from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Shortfall
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import certify
-from pams_mil.evaluate.certify.monitor import Monitoring, monitor, monitor_unlabeled
+from pams_mil.evaluate.certify.monitor import Monitoring, monitor
 
 __all__ = [
     "Bound",
@@ -20,5 +20,4 @@ __all__ = [
     "apply_certificate",
     "certify",
     "monitor",
-    "monitor_unlabeled",
 ]

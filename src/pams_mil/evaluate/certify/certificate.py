@@ -22,6 +22,7 @@ from pams_mil.digests import digest
 from pams_mil.errors import CertificateError, HierarchyError
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Spread
 from pams_mil.evaluate.certify.miss_losses import Unit
+from pams_mil.exposure import Exposure
 from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json
 
 FORMAT, VERSION = "pams-certificate", 1
@@ -68,6 +69,7 @@ class Certificate:
         reservations: Why it is not a guarantee; empty when it is one.
         notes: What else the reader must know.
         weights: Digests of the weights it holds for; empty when it was made from a predictions file.
+        exposure: Patients that the weights or this certificate have seen, by digest.
         calibration: Digest of the calibration slides, patients and labels.
         prevalence: Shares of the classes that the bound for all patients was re-weighted to.
         breakpoints: [p, R - 1] where calibration cases reach each rank, to compare later ones with.
@@ -89,6 +91,7 @@ class Certificate:
     reservations: tuple[str, ...]
     notes: tuple[str, ...]
     weights: tuple[str, ...]
+    exposure: Exposure
     calibration: str
     prevalence: Mapping[str, float] | None
     breakpoints: Array
@@ -195,6 +198,7 @@ class Certificate:
             "reservations": list(self.reservations),
             "notes": list(self.notes),
             "weights": list(self.weights),
+            "exposure": self.exposure.to_json(),
             "classes": {"digest": self.hierarchy.digest, **hierarchy_to_json(self.hierarchy)},
             "calibration": {
                 "digest": self.calibration,
@@ -334,6 +338,7 @@ def _from_json(content: Mapping[str, Any]) -> Certificate:
         reservations=tuple(content["reservations"]),
         notes=tuple(content["notes"]),
         weights=tuple(content["weights"]),
+        exposure=Exposure.from_json(content["exposure"], "its exposure"),
         calibration=content["calibration"]["digest"],
         prevalence=content["prevalence"],
         breakpoints=np.asarray(rows, dtype=np.float64).reshape(len(rows), -1),

@@ -36,6 +36,7 @@ from pams_mil.evaluate.certify.miss_losses import (
     boundary_rank,
 )
 from pams_mil.evaluate.predictions import Predictions
+from pams_mil.exposure import MARK, Exposure
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.parameters import require_choice
 
@@ -62,13 +63,15 @@ class ShortfallError(CertificateError):
 def certify(
     predictions: Predictions, *, alpha: float | None = ..., at: Mapping[str, float] | None = ...,
     guarantee: str | float = ..., unit: Unit = ..., prevalence: Mapping[str, float] | None = ...,
-    weights: Sequence[str] = ..., reservations: Sequence[str] = ..., notes: Sequence[str] = ..., by: None = ...,
+    notes: Sequence[str] = ..., by: None = ..., exposure: Exposure | None = ...,
+    seen_patients: bool = ..., patients_are_slides: bool = ...,
 ) -> Certificate: ...  # fmt: skip
 @overload
 def certify(
     predictions: Predictions, *, alpha: float | None = ..., at: Mapping[str, float] | None = ...,
     guarantee: str | float = ..., unit: Unit = ..., prevalence: Mapping[str, float] | None = ...,
-    weights: Sequence[str] = ..., reservations: Sequence[str] = ..., notes: Sequence[str] = ..., by: Sequence[str],
+    notes: Sequence[str] = ..., by: Sequence[str], exposure: Exposure | None = ...,
+    seen_patients: bool = ..., patients_are_slides: bool = ...,
 ) -> dict[str, Certificate]: ...  # fmt: skip
 def certify(
     predictions: Predictions,
@@ -78,10 +81,11 @@ def certify(
     guarantee: str | float = "mean",
     unit: Unit = "case",
     prevalence: Mapping[str, float] | None = None,
-    weights: Sequence[str] = (),
-    reservations: Sequence[str] = (),
     notes: Sequence[str] = (),
     by: Sequence[str] | None = None,
+    exposure: Exposure | None = None,
+    seen_patients: bool = False,
+    patients_are_slides: bool = False,
 ) -> Certificate | dict[str, Certificate]:
     """The smallest κ that meets every bound on missed urgency, as a certificate.
 
@@ -93,11 +97,12 @@ def certify(
         guarantee: "mean", or a confidence such as 0.9, for each bound on its own.
         unit: "case" or "slide"; see `pams_mil.evaluate.certify.miss_losses`.
         prevalence: {class: share} to which the bound for all patients is re-weighted; `mean` and `case` only.
-        weights: Digests of the weights that predicted.
-        reservations: Reasons why it is not a guarantee.
         notes: What the reader must know.
         by: The subgroup of every slide, e.g. the scanner or the hospital: one certificate per subgroup, which holds for
             the patients of that subgroup. Refused if any has too few patients, with how many are missing.
+        exposure: Patients that the weights have seen, for the certificate to keep beside its own.
+        seen_patients: Go on with patients that the model has seen; the certificate then is not a guarantee.
+        patients_are_slides: Each slide of a file without patients is a patient.
 
     >>> from pams_mil import ClassHierarchy
     >>> rng = np.random.default_rng(0)
@@ -113,10 +118,14 @@ def certify(
     if by is not None:
         options = {
             "alpha": alpha, "at": at, "guarantee": guarantee, "unit": unit, "prevalence": prevalence,
-            "weights": weights, "reservations": reservations, "notes": notes,
+            "notes": notes, "exposure": exposure, "seen_patients": seen_patients,
+            "patients_are_slides": patients_are_slides,
         }  # fmt: skip
         return _certify_subgroups(predictions, by, options)
     hierarchy = predictions.hierarchy
+    require_patients(predictions, patients_are_slides=patients_are_slides)
+    admitted = predictions.admitted("guarantee", seen_patients=seen_patients).notes
+    marks = [note for note in admitted if note.startswith(MARK)]
     alphas = _check_alphas(alpha, at or {})
     require_choice("unit", unit, UNITS)
     if prevalence is not None and (alpha is None or guarantee != "mean" or unit != "case"):
@@ -156,9 +165,10 @@ def certify(
             BoundaryLimit(name, curve.n, certainty.smallest_alpha(curve))
             for name, curve in ((name, slides.miss_losses(unit, rank)) for name, rank in boundaries(hierarchy))
         ),
-        reservations=(*reservations, *_own_reservations(slides, hierarchy, prevalence)),
-        notes=(*predictions.notes, *notes, *_own_notes(bounds, certainty)),
-        weights=tuple(weights),
+        reservations=(*marks, *_own_reservations(slides, hierarchy, prevalence)),
+        notes=(*(note for note in admitted if note not in marks), *notes, *_own_notes(bounds, certainty)),
+        weights=tuple(predictions.weights),
+        exposure=(exposure or Exposure()) | _calibration_exposure(predictions),
         calibration=calibration_digest(predictions),
         prevalence=prevalence,
         breakpoints=_stored_breakpoints(slides),
@@ -245,6 +255,23 @@ def calibration_digest(predictions: Predictions) -> str:
         for slide, patient, target in zip(predictions.slide_ids, patients, predictions.target.tolist(), strict=True)
     )
     return text_digest(json.dumps(rows))
+
+
+def require_patients(predictions: Predictions, *, patients_are_slides: bool) -> None:
+    """Refuse a table that names no patients, unless each of its slides is declared to be one."""
+    if predictions.patient_ids is None and predictions.layout != "memory" and not patients_are_slides:
+        raise CertificateError(
+            f"{predictions.name} names no patients, and the guarantee counts patients: slides of one patient would "
+            "count several times. Add a column patient_id; or, if each slide is of another patient, say so with "
+            "--patients-are-slides."
+        )
+
+
+def _calibration_exposure(predictions: Predictions) -> Exposure:
+    """The calibration patients, in the role that they have from now on."""
+    slides = predictions.slide_ids
+    patients = slides if predictions.patient_ids is None else predictions.patient_ids
+    return Exposure.of((slide, patient, "certify") for slide, patient in zip(slides, patients, strict=True))
 
 
 def check_prevalence(prevalence: Mapping[str, float], hierarchy: ClassHierarchy) -> tuple[int, Array]:

@@ -29,7 +29,7 @@ Only the order of the values matters, so ∞ (never reached) is one more value. 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -37,11 +37,13 @@ import numpy.typing as npt
 from scipy import special
 
 from pams_mil.arrays import Array
-from pams_mil.errors import ParameterError
+from pams_mil.errors import ParameterError, PredictionsError
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, clopper_pearson, hoeffding_bentkus
 from pams_mil.evaluate.certify.certificate import Certificate
+from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.certify.miss_losses import SlideReach, Unit, path_of
-from pams_mil.evaluate.predictions import Predictions, numbered
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.exposure import Roles
 
 LEVEL = 0.05
 DRIFT_LEVEL = 0.01
@@ -166,37 +168,54 @@ def monitor(
     level: float = LEVEL,
     drift_level: float = DRIFT_LEVEL,
     seed: int = 0,
+    seen_patients: bool = False,
+    patients_are_slides: bool = False,
 ) -> Monitoring:
     """Test every bound on new labeled patients, in the order in which they came.
 
+    Without labels (every target is -1) patients are only compared with the calibration patients.
+
     Args:
         certificate: What was certified.
-        predictions: New patients, not those of the calibration set.
+        predictions: New patients, by the certified weights.
         level: How probable it may be that any bound is ever called violated although the guarantee holds.
         drift_level: The p-value from which on, downward, patients are said to differ from the calibration patients.
         seed: Of the shuffles behind the comparison without labels.
+        seen_patients: Go on with patients that the weights or the certificate have seen; the result says so.
+        patients_are_slides: Each slide of a file without patients is a patient.
     """
     certificate.refuse_other_classes(predictions.hierarchy, predictions.name)
+    if predictions.weights:
+        certificate.refuse_other_weights(predictions.weights)
+    require_patients(predictions, patients_are_slides=patients_are_slides)
+    exposed = replace(predictions, roles=_roles(certificate, predictions), exposure_known=True)
+    notes = list(exposed.admitted("monitoring", seen_patients=seen_patients).notes[len(predictions.notes) :])
+    if not predictions.weights and predictions.layout != "memory":
+        notes.append("Whether the certified weights made these predictions is not known from the file.")
+    unlabeled = predictions.target < 0
+    if unlabeled.all():
+        path = path_of(predictions.probabilities, predictions.hierarchy, predictions.name)
+        slides = SlideReach.unlabeled(path, predictions.patient)
+        notes.append("Without labels, the guarantee itself is not tested.")
+        return Monitoring((), _drift(certificate, slides, drift_level, seed), tuple(notes))
+    if unlabeled.any():
+        raise PredictionsError(
+            f"{predictions.name}: {int(unlabeled.sum())} of {len(unlabeled)} rows have no label. Monitor the labeled "
+            "rows and the others in two files."
+        )
     slides = SlideReach.of(predictions)
     # Bonferroni: the level is for any of the bounds.
     share = level / len(certificate.bounds)
     checks = tuple(_check(certificate, bound, slides, share) for bound in certificate.bounds)
-    return Monitoring(checks, _drift(certificate, slides, drift_level, seed))
+    return Monitoring(checks, _drift(certificate, slides, drift_level, seed), tuple(notes))
 
 
-def monitor_unlabeled(
-    certificate: Certificate,
-    probabilities: npt.NDArray[np.float64],
-    patient_ids: list[str],
-    *,
-    drift_level: float = DRIFT_LEVEL,
-    seed: int = 0,
-) -> Monitoring:
-    """Only compare where new patients reach each rank: needs no labels, and tests no bound."""
-    path = path_of(probabilities, certificate.hierarchy, "The table")
-    slides = SlideReach.unlabeled(path, numbered(patient_ids))
-    notes = ("Without labels, the guarantee itself is not tested.",)
-    return Monitoring((), _drift(certificate, slides, drift_level, seed), notes)
+def _roles(certificate: Certificate, predictions: Predictions) -> list[Roles]:
+    """The roles of each row's patient for the certificate, and those that the predictions state."""
+    slides = predictions.slide_ids
+    known = certificate.exposure.roles(slides, slides if predictions.patient_ids is None else predictions.patient_ids)
+    stated = predictions.roles or [frozenset()] * len(predictions)
+    return [one | two for one, two in zip(known, stated, strict=True)]
 
 
 def find_violation(

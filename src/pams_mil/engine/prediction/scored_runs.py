@@ -1,0 +1,137 @@
+"""Predictions of runs for scoring: on a split of their own table, on the table of another hospital, or out of fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pams_mil.digests import file_digest
+from pams_mil.engine.prediction.predict import LoadedRun, predict, predict_own
+from pams_mil.engine.prediction.prediction_table import read_for_prediction
+from pams_mil.engine.prediction.slide_predictions import SlidePredictions
+from pams_mil.engine.run.cv_folder import CrossValidationFolder
+from pams_mil.engine.run.folder import read_json, require_run
+from pams_mil.engine.run.spec import RunSpec
+from pams_mil.errors import CheckpointError, ConfigError, PredictionsError, counted
+from pams_mil.evaluate.fixed_dial import at_fixed_dial, matching_kappa
+from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.hierarchy import ClassHierarchy
+
+OWN_SPLIT = "test"
+
+
+def predict_to_score(
+    runs: Sequence[LoadedRun],
+    *,
+    table: Path | None = None,
+    split: str | None = None,
+    features: Path | None = None,
+    **options: Any,
+) -> SlidePredictions:
+    """Predict what runs, which are averaged, are to be scored on.
+
+    Args:
+        runs: The runs.
+        table: Another table than the first run's own, e.g. of another hospital.
+        split: Of the table; None: the split test, and all slides of another table that has none.
+        features: Feature files of that table.
+        **options: As in `predict`.
+    """
+    first = runs[0]
+    if table is None:
+        require_run(first.folder)
+        return predict_own(runs, first.folder.config().data, split=split or OWN_SPLIT, features=features, **options)
+    if split is None:
+        records = read_for_prediction(table, first.spec.hierarchy, labels=False).manifest.records
+        split = OWN_SPLIT if any(record.split == OWN_SPLIT for record in records) else None
+    return predict(runs, table, split=split, features=features, **options)
+
+
+def stored_predictions(run: LoadedRun, split: str) -> Predictions | None:
+    """The predictions of a split of the run's own table that its folder keeps; None unless they fit weights and table.
+
+    Targets are -1 where there is no label.
+    """
+    if not run.folder.exists():
+        return None
+    path, table = run.folder.predictions_file(split), run.folder.config().data.manifest
+    if not path.is_file() or not table.is_file():
+        return None
+    stored = read_predictions(path, run.spec.hierarchy, Source(labels_needed=False), name=run.path.name)
+    fits = stored.weights == (run.weights,) and stored.table.get("digest") == file_digest(table)
+    return stored if fits else None
+
+
+def labeled_slides(found: SlidePredictions, name: str, *, external: bool) -> Predictions:
+    """The slides that have a label, with what must be said about the others and about where they come from."""
+    rows = np.flatnonzero(found.targets >= 0)
+    where = found.table.get("name", "the table")
+    if not len(rows):
+        raise PredictionsError(
+            f"None of the {len(found)} slides of {where} has a label, so there is nothing to score. Add a column "
+            "'label' with the true class."
+        )
+    labeled = found.labeled(name, rows=rows)
+    notes = list(labeled.notes)
+    if len(rows) < len(found):
+        notes.append(f"{counted(len(found) - len(rows), 'slide')} of {where} without a label are not scored.")
+    if external:
+        unseen = labeled.roles is not None and not any(labeled.roles)
+        seen = "; the model has seen none of their patients" if unseen else ""
+        size = f"{counted(len(labeled), 'labeled slide')} of {counted(labeled.num_patients, 'patient')}"
+        notes.append(f"External validation on {where}: {size}{seen}.")
+    return replace(labeled, notes=tuple(notes))
+
+
+def out_of_fold(folder: CrossValidationFolder, name: str, *, tags: tuple[str, ...] = ()) -> Predictions:
+    """The predictions of a cross-validation, every slide by the fold that tested it."""
+    hierarchy = RunSpec.from_json(read_json(folder.runs()[0] / "run.json").get("spec")).hierarchy
+    return read_predictions(folder.predictions_file, hierarchy, Source(tags=tags), name=name)
+
+
+def at_matched_false_alarms(
+    runs: Sequence[Sequence[LoadedRun]], models: Sequence[Predictions], on: str, scored: str | None, **options: Any
+) -> list[Predictions]:
+    """Every model but the first, at the κ that gives it, on another split, the first one's false alarms.
+
+    Args:
+        runs: The runs behind every model; those of a cross-validation each predict their own slides of the split.
+        models: Their predictions of the slides that are scored.
+        on: The split that κ is set on.
+        scored: The split that is scored.
+        **options: As in `predict`.
+    """
+    if on == (scored or OWN_SPLIT):
+        raise ConfigError(
+            f"--match-on {on}: κ must be set on other slides than those that are scored. Models are always compared at "
+            "equal false alarms of the scored slides too; that needs no option."
+        )
+    if len(runs) < 2:
+        raise ConfigError("--match-on compares runs with the first one; name at least two.")
+    subsets = [[predict_to_score([run], split=on, **options).labeled(str(run.path)) for run in group] for group in runs]
+    return [
+        at_fixed_dial(model, matching_kappa(subsets[0], own), reference=models[0].name, split=on)
+        for model, own in zip(models[1:], subsets[1:], strict=True)
+    ]
+
+
+def refuse_other_classes(hierarchies: Sequence[ClassHierarchy], runs: Sequence[Path], classes: str) -> None:
+    """Stop when a run was trained with another class hierarchy than the one named."""
+    wanted = ClassHierarchy.load(classes).digest
+    for run, hierarchy in zip(runs, hierarchies, strict=True):
+        if hierarchy.digest != wanted:
+            raise CheckpointError(
+                f"{run} was trained with other classes than {classes!r}: digest {hierarchy.digest}, expected {wanted}. "
+                "Names, groups and ranks must be the same."
+            )
+
+
+def unique_names(runs: Sequence[Path]) -> list[str]:
+    """The names of run folders, with their paths where two have the same name."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]

@@ -1,0 +1,262 @@
+"""What a model sees in every tile: where it looks, what speaks for and against each class, how urgent a tile is.
+
+For other tools it is written as HDF5 (attention), as parquet tables, and as columns of LazySlide's stores:
+
+x, y                              corner of the tile in level-0 pixels, where it is known
+pams_attention_<level>            where the model looked; sums to 1 over the slide
+pams_evidence_<level>_<class>     what the tile says for (above 0) and against a class; see `evidence`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pams_mil import atomic
+from pams_mil.arrays import Array
+from pams_mil.data.bags.dataset import BagSample
+from pams_mil.data.bags.filenames import FileNames
+from pams_mil.data.bags.layouts.lazyslide import read_parquet, store_of
+from pams_mil.data.bags.store import FeatureFolder
+from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.engine.learner import Learner
+from pams_mil.errors import BagError, needs_extra
+from pams_mil.models.core.batch import BagBatch
+from pams_mil.tables import read_table
+
+Attend = Callable[[BagSample, list[Tensor]], None]
+"""Given a bag and the attention [n] of every trained level, coarsest first, averaged over the runs."""
+_CHUNK = 2048  # tiles scored at once, each as a bag of its own
+
+
+def each_alone(learner: Learner, features: Tensor, slide_id: str) -> list[Array]:
+    """The probabilities [n, c] of bags that hold one tile each, per trained level."""
+    parts: list[list[Tensor]] = []
+    for start in range(0, len(features), _CHUNK):
+        rows = features[start : start + _CHUNK]
+        parts.append(learner.predict(BagBatch(rows, (1,) * len(rows), (slide_id,) * len(rows))).probabilities)
+    return [torch.cat(level).numpy() for level in zip(*parts, strict=True)]
+
+
+def evidence(alone: Array, attention: Array) -> Array:
+    """What every tile says for and against every class, [n, c].
+
+    With a_i the attention of tile i and p_i the probabilities of a bag that holds this tile alone,
+
+        e_ic = a_i (log p_ic - mean over classes of log p_i)
+
+    For attention pooling with a linear head these add up, over tiles, to the bag's own logits (centered).
+
+    >>> evidence(np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([0.5, 0.5])).round(3).tolist()
+    [[0.0, 0.0], [-0.347, 0.347]]
+    """
+    # Some methods give probabilities of exactly 0, which have no logarithm.
+    log_p = np.log(alone.clip(min=1e-300))
+    centered: Array = attention[:, None] * (log_p - log_p.mean(1, keepdims=True))
+    return centered
+
+
+def at_least(alone: Array, ranks: Sequence[int]) -> dict[int, Array]:
+    """For every boundary of urgency, by the first class above it, the probability [n] of what is as urgent or more.
+
+    >>> at_least(np.array([[0.5, 0.1, 0.1, 0.3]]), [0, 1, 1, 2])
+    {1: array([0.5]), 3: array([0.3])}
+    """
+    firsts = [index for index in range(1, len(ranks)) if ranks[index] > ranks[index - 1]]
+    return {first: alone[:, first:].sum(1) for first in firsts}
+
+
+@dataclass(frozen=True)
+class TileLayer:
+    """One value per tile: the attention of a level, or the evidence for or the urgency of one of its classes.
+
+    >>> layer = TileLayer("evidence", "WHO group", "low grade", np.zeros(2))
+    >>> layer.name, layer.scale
+    ('evidence WHO group low grade', 'sign')
+    """
+
+    kind: Literal["attention", "urgency", "evidence"]
+    level: str
+    label: str | None
+    values: Array
+
+    @property
+    def key(self) -> tuple[str, str, str | None]:
+        """What it shows, apart from its values."""
+        return self.kind, self.level, self.label
+
+    @property
+    def name(self) -> str:
+        """Its name in files and pages."""
+        return " ".join(part for part in self.key if part is not None)
+
+    @property
+    def scale(self) -> Literal["rank", "probability", "sign"]:
+        """How values are drawn: by rank, as probabilities, or by their sign and size."""
+        scales: dict[str, Literal["rank", "probability", "sign"]] = {"attention": "rank", "urgency": "probability"}
+        return scales.get(self.kind, "sign")
+
+
+def measure(learner: Learner, features: Tensor, attention: list[Tensor], slide_id: str) -> list[TileLayer]:
+    """The layers of a slide's tiles, coarsest level first.
+
+    Where the model judges instances one by one, each has a probability of its own of being at least so urgent.
+    """
+    hierarchy, levels = learner.hierarchy, learner.levels[-len(attention) :]
+    layers: list[TileLayer] = []
+    alone = each_alone(learner, features, slide_id)[-len(attention) :]
+    for level, weights, probabilities in zip(levels, attention, alone, strict=True):
+        name, labels = hierarchy.level_names[level], hierarchy.names(level)
+        shares = weights.double().numpy()
+        layers.append(TileLayer("attention", name, None, shares))
+        if learner.model.judges_instances:
+            urgencies = at_least(probabilities, hierarchy.ranks(level).tolist())
+            layers += [TileLayer("urgency", name, labels[first], values) for first, values in urgencies.items()]
+        by_class = evidence(probabilities, shares).T
+        layers += [TileLayer("evidence", name, label, v) for label, v in zip(labels, by_class, strict=True)]
+    return layers
+
+
+def mean_layers(layers: Sequence[Sequence[TileLayer]]) -> list[TileLayer]:
+    """The mean over several models of the layers that all of them have: they may have trained different levels."""
+    by_key = [{layer.key: layer for layer in one} for one in layers]
+    return [
+        replace(layer, values=np.mean([one[layer.key].values for one in by_key], axis=0))
+        for layer in layers[0]
+        if all(layer.key in one for one in by_key)
+    ]
+
+
+def tile_columns(learners: Sequence[Learner], sample: BagSample, attention: list[Tensor]) -> dict[str, Array]:
+    """Named values [n] of every tile; the evidence is the mean over the learners."""
+    layers = mean_layers([measure(learner, sample.features, attention, sample.slide_id) for learner in learners])
+    return {f"pams_{layer.name.replace(' ', '_')}": layer.values for layer in layers}
+
+
+def write_tiles(path: Path, sample: BagSample, columns: Mapping[str, Array]) -> None:
+    """One row per tile, in the order of the bag."""
+    places: dict[str, npt.NDArray[np.generic]] = {}
+    if sample.coords_px0 is not None:
+        places |= {"x": sample.coords_px0[:, 0].numpy(), "y": sample.coords_px0[:, 1].numpy()}
+    pyarrow, parquet = _pyarrow()
+    table = pyarrow.table({**places, **columns})
+    with atomic.replacing(path) as part:
+        parquet.write_table(table, part)
+
+
+def write_into_store(store: Path, sample: BagSample, columns: Mapping[str, Array]) -> None:
+    """Add columns to the tiles of a LazySlide store, where `zs.pl.tiles` draws them; earlier ones are replaced.
+
+    Tiles are found by their corner, never by their row. Tiles without features get an empty value. Only the table of
+    tiles is written anew, whole; all else in the store stays as it is.
+    """
+    file = store / "shapes" / "tiles" / "shapes.parquet"
+    table = read_parquet(file)
+    if sample.coords_px0 is None:
+        raise BagError(f"The bag of {sample.slide_id!r} has no places of tiles, so nothing can be written to {store}.")
+    places = list(zip(table["x"].to_pylist(), table["y"].to_pylist(), strict=True))
+    row_of = {place: row for row, place in enumerate(places)}
+    rows = [row_of.get((x, y)) for x, y in sample.coords_px0.tolist()]
+    known = [row for row in rows if row is not None]
+    # Corners must be unique in the store, and every tile of the bag must have its own among them.
+    if len(row_of) != len(places) or len(known) != len(rows) or len(set(known)) != len(known):
+        raise BagError(f"The tiles of {sample.slide_id!r} are not those of {file}; nothing was written to it.")
+    pyarrow, parquet = _pyarrow()
+    for name, values in columns.items():
+        spread = np.full(len(places), np.nan)
+        spread[known] = values
+        # from_pandas: NaN becomes an empty value.
+        column = pyarrow.array(spread, from_pandas=True)
+        at = table.column_names.index(name) if name in table.column_names else -1
+        table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
+    with atomic.replacing(file) as part:
+        parquet.write_table(table, part)
+
+
+def csv_as_parquet(path: Path) -> Path:
+    """A predictions file once more as parquet beside it: ids as text, probabilities as numbers."""
+    columns = read_table(path)
+    pyarrow, parquet = _pyarrow()
+    table = pyarrow.table(
+        {name: pyarrow.array(_numbers(cells) if name.startswith("p_") else cells) for name, cells in columns.items()}
+    )
+    out = path.with_suffix(".parquet")
+    with atomic.replacing(out) as part:
+        parquet.write_table(table, part)
+    return out
+
+
+def attention_writer(folder: Path) -> Attend:
+    """Writes every bag's attention as `attention/<slide>.h5`: one dataset [n] per trained level, and coordinates."""
+    names = FileNames()
+
+    def write(sample: BagSample, attention: list[Tensor]) -> None:
+        path = folder / "attention" / f"{names[sample.slide_id]}.h5"
+        with atomic.replacing(path) as part, h5py.File(part, "w") as file:
+            file.attrs["slide_id"] = sample.slide_id
+            file.create_dataset("attention", data=attention[-1].numpy(), fletcher32=True)
+            for number, weights in enumerate(attention[:-1]):
+                file.create_dataset(f"attention_level{number}", data=weights.numpy(), fletcher32=True)
+            if sample.coords_px0 is not None:
+                file.create_dataset("coords", data=sample.coords_px0.numpy(), fletcher32=True)
+
+    return write
+
+
+def tile_writer(
+    learners: Sequence[Learner], folder: Path | None, stores: Path | None, unwritten: dict[str, str]
+) -> Attend:
+    """Writes attention and evidence of every tile to `tiles/<slide>.parquet`, and into LazySlide's stores.
+
+    A slide whose store cannot be written to is noted in `unwritten`, and does not stop the others.
+    """
+    files, names = None if stores is None else FeatureFolder(stores), FileNames()
+
+    def write(sample: BagSample, attention: list[Tensor]) -> None:
+        columns = tile_columns(learners, sample, attention)
+        if folder is not None:
+            write_tiles(folder / "tiles" / f"{names[sample.slide_id]}.parquet", sample, columns)
+        if files is not None:
+            try:
+                path = files.find(SlideRecord(sample.slide_id, "", ""))
+                store = store_of(path)
+                if store is None:
+                    raise BagError(f"{path} is not a LazySlide store; nothing was written to it.")
+                write_into_store(store, sample, columns)
+            except BagError as error:
+                unwritten[sample.slide_id] = str(error)
+
+    return write
+
+
+def one_after_the_other(writers: Sequence[Attend]) -> Attend:
+    """A writer that calls several."""
+
+    def write(sample: BagSample, attention: list[Tensor]) -> None:
+        for writer in writers:
+            writer(sample, attention)
+
+    return write
+
+
+def _numbers(cells: Sequence[str]) -> Sequence[float] | Sequence[str]:
+    """Probabilities as numbers; a column of the user's that is only called like one stays as it is."""
+    try:
+        return [float(cell) for cell in cells]
+    except ValueError:
+        return cells
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    with needs_extra("Writing parquet tables", package="pyarrow", extra="tables"):
+        import pyarrow  # noqa: PLC0415  optional
+        import pyarrow.parquet as parquet  # noqa: PLC0415
+    return pyarrow, parquet
