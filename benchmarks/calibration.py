@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.cli.evaluate import predict_run
 from pams_mil.engine.prediction.calibrate import run_bias
+from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.scored_runs import predict_to_score
 from pams_mil.evaluate.debias import TrainingBias
 from pams_mil.evaluate.probability_calibration import fit_probability_calibration
 from pams_mil.metrics.proper import brier, nll, rps
@@ -46,7 +47,7 @@ def main() -> None:
     runs = parser.parse_args().runs
     rows: dict[str, list[list[float]]] = {}
     for run in runs:
-        val, test = predict_run(run, split="val"), predict_run(run, split="test")
+        val, test = (predict_to_score([load_run(run)], split=split) for split in ("val", "test"))
         functions = variants(val.probabilities[-1], val.targets, val.hierarchy, run_bias(run))
         for name, apply in functions.items():
             q = apply(test.probabilities[-1])

@@ -267,9 +267,9 @@ def test_the_command(cohort, copied, tmp_path):
     np.testing.assert_allclose(np.asarray(table["p_a"], dtype=float), expected[:, 0])
     done = runner.invoke(app, ["evaluate", str(copied), "--calibrated", "--resamples", "0"])
     assert done.exit_code == 0, done.output
-    assert (copied / "predictions_calibrated.csv").exists()
-    assert (copied / "report_calibrated" / "report.html").exists()
-    assert not (copied / "report").exists()
+    assert (copied / "predictions/manifest-test-calibrated.csv").exists()
+    assert (copied / "reports/manifest-test-calibrated/report.html").exists()
+    assert not (copied / "reports/manifest-test").exists()
 
 
 def test_scores_on_other_patients_may_be_unknown_in_the_schema(runs, monkeypatch):

@@ -93,8 +93,10 @@ def test_predict_lists_failures_and_ends_with_1(trained, tmp_path):
         table = read_table(tmp_path / name)
         assert not {"test-1", "test-6"} & set(table["slide_id"])
         assert "nan" not in (tmp_path / name).read_text()
-    assert invoke(*arguments, "--split", "val").exit_code == 0
-    assert not (tmp_path / "predictions_failed.csv").exists()
+    other = invoke(*arguments, "--split", "val")  # of other slides: those in the folder are kept
+    assert other.exit_code == 2
+    assert "holds predictions of other weights, or of another table or split" in " ".join(other.output.split())
+    assert (tmp_path / "predictions_failed.csv").exists()
 
 
 def test_evaluate_scores_the_rest_and_says_so_in_the_report(trained, tmp_path):

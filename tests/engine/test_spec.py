@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from tests.engine.cohort import make_cohort, run, settings
 from tests.engine.test_grid import Here, grid_of
 
-from pams_mil.cli.evaluate import predict_run
 from pams_mil.engine import open_run
 from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.scored_runs import predict_to_score
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.spec import RunSpec, differences, refuse_other, stored_spec
 from pams_mil.engine.run.trained_slides import TrainedSlides, trained_slides
-from pams_mil.errors import BagError, CheckpointError, ManifestError, RunError
+from pams_mil.errors import BagError, CheckpointError, ExposureError, ManifestError, RunError
 from pams_mil.evaluate.audit import audit
 from pams_mil.tables import read_table
 
@@ -56,7 +56,7 @@ def test_every_output_carries_the_same_spec_and_the_same_weights(cohort, done, t
     exported = json.loads((tmp_path / "export/config.json").read_text())
     assert (exported["spec"], exported["weights"]) == (facts, loaded.weights)
     assert load_run(tmp_path / "export").origin == {**loaded.origin, "run": "export"}
-    found = predict_run(done, split="test")
+    found = predict_to_score([loaded])
     found.write(tmp_path)
     beside = json.loads((tmp_path / "predictions.json").read_text())
     assert beside["made_by"] == [loaded.origin]
@@ -265,8 +265,9 @@ def test_many_differences_are_counted(done):
 def test_slide_that_trained_a_run_is_not_scored_as_a_test_slide(own, tmp_path):
     out = run(settings(own, epochs=1), tmp_path / "run")
     change_table(own, "p-train-0,a,train", "p-train-0,a,test")
-    with pytest.raises(RunError, match=r"1 of 9 slides are of patients that trained .* or chose its epoch: 'train-0'"):
-        predict_run(out, split="test")
+    found = predict_to_score([load_run(out)])
+    with pytest.raises(ExposureError, match=r"1 of 9 patients trained the model \('p-train-0'\)"):
+        audit([found.labeled("run")], resamples=0)
 
 
 def test_cells_of_other_labels_or_classes_are_not_reused(own, tmp_path):
@@ -295,14 +296,14 @@ def test_changed_test_labels_are_predicted_again_without_training(own, tmp_path)
     engine = Here()
     assert len(run_grid(grid, tmp_path, engine).finished) == 1
     assert len(engine.ran) == 1
-    assert read_table(folder / "predictions.csv")["target"][0] == "c"
+    assert read_table(folder / "predictions/manifest-test.csv")["target"][0] == "c"
     assert (folder / "last.safetensors").stat().st_mtime_ns == weights
 
 
 def test_altered_predictions_of_a_cell_are_made_again(own, tmp_path):
     grid = grid_of(own, seeds=[0], methods=["ce"])
     done = run_grid(grid, tmp_path, Here())
-    file = done.out / done.cells[0].key / "predictions.csv"
+    file = done.out / done.cells[0].key / "predictions/manifest-test.csv"
     before = file.read_text()
     file.write_text(before.replace(",a,", ",b,"))
     assert done.finished == []

@@ -25,7 +25,7 @@ from pams_mil.evaluate.probability_calibration import ProbabilityCalibration
 from pams_mil.exposure import Exposure
 
 FORMAT = "pams-calibration"
-VERSION = 2
+VERSION = 1
 
 
 @dataclass(frozen=True, eq=False)
