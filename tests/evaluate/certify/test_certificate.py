@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.evaluate.certify.models import FLAT, TREE, model, unseen
@@ -68,7 +69,7 @@ def test_certificates_are_ordered_by_what_they_guarantee():
     assert surer.is_stricter_than(sure)
     assert not surer.covers(plain)  # with confidence 95 % says nothing about the average, which the rest may raise
     assert not plain.covers(surer)
-    doubtful = certify(found, alpha=0.1, reservations=["seen"])
+    doubtful = replace(certify(found, alpha=0.1), reservations=("seen",))
     assert not doubtful.covers(plain)
     assert small.is_stricter_than(doubtful)
     assert not certify(unseen(found, "other"), alpha=0.1).covers(plain)
@@ -77,7 +78,8 @@ def test_certificates_are_ordered_by_what_they_guarantee():
 
 
 def test_a_certificate_shows_itself():
-    made = certify(model(60, hierarchy=ClassHierarchy.flat(["a", "<b>"])), at={"<b>": 0.2}, reservations=["x < y"])
+    made = certify(model(60, hierarchy=ClassHierarchy.flat(["a", "<b>"])), at={"<b>": 0.2})
+    made = replace(made, reservations=("x < y",))
     assert "\n" not in repr(made)
     assert len(repr(made)) < 150
     assert "patients at or above <b> <= 20 %, on average, n = 60, not a guarantee" in repr(made)
