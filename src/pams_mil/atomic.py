@@ -97,7 +97,7 @@ def explain(error: OSError) -> str:
     if error.errno in (errno.EDQUOT, errno.EFBIG):
         return "your quota or limit leaves no room for it."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "you have no right to do that there, or the place is read-only. Choose another, or change its rights."
+        return "permission denied, or the place is read-only. Choose another, or change its permissions."
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         return "a folder of that path is a file. Choose another place."
     if error.errno == errno.EISDIR:
@@ -248,7 +248,7 @@ def _host() -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process has this number, among those that this process sees; True where that cannot be told."""
+    """Whether a process has this number, among those that this process sees; True where that is unknown."""
     if os.name == "nt":  # signal 0 would interrupt the process there instead of asking after it
         return True
     try:

@@ -91,11 +91,11 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
 
     Args:
         package: The package's `__name__`. What the stub imports from the package itself are its modules, which are
-            found and listed but are no part of `__all__`.
+            found and listed but are not part of `__all__`.
         file: Its `__file__`, beside which the stub is.
     """
     stub = Path(file).with_name("__init__.pyi").read_text(encoding="utf-8")
-    homes = {found["name"]: found["home"] for found in _IMPORT.finditer(stub)}
+    homes = {match["name"]: match["home"] for match in _IMPORT.finditer(stub)}
 
     def find(name: str) -> Any:
         if name not in homes:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 
 class PamsError(Exception):
-    """Something in the user's input, files or options is wrong, and the message says how to mend it."""
+    """Something in the user's input, files or options is wrong, and the message says how to fix it."""
 
     exit_code = 2
 
@@ -38,7 +38,7 @@ class ManifestError(PamsError):
 
 
 class BagError(PamsError):
-    """A feature file that is missing, torn, corrupted or not what the cohort needs."""
+    """A feature file that is missing, truncated, corrupted or not what the cohort needs."""
 
 
 class MissingBagError(BagError):
@@ -58,11 +58,11 @@ class ModelInputError(PamsError, ValueError):
 
 
 class NotFiniteError(PamsError):
-    """A slide on which a model's answer is not a finite number, and so is no answer."""
+    """A slide on which a model's answer is not a finite number."""
 
 
 class CheckpointError(PamsError):
-    """A checkpoint that is torn, corrupted, unsafe or made for something else."""
+    """A checkpoint that is truncated, corrupted, unsafe or made for something else."""
 
 
 class CertificateError(PamsError):

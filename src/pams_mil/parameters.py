@@ -1,4 +1,4 @@
-"""Settings that are refused, and how it is said: the name, what was expected, what was found."""
+"""Parameter validation: errors that say the name, what was expected and what was found."""
 
 from __future__ import annotations
 

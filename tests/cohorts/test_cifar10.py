@@ -113,7 +113,7 @@ def test_torn_and_foreign_sources_are_refused(batches: Path, tmp_path_factory: p
         (batches / "torn").write_bytes(content[:cut])
         with pytest.raises(BagError, match="torn"):
             read_batch(batches / "torn")
-    with pytest.raises(ParameterError, match="no copy of CIFAR-10"):
+    with pytest.raises(ParameterError, match="not a copy of CIFAR-10"):
         len(Cifar10(tmp_path_factory.mktemp("empty")))
     with pytest.raises(ParameterError, match="There is no folder"):
         Cifar10(batches / "nowhere")

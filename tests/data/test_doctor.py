@@ -52,7 +52,7 @@ def test_every_defect_of_the_bags_in_one_pass(tmp_path: Path) -> None:
     found = diagnose(manifest, TREE, features=folder, workers=3)
     by_slide = {slide: problem for problem in found.problems for slide in problem.slides}
     assert by_slide["s0"].kind == "missing bag"
-    assert "complete HDF5" in by_slide["s1"].message or "torn" in by_slide["s1"].message
+    assert "complete HDF5" in by_slide["s1"].message or "truncated" in by_slide["s1"].message
     assert "not finite" in by_slide["s2"].message
     assert "being written" in by_slide["s3"].message
     assert by_slide["s4"].kind == "duplicate features"

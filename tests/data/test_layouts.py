@@ -212,7 +212,7 @@ def _broken(tmp_path: Path, kind: str) -> tuple[Path, str]:
         return path, "is being written"
     if kind == "torn":
         path.write_bytes(path.read_bytes()[:-1000])
-        return path, "cut short|torn or damaged"
+        return path, "cut short|truncated or damaged"
     path.write_bytes(b"")
     return path, "0 bytes"
 

@@ -41,7 +41,9 @@ def audit(
         None, "--index-order", help="Classes in the order of integer labels, e.g. N,PB,UDH."
     ),
     decide: str | None = typer.Option(
-        None, "--decide", help="Decide anew: argmax, ascc, risk, or kappa=3 (a miss costs 3 false alarms)."
+        None,
+        "--decide",
+        help="Re-apply the decision rule: argmax, ascc, risk, or kappa=3 (a miss costs 3 false alarms).",
     ),
     tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE: score this subset beside the whole."),
     reference: int = typer.Option(1, "--reference", min=1, help="Which model the others are compared with."),

@@ -78,7 +78,7 @@ def bench(
 
 
 def _study(name: str | None, changes: list[str], folder: Path, resamples: int, json: bool) -> None:
-    """A study of the paper that is no grid of runs on bags."""
+    """A study of the paper that is not a grid of runs on bags."""
     from pams_mil.cli.grid_bar import grid_bar
     from pams_mil.experiments import paper
     from pams_mil.report.bench_page import tables_page, write_bench

@@ -171,7 +171,7 @@ def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
             value = float(share)
         except ValueError:
             value = float("nan")
-        # value != value: NaN, typed or from a share that is no number.
+        # value != value: NaN, typed or from a share that is not a number.
         if not (sign and name) or value != value or name in found:
             raise ConfigError(
                 f"{option} must be CLASS=SHARE, each class once, e.g. {option} Malignant=0.02; found {text!r}."

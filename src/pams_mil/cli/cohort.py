@@ -37,7 +37,7 @@ def make(
     source: Path | None = typer.Option(None, "--source", help="cifar10: the local copy to read."),
     json: bool = typer.Option(False, "--json", help="Print counts and paths as JSON."),
 ) -> None:
-    """Write features, manifest.csv and instance_labels.csv of a made cohort.
+    """Write features, manifest.csv and instance_labels.csv of a synthetic cohort.
 
     Example: pams cohort make digits my-digits
     """

@@ -46,7 +46,7 @@ training:
                                   # urgency_auc and refined_nll cannot be won by leaning toward urgency
   # average: 2                    # validate and predict with weights averaged over about two epochs
   # drop_instances: 0.5           # share of a bag's instances that a step does not see; more where many carry the label
-  # max_instances: 20000          # of a training bag, chosen anew every epoch
+  # max_instances: 20000          # of a training bag, chosen again every epoch
 
 compute:
   accelerator: auto               # cpu, cuda, ...

@@ -1,4 +1,4 @@
-"""`pams`: the entry point. Errors that the user can mend end in one message and exit code 2."""
+"""`pams`: the entry point. Errors that the user can fix end in one message and exit code 2."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
     output.print(folder.choice["why"])
     places = {
         "report": "Out-of-fold test parts",
-        "report_by_fold": "Chosen anew for every fold, without its test slides",
+        "report_by_fold": "Chosen again for every fold, without its test slides",
         "report_held_out": "Slides that were held out",
     }
     for name, result in audits.items():

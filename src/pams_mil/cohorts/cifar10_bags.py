@@ -102,7 +102,7 @@ class Cifar10:
             if paths:
                 return partial(_from_file, paths), [path.parent.name for path in paths]
         raise ParameterError(
-            f"{source} is no copy of CIFAR-10: expected the files {listing(BATCHES[part])}, "
+            f"{source} is not a copy of CIFAR-10: expected the files {listing(BATCHES[part])}, "
             f"or images in '{part}/<class>/'."
         )
 

@@ -47,7 +47,7 @@ class Learner(nn.Module):
         self.levels = tuple(levels)
         self.findings = findings
         ancestors = torch.stack([torch.from_numpy(hierarchy.groups(level)) for level in self.levels])
-        # [levels, classes]; made of the hierarchy, so it is no part of a checkpoint.
+        # [levels, classes]; made of the hierarchy, so it is not part of a checkpoint.
         self.register_buffer("ancestors", ancestors, persistent=False)
 
     @property

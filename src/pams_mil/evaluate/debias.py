@@ -10,7 +10,7 @@ Written with u_k = η_k w_k / p_k this is a linear system whose entries are all 
     u = 1 + H u,   H[k, t] = −p_t ln p_t (M[t, k] / w_t − 1),        η_k ∝ (p_k / w_k) u_k
 
 With a weight that is taken as a constant (`detach_weight`) H vanishes and η_k ∝ p_k / w_k. Where u is not positive, p
-is no minimum for any posterior, and the latter form is used instead.
+is not a minimum for any posterior, and the latter form is used instead.
 
 Remix. Training sees class y g_y times as often as it occurs (`pams_mil.remix.drift`), so the posterior is η_y / g_y, as
 far as remixed bags look like natural ones: a strength τ from 0 to 1.

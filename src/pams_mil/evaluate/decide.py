@@ -9,7 +9,7 @@
 
 The last three trade some accuracy for milder mistakes, and are as good as the probabilities are calibrated. Among equal
 values the least urgent class wins, as with numpy's argmax; with kappa the most urgent one, which keeps calls in step
-with the dial. So kappa=1 is argmax except where two classes have exactly the same probability.
+with κ. So kappa=1 is argmax except where two classes have exactly the same probability.
 """
 
 from __future__ import annotations

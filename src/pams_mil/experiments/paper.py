@@ -38,7 +38,7 @@ TOO_LOW = ((18, 1, 1, 0, 0), (4, 15, 1, 0, 0), (2, 3, 14, 1, 0), (2, 2, 2, 13, 1
 """Rows = true, columns = predicted, five classes i to v: a model whose mistakes mostly miss urgency."""
 GRIDS = ("main-table", "ablation", "remix", "sensitivity", "mixed-cases")
 STUDIES = ("cifar10", "time", "metrics")
-"""Studies that are no grid of runs on bags."""
+"""Studies that are not a grid of runs on bags."""
 
 
 @dataclass(frozen=True)

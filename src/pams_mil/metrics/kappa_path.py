@@ -1,4 +1,4 @@
-"""One dial for every slide: which class is called when a missed urgency costs κ false alarms.
+"""The decision path of every slide: which class is called when a missed urgency costs κ false alarms.
 
 For probabilities p of a slide and a cost C `[true, predicted]`, 0 on its diagonal, split into misses and the rest,
 
@@ -160,7 +160,7 @@ def _thresholds(alarm: Array, miss: Array, at_one: Array, ranks: Ints) -> Array:
         if not moving.any():
             break
         row, call, saved, later = row[moving], call[moving], saved[moving], later[moving]
-        # Where a class is no candidate, 1 keeps the division quiet; its crossing is not looked at.
+        # Where a class is not a candidate, 1 keeps the division quiet; its crossing is not looked at.
         crossing = _crossings(alarm[row], at_one[row], call, np.where(later, saved, 1.0))
         nearest = np.where(later, crossing, np.inf).min(axis=1, keepdims=True)
         # Several may cross at once. After the crossing the last of them is cheapest; before κ = 1, where crossings that
@@ -205,6 +205,6 @@ def _check_monotone(misses: Array, outranks: npt.NDArray[np.bool_], names: tuple
         t, r = (int(index) for index in np.argwhere(grows)[0])
         raise ParameterError(
             f"Missing {names[t]!r} costs {misses[t, r]:g} when {names[r]!r} is called, but {misses[t, r + 1]:g} when "
-            f"{names[r + 1]!r} is. Then a call could become less urgent although misses weigh more, and no single dial "
+            f"{names[r + 1]!r} is. Then a call could become less urgent although misses weigh more, and no single κ "
             "orders the decisions. Give misses a cost that does not grow towards the true class."
         )

@@ -56,7 +56,7 @@ class Units:
         return cls(of_patient, np.asarray(of_unit, dtype=np.int64))
 
     def draws(self, seed: int, resamples: int) -> Weights:
-        """How often each unit is drawn when every stratum is drawn anew with replacement, [B, U]."""
+        """How often each unit is drawn when every stratum is resampled with replacement, [B, U]."""
         rng = np.random.default_rng(seed)
         weights = np.zeros((resamples, len(self)), dtype=np.float32)
         for value in np.unique(self.stratum):

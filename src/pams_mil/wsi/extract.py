@@ -56,7 +56,7 @@ class Watcher(Protocol):
 
 
 class SilentWatcher:
-    """A watcher that looks away."""
+    """A no-op observer."""
 
     def planned(self, slide_id: str, tiles: int) -> None:
         """Ignore it."""

@@ -63,7 +63,7 @@ def resolve(stated: tuple[float | None, float | None], option: float | None, *, 
             "the file does not state its resolution in microns per pixel, and it is never guessed. "
             "Give it with --mpp-of-slide (for example --mpp-of-slide 0.25 for a 40x scan) or --mpp-table"
         )
-    # Some files state the dots per inch of a print or a 1 where nothing is known: that is no statement.
+    # Some files state the dots per inch of a print or a 1 where nothing is known: that states nothing.
     if not _plausible(x) or not _plausible(y):
         if option is not None:
             return Resolution(option, "option")

@@ -56,7 +56,7 @@ class Place:
 
     @property
     def end(self) -> int:
-        """The first byte behind it."""
+        """End offset (exclusive)."""
         return self.offset + self.shape[0] * self.shape[1] * np.dtype(self.dtype).itemsize
 
 
@@ -74,7 +74,7 @@ class PackEntry:
 
     @property
     def end(self) -> int:
-        """The first byte behind the bag."""
+        """End offset of the bag (exclusive)."""
         return max(self.features.end, 0 if self.coords is None else self.coords.end)
 
 
@@ -99,7 +99,9 @@ def read_shard(path: Path) -> Shard:
             # safetensors: eight bytes with the length of the JSON header, the header, then the tensors.
             length = int.from_bytes(file.read(8), "little")
             if length > min(_MOST_HEADER, path.stat().st_size):
-                raise BagError(f"{path} is not a complete shard of a pack: torn or damaged. Pack the cohort again.")
+                raise BagError(
+                    f"{path} is not a complete shard of a pack: truncated or damaged. Pack the cohort again."
+                )
             header = file.read(length)
         entries = _entries(json.loads(header), 8 + length, path.stat().st_size)
     except (OSError, ValueError, TypeError, KeyError, IndexError) as error:

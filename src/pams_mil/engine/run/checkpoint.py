@@ -63,7 +63,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint, refusing what is torn, altered, unsafe, of another program or of a later version."""
+    """Read a checkpoint, refusing what is truncated, altered, unsafe, of another program or of a later version."""
     # Before the library: it would believe the length that a damaged header claims.
     _check_header(path)
     try:

@@ -172,7 +172,7 @@ def _names(bags: Sequence[TrainingBag]) -> str:
 
 
 def seed_everything(device: torch.device, seed: int) -> None:
-    """Start torch's generators anew for every step: dropout is a function of (seed, epoch, slide), and resumes so."""
+    """Seed torch's generators for every step: dropout is a function of (seed, epoch, slide), and resumes so."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

@@ -82,7 +82,7 @@ def _train_in_process(
         started = time.monotonic()
         if fabric.is_global_zero:
             notes = list(cohort.notes)
-            # Without a checkpoint the run begins anew, so what it says about itself is written anew, too.
+            # Without a checkpoint the run starts over, so its own files are rewritten, too.
             if not folder.last.exists():
                 notes += [begun] if begun else []
                 facts = {**_facts(cohort, bags), "notes": notes, "spec": spec.to_json()}
@@ -175,7 +175,7 @@ def _is_extended(folder: RunFolder, spec: RunSpec) -> bool:
 
 
 def _failed_before_it_began(folder: RunFolder) -> bool:
-    """Whether a run failed before its first checkpoint: nothing was learned, so the corrected command starts anew."""
+    """Whether a run failed before its first checkpoint: nothing was learned, so the corrected command starts over."""
     return folder.status().get("state") == "failed" and not folder.last.exists()
 
 
@@ -244,7 +244,7 @@ def _status(fabric: Processes, folder: RunFolder) -> Iterator[None]:
         if fabric.is_global_zero:
             folder.set_status("interrupted")
         raise
-    except Exception as error:  # whatever ends the run belongs into its status; it is raised again
+    except Exception as error:  # whatever ends the run belongs in its status; it is raised again
         if fabric.is_global_zero:
             folder.set_status("failed", error=f"{type(error).__name__}: {error}")
         raise

@@ -48,7 +48,7 @@ class TrainingBag:
         seed: Fixes the model's random choices in this step.
         targets: Finest classes, one per label that the bag carries.
         weights: How much each label counts; they sum to 1.
-        origins: [n] which of two remixed bags each row is from; None for a bag that is no remix.
+        origins: [n] which of two remixed bags each row is from; None for a bag that is not a remix.
         counts: What was done to the bag, for the log: instances dropped, remixed, share copied, degenerate, capped.
         findings: All that was found, where slides have several findings: of a remixed bag the union of both.
     """
@@ -256,7 +256,7 @@ def kept_rows(
         share: how many of them are dropped, from 0 to below 1; None: none.
         seed: the run's seed.
         epoch: the epoch.
-        step: the slide drawn and which of its steps this is; a partner is thinned anew in every step.
+        step: the slide drawn and which of its steps this is; a partner is thinned again in every step.
         slide: the slide whose rows these are.
 
     >>> rows = kept_rows(10, 0.7, seed=0, epoch=0, step=("s", 0), slide="s")

@@ -9,7 +9,7 @@ single points written as settings of a run (`recipes`). A block has six choices;
     drop      share of every bag's instances that a training step does not see
     lr        learning rate; null: the one of `training`
     length    how long to train, as a multiple of the epochs of `training`: where a model soon knows its training slides
-              by heart, a quarter of them is the plainest remedy
+              verbatim, a quarter of them is the plainest remedy
 
 Plain cross-entropy on AB-MIL is always the first recipe: whatever is chosen is compared with it.
 """

@@ -93,7 +93,7 @@ class MILModel(nn.Module, ABC):
     packs: ClassVar[bool] = False
     """Whether several bags may go through one pass with the outcome of a pass each.
 
-    Not where the model draws from torch's generator (dropout), which is seeded anew for every bag, and not where it
+    Not where the model draws from torch's generator (dropout), which is seeded for every bag, and not where it
     would gain nothing.
     """
 
@@ -118,7 +118,7 @@ class MILModel(nn.Module, ABC):
 
     @property
     def judges_instances(self) -> bool:
-        """Whether a bag's answer is put together from answers of its instances, so that each has one of its own."""
+        """Whether a bag's answer is composed of answers of its instances, so that each has one of its own."""
         return False
 
     @property

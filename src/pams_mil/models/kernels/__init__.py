@@ -1,1 +1,1 @@
-"""Passes written by hand where autograd would cost more; each has a plain twin, and one switch turns them all off."""
+"""Passes written by hand where autograd would cost more, each beside a reference implementation; one switch for all."""

@@ -1,8 +1,8 @@
 """One switch for all passes that are written by hand: on by default, off where only plain operations will do.
 
-Every kernel stands beside a plain twin of a few lines that a test holds it equal to. The twin is taken while the switch
-is off, while a graph is traced or a function transformed (neither can hold a pass written by hand), and when a
-gradient is itself differentiated (`twin_gradients`). The variable `PAMS_PLAIN_KERNELS` turns off the compiled
+Every kernel stands beside a reference implementation of a few lines that a test compares it with, which is used while
+the switch is off, while a graph is traced or a function transformed (neither can hold a pass written by hand), and when
+a gradient is itself differentiated (`twin_gradients`). The variable `PAMS_PLAIN_KERNELS` turns off the compiled
 clustering of `remix` as well, which can select other rows, so that a run records which of the two it used.
 """
 
@@ -24,7 +24,7 @@ _ON: ContextVar[bool] = ContextVar("kernels", default=not plain_asked())
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Use the plain twins inside; `PAMS_PLAIN_KERNELS=1` in the environment does so everywhere.
+    """Use the reference implementations inside; `PAMS_PLAIN_KERNELS=1` in the environment does so everywhere.
 
     >>> with plain_kernels():
     ...     kernels_on()
@@ -38,7 +38,7 @@ def plain_kernels() -> Iterator[None]:
 
 
 def kernels_on() -> bool:
-    """Whether kernels may stand in for their twins: not switched off, and no tracer or function transform looks on.
+    """Whether kernels may replace their reference implementations: not switched off, and not traced or transformed.
 
     >>> kernels_on()
     True
@@ -58,10 +58,10 @@ def by_hand(weight: Tensor) -> bool:
 
 
 def twin_gradients(plain: Callable[..., Any], inputs: Sequence[Any], grads: Sequence[Tensor]) -> tuple[Any, ...]:
-    """The gradients of a plain twin with a graph of their own: what a backward pass gives when it is differentiated.
+    """The gradients of a reference implementation with a graph of their own, as needed for second derivatives.
 
     Args:
-        plain: The twin.
+        plain: The reference implementation.
         inputs: Its arguments, as the kernel's forward pass was given them.
         grads: Of its outputs.
     """

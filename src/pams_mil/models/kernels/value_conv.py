@@ -7,7 +7,7 @@ products of the same kind. This is faster on a CPU than a general convolution, w
 tokens without a copy per head, and its weight gradient is accurate: in torch 2.13 that of conv2d with a
 33 x 1 kernel was measured to be off by 2 % in float32 for sequences of 2,026 tokens.
 
-With its plain twin instead a step of TransMIL takes 55, 79 and 99 % longer at n = 500, 2,000 and 8,000 (one
+With its reference implementation a step of TransMIL takes 55, 79 and 99 % longer at n = 500, 2,000 and 8,000 (one
 thread, processor time, interleaved, D = 384).
 """
 

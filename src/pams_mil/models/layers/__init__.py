@@ -1,1 +1,1 @@
-"""The parts that models are put together from, each the equation of one paper."""
+"""The layers that models are composed of, each the equation of one paper."""

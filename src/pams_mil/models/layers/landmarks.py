@@ -4,7 +4,7 @@ TransMIL pads n tokens on the left with zeros until m landmarks of l = ceil(n / 
 pad tokens have q = k = v = 0, so they are all alike: one zero token of multiplicity `pad` replaces them in
 every softmax, and a few zero landmarks, of multiplicity z / copies each, replace the z = pad // l landmarks that
 hold padding only. Same function, shorter sequence, and for small bags far smaller landmark matrices. The number
-of copies makes the matrices a multiple of 8 wide, which matrix products like.
+of copies makes the matrices a multiple of 8 wide, which GEMM kernels prefer.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def is_ome_zarr(path: Path) -> bool:
 
 
 def is_zarr(path: Path) -> bool:
-    """Whether a folder is the root of a Zarr store of any kind, whose many files are nobody's slides."""
+    """Whether a folder is the root of a Zarr store of any kind, whose many files are not slides."""
     return any((path / name).is_file() for name in ("zarr.json", ".zgroup", ".zattrs", ".zarray"))
 
 

@@ -1,6 +1,6 @@
 """One reader for the feature files of CLAM, TRIDENT, STAMP, LazySlide, torchmil, slideflow, MIL_BASELINE and our own.
 
-The layout is recognized from the file itself and reported in `bag.info.layout`. Files that are locked, torn,
+The layout is recognized from the file itself and reported in `bag.info.layout`. Files that are locked, truncated,
 empty, mismatched or not finite are refused by name. Precision is kept as stored.
 """
 
@@ -53,7 +53,7 @@ def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool 
         # Checks of shapes do not know the file: its name is put in front.
         raise error if str(path) in message else BagError(f"{path} cannot be used: {message}") from error.__cause__
     except OSError as error:
-        raise BagError(f"{path} cannot be read: {error}. It is torn, damaged or of another format.") from error
+        raise BagError(f"{path} cannot be read: {error}. It is truncated, damaged or of another format.") from error
     if not bag.features.dtype.isnative:  # torch takes no other byte order
         bag = replace(bag, features=bag.features.astype(bag.features.dtype.newbyteorder("=")))
     if verify:
@@ -63,7 +63,7 @@ def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool 
 
 def _refuse_unreadable(path: Path) -> None:
     if path.suffix.lower() not in READERS:
-        raise BagError(f"{path} is no known kind of feature file; expected one of {listing(READERS)}.")
+        raise BagError(f"{path} is not a known kind of feature file; expected one of {listing(READERS)}.")
     if not path.is_file():
         raise BagError(f"There is no feature file {path}.")
     lock = path.with_name(path.name + ".lock")

@@ -44,7 +44,7 @@ def read_hdf5(path: Path, *, verify: bool = True, mapped: bool = False) -> Bag:
         except BagError:
             raise
         except Exception as error:  # damaged HDF5 raises OSError, KeyError, RuntimeError, ValueError and more
-            raise BagError(f"{path} is torn or damaged: {error}. Extract or copy the slide again.") from error
+            raise BagError(f"{path} is truncated or damaged: {error}. Extract or copy the slide again.") from error
 
 
 def open_hdf5(path: Path) -> h5py.File:

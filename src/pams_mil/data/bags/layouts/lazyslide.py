@@ -30,7 +30,7 @@ def is_store(path: Path) -> bool:
 
 
 def store_of(path: Path) -> Path | None:
-    """The store that a path is, or leads into; None when it is no such path.
+    """The store that a path is, or leads into; None when it is not one.
 
     >>> store_of(Path("features/case.h5")) is None
     True
@@ -148,7 +148,7 @@ def _places(store: Path, region: str, ids: AnyArray) -> AnyArray:
     known, x, y = (table[name].to_numpy() for name in ("tile_id", "x", "y"))
     order = np.argsort(known, kind="stable")
     if len(np.unique(known)) != len(known):
-        raise BagError(f"{file} names a tile_id twice; the features cannot be told apart.")
+        raise BagError(f"{file} names a tile_id twice; the features cannot be distinguished.")
     # Join by id: the place of every feature row among the sorted tile ids.
     found = np.searchsorted(known[order], ids)
     # An id beyond the last has no neighbor to compare with; the minimum keeps the index valid, `fits` is False anyway.

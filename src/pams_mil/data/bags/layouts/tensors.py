@@ -87,7 +87,7 @@ def _load_torch(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError, KeyError and more
         raise BagError(
-            f"{path} cannot be loaded as plain tensors: {first_line(error)}. It is torn, or holds objects that "
+            f"{path} cannot be loaded as plain tensors: {first_line(error)}. It is truncated, or holds objects that "
             "could run code when loaded, which is refused; save it again as a tensor."
         ) from error
 
