@@ -11,8 +11,8 @@ The exponentials are computed again whenever they are needed, so memory stays li
 
 It is here for memory, and for large bags alone. With its reference implementation a step of TransMIL needs 1.2 times as
 much memory at n = 8,000 and 1.6 times at 30,000 (1,659 MB instead of 1,024, by how much the resident size of a fresh
-process rises), and prediction 1.5 and 1.3 times. In smaller bags the whole softmax costs little, and computing exponentials
-again would cost 4 and 7 % of a step at n = 500 and 2,000.
+process rises), and prediction 1.5 and 1.3 times. In smaller bags the whole softmax costs little, and computing
+exponentials again would cost 4 and 7 % of a step at n = 500 and 2,000.
 """
 
 from __future__ import annotations
