@@ -192,7 +192,7 @@ def _broken(tmp_path: Path, kind: str) -> tuple[Path, str]:
         return path, "There is no feature file"
     if kind == "kind":
         (tmp_path / "a.txt").write_text("x")
-        return tmp_path / "a.txt", "no known kind"
+        return tmp_path / "a.txt", "not a known kind"
     if kind == "rows":
         writers.clam(path, features, coords[:-1])
         return path, r"\[n, 2\] with n = 40"
