@@ -46,6 +46,9 @@ def audit(
         help="Re-apply the decision rule: argmax, ascc, risk, or kappa=3 (a miss costs 3 false alarms).",
     ),
     tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE: score this subset beside the whole."),
+    by: list[str] | None = typer.Option(
+        None, "--by", help="Column of subgroups, e.g. site: misses and false alarms of each group. Several: --by again."
+    ),
     reference: int = typer.Option(1, "--reference", min=1, help="Which model the others are compared with."),
     penalty: float = typer.Option(2.0, "--penalty", help="P, the extra weight of a missed urgency."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
@@ -67,7 +70,14 @@ def audit(
     rule = None if decide is None else DecisionRule.parse(decide)
     tag_pair = parse_tag(tag)
     hierarchy = ClassHierarchy.load(classes)
-    source = Source(true, None, id_column, patient, parse_labels(index_order), (tag_pair[0],) if tag_pair else ())
+    source = Source(
+        true,
+        None,
+        id_column,
+        patient,
+        parse_labels(index_order),
+        tuple(dict.fromkeys([*(by or []), *(tag_pair or ())[:1]])),
+    )
     asked = models_of(predictions, source, pred or [], proba or [])
     if reference > len(asked):
         raise ConfigError(f"--reference is {reference}, but there are only {len(asked)} models.")
@@ -79,7 +89,7 @@ def audit(
         if rule is not None:
             models = [redecide(model, rule, penalty=penalty) for model in models]
         result = run_audit(
-            models, tag=tag_pair, reference=reference - 1, penalty=penalty, resamples=resamples, seed=seed,
+            models, tag=tag_pair, by=by or (), reference=reference - 1, penalty=penalty, resamples=resamples, seed=seed,
             progress=progress, seen_patients=seen_patients,
         )  # fmt: skip
     if out is not None:

@@ -24,6 +24,7 @@ from pams_mil.errors import ConfigError, counted
 if TYPE_CHECKING:
     from pams_mil.evaluate.audit import Audit, ModelAudit
     from pams_mil.evaluate.scores import LevelScores
+    from pams_mil.evaluate.subgroups import SubgroupAudit
 
     Row = tuple[str, LevelScores]
 
@@ -44,6 +45,23 @@ def score_tables(result: Audit, level: int, width: int) -> list[Table]:
         tables.append(_table(rows[start : start + most], rows, title, beside=beside))
         title = None
     return tables
+
+
+def subgroup_table(groups: SubgroupAudit) -> Table:
+    """The groups of one column: slides, patients, misses and false alarms with 95 % intervals."""
+    title = Text(f"{groups.model} by {groups.by}")
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column(groups.by)
+    for head in ("slides", "patients", "missed", "false alarms"):
+        table.add_column(head, justify="right")
+    for group in groups.groups:
+        cells = []
+        for rate in (group.missed, group.false_alarms):
+            low, high = (100 * bound for bound in rate.interval)
+            cells.append(Text(f"{100 * rate.share:.1f} %") + Text(f" [{low:.1f}–{high:.1f}]", style="dim"))
+        small = Text(" (few)", style="dim") if group.too_small else Text("")
+        table.add_row(Text(group.name), f"{group.slides:,}", Text(f"{group.patients:,}") + small, *cells)
+    return table
 
 
 def _table(shown: Sequence[Row], rows: Sequence[Row], title: Text | None, *, beside: bool) -> Table:
@@ -96,6 +114,11 @@ def show(result: Audit) -> None:
         output.print()
         for table in score_tables(result, level, output.width):
             output.print(table)
+    for groups in result.subgroups:
+        output.print()
+        output.print(subgroup_table(groups))
+        for sentence in groups.sentences:
+            print_result(sentence)
     intervals = "; 95 % intervals in brackets" if result.resamples else ""
     output.print(f"↑ higher is better, ↓ lower is better{intervals}.", style="dim")
     for sentence in result.verdicts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.operating_points import OperatingPoints
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, SevereError, score, severe_errors
+from pams_mil.evaluate.subgroups import DEALS, SubgroupAudit, subgroups
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.resampling import RESAMPLES
@@ -84,6 +85,7 @@ class Audit:
     penalty: float
     resamples: int
     seed: int
+    subgroups: list[SubgroupAudit] = field(default_factory=list)
 
     @property
     def cautions(self) -> list[str]:
@@ -116,6 +118,7 @@ class Audit:
             "files": [model.to_json() for model in self.models],
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             **self._matched(),
+            **({"subgroups": [one.to_json() for one in self.subgroups]} if self.subgroups else {}),
             "verdicts": self.verdicts,
         }
 
@@ -130,6 +133,7 @@ def audit(
     models: Sequence[Predictions],
     *,
     tag: tuple[str, str] | None = None,
+    by: Sequence[str] = (),
     reference: int = 0,
     penalty: float = PENALTY,
     seed: int = 0,
@@ -137,7 +141,7 @@ def audit(
     progress: OnStage | None = None,
     seen_patients: bool = False,
 ) -> Audit:
-    """Score every model and compare the others with the reference.
+    """Score every model, also by the groups of the columns `by`, and compare the others with the reference.
 
     Patients that a model has seen are refused unless `seen_patients` allows them; then every page and file says so.
     """
@@ -166,4 +170,5 @@ def audit(
         models, reference=reference, penalty=penalty, seed=seed, resamples=resamples,
         progress=partial(report, "Comparing"),
     )  # fmt: skip
-    return Audit(models[0].hierarchy, audited, comparisons, penalty, resamples, seed)
+    groups = subgroups(models, by, seed=seed, deals=DEALS if resamples else 0)
+    return Audit(models[0].hierarchy, audited, comparisons, penalty, resamples, seed, groups)

@@ -20,7 +20,7 @@ from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import as_hierarchy
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.resampling import RESAMPLES
-from pams_mil.notebook.array_inputs import predictions_from_arrays
+from pams_mil.notebook.array_inputs import predictions_from_arrays, tags
 from pams_mil.report import svg
 from pams_mil.report.audit_html import severe_table, write_audit
 from pams_mil.report.curve_chart import curve_chart
@@ -61,7 +61,7 @@ def audit(
         labels: The classes of the columns of arrays, e.g. `classifier.classes_`; frames name theirs.
         patients: Whose slide each row is; intervals and tests then resample patients. None: every row is a patient.
         slides: Names of the rows; default "slide 0" and so on.
-        by: Subgroups: {"site": [...], "scanner": [...]}, a frame, or one list.
+        by: Subgroups: {"site": [...], "scanner": [...]}, a frame, or one list; columns of the file for `Predictions`.
         reference: The model that the others are compared with; default the first.
         penalty: P, the extra weight of a missed urgency.
         resamples: Resamples of patients for intervals; 0: none.
@@ -92,7 +92,10 @@ def audit(
             f"reference must be one of {listing(names)}, found {reference!r}.{nearest(reference, names)}"
         )
     place = 0 if reference is None else names.index(reference)
-    scores = audit_predictions(predictions, reference=place, penalty=penalty, resamples=resamples, seed=seed)
+    columns = [by] if isinstance(by, str) else list(tags(by, len(predictions[0])) if classes is not None else by or ())
+    scores = audit_predictions(
+        predictions, by=columns, reference=place, penalty=penalty, resamples=resamples, seed=seed
+    )
     return AuditReport(scores, reference=place)
 
 
@@ -116,6 +119,7 @@ class AuditReport:
             *self.scores.cautions,
             *(Counts.of(model).sentence for model in self.predictions),
             *self.scores.verdicts,
+            *(sentence for groups in self.scores.subgroups for sentence in groups.sentences),
         ]
 
     def __repr__(self) -> str:
@@ -216,8 +220,8 @@ class AuditReport:
             for model in self.predictions
         ]
         scores = audit_predictions(
-            models, reference=self._reference, penalty=self.scores.penalty, resamples=self.scores.resamples,
-            seed=self.scores.seed,
+            models, by=list(dict.fromkeys(groups.by for groups in self.scores.subgroups)), reference=self._reference,
+            penalty=self.scores.penalty, resamples=self.scores.resamples, seed=self.scores.seed,
         )  # fmt: skip
         return AuditReport(scores, reference=self._reference)
 

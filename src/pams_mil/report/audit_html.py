@@ -10,6 +10,7 @@ from typing import Any
 from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.scores import LevelScores
+from pams_mil.evaluate.subgroups import SubgroupAudit
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTIAL
 from pams_mil.report import charts, live
@@ -57,6 +58,7 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command:
         differences=[(comparison, difference_table(comparison, hierarchy)) for comparison in audit.comparisons],
         boundaries=[(m.name, boundary_table(m.points[-1]), m.points[-1]) for m in audit.models if m.points[-1]],
         charts=[_model_charts(hierarchy, model.levels) for model in audit.models],
+        subgroups=[(groups, subgroup_table(groups)) for groups in audit.subgroups],
         severe=[severe_table(model, hierarchy, dict(pages or {})) for model in audit.models],
         radar=_radar(audit),
         matrix=matrix_cells,
@@ -183,6 +185,28 @@ def boundary_table(points: Any) -> ReportTable:
     meaning = "true alarms minus weighted false ones at this cost ratio; small print: acting on every slide"
     heads = [TableHead(f"net benefit, κ = {kappa:g}", meaning) for kappa in KAPPAS]
     return ReportTable(["at least", "predicted", "observed (95 %)", *heads], rows)
+
+
+def subgroup_table(audit: SubgroupAudit) -> ReportTable:
+    """The groups of one column with intervals."""
+    head: list[str | TableHead] = [
+        audit.by,
+        "slides",
+        "patients",
+        TableHead("missed ↓", "share of the group's slides that are called less urgent than they are"),
+        TableHead("expected", "misses with the model's overall error rates and this group's mix of classes"),
+        TableHead("false alarms ↓", "share of the group's slides that are called more urgent than they are"),
+        TableHead("expected", "false alarms with the model's overall error rates and this group's mix of classes"),
+    ]
+    rows: list[list[str | TableCell]] = []
+    for group in audit.groups:
+        rates: list[str | TableCell] = []
+        for rate in (group.missed, group.false_alarms):
+            rates += [TableCell(format_share(rate.share), format_shares(rate.interval))]
+            rates += [format_share(rate.expected / group.slides)]
+        patients = TableCell(str(group.patients), "too few" if group.too_small else "")
+        rows.append([group.name, str(group.slides), patients, *rates])
+    return ReportTable(head, rows)
 
 
 def severe_table(model: Any, hierarchy: ClassHierarchy, pages: Mapping[str, str]) -> ReportTable | None:

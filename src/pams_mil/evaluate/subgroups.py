@@ -1,0 +1,245 @@
+"""Does a model miss more at one site, scanner or sex than at another, beyond chance and beyond the mix of classes?
+
+For a group g with slides s, misses m_s in {0, 1} and class t_s, and r_t the share of misses of class t in all slides:
+
+    observed O_g = Σ m_s,     expected E_g = Σ r_(t_s),     T = Σ_g (O_g − E_g)² / E_g
+
+E_g is what the group would have with the model's overall error rates and its own mix of classes. The p-value of T deals
+the groups anew among patients with the same most urgent class, so a site with more cancers is no worse for it. Where
+patients have slides in several groups, whole rows of group labels are exchanged between patients with as many slides.
+
+The interval of a share is Wilson's with n / deff slides: deff, at least 1, is the variance of the share over patients
+divided by the one that independent slides would have. Where nothing, or everything, was missed it counts patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pams_mil.arrays import Array, Bools, Ints
+from pams_mil.errors import ParameterError, listing, nearest
+from pams_mil.evaluate.cautions import FEW_PATIENTS
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.metrics.proper import wilson
+from pams_mil.metrics.resampling import holm
+
+DEALS = 2000
+"""Random deals of the groups for a p-value."""
+UNKNOWN = "unknown"
+"""The group of slides whose cell is empty."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Slides of a group that were missed, or raised a false alarm: how many, how many expected, and an interval."""
+
+    count: int
+    expected: float
+    share: float
+    interval: tuple[float, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"count": self.count, "expected": self.expected, "share": self.share, "ci": list(self.interval)}
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """One group: a site, a scanner."""
+
+    name: str
+    slides: int
+    patients: int
+    missed: Rate
+    false_alarms: Rate
+
+    @property
+    def too_small(self) -> bool:
+        """Whether a mistake made in one patient of ten may well not occur in it at all."""
+        return self.patients < FEW_PATIENTS
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        sizes = {"name": self.name, "slides": self.slides, "patients": self.patients, "too_small": self.too_small}
+        return {**sizes, "missed": self.missed.to_json(), "false_alarms": self.false_alarms.to_json()}
+
+
+@dataclass(frozen=True)
+class SubgroupAudit:
+    """One model by the groups of one column, e.g. `site`; p-values are corrected for the tests of one audit."""
+
+    model: str
+    by: str
+    groups: list[Subgroup]
+    p_missed: float | None
+    p_false_alarms: float | None
+
+    @property
+    def worst(self) -> Subgroup | None:
+        """Of the groups that are large enough, the one that misses the largest share; None where fewer than two are."""
+        large = [group for group in self.groups if not group.too_small]
+        return max(large, key=lambda group: group.missed.share) if len(large) > 1 else None
+
+    @property
+    def sentences(self) -> list[str]:
+        """The worst group, whether groups differ, and those that are too small to say anything."""
+        words = []
+        worst = self.worst
+        if worst is not None:
+            low, high = worst.missed.interval
+            words.append(
+                f"{self.model} misses most at {self.by} {worst.name}: {100 * worst.missed.share:.1f} % of "
+                f"{worst.slides} slides (95 % interval {100 * low:.1f} to {100 * high:.1f})."
+            )
+        for what, p in (("misses", self.p_missed), ("false alarms", self.p_false_alarms)):
+            if p is not None:
+                beyond = "differ beyond chance" if p <= 0.05 else "cannot be told apart"
+                words.append(f"By {self.by}, {what} {beyond} (p = {p:.2g}, classes alike).")
+        small = [group.name for group in self.groups if group.too_small]
+        if small:
+            words.append(
+                f"Too few patients to say anything (fewer than {FEW_PATIENTS}): {self.by} {listing(small, most=8)}."
+            )
+        return words
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        worst = self.worst
+        return {
+            "model": self.model,
+            "by": self.by,
+            "groups": [group.to_json() for group in self.groups],
+            "worst": None if worst is None else worst.name,
+            "p_missed": self.p_missed,
+            "p_false_alarms": self.p_false_alarms,
+        }
+
+
+def subgroups(
+    models: Sequence[Predictions], by: Sequence[str], *, seed: int = 0, deals: int = DEALS
+) -> list[SubgroupAudit]:
+    """Every model by every column, at the finest level; p-values of a model are corrected by Holm's method."""
+    found: list[SubgroupAudit] = []
+    for model in models:
+        own = [_by_column(model, column, seed, deals) for column in by]
+        tests = [p for one in own for p in (one.p_missed, one.p_false_alarms) if p is not None]
+        corrected = iter(holm(tests).tolist() if tests else [])
+        for one in own:
+            missed, alarms = (None if p is None else next(corrected) for p in (one.p_missed, one.p_false_alarms))
+            found.append(replace(one, p_missed=missed, p_false_alarms=alarms))
+    return found
+
+
+def _by_column(model: Predictions, column: str, seed: int, deals: int) -> SubgroupAudit:
+    if column not in model.tags:
+        raise ParameterError(
+            f"{model.name} has no column {column!r} for subgroups; it has {listing(model.tags) or 'none'}."
+            f"{nearest(column, model.tags)}"
+        )
+    cells = [cell.strip() or UNKNOWN for cell in model.tags[column]]
+    names = sorted(set(cells), key=lambda name: (name == UNKNOWN, name))
+    numbers = {name: number for number, name in enumerate(names)}
+    group = np.array([numbers[cell] for cell in cells])
+    severe = model.hierarchy.outranks()
+    missed, alarms = severe[model.target, model.predicted], severe[model.predicted, model.target]
+    events = [missed, alarms]
+    expected = [expected_events(event, model.target) for event in events]
+    rates = [_rates(*pair, group, model.patient, len(names)) for pair in zip(events, expected, strict=True)]
+    p_values = _p_values(events, expected, group, model, len(names), seed, deals)
+    patients = [len(np.unique(model.patient[group == number])) for number in range(len(names))]
+    groups = [
+        Subgroup(name, int((group == number).sum()), patients[number], rates[0][number], rates[1][number])
+        for number, name in enumerate(names)
+    ]
+    return SubgroupAudit(model.name, column, groups, *p_values)
+
+
+def expected_events(event: Bools, target: Ints) -> Array:
+    """The share of events in each slide's class, [n]."""
+    classes, place = np.unique(target, return_inverse=True)
+    shares = np.bincount(place, weights=event, minlength=len(classes)) / np.bincount(place, minlength=len(classes))
+    expected: Array = shares[place]
+    return expected
+
+
+def deals_of_groups(group: Ints, patient: Ints, target: Ints, *, seed: int, deals: int) -> Iterator[Ints]:
+    """The groups of slides [n], dealt anew: patients exchange them with patients that are alike.
+
+    Alike are patients with the same most urgent class and, where a patient is in several groups, as many slides.
+    """
+    order = np.argsort(patient, kind="stable")
+    starts = np.flatnonzero(np.diff(patient[order], prepend=-1))
+    counts = np.diff(starts, append=len(order))
+    urgency = np.maximum.reduceat(target[order], starts)
+    whole = np.array_equal(group[order], np.repeat(group[order[starts]], counts))
+    _, alike = np.unique(urgency if whole else urgency * (counts.max() + 1) + counts, return_inverse=True)
+    strata = [np.flatnonzero(alike == stratum) for stratum in range(int(alike.max()) + 1)]
+    within = 0 if whole else np.arange(len(order)) - np.repeat(starts, counts)
+    rng = np.random.default_rng(seed)
+    for _ in range(deals):
+        source = np.arange(len(starts))
+        for members in strata:
+            source[members] = rng.permutation(members)
+        dealt = np.empty_like(group)
+        # Row k of a patient takes the group of row k of the patient whose groups it was dealt.
+        dealt[order] = group[order[np.repeat(starts[source], counts) + within]]
+        yield dealt
+
+
+def chi_squared(event: Bools, expected: Array, group: Ints, groups: int) -> float:
+    """T = Σ_g (O_g − E_g)² / E_g over groups in which anything is expected."""
+    observed = np.bincount(group, weights=event, minlength=groups)
+    wanted = np.bincount(group, weights=expected, minlength=groups)
+    some = wanted > 0
+    return float(((observed - wanted)[some] ** 2 / wanted[some]).sum())
+
+
+def _p_values(
+    events: Sequence[Bools], expected: Sequence[Array], group: Ints, model: Predictions, groups: int, seed: int,
+    deals: int,
+) -> list[float | None]:  # fmt: skip
+    """Of each kind of event; None where nothing can differ."""
+    if groups < 2 or not deals:
+        return [None] * len(events)
+    observed = [chi_squared(event, wanted, group, groups) for event, wanted in zip(events, expected, strict=True)]
+    beyond = [0] * len(events)
+    for dealt in deals_of_groups(group, model.patient, model.target, seed=seed, deals=deals):
+        for kind, (event, wanted) in enumerate(zip(events, expected, strict=True)):
+            beyond[kind] += chi_squared(event, wanted, dealt, groups) >= observed[kind] - 1e-9
+    return [
+        (count + 1) / (deals + 1) if event.any() and not event.all() else None
+        for count, event in zip(beyond, events, strict=True)
+    ]
+
+
+def _rates(event: Bools, expected: Array, group: Ints, patient: Ints, groups: int) -> list[Rate]:
+    found = []
+    for number in range(groups):
+        rows = group == number
+        count, n = int(event[rows].sum()), int(rows.sum())
+        low, high = clustered_interval(event[rows], patient[rows])
+        found.append(Rate(count, float(expected[rows].sum()), count / n, (low, high)))
+    return found
+
+
+def clustered_interval(event: Bools, patient: Ints) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of slides that come in patients.
+
+    >>> [round(bound, 3) for bound in clustered_interval(np.array([True] * 8 + [False] * 2), np.arange(10))]
+    [0.49, 0.943]
+    """
+    n, share = len(event), float(event.mean())
+    _, place = np.unique(patient, return_inverse=True)
+    patients = int(place.max()) + 1
+    if share in (0.0, 1.0) or patients < 2:
+        size = float(patients)
+    else:
+        residual = np.bincount(place, weights=event) - share * np.bincount(place)
+        variance = float((residual**2).sum()) / n**2 * patients / (patients - 1)
+        size = n / max(1.0, variance / (share * (1 - share) / n))
+    low, high = wilson(share * size, size)
+    return float(low), float(high)
