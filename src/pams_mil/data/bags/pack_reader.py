@@ -1,32 +1,88 @@
-"""Reading packs: any bag of a cohort in a fraction of a millisecond, by slide id.
+"""Packs: the bags of a cohort in a few safetensors files, any of them read by slide id, every byte checksummed.
 
-Nothing stays open between reads, so a pack can be forked, pickled and shared freely. Each bag is mapped
-privately: its memory is the page cache, it is given back with the array, and writing to the array changes
-neither the file nor what others read.
+    cohort.pack/
+      shard-00000.safetensors    tensors `<name>.features` [n, d] and `<name>.coords` [n, 2] of some bags; the header's
+                                 metadata says under `pams` which slides they are and how they were computed
+      ...
+      pack.json                  the shards with their sizes and checksums; written last
+
+Any tool that reads safetensors opens a shard; the name of a bag is its slide id, made safe as a file name would be. A
+folder without `pack.json` is not a pack. Open shards are left behind when a pack is pickled.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
+import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from safetensors import SafetensorError, safe_open
 
-from pams_mil.data.bags.bag import Bag, check_values
-from pams_mil.data.bags.pack_format import INDEX, PackEntry, Place, decode_index, read_shard
+from pams_mil.arrays import AnyArray
+from pams_mil.data.bags.bag import Bag, BagInfo, check_values
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.digests import digest
-from pams_mil.errors import BagError, MissingBagError, nearest
+from pams_mil.errors import BagError, MissingBagError
+
+VERSION = 3
+INDEX = "pack.json"
+METADATA = "pams"
 
 
-def is_pack(path: Path | str) -> bool:
-    """Whether a finished pack lies at a path."""
-    return (Path(path) / INDEX).is_file()
+@dataclass(frozen=True)
+class BagNote:
+    """What a shard says of a bag beside its tensors."""
+
+    slide_id: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    coords_unit: str  # "px0", "um" or "" where the bag has no coordinates
+    info: int  # position in the shard's list of infos
+    checksum: int  # of the features' bytes, then those of the coordinates
+    source: int  # fingerprint of the file it was packed from
+
+
+class Shard:
+    """One file of a pack: what its metadata says is read at once, a bag when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # The mapping stays open; the tensors are copied out of it.
+            file: Any = safe_open(path, "np")
+            self._file, text = file, file.metadata()[METADATA]
+            body = _checked(text)
+            self.size = path.stat().st_size
+            self.infos = [BagInfo.from_json(info) for info in body["infos"]]
+            notes = [BagNote(**{**note, "shape": tuple(note["shape"])}) for note in body["bags"]]
+            self.notes = {note.slide_id: note for note in notes}
+        except (SafetensorError, OSError, ValueError, TypeError, KeyError, IndexError) as error:
+            raise BagError(f"{path} cannot be read as a shard of a pack: {error}. Pack the cohort again.") from error
+        self.checksum = zlib.crc32(text.encode())
+
+    def arrays(self, slide_id: str) -> list[AnyArray]:
+        """Features and, if the bag has them, coordinates of a slide."""
+        note = self.notes[slide_id]
+        keys = [f"{note.name}.features", *([f"{note.name}.coords"] if note.coords_unit else [])]
+        try:
+            # Looking at a page past the end of the file would kill the process (SIGBUS).
+            if self.path.stat().st_size != self.size:
+                raise BagError(f"{self.path} was cut short or replaced after it was opened. Pack the cohort again.")
+            arrays = [self._file.get_tensor(key) for key in keys]
+        except (SafetensorError, OSError, ValueError, TypeError) as error:
+            raise BagError(f"Slide {slide_id!r} cannot be read from {self.path}: {error}.") from error
+        if (arrays[0].shape, arrays[0].dtype.str) != (note.shape, note.dtype):
+            raise BagError(f"Slide {slide_id!r} is damaged in {self.path}: its shape differs. Pack the cohort again.")
+        return arrays
+
+    def is_sound(self, slide_id: str) -> bool:
+        """Whether the bytes of a slide are those that were packed."""
+        return checksum_of(self.arrays(slide_id)) == self.notes[slide_id].checksum
 
 
 class Pack:
@@ -50,7 +106,7 @@ class Pack:
         return iter(self._whole())
 
     def __contains__(self, slide_id: object) -> bool:
-        return slide_id in self._places or slide_id in self._whole()
+        return slide_id in self._shards[0] or slide_id in self._whole()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path}
@@ -58,96 +114,100 @@ class Pack:
     def read(self, record: SlideRecord | str, *, verify: bool = True) -> Bag:
         """A slide's bag, by record or slide id; its bytes and values are checked unless told not to."""
         slide_id = record if isinstance(record, str) else record.slide_id
-        path, entry = self._place(slide_id)
-        arrays = mapped(path, entry)
-        if verify and checksum_of(arrays) != entry.checksum:
-            raise BagError(f"Slide {slide_id!r} is damaged in {path}: its checksum differs. Pack the cohort again.")
-        features, coords = arrays[0], arrays[1] if len(arrays) > 1 else None
-        um = entry.coords_unit == "um"
-        bag = Bag(features, None if um else coords, entry.info, coords if um else None)
+        shard = self._shard(slide_id)
+        note = shard.notes[slide_id]
+        arrays = shard.arrays(slide_id)
+        if verify and checksum_of(arrays) != note.checksum:
+            raise BagError(
+                f"Slide {slide_id!r} is damaged in {shard.path}: its checksum differs. Pack the cohort again."
+            )
+        coords = dict.fromkeys([note.coords_unit], arrays[-1])
+        bag = Bag(arrays[0], coords.get("px0"), shard.infos[note.info], coords.get("um"))
         if verify:
             check_values(bag, f"Slide {slide_id!r} of {self.path}")
         return bag
 
     def fingerprint(self, record: SlideRecord) -> str:
         """Shape, number type and checksum of the slide's bag, as its shard states them."""
-        entry = self.entry(record.slide_id)
-        return digest([entry.features.shape, entry.features.dtype, entry.checksum])
+        note = self._shard(record.slide_id).notes[record.slide_id]
+        return digest([note.shape, note.dtype, note.checksum])
 
-    def entry(self, slide_id: str) -> PackEntry:
-        """What the pack knows of a slide without reading it."""
-        return self._place(slide_id)[1]
-
-    def _place(self, slide_id: str) -> tuple[Path, PackEntry]:
+    def _shard(self, slide_id: str) -> Shard:
         try:
-            return self._places[slide_id]
+            return self._shards[0][slide_id]
         except KeyError:
             self._whole()  # a damaged shard may have held it
-            hint = nearest(slide_id, list(self._places)[:5000])
             raise MissingBagError(
-                f"Slide {slide_id!r} is not in the pack {self.path}.{hint} Pack the cohort again if slides were added."
+                f"Slide {slide_id!r} is not in the pack {self.path}. Pack the cohort again if slides were added."
             ) from None
 
-    @cached_property
-    def _index(self) -> dict[str, Any]:
-        index = self.path / INDEX
-        return decode_index(index.read_text("utf-8", errors="replace"), index)
-
-    def _whole(self) -> dict[str, tuple[Path, PackEntry]]:
-        """Where all slides are, unless a shard cannot be read: nobody knows which slides it held."""
-        if self._shards[1]:
-            raise BagError("\n".join(self._shards[1]))
-        return self._places
-
-    @property
-    def _places(self) -> dict[str, tuple[Path, PackEntry]]:
-        return self._shards[0]
+    def _whole(self) -> dict[str, Shard]:
+        """The shard of every slide, unless one cannot be read: nobody knows which slides it held."""
+        shards, damaged = self._shards
+        if damaged:
+            raise BagError("\n".join(damaged))
+        return shards
 
     @cached_property
-    def _shards(self) -> tuple[dict[str, tuple[Path, PackEntry]], list[str]]:
-        """Where the slides of sound shards are, and what is wrong with the other shards."""
-        places: dict[str, tuple[Path, PackEntry]] = {}
+    def _shards(self) -> tuple[dict[str, Shard], list[str]]:
+        """The shard of every slide in sound shards, and what is wrong with the other shards."""
+        shards: dict[str, Shard] = {}
         damaged: list[str] = []
-        for name, size, checksum in self._index["shards"]:
-            path = self.path / name
+        for name, size, checksum in read_index(self.path / INDEX)["shards"]:
             try:
-                shard = read_shard(path)
-                if shard.checksum != checksum or path.stat().st_size != size:
-                    raise BagError(f"{path} is not the shard that {self.path / INDEX} was written for. Pack again.")
+                shard = Shard(self.path / name)
+                if (shard.size, shard.checksum) != (size, checksum):
+                    raise BagError(
+                        f"{shard.path} is not the shard that {self.path / INDEX} was written for. Pack again."
+                    )
             except BagError as error:
                 damaged.append(str(error))
                 continue
-            for entry in shard.entries:
-                places[entry.slide_id] = (path, entry)
-        return places, damaged
+            shards.update(dict.fromkeys(shard.notes, shard))
+        return shards, damaged
 
 
-def checksum_of(arrays: Iterable[Any]) -> int:
+def is_pack(path: Path | str) -> bool:
+    """Whether a finished pack lies at a path."""
+    return (Path(path) / INDEX).is_file()
+
+
+def checksum_of(arrays: Iterable[AnyArray]) -> int:
     """Of the bytes of the features, then of those of the coordinates."""
     return reduce(lambda before, array: zlib.crc32(array.data.cast("B"), before), arrays, 0)
 
 
-def mapped(path: Path, entry: PackEntry) -> list[Any]:
-    """The arrays of a bag, each a mapping of its own part of the file: pages are read when they are looked at."""
+def encode_notes(notes: Iterable[BagNote], infos: Iterable[BagInfo]) -> dict[str, str]:
+    """The metadata of a shard."""
+    return {METADATA: _sealed({"bags": [asdict(note) for note in notes], "infos": [info.to_json() for info in infos]})}
+
+
+def encode_index(dtype: str, shards: Iterable[Shard]) -> str:
+    """The index of a pack."""
+    content = [(shard.path.name, shard.size, shard.checksum) for shard in shards]
+    return _sealed({"format": "pams-pack", "version": VERSION, "dtype": dtype, "shards": content}) + "\n"
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """The index, refused if a single bit of it changed."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        try:
-            # Looking at a page past the end of the file would kill the process (SIGBUS).
-            if os.fstat(descriptor).st_size < entry.end:
-                raise BagError(f"{path} was cut short after it was packed. Pack the cohort again.")
-            return [_map(descriptor, place) for place in (entry.features, entry.coords) if place is not None]
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise BagError(f"Slide {entry.slide_id!r} cannot be read from {path}: {error}.") from error
+        content = _checked(path.read_text("utf-8", errors="replace"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BagError(f"{path} is damaged: {error}. Pack the cohort again.") from error
+    if content.get("version") != VERSION:
+        raise BagError(f"{path} has pack version {content.get('version')!r}; this PAMS reads {VERSION}. Pack again.")
+    return content
 
 
-def _map(descriptor: int, place: Place) -> Any:
-    # Mappings begin at multiples of a page; the bytes before the tensor are skipped again in the array.
-    skipped = place.offset % mmap.ALLOCATIONGRANULARITY
-    start = place.offset - skipped
-    # Pages that are written to become a copy of this array's own. The mapping outlives its descriptor.
-    pages = mmap.mmap(descriptor, place.end - start, access=mmap.ACCESS_COPY, offset=start)
-    if hasattr(pages, "madvise"):
-        pages.madvise(mmap.MADV_WILLNEED)
-    return np.frombuffer(pages, place.dtype, place.shape[0] * place.shape[1], skipped).reshape(place.shape)
+def _sealed(content: Mapping[str, Any]) -> str:
+    """JSON with its own checksum; the body is text inside, so that the checksum is of the very bytes written."""
+    body = json.dumps(content, separators=(",", ":"))
+    return json.dumps({"checksum": zlib.crc32(body.encode()), "body": body})
+
+
+def _checked(text: str) -> dict[str, Any]:
+    outer = json.loads(text)
+    if zlib.crc32(str(outer["body"]).encode()) != outer["checksum"]:
+        raise ValueError("its checksum does not match")
+    content: dict[str, Any] = json.loads(outer["body"])
+    return content

@@ -26,8 +26,7 @@ from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.layouts import read_bag
 from pams_mil.data.bags.layouts.lazyslide import store_of
-from pams_mil.data.bags.pack_format import INDEX, VERSION, BagNote, encode_index, encode_notes, read_shard
-from pams_mil.data.bags.pack_reader import Pack, checksum_of, mapped
+from pams_mil.data.bags.pack_reader import INDEX, BagNote, Pack, Shard, checksum_of, encode_index, encode_notes
 from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.errors import BagError, ManifestError, OutputError, ParameterError, listing
@@ -189,14 +188,14 @@ def _shard(path: Path, sources: Sequence[PackSource], *, dtype: np.dtype[Any] | 
     for source in sources:
         # Mapped: the file's own pages serve as the bag's memory until the shard is written.
         bag = _converted(read_bag(source.path, mapped=True), source, dtype)
-        name, unit = names[source.slide_id], "" if bag.coords_px0 is None else "px0"
-        arrays = {f"{name}.features": _little(bag.features)}
-        coords = bag.coords_px0 if bag.coords_px0 is not None else bag.coords_um
-        if coords is not None:
-            arrays[f"{name}.coords"], unit = _little(coords), unit or "um"
-        checksum = checksum_of(arrays.values())
-        info = infos.setdefault(bag.info, len(infos))
-        notes.append(BagNote(source.slide_id, name, unit, info, checksum, source.fingerprint))
+        name, features = names[source.slide_id], _little(bag.features)
+        arrays, unit = {f"{name}.features": features}, ""
+        for kind, coords in (("um", bag.coords_um), ("px0", bag.coords_px0)):
+            if coords is not None:
+                arrays[f"{name}.coords"], unit = _little(coords), kind
+        info, checksum = infos.setdefault(bag.info, len(infos)), checksum_of(arrays.values())
+        stated = (source.slide_id, name, features.shape, features.dtype.str)
+        notes.append(BagNote(*stated, unit, info, checksum, source.fingerprint))
         tensors.update(arrays)
     with atomic.replacing(path, verify=partial(_compare, notes=notes)) as part:
         part.write_bytes(save(tensors, encode_notes(notes, list(infos))))
@@ -231,30 +230,29 @@ def _refuse_larger(size: int, sources: Sequence[PackSource], allow_larger: bool)
 
 def _compare(part: Path, notes: Sequence[BagNote]) -> None:
     """Read a shard back and compare every bag with what was meant."""
-    for entry, note in zip(read_shard(part).entries, notes, strict=True):
-        if entry.slide_id != note.slide_id or checksum_of(mapped(part, entry)) != note.checksum:
+    shard = Shard(part)
+    for note in notes:
+        if shard.notes.get(note.slide_id) != note or not shard.is_sound(note.slide_id):
             raise OutputError(f"{part} read back differently from what was written for slide {note.slide_id!r}.")
 
 
 def _is_as_planned(path: Path, sources: Sequence[PackSource]) -> bool:
     """Whether a shard of an earlier run holds these slides, packed from the same files, undamaged."""
     try:
-        entries = read_shard(path).entries
-        whole = all(checksum_of(mapped(path, entry)) == entry.checksum for entry in entries)
+        shard = Shard(path)
+        # In the planned order and from the same files; a changed dtype changes the fingerprint.
+        packed = [(note.slide_id, note.source) for note in shard.notes.values()]
+        planned = [(source.slide_id, source.fingerprint) for source in sources]
+        return packed == planned and all(map(shard.is_sound, shard.notes))
     except BagError:
         return False
-    # In the planned order and from the same files; a changed dtype changes the fingerprint.
-    found = [(entry.slide_id, entry.source) for entry in entries]
-    return whole and found == [(source.slide_id, source.fingerprint) for source in sources]
 
 
 def _finish(out: Path, names: Sequence[str], dtype: str) -> int:
-    shards = [(name, (out / name).stat().st_size, read_shard(out / name).checksum) for name in names]
-    atomic.write_text(
-        out / INDEX, encode_index({"format": "pams-pack", "version": VERSION, "dtype": dtype, "shards": shards})
-    )
+    shards = [Shard(out / name) for name in names]
+    atomic.write_text(out / INDEX, encode_index(dtype, shards))
     len(Pack(out))  # reads all headers back and refuses what does not fit
-    return sum(size for _, size, _ in shards) + (out / INDEX).stat().st_size
+    return sum(shard.size for shard in shards) + (out / INDEX).stat().st_size
 
 
 def unpack(pack: Path | str, out: Path | str, *, progress: Callable[[int, int], None] | None = None) -> int:
