@@ -55,11 +55,6 @@ def torch_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def plain_asked() -> bool:
-    """Whether `PAMS_PLAIN_KERNELS` in the environment asks for operations of torch alone."""
-    return os.environ.get("PAMS_PLAIN_KERNELS", "") not in ("", "0")
-
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -12,9 +12,8 @@ from torch.nn import functional
 import pams_mil.models.kernels.class_row as class_row_module
 import pams_mil.models.kernels.pseudo_inverse as pinv_module
 from pams_mil.models.kernels.class_row import class_row
-from pams_mil.models.kernels.pseudo_inverse import inverse_factor, pseudo_inverse_apply
-from pams_mil.models.kernels.pseudo_inverse_eigen import divided_differences
-from pams_mil.models.kernels.value_conv import plain_value_conv, value_conv
+from pams_mil.models.kernels.pseudo_inverse import divided_differences, inverse_factor, pseudo_inverse_apply
+from pams_mil.models.kernels.value_conv import reference_value_conv, value_conv
 from pams_mil.models.layers.landmarks import LandmarkPlan
 
 
@@ -70,7 +69,9 @@ def test_eigenvalues_give_the_gradient_of_products_in_single_precision(monkeypat
         choose(monkeypatch, eigen)
         inputs = [tensor.to(dtype).requires_grad_() for tensor in (s, y)]
         gradients[eigen] = torch.autograd.grad(inverse_factor(*inputs).square().sum(), inputs)
-    for exact, found in zip(gradients[False], gradients[True], strict=True):
+    of_s, of_y = gradients[False]
+    # Every change of S is symmetric, so only the symmetric part of its gradient counts.
+    for exact, found in zip(((of_s + of_s.mT) / 2, of_y), gradients[True], strict=True):
         assert (found - exact).abs().max() < 1e-4 * exact.abs().max()
 
 
@@ -97,11 +98,10 @@ def test_a_matrix_that_is_not_finite_passes_through_and_is_not_an_error():
 def test_the_gradient_of_the_pseudo_inverse_is_symmetric(monkeypatch):
     torch.manual_seed(5)
     a = torch.randn(2, 12, 12, dtype=torch.float64).softmax(-1)
-    for eigen in (False, True):
-        choose(monkeypatch, eigen)
-        s = (a @ a.mT / a.sum(-2).max()).requires_grad_()
-        (gradient,) = torch.autograd.grad(inverse_factor(s, torch.randn(2, 12, 3, dtype=torch.float64)).sin().sum(), s)
-        torch.testing.assert_close(gradient, gradient.mT)
+    choose(monkeypatch, eigen=True)
+    s = (a @ a.mT / a.sum(-2).max()).requires_grad_()
+    (gradient,) = torch.autograd.grad(inverse_factor(s, torch.randn(2, 12, 3, dtype=torch.float64)).sin().sum(), s)
+    torch.testing.assert_close(gradient, gradient.mT)
 
 
 @pytest.mark.parametrize("zeros", [0, 5])
@@ -133,7 +133,7 @@ def test_value_conv_equals_conv2d(n, heads, taps):
 def test_value_conv_does_not_care_how_values_lie_in_memory(taps):
     values = torch.randn(2, 32, 3).transpose(0, 1).requires_grad_()
     weight, grad = torch.randn(2, taps), torch.randn(2, 32, 3).transpose(0, 1)
-    results = [conv(values, weight) for conv in (value_conv, plain_value_conv)]
+    results = [conv(values, weight) for conv in (value_conv, reference_value_conv)]
     assert torch.allclose(*results, atol=1e-5)
     assert torch.allclose(*(torch.autograd.grad(result, values, grad)[0] for result in results), atol=1e-5)
 

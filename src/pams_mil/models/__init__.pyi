@@ -6,4 +6,4 @@ from pams_mil.models.core.mil_model import BagBatch as BagBatch
 from pams_mil.models.core.mil_model import LevelOutput as LevelOutput
 from pams_mil.models.core.mil_model import MILModel as MILModel
 from pams_mil.models.core.published import load_published as load_published
-from pams_mil.models.kernels.switch import plain_kernels as plain_kernels
+from pams_mil.models.kernels.switch import reference_kernels as reference_kernels

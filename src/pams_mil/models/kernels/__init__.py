@@ -1,1 +1,1 @@
-"""Passes written by hand where autograd would cost more, each beside a reference implementation; one switch for all."""
+"""Passes written by hand where autograd would cost more; each has a reference, and one switch turns them all off."""

@@ -9,10 +9,10 @@ The exponentials are computed again whenever they are needed, so memory stays li
 
     backward: with g = dL/dp,  du_i = sum_j A_ij g_j,  dS_ij = u_i A_ij (g_j - du_i)
 
-It is here for memory, and for large bags alone. With its reference implementation a step of TransMIL needs 1.2 times as
-much memory at n = 8,000 and 1.6 times at 30,000 (1,659 MB instead of 1,024, by how much the resident size of a fresh
-process rises), and prediction 1.5 and 1.3 times. In smaller bags the whole softmax costs little, and computing
-exponentials again would cost 4 and 7 % of a step at n = 500 and 2,000.
+It is here for memory, and for large bags alone. With its reference a step of TransMIL needs 1.2 times as much memory
+at n = 8,000 and 1.6 times at 30,000 (1,659 MB instead of 1,024, by how much the resident size of a fresh process
+rises), and prediction 1.5 and 1.3 times. In smaller bags the whole softmax costs little, and computing exponentials
+again would cost 4 and 7 % of a step at n = 500 and 2,000.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from pams_mil.models.core.precision import without_autocast
-from pams_mil.models.kernels.switch import kernels_on, twin_gradients
+from pams_mil.models.kernels.switch import kernels_on, reference_gradients
 
 BLOCK_TOKENS = 256
 FEWEST_ENTRIES = 2**23
-"""Of a softmax (32 MiB in float32) that is walked in blocks; a smaller one is left to the twin, which takes as long."""
+"""Of a softmax (32 MiB in float32) that is walked in blocks; a smaller one is left to the reference."""
 
 
 def class_row(u: Tensor, queries: Tensor, keys: Tensor, *, zeros: int = 0) -> Tensor:
@@ -44,12 +44,12 @@ def class_row(u: Tensor, queries: Tensor, keys: Tensor, *, zeros: int = 0) -> Te
         zeros: number of further tokens with key 0, which share in the softmax but are not returned.
     """
     if u.numel() * len(keys) < FEWEST_ENTRIES or not kernels_on():
-        return plain_class_row(u, queries, keys, zeros)
+        return reference_class_row(u, queries, keys, zeros)
     row: Tensor = _ClassRow.apply(u, queries, keys, zeros)  # type: ignore[no-untyped-call]
     return row
 
 
-def plain_class_row(u: Tensor, queries: Tensor, keys: Tensor, zeros: int) -> Tensor:
+def reference_class_row(u: Tensor, queries: Tensor, keys: Tensor, zeros: int) -> Tensor:
     """The same with the whole softmax [h, m, n] in memory; one more column stands for all keys that are 0."""
     with torch.autocast(u.device.type, enabled=False):
         logits = torch.bmm(queries, keys.permute(1, 2, 0))
@@ -113,7 +113,7 @@ class _ClassRow(torch.autograd.Function):
         u, queries, keys, tops, shares = ctx.saved_tensors
         # Only with create_graph: the gradient will be differentiated, and what follows leaves no graph.
         if torch.is_grad_enabled():
-            return twin_gradients(plain_class_row, (u, queries, keys, ctx.zeros), (grad,))
+            return reference_gradients(reference_class_row, (u, queries, keys, ctx.zeros), (grad,))
         blocks = _blocks(len(keys))
         # dS of any block needs the whole du, so du has a pass of its own.
         grad_u = torch.zeros_like(u)[..., None]

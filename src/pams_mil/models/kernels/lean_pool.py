@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pams_mil.models.core.precision import without_autocast
-from pams_mil.models.kernels.switch import by_hand, twin_gradients
+from pams_mil.models.kernels.switch import by_hand, reference_gradients
 from pams_mil.models.layers.attention_pool import AttentionScores, gate_in_place, spread_scores
 from pams_mil.models.layers.projection import Projection
 
@@ -71,7 +71,7 @@ def lean_pool(
     return pooled, found
 
 
-def plain_pool(
+def reference_pool(
     x: Tensor, w: Tensor, b: Tensor | None, inner: Tensor, inner_bias: Tensor, outer: Tensor, outer_bias: Tensor,
     groups: Tensor | None, count: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -106,7 +106,7 @@ class _LeanPool(torch.autograd.Function):
         x, w, inner, outer, h, gates, alpha, pooled, b, inner_bias, outer_bias, groups = ctx.saved_tensors
         if torch.is_grad_enabled():
             inputs = (x, w, b, inner, inner_bias, outer, outer_bias, groups, ctx.count)
-            return twin_gradients(plain_pool, inputs, (grad_pooled, grad_scores))
+            return reference_gradients(reference_pool, inputs, (grad_pooled, grad_scores))
         grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         grad_w, grad_inner, grad_outer = torch.zeros_like(w), torch.zeros_like(inner), torch.zeros_like(outer)
         grad_b = None if b is None else torch.zeros_like(b)

@@ -1,13 +1,13 @@
-"""One switch for all passes that are written by hand: on by default, off where only plain operations will do.
+"""One switch for all passes that are written by hand: on by default, off where only operations of torch will do.
 
-Every kernel stands beside a reference implementation of a few lines that a test compares it with, which is used while
-the switch is off, while a graph is traced or a function transformed (neither can hold a pass written by hand), and when
-a gradient is itself differentiated (`twin_gradients`). The variable `PAMS_PLAIN_KERNELS` turns off the compiled
-clustering of `remix` as well, which can select other rows, so that a run records which of the two it used.
+Every kernel stands beside a reference implementation of a few lines, and a test checks that they are equal. The
+reference is taken while the switch is off, while a graph is traced or a function transformed (neither can hold a pass
+written by hand), and when a gradient is itself differentiated (`reference_gradients`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,17 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pams_mil.devices import plain_asked
-
 # Of a context, not of the process: another thread may train with kernels meanwhile.
-_ON: ContextVar[bool] = ContextVar("kernels", default=not plain_asked())
+_ON: ContextVar[bool] = ContextVar("kernels", default=os.environ.get("PAMS_REFERENCE_KERNELS", "") in ("", "0"))
 
 
 @contextmanager
-def plain_kernels() -> Iterator[None]:
-    """Use the reference implementations inside; `PAMS_PLAIN_KERNELS=1` in the environment does so everywhere.
+def reference_kernels() -> Iterator[None]:
+    """Use the reference implementations; `PAMS_REFERENCE_KERNELS=1` in the environment does so everywhere.
 
-    >>> with plain_kernels():
+    >>> with reference_kernels():
     ...     kernels_on()
     False
     """
@@ -38,7 +36,7 @@ def plain_kernels() -> Iterator[None]:
 
 
 def kernels_on() -> bool:
-    """Whether kernels may replace their reference implementations: not switched off, and not traced or transformed.
+    """Whether kernels may be used: not switched off, and no tracer or function transform looks on.
 
     >>> kernels_on()
     True
@@ -57,14 +55,16 @@ def by_hand(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and whole and kernels_on()
 
 
-def twin_gradients(plain: Callable[..., Any], inputs: Sequence[Any], grads: Sequence[Tensor]) -> tuple[Any, ...]:
-    """The gradients of a reference implementation with a graph of their own, as needed for second derivatives.
+def reference_gradients(
+    reference: Callable[..., Any], inputs: Sequence[Any], grads: Sequence[Tensor]
+) -> tuple[Any, ...]:
+    """The gradients of a reference implementation with a graph of their own, to be differentiated.
 
     Args:
-        plain: The reference implementation.
+        reference: The implementation.
         inputs: Its arguments, as the kernel's forward pass was given them.
         grads: Of its outputs.
     """
     wanted = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
-    found = iter(torch.autograd.grad(plain(*inputs), wanted, grads, create_graph=True, allow_unused=True))
-    return tuple(next(found) if isinstance(value, Tensor) and value.requires_grad else None for value in inputs)
+    gradients = iter(torch.autograd.grad(reference(*inputs), wanted, grads, create_graph=True, allow_unused=True))
+    return tuple(next(gradients) if isinstance(value, Tensor) and value.requires_grad else None for value in inputs)

@@ -7,7 +7,7 @@ products of the same kind. This is faster on a CPU than a general convolution, w
 tokens without a copy per head, and its weight gradient is accurate: in torch 2.13 that of conv2d with a
 33 x 1 kernel was measured to be off by 2 % in float32 for sequences of 2,026 tokens.
 
-With its reference implementation a step of TransMIL takes 55, 79 and 99 % longer at n = 500, 2,000 and 8,000 (one
+With its reference instead a step of TransMIL takes 55, 79 and 99 % longer at n = 500, 2,000 and 8,000 (one
 thread, processor time, interleaved, D = 384).
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pams_mil.models.core.precision import without_autocast
-from pams_mil.models.kernels.switch import kernels_on, twin_gradients
+from pams_mil.models.kernels.switch import kernels_on, reference_gradients
 
 BLOCK_TOKENS = 32
 
@@ -33,12 +33,12 @@ def value_conv(values: Tensor, weight: Tensor) -> Tensor:
     """
     weight = weight.to(values.dtype)
     if not kernels_on():
-        return plain_value_conv(values, weight)
+        return reference_value_conv(values, weight)
     convolved: Tensor = _ValueConv.apply(values, weight)  # type: ignore[no-untyped-call]
     return convolved
 
 
-def plain_value_conv(values: Tensor, weight: Tensor) -> Tensor:
+def reference_value_conv(values: Tensor, weight: Tensor) -> Tensor:
     """The same as one sum over the taps."""
     taps = weight.shape[1]
     padded = functional.pad(values, (0, 0, 0, 0, taps // 2, taps // 2))
@@ -91,7 +91,7 @@ class _ValueConv(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         values, weight = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return twin_gradients(plain_value_conv, (values, weight), (grad,))
+            return reference_gradients(reference_value_conv, (values, weight), (grad,))
         heads, taps = weight.shape
         windows, padded = _windows(_padded(values, taps), taps), _padded(grad, taps)
         # The gradient without its margins, but with the zeros that fill its last block.

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pams_mil.models.kernels.pseudo_inverse import reference_inverse_factor
+
 if TYPE_CHECKING:
     from pams_mil.models.layers.nystrom import NystromAttention
     from pams_mil.models.layers.ppeg import PPEG
@@ -109,13 +111,5 @@ def apply_inverse(a: Tensor, y: Tensor, *, steps: int) -> Tensor:
     # Rows of A sum to 1, so c is the largest column sum of any head; each factor of S takes one root of it.
     shrink = a.sum(-2).amax().rsqrt()
     root = a * shrink
-    r = root @ root.transpose(-1, -2)
-    # The steps of `_InverseFactor`, where their coefficients are derived, in operations that a graph can hold.
-    for _ in range(steps - 1):
-        u, p = r @ r - 7 / 2 * r, r @ y
-        y = 13 / 4 * (y - 11 / 52 * p) - 1 / 4 * (u @ (p - 7 / 2 * y))
-        r = 27 / 32 * (r - 22 / 27 * u) - 1 / 4 * (u @ u)
-    p = r @ y
-    rp = r @ p
-    y = 1 / 4 * (13 * y - 15 * p + 7 * rp - r @ rp)
-    return root.transpose(-1, -2) @ y * shrink
+    factored = reference_inverse_factor(root @ root.transpose(-1, -2), y, steps)
+    return root.transpose(-1, -2) @ factored * shrink
