@@ -202,7 +202,7 @@ def test_monitor_with_labels_without_and_broken(tmp_path, table):
     renamed = (tmp_path / "worse.csv").read_text().replace("target", "label", 1)
     (tmp_path / "label.csv").write_text(renamed)
     text = flat(pams("monitor", certificate, tmp_path / "label.csv", code=2))
-    assert "'label' holds class names" in text  # labels under another name are not silently ignored
+    assert "Name it with --true label" in text  # labels under another name are not silently ignored
     text = flat(pams("monitor", certificate, tmp_path / "label.csv", "--true", "label", "--id", "slide_id",
                      "--pred", "prediction", "--patient", "patient_id", code=1))  # fmt: skip
     assert "The guarantee is violated" in text
