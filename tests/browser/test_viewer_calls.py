@@ -91,6 +91,20 @@ def test_numbers_explain_themselves_on_hover_focus_and_tap(serve):
     assert box[2] <= 900
 
 
+def test_a_badge_says_what_the_patient_was_seen_in(serve, cohort, tmp_path):
+    header, *rows = (cohort / "predictions.csv").read_text().splitlines()
+    roles = ("none", "none", "train+select")
+    lines = [f"{header},exposure", *(f"{row},{role}" for row, role in zip(rows, roles, strict=True))]
+    (tmp_path / "p.csv").write_text("\n".join(lines) + "\n")
+    page, _ = serve(paths=[tmp_path / "p.csv"])
+    assert page.js("[...document.querySelectorAll('.case')].map(e => e.querySelector('.badge')?.textContent ?? '')") == [
+        "seen", "", "",
+    ]  # fmt: skip
+    open_case(page)
+    page.js("document.querySelector('#slide-patient .badge').focus()")
+    assert "has seen this patient (training, choice of the epoch)" in page.text("#why")
+
+
 def test_the_first_layer_is_the_evidence_for_the_call(serve):
     from pams_mil.view.heat import Heat
 

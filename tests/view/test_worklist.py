@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.evaluate.certify.models import model as certified_model
@@ -89,7 +91,26 @@ def test_a_certificate_file_decides_and_orders_the_worklist(tmp_path):
     ranks = ClassHierarchy.load("bracs").ranks()[expected.call[cases.order]]
     assert (np.diff(ranks) <= 0).all()  # the certified call comes first
     assert session.guarantee.startswith("At most 0.2")
+    mine = open_session(replace(asked, paths=[tmp_path / "calibration.csv"], reviews=tmp_path / "again"))
+    assert set(mine.worklist()["seen"]) == {"certificate"}
     assert any("cannot be determined from a table" in note for note in session.notes)
+
+
+def test_slides_of_patients_that_the_model_has_seen_carry_a_badge(cohort, tmp_path):
+    """Roles come from any of the models and from the certificate; where none are known, the page says so."""
+    assert any("is not known" in note for note in session_of(cohort, reviews=tmp_path).notes)
+    header, *rows = (cohort / "predictions.csv").read_text().splitlines()
+    cells = zip(rows, ("train+tune", "none", "none"), strict=True)
+    lines = [f"{header},exposure", *(f"{row},{roles}" for row, roles in cells)]
+    (tmp_path / "p.csv").write_text("\n".join(lines) + "\n")
+    session = session_of(cohort, paths=[tmp_path / "p.csv"], reviews=tmp_path, blind=True)
+    assert session.worklist()["seen"] == ["training, choice of the recipe", "", ""]
+    assert any("1 of 3 slides are of patients that the model has seen" in note for note in session.notes)
+    both = Cases.combine([
+        replace(model(ONE), roles=[frozenset(["train"]), frozenset(), frozenset()]),
+        replace(model(ONE), roles=[frozenset(), frozenset(["select"]), frozenset()]),
+    ])  # fmt: skip
+    assert both.roles == (frozenset(["train"]), frozenset(["select"]), frozenset())
 
 
 def test_the_order_is_worth_what_the_labels_say(cohort, tmp_path):

@@ -14,6 +14,7 @@ from pams_mil.errors import ConfigError, PredictionsError
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions import Predictions
+from pams_mil.exposure import admit
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.view.heat import HeatMaker
 from pams_mil.view.session import Session
@@ -93,6 +94,7 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         *([feature_note] if feature_note else []),
         *_certificate_notes(certificate, cases, runs, asked),
         *_slide_note(asked, shelf, cases),
+        *_exposure_notes(cases),
         *_journal_notes(journal),
     ]
     title = ", ".join(cases.models) if len(cases.models) < 4 else f"{len(cases.models)} models"
@@ -159,11 +161,11 @@ def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, report: 
         return stored
     options: dict[str, Any] = {"progress": lambda done: report(f"Predicting {run.path.name}", done)}
     if asked.manifest is not None:
-        found = predict([run], asked.manifest, features=asked.features, **options)
+        predicted = predict([run], asked.manifest, features=asked.features, **options)
     else:
         features = asked.features or _run_features(run)
-        found = predict_own([run], run.folder.config().data, split=asked.split, features=features, **options)
-    return found.as_predictions(run.path.name)
+        predicted = predict_own([run], run.folder.config().data, split=asked.split, features=features, **options)
+    return predicted.as_predictions(run.path.name)
 
 
 def _run_features(run: LoadedRun) -> Path | None:
@@ -236,6 +238,12 @@ def _slide_note(asked: Asked, shelf: Shelf, cases: Cases) -> list[str]:
         return ["No folder of slides was given (--slides), so there are no pictures."]
     missing = len(cases) - shelf.num_files
     return [f"{missing} of {len(cases)} slides have no usable file in the slide folder."] if missing else []
+
+
+def _exposure_notes(cases: Cases) -> list[str]:
+    seen = sum(bool(roles) for roles in cases.roles or ())
+    badges = f"{seen} of {len(cases)} slides are of patients that the model has seen; they carry a badge."
+    return [*admit("viewing", cases.roles, cases.patient_ids), *([badges] if seen else [])]
 
 
 def _journal_notes(journal: Journal) -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 from pams_mil.arrays import Ints
 from pams_mil.errors import BagError, PamsError, SlideError
 from pams_mil.evaluate.reading_order import order_worth
+from pams_mil.exposure import ROLES, Role
 from pams_mil.view.heat import Heat, HeatMaker
 from pams_mil.view.pyramid import OVERLAP_PX, TILE_PX, Pyramid
 from pams_mil.view.shelf import Shelf
@@ -24,6 +25,11 @@ from pams_mil.view.verdict_journal import FACTS, Journal, ReviewError, Verdict
 from pams_mil.view.worklist_cases import Cases
 
 MOST_KAPPA = 1e9
+BADGES: Mapping[Role, str] = {
+    "train": "training", "select": "choice of the epoch", "tune": "choice of the recipe",
+    "calibrate": "probability calibration", "certify": "certificate",
+}  # fmt: skip
+"""What a patient was seen in, for the badge of its slides."""
 
 
 class HiddenError(PamsError):
@@ -129,6 +135,7 @@ class Session:
         table: dict[str, Any] = {
             "key": cases.keys, "slide": cases.slide_ids, "patient": cases.patient_ids, "group": cases.groups,
             "has_slide": [self.shelf.has(row) for row in range(len(cases))],
+            "seen": [", ".join(BADGES[role] for role in ROLES if role in roles) for roles in cases.roles or ()],
             # The order itself would tell a blind reader which cases the model finds urgent.
             "order": [] if self.blind else shown.order.tolist(),
         }  # fmt: skip

@@ -18,6 +18,7 @@ from pams_mil.evaluate import urgency
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.predictions import Predictions
+from pams_mil.exposure import Roles
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 
@@ -26,7 +27,8 @@ from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 class WorklistSlides:
     """The slides of a worklist in the order of the predictions; nothing here tells what a model or a label says.
 
-    `groups` names the case that a slide belongs to.
+    `groups` names the case that a slide belongs to; `roles` are those that its patient has had for the models and the
+    certificate, None where nothing is known.
     """
 
     hierarchy: ClassHierarchy
@@ -35,6 +37,7 @@ class WorklistSlides:
     groups: tuple[str, ...]
     models: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    roles: tuple[Roles, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.slide_ids)
@@ -94,6 +97,7 @@ class Cases(WorklistSlides):
             agreement=urgency.agreement(calls, call) if len(aligned) > 1 else None,
             models=tuple(model.name for model in models),
             notes=tuple(dict.fromkeys(note for model in models for note in model.notes)),
+            roles=_joined([model.roles for model in aligned]),
         )
 
     def with_certificate(self, certificate: Certificate) -> Cases:
@@ -101,7 +105,11 @@ class Cases(WorklistSlides):
         certificate.refuse_other_classes(self.hierarchy, "the worklist")
         if self.probabilities is None:
             raise PredictionsError("A certificate needs class probabilities; these predictions have calls alone.")
-        return replace(self, certified=apply_certificate(certificate, self.probabilities, self.patient_ids))
+        seen = certificate.exposure.roles(self.slide_ids, self.patient_ids)
+        roles = seen if self.roles is None else _joined([self.roles, seen])
+        return replace(
+            self, roles=roles, certified=apply_certificate(certificate, self.probabilities, self.patient_ids)
+        )
 
     def slides(self) -> WorklistSlides:
         """The same slides without calls, labels and certificates."""
@@ -125,6 +133,7 @@ class Cases(WorklistSlides):
             slide_ids=tuple(self.slide_ids[row] for row in chosen),
             patient_ids=tuple(self.patient_ids[row] for row in chosen),
             groups=tuple(self.groups[row] for row in chosen),
+            roles=None if self.roles is None else tuple(self.roles[row] for row in chosen),
             call=self.call[rows],
             target=self.target[rows],
             probabilities=None if self.probabilities is None else self.probabilities[rows],
@@ -199,6 +208,12 @@ class Cases(WorklistSlides):
         # lexsort: the last key counts first, and equals keep their order.
         by_urgency: Ints = np.lexsort((-self.severity, -certified))
         return by_urgency
+
+
+def _joined(each: Sequence[Sequence[Roles] | None]) -> tuple[Roles, ...] | None:
+    known = [roles for roles in each if roles is not None]
+    none: Roles = frozenset()
+    return tuple(none.union(*row) for row in zip(*known, strict=True)) if known else None
 
 
 def _call(first: Predictions, mean: Array | None, calls: Ints) -> Ints:

@@ -51,7 +51,6 @@ const WHY = {
   certified: "The most urgent class that the certificate cannot exclude at its guaranteed rate of misses.",
   evidence: "What a tile says for (red) and against (blue) a class: its attention times the log probability the model gives it alone, compared with the other classes.",
   attention: "How much of the slide's summary a tile makes up. It tells where the model looked, not what for.",
-  exposure: "The model has seen this patient, so its call here says nothing about new patients.",
 };
 
 export function explain(element, key) {
@@ -59,6 +58,11 @@ export function explain(element, key) {
   if (!element.matches("a, button, input, select")) element.tabIndex = 0;
   element.setAttribute("aria-describedby", "why");
   return element;
+}
+
+// Worn by slides of patients that the model has seen; the sentence says in what.
+export function badge(seen, text) {
+  return seen ? explain(make("span", { class: "badge" }, text), `The model has seen this patient (${seen}), so its call here says nothing about new patients.`) : null;
 }
 
 function showWhy(event) {

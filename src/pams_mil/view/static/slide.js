@@ -2,7 +2,7 @@
 
 import { getHeat, getJson, post } from "./api.js";
 import { drawLegend, paint, place, shaded, strongest } from "./heat.js";
-import { $, chip, explain, make, number, percent, rankColor, toast } from "./page.js";
+import { $, badge, chip, explain, make, number, percent, rankColor, toast } from "./page.js";
 import { Regions } from "./regions.js";
 
 const STRIP = 12;
@@ -52,7 +52,8 @@ export class SlideView {
     this.spent = 0;
     this.clock(true);
     $("#slide-name").textContent = this.cases.slide[row];
-    $("#slide-patient").textContent = this.cases.patient[row] === this.cases.slide[row] ? "" : this.cases.patient[row];
+    const patient = this.cases.patient[row] === this.cases.slide[row] ? "" : this.cases.patient[row];
+    $("#slide-patient").replaceChildren(patient, badge(this.cases.seen[row], `seen in ${this.cases.seen[row]}`) ?? "");
     const [position, count] = this.hooks.position(row);
     $("#position").textContent = position ? `${position} of ${count}` : "";
     $("#note").value = this.reviews.get(key)?.note ?? "";

@@ -1,6 +1,6 @@
 // The worklist: sorted, filtered, grouped, and drawn only where the window looks, so that 20,000 cases stay smooth.
 
-import { $, chip, explain, make, meter, number, percent, rankColor } from "./page.js";
+import { $, badge, chip, explain, make, meter, number, percent, rankColor } from "./page.js";
 
 const ROW = 56;
 const PICTURES = 300;
@@ -143,7 +143,7 @@ export class Worklist {
     const line = make("div", { class: `case list-row${picked ? " picked" : ""}${state && state !== "defer" ? " done" : ""}`, "data-line": position, "data-row": row, role: "row", style });
     const picture = this.thumbnail(row);
     const patient = cases.patient[row] === cases.slide[row] ? "" : cases.patient[row];
-    line.append(picture, make("span", { class: "name" }, make("b", {}, cases.slide[row]), make("small", {}, patient)), this.callOf(row));
+    line.append(picture, make("span", { class: "name" }, make("b", {}, cases.slide[row]), make("small", {}, patient), badge(cases.seen[row], "seen")), this.callOf(row));
     for (const bound of this.coarse) {
       const share = cases.at_least?.[row]?.[bound.index];
       line.append(make("span", { class: "middle" }, share == null ? "–" : meter(share, percent(share))));
