@@ -97,9 +97,8 @@ def test_a_badge_says_what_the_patient_was_seen_in(serve, cohort, tmp_path):
     lines = [f"{header},exposure", *(f"{row},{role}" for row, role in zip(rows, roles, strict=True))]
     (tmp_path / "p.csv").write_text("\n".join(lines) + "\n")
     page, _ = serve(paths=[tmp_path / "p.csv"])
-    assert page.js("[...document.querySelectorAll('.case')].map(e => e.querySelector('.badge')?.textContent ?? '')") == [
-        "seen", "", "",
-    ]  # fmt: skip
+    badge = "e => e.querySelector('.badge')?.textContent ?? ''"
+    assert page.js(f"[...document.querySelectorAll('.case')].map({badge})") == ["seen", "", ""]
     open_case(page)
     page.js("document.querySelector('#slide-patient .badge').focus()")
     assert "has seen this patient (training, choice of the epoch)" in page.text("#why")
