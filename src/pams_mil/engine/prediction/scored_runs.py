@@ -17,7 +17,7 @@ from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import read_json, require_run
 from pams_mil.engine.run.spec import RunSpec
 from pams_mil.errors import CheckpointError, ConfigError, PredictionsError, counted
-from pams_mil.evaluate.fixed_dial import at_fixed_dial, matching_kappa
+from pams_mil.evaluate.fixed_kappa import at_fixed_kappa, matching_kappa
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -115,7 +115,7 @@ def at_matched_false_alarms(
         raise ConfigError("--match-on compares runs with the first one; name at least two.")
     subsets = [[predict_to_score([run], split=on, **options).labeled(str(run.path)) for run in group] for group in runs]
     return [
-        at_fixed_dial(model, matching_kappa(subsets[0], own), reference=models[0].name, split=on)
+        at_fixed_kappa(model, matching_kappa(subsets[0], own), reference=models[0].name, split=on)
         for model, own in zip(models[1:], subsets[1:], strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""A dial fixed on validation slides, against every dial tried in turn."""
+"""κ fixed on validation slides, against every κ tried in turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pams_mil import ClassHierarchy
 from pams_mil.cli.main import app
 from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.decide import redecide
-from pams_mil.evaluate.fixed_dial import at_fixed_dial, matching_kappa
+from pams_mil.evaluate.fixed_kappa import at_fixed_kappa, matching_kappa
 from pams_mil.evaluate.predictions import Predictions
 
 TREE = ClassHierarchy.flat(["a", "b", "c", "d"], ties=[["b", "c"]])
@@ -33,37 +33,37 @@ def _false_alarms(parts):
 
 
 @pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 20))])
-def test_no_larger_dial_raises_as_few_false_alarms(seed):
+def test_no_larger_kappa_raises_as_few_false_alarms(seed):
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 9, 3)
     reference, candidate = ([_model(rng, n) for n in sizes] for _ in range(2))
     allowed, kappa = _false_alarms(reference), matching_kappa(reference, candidate)
 
-    def raised(dial):
-        return _false_alarms([redecide(part, f"kappa={float(dial)!r}") for part in candidate])
+    def raised(other):
+        return _false_alarms([redecide(part, f"kappa={float(other)!r}") for part in candidate])
 
     if kappa > 0:
         assert raised(kappa) <= allowed
-    for dial in (*np.geomspace(1e-3, 1e3, 60), np.inf):
-        if dial > kappa:
-            assert raised(dial) >= raised(kappa)
-    larger = [dial for dial in np.geomspace(max(kappa, 1e-4), 1e5, 120)[1:] if raised(dial) <= allowed]
+    for other in (*np.geomspace(1e-3, 1e3, 60), np.inf):
+        if other > kappa:
+            assert raised(other) >= raised(kappa)
+    larger = [other for other in np.geomspace(max(kappa, 1e-4), 1e5, 120)[1:] if raised(other) <= allowed]
     assert not larger or raised(max(larger)) == raised(kappa)
 
 
-def test_what_has_no_probabilities_has_no_dial():
+def test_what_has_no_probabilities_has_no_operating_point():
     rng = np.random.default_rng(0)
     one = _model(rng, 3)
     bare = Predictions("bare", TREE, one.slide_ids, one.target, one.predicted)
     with pytest.raises(PredictionsError, match="bare has no probabilities"):
         matching_kappa([one], [bare])
     assert matching_kappa([bare], [one]) >= 0
-    named = at_fixed_dial(one, 0.5, reference="CE", split="val")
+    named = at_fixed_kappa(one, 0.5, reference="CE", split="val")
     assert named.name == "model, κ = 0.5 from val"
     assert "no part in it" in named.notes[-1]
 
 
-def test_runs_are_scored_as_decided_and_with_dials_from_validation(tmp_path):
+def test_runs_are_scored_as_decided_and_with_kappa_from_validation(tmp_path):
     cohort = make_cohort(tmp_path / "cohort")
     runs = [str(run(settings(cohort, epochs=1, method=method), tmp_path / method)) for method in ("ce", "pams")]
     command = ["evaluate", *runs, "--resamples", "20", "--out", str(tmp_path / "report")]

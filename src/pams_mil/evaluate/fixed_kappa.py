@@ -1,7 +1,7 @@
-"""A dial fixed before the test: κ chosen on validation slides, the test slides decided with it.
+"""An operating point fixed before the test: κ chosen on validation slides, the test slides decided with it.
 
-`matched` turns both dials on the slides that it scores and so describes two curves. Here the candidate's κ is the
-largest one with which it raises, on validation slides, no more false alarms than the reference's calls do there:
+A comparison at equal false alarms sets κ on the slides it scores and describes two curves. Here the candidate's κ is
+the largest one with which it raises, on validation slides, no more false alarms than the reference's calls do there:
 
     κ* = max {κ : mean_i [d_κ(i) above t_i] ≤ mean_i [reference's call above t_i]}
 
@@ -36,7 +36,7 @@ def matching_kappa(reference: Sequence[Predictions], candidate: Sequence[Predict
     """
     for part in candidate:
         if part.probabilities is None:
-            raise PredictionsError(f"{part.name} has no probabilities, so it has no dial to set.")
+            raise PredictionsError(f"{part.name} has no probabilities, so it has no operating point to set.")
     hierarchy = reference[0].hierarchy
     ranks = hierarchy.ranks()
     alarms = np.concatenate([ranks[part.predicted] > ranks[part.target] for part in reference])
@@ -45,7 +45,7 @@ def matching_kappa(reference: Sequence[Predictions], candidate: Sequence[Predict
     return operating_curve(target, probabilities, hierarchy).kappa_at(float(alarms.mean()))
 
 
-def at_fixed_dial(predictions: Predictions, kappa: float, *, reference: str, split: str) -> Predictions:
+def at_fixed_kappa(predictions: Predictions, kappa: float, *, reference: str, split: str) -> Predictions:
     """The predictions decided with κ, named for what they are."""
     decided = redecide(predictions, DecisionRule("kappa", kappa))
     note = (
