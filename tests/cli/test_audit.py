@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.strategies import random_predictions
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
@@ -353,3 +354,28 @@ def test_two_models_without_resamples(tmp_path):
 def test_files_of_one_name_are_told_apart_by_their_folders():
     paths = [Path("r/x/a.csv"), Path("/q/r/x/a.csv")]
     assert _names(paths) == ["r/x/a", "q/r/x/a"]
+
+
+def test_files_of_several_networks_are_one_method(tmp_path):
+    """Files of the same slides are seeds, files of other slides folds; networks then count as chance."""
+    tree, rng = ClassHierarchy.load("bracs"), np.random.default_rng(0)
+    target, patient = np.arange(70) % 7, np.arange(70) // 2
+    for method in ("ce", "pams"):
+        for seed in range(3):
+            model = random_predictions(tree, 70, patients=35, rng=rng, target=target, patient=patient)
+            for fold in range(2):
+                half = model.take(np.flatnonzero(patient % 2 == fold))
+                write_predictions(tmp_path / f"{method}-{seed}-{fold}.csv", half)
+    found = json.loads(
+        run(
+            f"ce={tmp_path}/ce-*.csv", f"pams={tmp_path}/pams-*.csv", "--classes", "bracs", "--json", "--resamples", 50
+        ).stdout
+    )
+    assert [file["name"] for file in found["files"]] == ["ce", "pams"]
+    assert [file["seeds"] for file in found["files"]] == [3, 3]
+    assert found["files"][0]["levels"]["class"]["networks"] == 6
+    assert found["comparisons"][0]["levels"]["class"]["urgency_auc"]["varied"] == "patients and networks"
+    assert "Chance: patients and networks (3 and 3 seeds)." in found["verdicts"][0]
+    assert found["comparisons"][0]["n"] == 70
+    shown = flat(run(f"ce={tmp_path}/nothing-*.csv", "--classes", "bracs", code=2))
+    assert "no file matches" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,10 @@ from pams_mil import ClassHierarchy
 from pams_mil.cli.main import app
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.cautions import FEW_PATIENTS, TopCall, cautions
+from pams_mil.evaluate.compare import compare
+from pams_mil.evaluate.decide import redecide
 from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.verdict import verdict
 from pams_mil.report.audit_html import audit_page
 
 TREE = ClassHierarchy.load("bracs")
@@ -165,3 +169,20 @@ def test_two_constant_models_are_not_equally_safe():
 
 def test_top_call_takes_the_least_urgent_of_equally_frequent_ones():
     assert TopCall.of(np.array([[1, 1], [1, 1]])) == TopCall(0, 2, 2, 4)
+
+
+def test_calls_of_a_chosen_operating_point_are_no_fault_of_the_model():
+    """With κ = 50 all slides are called malignant; the model tells them apart all the same, and is compared."""
+    tree = ClassHierarchy.flat(["benign", "malignant"])
+    target = np.arange(60) % 2
+    p = np.where(target == 1, 0.8, 0.3) + 0.1 * np.random.default_rng(0).random(60)
+    ids = [f"s{k}" for k in range(60)]
+    model = Predictions("m", tree, ids, target, (p > 0.5).astype(int), np.column_stack([1 - p, p]))
+    urgent = redecide(model, "kappa=50")
+    assert set(urgent.predicted.tolist()) == {1}
+    found = cautions(urgent)
+    assert [one.kind for one in found if one.disqualifies] == []
+    assert "that is the operating point, not the model" in found[0].message
+    assert "are not compared" not in verdict(compare(model, replace(urgent, name="urgent"), resamples=20))
+    constant = replace(urgent, probabilities=np.full((60, 2), 0.5))
+    assert any(one.disqualifies for one in cautions(constant))

@@ -15,14 +15,16 @@ import typer
 from pams_mil.cli.console import print_json, print_note, progress_bar
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import SEEN_PATIENTS
-from pams_mil.errors import ConfigError
+from pams_mil.errors import ConfigError, listing
 
 if TYPE_CHECKING:
     from pams_mil.evaluate.prediction_layouts import Source
 
 
 def audit(
-    predictions: list[Path] = typer.Argument(..., help="Predictions files: CSV, TSV (also .gz), parquet or xlsx."),
+    predictions: list[str] = typer.Argument(
+        ..., help="Predictions files: CSV, TSV (also .gz), parquet or xlsx; or NAME='FILES-*.csv', a method's networks."
+    ),
     classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder for report.html, scores.json, severe_errors.csv."
@@ -59,12 +61,17 @@ def audit(
 
     Reads PAMS, CLAM and STAMP predictions, or any table with --true and --pred; also gzipped.
 
+    A method with several networks is NAME=PATTERN: files of the same slides are seeds, files of other slides folds.
+
     Example: pams audit model_a.csv model_b.csv --classes bracs --out report
+
+    Example: pams audit ce='ce-*.csv' pams='pams-*.csv' --classes bracs
     """
     from pams_mil.cli.audit_table import parse_labels, parse_tag, show, write
     from pams_mil.evaluate.audit import audit as run_audit
     from pams_mil.evaluate.decide import DecisionRule, redecide
     from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+    from pams_mil.evaluate.predictions import join_files
     from pams_mil.hierarchy import ClassHierarchy
 
     rule = None if decide is None else DecisionRule.parse(decide)
@@ -78,13 +85,21 @@ def audit(
         parse_labels(index_order),
         tuple(dict.fromkeys([*(by or []), *(tag_pair or ())[:1]])),
     )
-    asked = models_of(predictions, source, pred or [], proba or [])
+    asked = models_of(files_of(predictions), source, pred or [], proba or [])
     if reference > len(asked):
         raise ConfigError(f"--reference is {reference}, but there are only {len(asked)} models.")
     with progress_bar() as progress:
         models = [
-            read_predictions(path, hierarchy, source, name=name, progress=partial(progress, f"Reading {name}"))
-            for name, path, source in asked
+            join_files(
+                name,
+                {
+                    path.name: read_predictions(
+                        path, hierarchy, source, name=name, progress=partial(progress, f"Reading {name}")
+                    )
+                    for path in paths
+                },
+            )
+            for name, paths, source in asked
         ]
         if rule is not None:
             models = [redecide(model, rule, penalty=penalty) for model in models]
@@ -121,8 +136,33 @@ def repeatable(arguments: Sequence[str]) -> str:
     return shlex.join(kept)
 
 
-def models_of(paths: list[Path], source: Source, preds: list[str], probas: list[str]) -> list[tuple[str, Path, Source]]:
-    """Name, file and source of every model: one per file, or one per file and prediction column."""
+def files_of(arguments: list[str]) -> dict[str, list[Path]]:
+    """Every model's files by its name: NAME=PATTERN, or a file by itself, named after the file."""
+    groups: list[tuple[str, list[Path]]] = []
+    for argument in arguments:
+        name, sign, pattern = argument.partition("=")
+        if not sign or Path(argument).is_file():
+            groups.append(("", [Path(argument)]))
+            continue
+        place = Path(pattern)
+        files = sorted(Path(place.anchor or ".").glob(str(place.relative_to(place.anchor))))
+        if not files:
+            raise ConfigError(
+                f"{argument}: no file matches {pattern!r}. Quote the pattern, so that the shell leaves it."
+            )
+        groups.append((name, files))
+    single = iter(_names([files[0] for name, files in groups if not name]))
+    names = [name or next(single) for name, _ in groups]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"Two models are called {listing(twice)}; every model needs a name of its own.")
+    return dict(zip(names, (files for _, files in groups), strict=True))
+
+
+def models_of(
+    files: dict[str, list[Path]], source: Source, preds: list[str], probas: list[str]
+) -> list[tuple[str, list[Path], Source]]:
+    """Name, files and source of every model: one per name, or one per name and prediction column."""
     from pams_mil.evaluate.probability_columns import PREDICTION
 
     if len(probas) not in (0, 1, max(1, len(preds))):
@@ -133,11 +173,11 @@ def models_of(paths: list[Path], source: Source, preds: list[str], probas: list[
             f"order, or a pattern with {PREDICTION}."
         )
     found = []
-    for path, name in zip(paths, _names(paths), strict=True):
+    for name, paths in files.items():
         for number, column in enumerate(preds or [None]):
             scores = None if not probas else probas[number if len(probas) > 1 else 0]
-            shown = name if len(preds) < 2 else str(column) if len(paths) == 1 else f"{name}: {column}"
-            found.append((shown, path, replace(source, predicted=column, scores=scores)))
+            shown = name if len(preds) < 2 else str(column) if len(files) == 1 else f"{name}: {column}"
+            found.append((shown, paths, replace(source, predicted=column, scores=scores)))
     return found
 
 

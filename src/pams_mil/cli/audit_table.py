@@ -105,7 +105,9 @@ def show(result: Audit) -> None:
         print_result(f"Caution, {sentence}", style="bold yellow")
     for model in result.models:
         read = model.predictions
-        size = f"{counted(len(read), 'slide')}, {counted(read.num_patients, 'patient')}"
+        size = f"{counted(len(set(read.slide_ids)), 'slide')}, {counted(read.num_patients, 'patient')}"
+        networks = len(set(read.network.tolist()))
+        size += f", {counted(networks, 'network')} of {counted(read.num_seeds, 'seed')}" if networks > 1 else ""
         text = f"{model.name}: {size}, read as {read.layout}."
         output.print(" ".join((text, *read.notes)), style="dim")
     for note in hierarchy.tie_notes():

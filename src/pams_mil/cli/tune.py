@@ -93,15 +93,17 @@ def tune(
     tuning = _run(task, out, runner, budget)
     name = str(tuning.folder.choice["recipe"])
     by_fold = list(tuning.folder.choice["by_fold"])
+    audits: dict[str, Audit] = {}
     with progress_bar() as progress:
-        audits = {"report": audit(_out_of_fold(tuning, name), resamples=resamples, progress=progress)}
-        # Where every fold would have chosen the same recipe, this is the comparison above.
-        if set(by_fold) - {name}:
-            audits["report_by_fold"] = audit(_by_fold(tuning, by_fold), resamples=resamples, progress=progress)
+        # What the choice has not seen leads.
         if held_out:
             print_note(f"Predicting the {held_out:,} slides that were held out.")
             models = _held_out(tuning, name, manifest, task, reading)
             audits["report_held_out"] = audit(models, resamples=resamples, progress=progress)
+        # Where every fold would have chosen the same recipe, this is the comparison below.
+        if set(by_fold) - {name}:
+            audits["report_by_fold"] = audit(_by_fold(tuning, by_fold), resamples=resamples, progress=progress)
+        audits["report"] = audit(_out_of_fold(tuning, name), resamples=resamples, progress=progress)
     _write(tuning, audits, held_out)
     if json:
         _print_json(tuning, audits)
@@ -228,9 +230,9 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
     )
     output.print(folder.choice["why"])
     places = {
-        "report": "Out-of-fold test parts",
+        "report_held_out": "Held-out slides, which the choice has not seen",
         "report_by_fold": "Chosen again for every fold, without its test slides",
-        "report_held_out": "Slides that were held out",
+        "report": "Out-of-fold slides, whose labels the choice has used",
     }
     for name, result in audits.items():
         where = places[name]

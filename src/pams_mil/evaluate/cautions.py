@@ -20,7 +20,7 @@ The rule for collapse has no threshold on n_c alone: a model that says "benign" 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -36,6 +36,7 @@ Kind = Literal[
     "seen patients",
     "constant",
     "collapsed",
+    "one-sided rule",
     "no skill",
     "contradictory calls",
     "equal probabilities",
@@ -112,6 +113,11 @@ def _calls(predictions: Predictions) -> Iterator[Caution]:
     """One caution about the calls: the gravest that holds, at the finest level where it does."""
     hierarchy = predictions.hierarchy
     levels = range(hierarchy.num_levels - 1, -1, -1)
+    rule, p = predictions.decided_by, predictions.probabilities
+    if p is not None and rule not in ("", "argmax"):
+        # Calls of a chosen operating point say how it was chosen; whether the model tells slides apart, its own do.
+        yield from _operating_point(predictions)
+        predictions = replace(predictions, predicted=p.argmax(1).astype(np.int64))
     confusions = {level: count_cells(*predictions.at(level)[:2], hierarchy.num_classes(level)) for level in levels}
     for level, confusion in confusions.items():
         top = TopCall.of(confusion)
@@ -126,6 +132,18 @@ def _calls(predictions: Predictions) -> Iterator[Caution]:
             f"The recall averaged over classes is {100 * recall:.1f} %, no better than giving every slide the same "
             "answer.",
             disqualifies=True,
+        )
+
+
+def _operating_point(predictions: Predictions) -> Iterator[Caution]:
+    """A rule that calls (nearly) all slides the same is worth saying, and no fault of the model."""
+    hierarchy = predictions.hierarchy
+    top = TopCall.of(count_cells(predictions.target, predictions.predicted, hierarchy.num_classes()))
+    if top.collapsed:
+        yield Caution(
+            "one-sided rule",
+            f"Decided by {predictions.decided_by}, {top.called} of {top.slides} slides are called "
+            f"{hierarchy.names()[top.label]!r} although {top.true} are: that is the operating point, not the model.",
         )
 
 

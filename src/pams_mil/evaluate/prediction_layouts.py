@@ -24,6 +24,9 @@ from pams_mil.exposure import COLUMN, Roles, parse_roles, roles_of_split
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 from pams_mil.tables import Columns, OnFraction, parse_number, read_chunks, table_name
 
+NETWORK = ("fold", "seed")
+"""Columns that say which network predicted a row; kept wherever they are."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -74,7 +77,8 @@ def read_predictions(
     for piece in read_chunks(path, progress=progress):
         if collected is None:
             layout = recognize(tuple(piece), hierarchy, source, str(path))
-            collected = _Collector(layout, hierarchy, source, str(path))
+            networks = tuple(column for column in NETWORK if column in piece and column not in source.tags)
+            collected = _Collector(layout, hierarchy, replace(source, tags=(*source.tags, *networks)), str(path))
         collected.add(piece)
     if collected is None or not collected.slides:
         raise PredictionsError(f"{path} has a header but no rows; there is nothing to score.")
@@ -294,11 +298,12 @@ class _Collector:
         return roles
 
     def finish(self, name: str) -> Predictions:
-        twice = [slide for slide, times in Counter(self.slides).items() if times > 1]
+        seeds = self.tags.get("seed") or [""] * len(self.slides)
+        twice = [slide for (slide, _), times in Counter(zip(self.slides, seeds, strict=True)).items() if times > 1]
         if twice:
             raise PredictionsError(
                 f"{self.where}: {len(twice)} slide ids appear more than once: {listing(twice, most=5)}. "
-                "Every slide must be predicted once; put folds or seeds in files of their own."
+                "Every slide must be predicted once per seed: add a column 'seed', or put seeds in files of their own."
             )
         scores = np.concatenate(self._scores) if self._scores else None
         predicted = np.concatenate(self._predicted) if self._predicted else np.empty(0, np.int64)

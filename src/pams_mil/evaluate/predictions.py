@@ -231,6 +231,37 @@ def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
     return join_predictions(name, [replace(one, tags={tag: one.tags[tag] for tag in shared}) for one in seeded])
 
 
+def join_files(name: str, files: Mapping[str, Predictions]) -> Predictions:
+    """The files of a method's networks as one sample: files that share slides are seeds, the others folds of a seed.
+
+    >>> two = ClassHierarchy.flat(["low", "high"])
+    >>> def file(*slides): return Predictions("m", two, slides, np.zeros(2, int), np.zeros(2, int))
+    >>> joined = join_files("m", {"a": file("1", "2"), "b": file("3", "4"), "c": file("1", "2"), "d": file("3", "4")})
+    >>> joined.num_seeds, joined.network.tolist()
+    (2, [0, 0, 1, 1, 2, 2, 3, 3])
+    """
+    if len(files) == 1:
+        return next(iter(files.values()))
+    seeds: list[dict[str, Predictions]] = []
+    for file, one in files.items():
+        slides = set(one.slide_ids)
+        seed = next(
+            (other for other in seeds if all(slides.isdisjoint(fold.slide_ids) for fold in other.values())), None
+        )
+        if seed is None:
+            seeds.append({file: one})
+        else:
+            seed[file] = one
+    joined = {}
+    for number, folds in enumerate(seeds):
+        labelled = [
+            one if len(folds) == 1 else replace(one, tags={**one.tags, "fold": [str(place)] * len(one)})
+            for place, one in enumerate(folds.values())
+        ]
+        joined[str(number)] = join_predictions(name, labelled)
+    return join_seeds(name, joined) if len(joined) > 1 else joined["0"]
+
+
 def check_probabilities(probabilities: Array, slide_ids: Sequence[str], where: str) -> None:
     """Refuse rows that are not probabilities, naming the first slides."""
     rules = (

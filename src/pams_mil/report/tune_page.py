@@ -13,9 +13,9 @@ from pams_mil.report import svg
 from pams_mil.report.page import render
 
 PLACES = {
-    "report": "Out-of-fold test parts, every slide by the runs that saw none of its patient's",
-    "report_by_fold": "The same with the choice made anew for every fold, without the patients that the fold tests",
-    "report_held_out": "Slides that were held out of everything, by all runs together",
+    "report_held_out": "Held-out slides, which neither training nor the choice has seen, by all runs together",
+    "report_by_fold": "Out-of-fold slides, the choice made again for every fold without the patients that it tests",
+    "report": "Out-of-fold slides, whose labels the choice has used as validation labels of other folds",
 }
 """What a comparison was made on, by the folder of its page."""
 
