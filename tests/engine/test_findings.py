@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from click.testing import Result
 from sklearn.metrics import roc_auc_score
 from tests.engine.cohort import TINY_MODELS, settings
+from typer.testing import CliRunner
 
+from pams_mil.cli.main import app
 from pams_mil.data import Bag, BagInfo, write_bag
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.engine.inference_loop import infer
-from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.predict import load_run, predict
 from pams_mil.engine.training.train import train
 from pams_mil.errors import PamsError, ParameterError
+from pams_mil.evaluate.finding_scores import called_sets
+from pams_mil.evaluate.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions import write_predictions
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.tables import read_table
 
 NAMES = "abcd"
 CLASSES = "name: tiny\nclasses:\n  Low: [a, b]\n  High: [c, d]\nfindings: several\nnothing: a\n"
@@ -90,3 +98,77 @@ def test_labels_that_cannot_be_meant_are_refused(cohort: Path, tmp_path: Path) -
     (tmp_path / "bags").symlink_to(cohort / "bags")
     with pytest.raises(PamsError, match="together with a finding"):
         train(settings(tmp_path, method="ce"), tmp_path / "run")
+
+
+def pams(*words: object) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def run_folder(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(settings(cohort, method="pams", epochs=10, lr=5e-3), tmp_path_factory.mktemp("run") / "run").path
+
+
+def test_predictions_name_sets_and_are_read_back(run_folder: Path, cohort: Path, tmp_path: Path) -> None:
+    predicted = predict([run_folder], cohort / "manifest.csv", split="test", features=cohort / "bags")
+    predicted.write(tmp_path)
+    table = read_table(tmp_path / "predictions.csv")
+    assert {"target", "prediction", "findings", "p_a", "f_b", "f_d"} <= set(table)
+    assert "f_a" not in table
+    assert any(";" in label for label in table["target"])
+    hierarchy = ClassHierarchy.load(cohort / "classes.yaml")
+    for call, sets in zip(table["prediction"], table["findings"], strict=True):
+        assert call in [part.strip() for part in sets.split(";")]
+    read, memory = read_predictions(tmp_path / "predictions.csv", hierarchy), predicted.labeled("run")
+    np.testing.assert_array_equal(read.finding_targets, memory.finding_targets)
+    np.testing.assert_allclose(read.finding_probabilities, memory.finding_probabilities)
+    np.testing.assert_array_equal(read.target, memory.target)
+    write_predictions(tmp_path / "again.csv", read)
+    again = read_predictions(tmp_path / "again.csv", hierarchy)
+    np.testing.assert_array_equal(read.finding_targets, again.finding_targets)
+    np.testing.assert_array_equal(read.finding_probabilities, again.finding_probabilities)
+
+
+def test_every_verb_takes_a_run_with_findings(run_folder: Path, cohort: Path, tmp_path: Path) -> None:
+    done = pams("evaluate", run_folder, "--out", tmp_path / "report", "--resamples", 50)
+    assert done.exit_code == 0, done.output
+    assert "Findings of" in done.output
+    scores = json.loads((tmp_path / "report/scores.json").read_text())["files"][0]["findings"]
+    assert [finding["name"] for finding in scores["findings"]] == ["b", "c", "d"]
+    checked = pams(
+        "check", cohort / "manifest.csv", "--classes", cohort / "classes.yaml", "--features", cohort / "bags"
+    )
+    assert checked.exit_code == 0, checked.output
+    split = pams("split", cohort / "manifest.csv", "--classes", cohort / "classes.yaml", "--folds", 3,
+                 "--out", tmp_path / "splits")  # fmt: skip
+    assert split.exit_code == 0, split.output
+    certified = pams("certify", run_folder, "--alpha", 0.4, "--calibration", "test", "--out", tmp_path / "certified")
+    assert certified.exit_code == 0, certified.output
+    exported = pams("export", run_folder, "--out", tmp_path / "exported")
+    assert exported.exit_code == 0, exported.output
+
+
+def test_foreign_tables_have_one_probability_per_finding(cohort: Path, tmp_path: Path) -> None:
+    hierarchy = ClassHierarchy.load(cohort / "classes.yaml")
+    lines = ["slide_id,patient_id,target,p_b,p_c,p_d"]
+    draw = np.random.default_rng(0)
+    for number in range(40):
+        present = draw.random(3) < 0.4
+        p = np.clip(0.7 * present + 0.3 * draw.random(3), 0, 1)
+        lines.append(f"s{number},p{number},{label_of(present)},{','.join(map(repr, p.tolist()))}")
+    (tmp_path / "model.csv").write_text("\n".join(lines))
+    read = read_predictions(tmp_path / "model.csv", hierarchy)
+    path = read.path
+    for kappa in (0.2, 1.0, 5.0):
+        ranks = hierarchy.ranks()[path.calls(kappa)]
+        called = called_sets(read, kappa)
+        top = np.where(called, hierarchy.ranks()[hierarchy.finding_classes], 0).max(axis=1)
+        np.testing.assert_array_equal(ranks, top)  # the headline is the most urgent of the called set
+    done = pams("audit", tmp_path / "model.csv", "--classes", cohort / "classes.yaml", "--resamples", 50)
+    assert done.exit_code == 0, done.output
+    (tmp_path / "bad.csv").write_text("\n".join([lines[0], "s0,p0,b,1.2,0,0"]))
+    with pytest.raises(PamsError, match=r"from 0 to 1, found 1\.2 in column 'p_b'"):
+        read_predictions(tmp_path / "bad.csv", hierarchy)
+    (tmp_path / "both.csv").write_text("\n".join([lines[0], "s0,p0,a; b,0.2,0,0"]))
+    with pytest.raises(PamsError, match="together with a finding"):
+        read_predictions(tmp_path / "both.csv", hierarchy)

@@ -9,6 +9,7 @@ further tables, so that no name and no number is cut.
 from __future__ import annotations
 
 import csv
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from pams_mil.evaluate.audit import Audit, ModelAudit
+    from pams_mil.evaluate.finding_scores import FindingScores
     from pams_mil.evaluate.scores import LevelScores
     from pams_mil.evaluate.subgroups import SubgroupAudit
 
@@ -98,6 +100,30 @@ def _cell(scores: LevelScores, key: str, *, beside: bool) -> Text:
     return value + Text(f"  [{bracket}]" if beside else f"\n[{bracket.replace(' to ', '–')}]", style="dim")
 
 
+def finding_table(name: str, scores: FindingScores) -> Table:
+    """Every finding by itself."""
+
+    def percent(value: float, interval: tuple[float, float]) -> str:
+        if math.isnan(value):
+            return "–"
+        around = "" if math.isnan(interval[0]) else f"  [{100 * interval[0]:.1f} to {100 * interval[1]:.1f}]"
+        return f"{100 * value:.1f} %{around}"
+
+    table = Table(box=SIMPLE_HEAD, title=f"Findings of {name} at κ = {scores.kappa:g}", title_justify="left")
+    for head in ("finding", "slides", "sensitivity ↑", "specificity ↑", "AUC ↑"):
+        table.add_column(head, justify="left" if head == "finding" else "right")
+    for one in scores.findings:
+        table.add_row(
+            Text(one.name), f"{one.slides:,}", percent(one.sensitivity, one.sensitivity_interval),
+            percent(one.specificity, one.specificity_interval), percent(one.auc, one.auc_interval),
+        )  # fmt: skip
+    recall = percent(scores.weighted_recall, scores.weighted_recall_interval)
+    table.caption = (
+        f"Recall over all findings {recall}, AsCC of sets {percent(scores.set_ascc, scores.set_ascc_interval)}"
+    )
+    return table
+
+
 def show(result: Audit) -> None:
     """Print the audit for people."""
     hierarchy = result.hierarchy
@@ -116,6 +142,10 @@ def show(result: Audit) -> None:
         output.print()
         for table in score_tables(result, level, output.width):
             output.print(table)
+    for model in result.models:
+        if model.findings is not None:
+            output.print()
+            output.print(finding_table(model.name, model.findings))
     for groups in result.subgroups:
         output.print()
         output.print(subgroup_table(groups))

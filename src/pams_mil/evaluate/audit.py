@@ -10,6 +10,8 @@ from typing import Any
 from pams_mil import __version__
 from pams_mil.evaluate.cautions import Caution, cautions
 from pams_mil.evaluate.compare import Comparison, compare_all
+from pams_mil.evaluate.decide import DecisionRule
+from pams_mil.evaluate.finding_scores import FindingScores, finding_scores
 from pams_mil.evaluate.operating_points import OperatingPoints
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, SevereError, score, severe_errors
@@ -33,6 +35,8 @@ class ModelAudit:
     subset_levels: list[LevelScores]
     severe: list[SevereError]
     cautions: tuple[Caution, ...] = ()
+    findings: FindingScores | None = None
+    """Of every single finding, where slides have several."""
 
     @property
     def name(self) -> str:
@@ -66,6 +70,8 @@ class ModelAudit:
             "seen_patients": any(caution.kind == "seen patients" for caution in self.cautions),
             "levels": {scores.name: scores.to_json() for scores in self.levels},
         }
+        if self.findings is not None:
+            content["findings"] = self.findings.to_json()
         if self.subset is not None:
             content["subset"] = {
                 "name": self.subset.name,
@@ -129,6 +135,14 @@ class Audit:
         return {"matched": {level: found.to_json() for level, found in self.comparisons[0].matched.items()} or None}
 
 
+def _findings(model: Predictions, resamples: int, seed: int) -> FindingScores | None:
+    if model.finding_probabilities is None:
+        return None
+    rule = DecisionRule.parse(model.decided_by) if model.decided_by else DecisionRule()
+    kappa = rule.kappa if rule.name == "kappa" else 1.0
+    return finding_scores(model, kappa=kappa, resamples=resamples, seed=seed)
+
+
 def audit(
     models: Sequence[Predictions],
     *,
@@ -164,6 +178,7 @@ def audit(
                 subset_levels=[] if subset is None else score(subset, penalty=penalty, seed=seed, resamples=resamples),
                 severe=severe_errors(model, penalty=penalty),
                 cautions=cautions(model),
+                findings=_findings(model, resamples, seed),
             )
         )
     comparisons = compare_all(

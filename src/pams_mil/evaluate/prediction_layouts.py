@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pams_mil.arrays import Array
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
 from pams_mil.evaluate import reviews
+from pams_mil.evaluate.finding_columns import FindingColumns, finding_columns, headline_probabilities
 from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, check_probabilities, sidecar
 from pams_mil.evaluate.probability_columns import probability_columns
 from pams_mil.exposure import COLUMN, Roles, parse_roles, roles_of_split
@@ -39,6 +40,8 @@ class Layout:
     patient: str | None = None
     scores: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
+    """Columns of the probabilities of single findings, in the order of the finding classes."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,9 @@ def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, 
             source.scores, header, hierarchy, predicted=layout.predicted, index_order=source.index_order, where=where
         )
         layout = replace(layout, scores=scores, classes=classes)
+    if hierarchy.findings == "several":
+        findings = finding_columns(header, layout.scores, hierarchy)
+        layout = replace(layout, findings=findings, scores=() if findings == layout.scores else layout.scores)
     _check_columns(layout, header, source, where)
     return layout
 
@@ -198,7 +204,7 @@ def _check_columns(layout: Layout, header: Sequence[str], source: Source, where:
             f"{where} has {len(layout.scores)} probability columns ({listing(layout.scores)}) for "
             f"{len(layout.classes)} classes ({listing(layout.classes)}); expected one per class."
         )
-    if layout.predicted is None and not layout.scores:
+    if layout.predicted is None and not layout.scores and not layout.findings:
         raise PredictionsError(
             f"{where} has neither a column 'prediction' nor probabilities; expected one column p_<class> per class: "
             f"{listing(f'p_{label}' for label in layout.classes)}."
@@ -230,6 +236,7 @@ class _Collector:
         self._true: list[npt.NDArray[np.int64]] = []
         self._predicted: list[npt.NDArray[np.int64]] = []
         self._scores: list[Array] = []
+        self._findings = FindingColumns(hierarchy, layout.true, layout.findings, where)
         self._encode = _encoder(hierarchy, source.index_order, where)
 
     def add(self, piece: Columns) -> None:
@@ -245,6 +252,7 @@ class _Collector:
             self._predicted.append(self._encode(piece[layout.predicted], layout.predicted, slides))
         if layout.scores:
             self._scores.append(self._numbers(piece, slides))
+        self._findings.add(piece, slides)
         if layout.patient is not None:
             if "" in piece[layout.patient]:  # one empty patient would tie unrelated slides together
                 raise PredictionsError(self._blank(layout.patient, piece[layout.patient]))
@@ -305,7 +313,10 @@ class _Collector:
                 f"{self.where}: {len(twice)} slide ids appear more than once: {listing(twice, most=5)}. "
                 "Every slide must be predicted once per seed: add a column 'seed', or put seeds in files of their own."
             )
+        finding_targets, findings = self._findings.finish()
         scores = np.concatenate(self._scores) if self._scores else None
+        if scores is None and findings is not None:
+            scores = headline_probabilities(findings, self.hierarchy)
         predicted = np.concatenate(self._predicted) if self._predicted else np.empty(0, np.int64)
         result = Predictions(
             name=name,
@@ -318,6 +329,8 @@ class _Collector:
             tags=self.tags,
             layout=self.layout.name,
             decided_by=next(iter(self.rules)) if len(self.rules) == 1 else "",
+            finding_targets=finding_targets,
+            finding_probabilities=findings,
             roles=self._known_roles(),
             exposure_known=self.exposure_known,
         )

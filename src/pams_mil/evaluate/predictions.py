@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil import atomic
-from pams_mil.arrays import Array, Ints
+from pams_mil.arrays import Array, Bools, Ints
+from pams_mil.class_checks import SEPARATOR
 from pams_mil.digests import file_digest
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.exposure import COLUMN, Purpose, Roles, admit, role_cell
@@ -43,6 +44,8 @@ class Predictions:
     they are missing there is one. Several seeds of a method are joined with `join_seeds`.
     `patient_ids` is None when the file has no patient column; then every slide counts as its own patient.
     `made_by` says which runs made them, as `RunSpec` does, and is empty when nobody said.
+    Where slides have several findings, `finding_targets` and `finding_probabilities` [n, K] hold all of them; target,
+    predicted and probabilities are then about the most urgent one.
     `decided_by` is the rule that made the predictions from the probabilities, empty when nobody said.
     `weights` are digests of the weights that predicted, and `table` says which subset of which table this is.
     `roles` are those that each row's patient has had for these weights, None when nothing is known; without
@@ -65,6 +68,8 @@ class Predictions:
     table: Mapping[str, Any] = field(default_factory=dict)
     roles: Sequence[Roles] | None = None
     exposure_known: bool = False
+    finding_targets: Bools | None = None
+    finding_probabilities: Array | None = None
 
     def __post_init__(self) -> None:
         columns = (self.target, self.predicted, self.probabilities, self.patient_ids, self.roles, *self.tags.values())
@@ -155,7 +160,17 @@ class Predictions:
             patient_ids=None if self.patient_ids is None else [self.patient_ids[row] for row in rows],
             tags={tag: [cells[row] for row in rows] for tag, cells in self.tags.items()},
             roles=None if self.roles is None else [self.roles[row] for row in rows],
+            finding_targets=None if self.finding_targets is None else self.finding_targets[rows],
+            finding_probabilities=None if self.finding_probabilities is None else self.finding_probabilities[rows],
         )
+
+    def label(self, row: int) -> str:
+        """The true label of a row as text: its class, or all its findings."""
+        names = self.hierarchy.names()
+        if self.finding_targets is None or not self.finding_targets[row].any():
+            return names[int(self.target[row])]
+        present = self.hierarchy.finding_classes[self.finding_targets[row]]
+        return f"{SEPARATOR} ".join(names[index] for index in present.tolist())
 
     def admitted(self, purpose: Purpose, *, seen_patients: bool = False) -> Predictions:
         """These predictions for a purpose, with what must be said about patients that the model has seen.
@@ -289,17 +304,20 @@ def write_predictions(path: Path | str, predictions: Predictions, *, splits: Seq
     tags = [tag for tag in predictions.tags if tag not in (DECIDED_BY, COLUMN)]
     decided = [predictions.decided_by] if predictions.decided_by else []
     scored = predictions.probabilities is not None
+    findings = [] if predictions.finding_probabilities is None else predictions.hierarchy.finding_classes.tolist()
     patients, roles = predictions.patient_ids, predictions.roles if predictions.exposure_known else None
     who = [*(["patient_id"] if patients is not None else []), "split", *([COLUMN] if roles is not None else [])]
     first = ["slide_id", *who, "target", "prediction", *(DECIDED_BY for _ in decided)]
-    header = [*first, *(f"p_{n}" for n in names if scored), *tags]
+    header = [*first, *(f"p_{n}" for n in names if scored), *(f"f_{names[index]}" for index in findings), *tags]
 
     def rows() -> Iterator[list[object]]:
         for row, slide in enumerate(predictions.slide_ids):
             known = [] if patients is None else [patients[row]]
             seen = [] if roles is None else [role_cell(roles[row])]
             scores = [] if predictions.probabilities is None else predictions.probabilities[row].tolist()
-            labels = [names[predictions.target[row]], names[predictions.predicted[row]]]
+            if predictions.finding_probabilities is not None:
+                scores = [*scores, *predictions.finding_probabilities[row].tolist()]
+            labels = [predictions.label(row), names[predictions.predicted[row]]]
             extra = [predictions.tags[tag][row] for tag in tags]
             yield [slide, *known, splits[row] if splits else "test", *seen, *labels, *decided, *scores, *extra]
 

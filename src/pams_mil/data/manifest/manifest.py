@@ -11,6 +11,7 @@ import numpy as np
 
 from pams_mil import atomic
 from pams_mil.arrays import Ints
+from pams_mil.class_checks import SEPARATOR
 from pams_mil.errors import LabelError, ManifestError, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -185,6 +186,12 @@ class BagSource:
     records: tuple[SlideRecord, ...]
     findings: tuple[int, ...] = ()
     """Of a slide with several findings: their places among the finding classes; empty for "nothing"."""
+
+    @property
+    def label(self) -> str:
+        """What the table says of its slides: one label, or the findings of all of them."""
+        labels = list(dict.fromkeys(record.label for record in self.records if record.label.strip()))
+        return f"{SEPARATOR} ".join(labels)
 
 
 def most_urgent(targets: Iterable[int], hierarchy: ClassHierarchy) -> int:

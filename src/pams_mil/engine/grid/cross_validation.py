@@ -251,8 +251,10 @@ def _decide_together(rows: Mapping[str, list[Row]], hierarchy: ClassHierarchy, c
 def _mean(rows: Sequence[Row], classes: Sequence[str]) -> Row:
     """One row with the mean of the probabilities and the class that is the most probable by it."""
     means = {label: sum(float(row[f"p_{label}"]) for row in rows) / len(rows) for label in classes}
+    findings = [column for column in rows[0] if column.startswith("f_") and column.removeprefix("f_") in classes]
     folds = " ".join(dict.fromkeys(row["fold"] for row in rows))
     changed = {f"p_{label}": repr(value) for label, value in means.items()}
+    changed |= {column: repr(sum(float(row[column]) for row in rows) / len(rows)) for column in findings}
     roles = [parse_roles(row.get(COLUMN, "")) for row in rows]
     known = [one for one in roles if one is not None]
     if len(known) == len(rows):  # the mean has seen what any of the models has seen

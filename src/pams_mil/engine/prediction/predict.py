@@ -213,7 +213,10 @@ def _predict_bags(
     attend: Attend | None,
     progress: Callable[[float], None] | None,
 ) -> Iterator[tuple[int, list[Array] | PamsError]]:
-    """For every bag, the probabilities [c] of every level, averaged over the learners, or why there are none."""
+    """For every bag, the probabilities [c] of every level, averaged over the learners, or why there are none.
+
+    Where slides have several findings, those of single findings [k] follow.
+    """
     for done, (index, sample, outcome) in enumerate(infer(learners, bags, device, attention=attend is not None), 1):
         if isinstance(outcome, PamsError):
             yield index, outcome
@@ -233,10 +236,14 @@ def _mean_probabilities(
         for one, calibration in zip(made, calibrations, strict=True)
     ]
     given = [[level.numpy() for level in one] for one in said]
+    findings = [one.findings[0].numpy() for one in made if one.findings is not None]
     return [
         # [0]: predictions were taken apart, so each holds one bag.
-        np.mean([learner.at_level(one, level)[0] for learner, one in zip(learners, given, strict=True)], axis=0)
-        for level in range(learners[0].hierarchy.num_levels)
+        *(
+            np.mean([learner.at_level(one, level)[0] for learner, one in zip(learners, given, strict=True)], axis=0)
+            for level in range(learners[0].hierarchy.num_levels)
+        ),
+        *([np.mean(findings, axis=0)] if findings else []),
     ]
 
 
@@ -318,6 +325,8 @@ def _gather(
             dict.fromkeys(table.sources[row].patient_id for row, bag in found.items() if isinstance(bag, PamsError))
         ),
         patients_known=table.patients_known,
+        findings=np.stack([bag[-1] for bag in answers]) if hierarchy.findings == "several" else None,
+        labels=tuple(source.label for source in sources),
     )
 
 

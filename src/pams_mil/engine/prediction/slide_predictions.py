@@ -16,19 +16,24 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil import __version__, atomic
-from pams_mil.arrays import Array
+from pams_mil.arrays import Array, Bools
+from pams_mil.class_checks import SEPARATOR
 from pams_mil.digests import file_digest
 from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.errors import OutputError, PredictionsError, listing
 from pams_mil.evaluate.certify import Certificate, apply_certificate
 from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.decide import DecisionRule
+from pams_mil.evaluate.finding_columns import united_label
+from pams_mil.evaluate.finding_scores import called_sets
 from pams_mil.evaluate.predictions import DECIDED_BY, Predictions
 from pams_mil.exposure import COLUMN, Exposure, Roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 
 DISAGREES = "disagrees"
 """Column: what coarser levels' own outputs say where they contradict the call; empty where all agree."""
+FINDINGS = "findings"
+"""Column: all findings that are called, where slides have several."""
 OWN = "own_prediction"
 """Column of a coarser level's file: what its own output says."""
 _RESERVED = ("slide_id", "patient_id", "split", COLUMN, "target", "prediction", DECIDED_BY, DISAGREES, OWN)
@@ -58,6 +63,8 @@ class SlidePredictions:
         exposure: All patients that the weights have seen; None when nothing is known.
         patients_known: Whether the table names patients; else every slide stands for one.
         table: Name, digest and split of the table.
+        findings: [n, k] probabilities of single findings, where slides have several.
+        labels: What the table says of each slide; a set where slides have several findings.
     """
 
     hierarchy: ClassHierarchy
@@ -79,6 +86,8 @@ class SlidePredictions:
     exposure: Exposure | None = None
     patients_known: bool = True
     table: Mapping[str, Any] = field(default_factory=dict)
+    findings: Array | None = None
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for level in self.probabilities:
@@ -154,7 +163,30 @@ class SlidePredictions:
             table=self.table,
             roles=self.roles,
             exposure_known=self.roles is not None,
+            finding_targets=self._finding_targets(),
+            finding_probabilities=self.findings,
         )
+
+    def _finding_targets(self) -> Bools | None:
+        if self.findings is None:
+            return None
+        sets = np.zeros(self.findings.shape, dtype=bool)
+        known = [row for row, label in enumerate(self.labels) if label]
+        if known:
+            # A case of several slides may have "nothing" on some of them and a finding on others.
+            texts = [united_label(self.labels[row], self.hierarchy) for row in known]
+            sets[known] = self.hierarchy.finding_matrix(texts)
+        return sets
+
+    def called_findings(self) -> list[str]:
+        """The set that is called for each slide, as text, least urgent first; the most urgent call is among them."""
+        kappa = self.rule.kappa if self.rule.name == "kappa" else 1.0
+        called, names = called_sets(self.as_predictions("these"), kappa), self.hierarchy.classes
+        calls = self.calls()
+        return [
+            f"{SEPARATOR} ".join(names[c] for c in self.hierarchy.finding_classes[row].tolist()) or names[int(call)]
+            for row, call in zip(called, calls, strict=True)
+        ]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -226,7 +258,7 @@ class SlidePredictions:
 
     def _tags_of_file(self, level: int) -> list[str]:
         """Tags but those with the name of a column of ours: nobody could read a table that has a name twice."""
-        ours = {*_RESERVED, *(f"p_{label}" for label in self.hierarchy.names(level))}
+        ours = {*_RESERVED, FINDINGS, *(f"p_{label}" for label in self.hierarchy.names(level))}
         return [tag for tag in self.tags if tag not in ours]
 
     def _review(self) -> list[list[str]]:
@@ -268,16 +300,23 @@ class SlidePredictions:
         target = ["target"] if known.any() else []
         patient, exposure = ["patient_id"] if self.patients_known else [], [COLUMN] if self.roles is not None else []
         first = ["slide_id", *patient, "split", *exposure, *target, "prediction", DECIDED_BY]
-        header = [*first, *extra, *(f"p_{label}" for label in classes), *tags]
+        several = self.findings is not None and finest
+        sets = self.called_findings() if several else []
+        found = [FINDINGS, *(f"f_{classes[c]}" for c in self.hierarchy.finding_classes.tolist())] if several else []
+        header = [*first, *extra, *(f"p_{label}" for label in classes), *found, *tags]
         called = self.calls(level)
+        true = ["" if index < 0 else classes[index] for index in lifted.tolist()]
+        if several:
+            true = [united_label(label, self.hierarchy) if label else "" for label in self.labels]
         rows = (
             [
                 self.names[row], *([self.patient_ids[row]] if patient else []), self.splits[row],
                 *([] if self.roles is None else [role_cell(self.roles[row])]),
-                *(["" if lifted[row] < 0 else classes[lifted[row]]] if target else []),
+                *([true[row]] if target else []),
                 classes[int(called[row])], str(self.rule),
                 *([unlike.get(self.names[row], "") if finest else classes[int(own[row])]] if extra else []),
                 *(repr(p) for p in probabilities[row].tolist()),
+                *([] if self.findings is None or not several else [sets[row], *map(repr, self.findings[row].tolist())]),
                 *(self.tags[tag][row] for tag in tags),
             ]
             for row in range(len(self))
