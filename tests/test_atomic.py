@@ -293,3 +293,11 @@ def test_strict_json(tmp_path: Path):
         "inf": None, "nan": [None, None], "array": [1.5, None], "n": 3,
         "text": "</script>\u2028\"é", "7": [True, None, False], "zero": 0.0,
     }  # fmt: skip
+
+
+def test_a_folder_is_listed_once_and_not_for_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    swept = []
+    monkeypatch.setattr(atomic, "sweep", swept.append)
+    for number in range(5):
+        atomic.write_text(tmp_path / f"{number}.txt", "x")
+    assert swept == [tmp_path]

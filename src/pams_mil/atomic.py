@@ -2,9 +2,9 @@
 
 A writer fills `.<name>.<host>-<pid>-<token>.part` beside the target; the part is flushed to disk, optionally verified
 by reading it back, and renamed over the target in one step. A kill at any moment leaves the old file or the new one,
-never half of either. A part whose writer died is swept by the next write in the folder. Every file gets the permissions
-that the user's umask (or the folder) gives new files, whichever library wrote it; journals and private files are their
-owner's alone.
+never half of either. A part whose writer died is swept by the next process that writes in the folder. Every file gets
+the permissions that the user's umask (or the folder) gives new files, whichever library wrote it; journals and private
+files are their owner's alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def replacing(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Parts of dead writers go first: on a full disk they may be what fills it.
-        sweep(target.parent)
+        _sweep_once(target.parent.absolute(), os.getpid())
         permissions = 0o600 if private else _usual_permissions(part)
         if private:
             part.touch(permissions)
@@ -201,6 +202,12 @@ def unescape_formula(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
+@lru_cache(maxsize=1024)
+def _sweep_once(folder: Path, _process: int) -> None:
+    """Sweep a folder before the first write of this process in it: listing it for every file would be quadratic."""
+    sweep(folder)
+
+
 def sweep(folder: Path) -> None:
     """Remove parts in `folder` that were left by writers on this host which are no longer alive.
 
@@ -242,6 +249,7 @@ def process_namespace() -> str:
         return "the machine's"
 
 
+@cache
 def _host() -> str:
     """This machine and its process numbers: containers may share a host name but not their process ids."""
     return f"{zlib.crc32(f'{socket.gethostname()} {process_namespace()}'.encode()):08x}"
