@@ -30,8 +30,9 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
     """A classifier whose calls count a missed urgency as κ false alarms.
 
     With `kappa` the operating point is given. With `alpha` it is certified: a share of the patients is set aside, the
-    classifier is fitted on the others, and κ is the smallest at which new patients are missed with a probability of at
-    most alpha, on average over such calibrations. A `FrozenEstimator` is not fitted, and all patients calibrate.
+    classifier is fitted on the others, and κ is the smallest at which a row of a new patient is missed with a
+    probability of at most alpha, on average over such calibrations. A `FrozenEstimator` is not fitted, and all
+    patients calibrate.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> X = np.array([[0.0], [0.2], [0.4], [0.9], [0.6], [1.0], [1.2], [0.3]])
@@ -165,7 +166,8 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
         predictions = Predictions(
             type(self.estimator_).__name__, self.hierarchy_, ids, target, p.argmax(1), p, [str(one) for one in patients]
         )
-        return certify(predictions, alpha=self.alpha)
+        # Rows are called one by one, so the bound is on a row of a new patient, not on the patient's most urgent call.
+        return certify(predictions, alpha=self.alpha, unit="slide")
 
 
 def _rows(X: Any, rows: Any) -> Any:
