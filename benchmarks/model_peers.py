@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pams_mil.models import BagBatch, create_model, load_published
-from pams_mil.models.layers.partition import batch_groups
+from pams_mil.models.layers.pseudo_bags import batch_groups
 
 WIDTH, CLASSES = 384, 7
 

@@ -31,7 +31,7 @@ from pams_mil.methods.losses import MSCELoss as MSCELoss
 from pams_mil.methods.losses import SoftLabelsLoss as SoftLabelsLoss
 from pams_mil.methods.losses import SORDLoss as SORDLoss
 from pams_mil.methods.losses import WeightedCELoss as WeightedCELoss
-from pams_mil.methods.method_by_name import create_method as create_method
+from pams_mil.methods.method import create_method as create_method
 from pams_mil.metrics.modules import AsymmetricClassificationConfidence as AsymmetricClassificationConfidence
 from pams_mil.metrics.modules import AsymmetricMisclassificationConfidence as AsymmetricMisclassificationConfidence
 from pams_mil.metrics.modules import ClassificationConfidence as ClassificationConfidence

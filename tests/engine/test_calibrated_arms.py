@@ -12,7 +12,7 @@ from tests.engine.test_grid import Here, grid_of
 from pams_mil.cli.bench import summarize_grid
 from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.prediction.run_calibration import read_calibration
-from pams_mil.experiments.calibrated_arms import with_calibrated
+from pams_mil.experiments.derived_rows import with_calibrated
 from pams_mil.experiments.entries import read_entries
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.operating_table import CALIBRATED, cells, heads, operating_markdown

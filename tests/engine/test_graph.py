@@ -16,7 +16,7 @@ from pams_mil.engine.prediction import graph as graph_module
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.graph import GraphError
 from pams_mil.engine.prediction.predict import load_run, predict
-from pams_mil.models.layers.partition import fixed_groups
+from pams_mil.models.layers.pseudo_bags import fixed_groups
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

@@ -16,13 +16,12 @@ from pams_mil.cohorts.digits import Digits
 from pams_mil.engine.config.grid_config import label
 from pams_mil.engine.grid.benchmark_cell import run_cell
 from pams_mil.engine.grid.grid import run_grid
+from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import ConfigError
-from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 from pams_mil.experiments import paper, remix_time
-from pams_mil.experiments.entries import read_entries, together
-from pams_mil.experiments.untrained_arms import with_untrained
+from pams_mil.experiments.derived_rows import with_untrained
+from pams_mil.experiments.entries import read_entries
 from pams_mil.metrics import accuracy, ascc
-from pams_mil.report.bench import Entry
 
 TREE = ClassHierarchy.load("digits")
 
@@ -90,7 +89,7 @@ def test_the_main_table_agrees_with_the_predictions_files(changes, out, monkeypa
         expected = [
             f(names[predictions.target].tolist(), names[predictions.predicted].tolist(), TREE) for f in (accuracy, ascc)
         ]
-        assert [row["levels"]["class"][key]["mean"] for key in ("acc", "ascc")] == pytest.approx(expected)
+        assert [row["levels"]["class"][key]["value"] for key in ("acc", "ascc")] == pytest.approx(expected)
     numbers = captioned(printed, "The paper's own numbers")
     assert any("80.61" in cell for row in numbers["rows"] for cell in row)
     by_penalty = captioned(printed, "under other penalties P")
@@ -121,8 +120,10 @@ def test_sensitivity_never_looks_at_the_test_split(changes, tmp_path, monkeypatc
     small = [*changes, "methods=[{name: pams, label: 'λ = (2, 1), α = 1.6'}, {name: pams, label: other, alpha: 2.0}]"]
     printed, ran = bench("sensitivity", small, tmp_path, monkeypatch)
     assert len(ran) == 2
-    assert all((tmp_path / "cells" / key / "validation.csv").exists() for key in ran)
-    assert not any((tmp_path / "cells" / key / "predictions.csv").exists() for key in ran)
+    for key in ran:
+        folder = RunFolder(tmp_path / "cells" / key)
+        assert folder.predictions_file("val").exists()
+        assert not folder.predictions_file("test").exists()
     assert "Validation scores" in (tmp_path / "report.html").read_text()
     assert {len(row["runs"]) for row in printed["rows"]} == {1}
 
@@ -199,21 +200,3 @@ def test_every_table_of_the_paper_is_listed_and_its_rows_are_the_papers(changes)
         paper.paper_name("paper:ablatio")
     with pytest.raises(ConfigError, match="trains on a cohort, found none"):
         paper.paper_grid("ablation")
-
-
-def test_folds_of_a_seed_are_put_together_only_when_disjoint(changes, out):
-    done = run_grid(
-        paper.paper_grid("main-table", [*changes, "methods=[{name: ce, label: CE}]", "reference=CE"]),
-        out,
-        InThisProcess(),
-    )
-    path = done.out / done.finished[0].key / "predictions.csv"
-    whole = read_predictions(path, TREE, Source(tags=("tags",)))
-    halves = [whole.take(np.arange(0, 7)), whole.take(np.arange(7, 14))]
-    joined = together("seed 0", halves)
-    assert joined is not None
-    assert list(joined.slide_ids) == list(whole.slide_ids)
-    assert np.array_equal(joined.predicted, whole.predicted)
-    assert list(joined.tags["tags"]) == list(whole.tags["tags"])
-    assert together("seed 0", [halves[0], whole]) is None
-    assert isinstance(read_entries(done)[0], Entry)

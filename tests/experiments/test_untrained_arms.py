@@ -11,7 +11,7 @@ from tests.strategies import random_predictions
 from pams_mil.engine.config.run_config import Choice
 from pams_mil.evaluate.debias import msce_posterior
 from pams_mil.evaluate.decide import least_risk
-from pams_mil.experiments.untrained_arms import with_untrained
+from pams_mil.experiments.derived_rows import with_untrained
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.bench import Entry, summarize
 from pams_mil.report.text_tables import csv_rows, markdown, matched_text

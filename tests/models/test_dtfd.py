@@ -11,7 +11,7 @@ from tests.reference.partition import dealt
 
 from pams_mil.errors import ModelInputError, ParameterError
 from pams_mil.models import BagBatch, HierarchicalModel, create_model
-from pams_mil.models.layers.partition import batch_groups, random_groups, stratified_groups
+from pams_mil.models.layers.pseudo_bags import batch_groups, random_groups, stratified_groups
 
 
 def small(**options):

@@ -144,8 +144,8 @@ def summarize_grid(
     done: GridRun, reference: str, resamples: int, *, calibrated: bool = False, split: str = "test"
 ) -> Bench:
     """Read the predictions of all finished runs, calibrate the runs if asked to, and compare them."""
+    from pams_mil.experiments.derived_rows import with_untrained
     from pams_mil.experiments.entries import read_entries
-    from pams_mil.experiments.untrained_arms import with_untrained
     from pams_mil.report.bench import summarize
 
     entries = with_untrained(done, read_entries(done))
@@ -156,7 +156,7 @@ def summarize_grid(
 
 
 def _calibrated(done: GridRun, entries: list[Entry]) -> list[Entry]:
-    from pams_mil.experiments.calibrated_arms import with_calibrated
+    from pams_mil.experiments.derived_rows import with_calibrated
 
     with progress_bar() as progress:
         found, refused = with_calibrated(done, entries, lambda share: progress("Calibrating", share))

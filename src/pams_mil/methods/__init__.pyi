@@ -12,7 +12,7 @@ from pams_mil.methods.losses import WeightedCELoss as WeightedCELoss
 from pams_mil.methods.method import FinestMethod as FinestMethod
 from pams_mil.methods.method import LevelMethod as LevelMethod
 from pams_mil.methods.method import Method as Method
-from pams_mil.methods.method_by_name import create_method as create_method
+from pams_mil.methods.method import create_method as create_method
 from pams_mil.methods.msce import msce_loss as msce_loss
 from pams_mil.methods.objective import LevelLoss as LevelLoss
 from pams_mil.methods.objective import LevelTerm as LevelTerm

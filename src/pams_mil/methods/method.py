@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from pams_mil.errors import ParameterError
+from pams_mil import discover
+from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective, softmax_probabilities
-from pams_mil.parameters import require_choice
+from pams_mil.parameters import refuse_unknown, require_choice
 
 Towers = Literal["finest", "shared", "per_level"]
 Heads = Literal["linear", "normalized", "split"]
@@ -102,3 +103,19 @@ class FinestMethod(LevelMethod):
     """A level method whose paper trains the finest level only; other towers apply it at every level."""
 
     towers: Towers = "finest"
+
+
+def create_method(name: str, **options: Any) -> Method:
+    """The method behind a file name of this package, or behind 'your_module:YourMethod'.
+
+    >>> create_method("pams", alpha=1.8).remix
+    'sfr'
+    >>> create_method("pams", alfa=1.8)
+    Traceback (most recent call last):
+    pams_mil.errors.ConfigError: The method 'pams' has no option 'alfa'. Did you mean 'alpha'? ...
+    """
+    kind = discover.load("methods", name)
+    known = [item.name for item in fields(kind) if item.init]
+    refuse_unknown(f"The method {name!r}", options, known, error=ConfigError)
+    method: Method = kind(**options)
+    return method

@@ -23,9 +23,8 @@ from pams_mil.models.core.heads import Head, make_head
 from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.kernels.lean_pool import lean_pool, pools_leanly
 from pams_mil.models.layers.attention_pool import AttentionScores, merge_gates, spread_scores, stream_pool
-from pams_mil.models.layers.distillation import ranked_rows
-from pams_mil.models.layers.partition import batch_groups
 from pams_mil.models.layers.projection import Projection
+from pams_mil.models.layers.pseudo_bags import batch_groups, ranked_rows
 from pams_mil.ops import at_least_float32
 from pams_mil.parameters import require_choice, require_counts
 

@@ -13,8 +13,7 @@ from pams_mil.engine.config.run_config import Choice, ModelChoice, RunConfig
 from pams_mil.errors import ConfigError
 from pams_mil.evaluate.reveal import Reveal
 from pams_mil.hierarchy import as_hierarchy
-from pams_mil.methods.method import Method
-from pams_mil.methods.method_by_name import create_method
+from pams_mil.methods.method import Method, create_method
 from pams_mil.models.core.hierarchical import sums_classes
 from pams_mil.parameters import refuse_unknown
 from pams_mil.severity import boundary_costs

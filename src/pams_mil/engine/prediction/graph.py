@@ -19,7 +19,7 @@ from pams_mil.engine.prediction.predict import LoadedRun
 from pams_mil.errors import OutputError, first_line, needs_extra
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.mil_model import level_output
-from pams_mil.models.layers.partition import fixed_groups
+from pams_mil.models.layers.pseudo_bags import fixed_groups
 
 TOLERANCE = 1e-5
 """How far the probabilities of a graph may be from the model's."""
@@ -63,7 +63,7 @@ def graph_inputs(run: LoadedRun) -> dict[str, Any]:
             "shape": [tower.graph_partitions, "n"],
             "type": "int64",
             "meaning": f"the pseudo-bag, 0 to {tower.pseudo_bags - 1}, of every instance: a random order of the "
-            "instances cut into pieces of nearly equal size. pams_mil.models.layers.partition.fixed_groups gives the "
+            "instances cut into pieces of nearly equal size. pams_mil.models.layers.pseudo_bags.fixed_groups gives the "
             "one that 'pams predict' takes for a slide id.",
         }
     return inputs

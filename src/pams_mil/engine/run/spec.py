@@ -29,8 +29,7 @@ from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.trained_slides import Difference, TrainedSlides, slide_differences
 from pams_mil.errors import CheckpointError, HierarchyError, RunError
 from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json
-from pams_mil.methods.method import Method
-from pams_mil.methods.method_by_name import create_method
+from pams_mil.methods.method import Method, create_method
 from pams_mil.models.core.hierarchical import HierarchicalModel
 
 VERSION = 1

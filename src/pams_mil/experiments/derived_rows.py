@@ -1,0 +1,92 @@
+"""Rows of a benchmark that cost no training: the same probabilities calibrated, decided or restored otherwise.
+
+Calibrated: a run is calibrated on its own validation slides, which undoes what its loss and its remix did to the
+probabilities as far as these slides show it, and the Bayes rule for AsCC then asks the same of all methods. What still
+differs is what the models know, not where their training put the operating point.
+
+Untrained: MSCE is in good part a decision rule; its most probable class is nearly that of cross-entropy under
+`implied_cost`. Cross-entropy decided with this cost is PAMS' operating point without PAMS' training; PAMS with the bias
+of MSCE removed is PAMS' training at an ordinary operating point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pams_mil.engine.config.grid_config import Cell
+from pams_mil.engine.grid.grid import GridRun
+from pams_mil.engine.prediction.calibrate import calibrate
+from pams_mil.errors import PamsError
+from pams_mil.evaluate.debias import TrainingBias
+from pams_mil.evaluate.decide import redecide
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.probability_calibration import ProbabilityCalibration
+from pams_mil.experiments.entries import read_entries
+from pams_mil.methods.pams import Pams
+from pams_mil.report.bench import Entry
+from pams_mil.severity import implied_cost, loss_weight
+
+OF_THE_WEIGHT = ("alpha", "costs", "orientation", "distance")
+"""Options of MSCE's weight; with another one its bias is another one."""
+
+
+def with_calibrated(
+    done: GridRun, entries: Sequence[Entry], progress: Callable[[float], None] | None = None
+) -> tuple[list[Entry], dict[str, str]]:
+    """The entries with their calibrated runs, and the runs that cannot be calibrated with the reason.
+
+    A method with such a run gets no calibrated ones: the others alone would be another set of slides.
+    """
+    fitted: dict[str, ProbabilityCalibration] = {}
+    refused: dict[str, str] = {}
+    cells = done.finished
+    for number, cell in enumerate(cells, 1):
+        try:
+            fitted[cell.key] = calibrate(done.out / cell.key, trusted=True).levels[-1].calibration
+        except PamsError as error:
+            refused[cell.key] = str(error)
+        if progress is not None:
+            progress(number / len(cells))
+
+    def calibrated(cell: Cell, run: Predictions) -> Predictions:
+        if cell.key not in fitted or run.probabilities is None:
+            return run
+        return redecide(replace(run, probabilities=fitted[cell.key](run.probabilities)), rule="ascc")
+
+    left_out = {(cell.model, cell.method) for cell in cells if cell.key in refused}
+    made = {(entry.model, entry.method): entry.runs for entry in read_entries(done, change=calibrated)}
+    runs = {key: found for key, found in made.items() if key not in left_out}
+    return [replace(entry, calibrated=runs.get((entry.model, entry.method))) for entry in entries], refused
+
+
+def with_untrained(done: GridRun, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries, and after the first of cross-entropy and of PAMS an untrained row, for models that have both.
+
+    The first alone: arms that vary a method repeat what its first row shows, and every row more weakens the others'
+    corrected p.
+    """
+    methods = {(cell.model, cell.method): cell.config.method for cell in done.cells}
+    names = {key: choice.name for key, choice in methods.items()}
+    found: list[Entry] = []
+    shown: set[tuple[str, str]] = set()
+    for entry in entries:
+        found.append(entry)
+        here = {name for (model, _), name in names.items() if model == entry.model}
+        scored = all(run.probabilities is not None for run in entry.runs.values())
+        name, options = names[entry.model, entry.method], methods[entry.model, entry.method].options
+        if not ({"ce", "pams"} <= here and scored) or (entry.model, name) in shown:
+            continue
+        shown.add((entry.model, name))
+        hierarchy = next(iter(entry.runs.values())).hierarchy
+        if name == "ce":
+            cost = implied_cost(loss_weight(hierarchy))
+            runs = {key: redecide(run, rule="risk", cost=cost) for key, run in entry.runs.items()}
+            found.append(Entry(entry.model, f"{entry.method} + MSCE's cost", runs))
+        elif name == "pams" and all(
+            options.get(key, getattr(Pams, key)) == getattr(Pams, key) for key in OF_THE_WEIGHT
+        ):
+            bias = TrainingBias(loss_weight(hierarchy), bool(options.get("detach_weight", False)))
+            runs = {key: redecide(run, debias=bias) for key, run in entry.runs.items()}
+            found.append(Entry(entry.model, f"{entry.method}, bias removed", runs))
+    return found
