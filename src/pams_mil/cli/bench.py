@@ -159,10 +159,10 @@ def _calibrated(done: GridRun, entries: list[Entry]) -> list[Entry]:
     from pams_mil.experiments.derived_rows import with_calibrated
 
     with progress_bar() as progress:
-        found, refused = with_calibrated(done, entries, lambda share: progress("Calibrating", share))
+        calibrated, refused = with_calibrated(done, entries, lambda share: progress("Calibrating", share))
     for run, reason in refused.items():
         print_note(f"{run} cannot be calibrated: {reason}")
-    return found
+    return calibrated
 
 
 def show(result: Bench) -> None:

@@ -111,12 +111,12 @@ def cv(
         of_seeds = f" x {seeds} seeds" if seeds > 1 else ""
         name = f"{config.method.name} {config.model.name}, {len(split.folds)} folds{of_seeds}"
     done = _train(work, folder, workers, threads)
-    parts, pooled = _read(done.folder.predictions_file, hierarchy, name, len(split.folds))
+    by_fold, pooled = _read(done.folder.predictions_file, hierarchy, name, len(split.folds))
     models = [pooled]
     if done.folder.reference.exists():
         plain = f"{len(done.folder.reference.seeds())} networks of AB-MIL with cross-entropy, averaged"
         models.insert(0, _read(done.folder.reference.predictions_file, hierarchy, plain, len(split.folds))[1])
-    scores = _scores(parts, best_epochs(done.folder, len(parts)))
+    scores = _scores(by_fold, best_epochs(done.folder, len(by_fold)))
     atomic.write_csv(done.folder.folds_file, list(scores[0]), (list(row.values()) for row in scores))
     with progress_bar() as progress:
         result = audit(models, resamples=resamples, progress=progress)
@@ -170,19 +170,21 @@ def _read(file: Path, hierarchy: ClassHierarchy, name: str, folds: int) -> tuple
     pooled = read_predictions(file, hierarchy, Source(tags=("fold",)), name=name)
     # Where folds of the table overlap, a slide is tested by several, and its cell says "0 2".
     tested = [cell.split() for cell in pooled.tags["fold"]]
-    parts = [pooled.where(np.array([str(fold) in cell for cell in tested])) for fold in range(folds)]
-    return parts, pooled
+    by_fold = [pooled.where(np.array([str(fold) in cell for cell in tested])) for fold in range(folds)]
+    return by_fold, pooled
 
 
-def _scores(parts: list[Predictions], epochs: list[int]) -> list[dict[str, Any]]:
+def _scores(by_fold: list[Predictions], epochs: list[int]) -> list[dict[str, Any]]:
     from pams_mil.evaluate.scores import score
 
-    found = []
-    for fold, (part, epoch) in enumerate(zip(parts, epochs, strict=True)):
-        finest = score(part, resamples=0)[-1]
+    rows = []
+    for fold, (tested, epoch) in enumerate(zip(by_fold, epochs, strict=True)):
+        finest = score(tested, resamples=0)[-1]
         values = {key: finest.values[key] for key in _SHOWN}
-        found.append({"fold": fold, "slides": len(part), "patients": part.num_patients, "best_epoch": epoch, **values})
-    return found
+        rows.append(
+            {"fold": fold, "slides": len(tested), "patients": tested.num_patients, "best_epoch": epoch, **values}
+        )
+    return rows
 
 
 def _show_folds(scores: list[dict[str, Any]]) -> None:

@@ -60,13 +60,13 @@ def fold_cohort(
     own = folds_of_table(path, **reading) if folds is None else None
     if own is not None:
         print_note(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
-        # Folds of the table have one part per slide of the whole table; those held out go here, too.
-        parts = (tuple(part for part, keep in zip(fold, kept, strict=True) if keep) for fold in own.folds)
-        own = replace(own, folds=tuple(parts))
-    made = own or split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
+        # Folds of the table name the split of every slide; those held out are left out here, too.
+        folded = (tuple(name for name, keep in zip(fold, kept, strict=True) if keep) for fold in own.folds)
+        own = replace(own, folds=tuple(folded))
+    split = own or split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
     if val_share is not None:
-        made = with_validation(made, cohort, hierarchy, share=val_share, seed=seed)
-    return cohort, made, tested
+        split = with_validation(split, cohort, hierarchy, share=val_share, seed=seed)
+    return cohort, split, tested
 
 
 def _refuse_shared(whole: Manifest, kept: list[bool]) -> None:

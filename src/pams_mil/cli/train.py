@@ -101,7 +101,7 @@ def run_name(config: RunConfig) -> str:
 
 
 def read_settings(arguments: list[str], options: dict[str, Any], *, out: Path | None, resume: bool) -> RunConfig:
-    """Settings from a file, options by dotted key (None: not given) and KEY=VALUE; a resumed run brings its own."""
+    """Settings from a file, options by dotted key (None: left out) and KEY=VALUE; a resumed run brings its own."""
     from pams_mil.engine.config.run_config import RunConfig, build, with_overrides, with_setting
     from pams_mil.engine.config.yaml_file import read_yaml
     from pams_mil.engine.run.folder import RunFolder
@@ -110,16 +110,16 @@ def read_settings(arguments: list[str], options: dict[str, Any], *, out: Path | 
     changes = [text for text in arguments if text not in files]
     if len(files) > 1:
         raise ConfigError(f"Expected one config file, found {', '.join(files)}. Changes are written KEY=VALUE.")
-    given = {key: value for key, value in options.items() if value is not None}
-    if resume and not files and "data.manifest" not in given:
+    chosen = {key: value for key, value in options.items() if value is not None}
+    if resume and not files and "data.manifest" not in chosen:
         if out is None:
             raise ConfigError("Which run? Name it with --out FOLDER --resume.")
         content = RunFolder(out).config().to_json()
     else:
         content = read_yaml(files[0]) if files else {}
-    if not content and "data.manifest" not in given:
+    if not content and "data.manifest" not in chosen:
         raise ConfigError("Nothing to train: give a config file, or --manifest and --classes. See 'pams init'.")
-    for key, value in given.items():
+    for key, value in chosen.items():
         content = with_setting(content, key, value)
     changed = with_overrides(content, changes, kind=RunConfig)
     return build(RunConfig, changed, where=files[0] if files else "the settings")

@@ -107,8 +107,8 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "learner_")
         bags = self._bags(X, reset=False)
         columns = [self.hierarchy_.index(self._names[label]) for label in self.classes_.tolist()]
-        found: npt.NDArray[np.float64] = probabilities_in_memory(self.learner_, bags)[:, columns]
-        return found
+        table: npt.NDArray[np.float64] = probabilities_in_memory(self.learner_, bags)[:, columns]
+        return table
 
     def predict(self, X: Any) -> AnyArray:
         """The most probable class of every bag."""
@@ -118,17 +118,17 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _classes(self, labels: AnyArray) -> tuple[ClassHierarchy, dict[Any, str]]:
         """The hierarchy, and the name in it of every label; sets `classes_`."""
-        found = np.unique(labels)
-        if len(found) < 2 and self.hierarchy is None:
-            raise ParameterError(f"A classifier needs at least 2 classes; the labels are all of one class, {found}.")
+        distinct = np.unique(labels)
+        if len(distinct) < 2 and self.hierarchy is None:
+            raise ParameterError(f"A classifier needs at least 2 classes; the labels are all of one class, {distinct}.")
         if self.hierarchy is None:
-            self.classes_ = found
-            names = {label: str(number) for number, label in enumerate(found.tolist())}
+            self.classes_ = distinct
+            names = {label: str(number) for number, label in enumerate(distinct.tolist())}
             return ClassHierarchy.flat(list(names.values()), ties=[list(names.values())]), names
         hierarchy = as_hierarchy(self.hierarchy)
         known = hierarchy.names()
         try:
-            names = {label: known[hierarchy.index(str(label))] for label in found.tolist()}
+            names = {label: known[hierarchy.index(str(label))] for label in distinct.tolist()}
         except LabelError as error:
             raise ParameterError(f"y: {error}") from error
         # One entry per class, or it would have two columns. Of several spellings the first in sorted order is taken.

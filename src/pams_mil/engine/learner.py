@@ -155,9 +155,9 @@ class Learner(nn.Module):
     def parts(self) -> list[nn.Module]:
         """The separately clipped parts: every child of every tower, and heads beside towers."""
         model = self.model
-        found = [child for tower in model.towers for child in tower.children()]
-        found += [heads for heads in (model.heads, model.tier1_heads, model.findings) if heads is not None]
-        return [part for part in found if any(True for _ in part.parameters())]
+        modules = [child for tower in model.towers for child in tower.children()]
+        modules += [heads for heads in (model.heads, model.tier1_heads, model.findings) if heads is not None]
+        return [module for module in modules if any(True for _ in module.parameters())]
 
 
 def joined_terms(method: dict[str, Tensor], model: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -31,8 +31,8 @@ AnyChoice = TypeVar("AnyChoice", bound=Choice)
 
 def _all(package: str) -> Any:
     def read(values: Any) -> Any:
-        given = values if isinstance(values, (list, tuple)) else [values]
-        return [read_choice(package, value) for value in given]
+        choices = values if isinstance(values, (list, tuple)) else [values]
+        return [read_choice(package, value) for value in choices]
 
     return BeforeValidator(read)
 
@@ -71,7 +71,7 @@ class Cell:
     fold: int | None
     config: RunConfig
     split: str = "test"
-    """What is predicted when it is trained. A cell that tunes predicts `val`, and nobody can look at its test part."""
+    """What is predicted when it is trained. A cell that tunes predicts `val`, never the test split."""
 
     @property
     def repetition(self) -> str:
@@ -111,7 +111,7 @@ def cells(grid: GridConfig) -> list[Cell]:
                 f"{kind}: {listing(twice)} appears more than once; tell variants apart with 'label', "
                 "e.g. {name: pams, label: PAMS without remix, remix: null}."
             )
-    found = []
+    planned = []
     folds: tuple[int | None, ...] = grid.folds or (None,)
     # The method changes fastest: when time is up, all methods have the same seeds and folds behind them.
     for seed, fold, model, method in product(grid.seeds, folds, grid.models, grid.methods):
@@ -122,8 +122,8 @@ def cells(grid: GridConfig) -> list[Cell]:
             pairing={**grid.pairing, **_own(method, "pairing")}, training=_training(grid, method),
             compute=grid.compute, seed=seed,
         )  # fmt: skip
-        found.append(Cell(FileNames()[name], label(model), label(method), seed, fold, config, grid.split))
-    return found
+        planned.append(Cell(FileNames()[name], label(model), label(method), seed, fold, config, grid.split))
+    return planned
 
 
 _ARM_KEYS = ("label", "training", "pairing")
@@ -134,11 +134,11 @@ def _plain(choice: AnyChoice, without: Sequence[str]) -> AnyChoice:
     return type(choice)(**{key: value for key, value in choice.model_dump().items() if key not in without})
 
 
-def _own(method: Choice, part: str) -> dict[str, Any]:
-    own = method.options.get(part, {})
+def _own(method: Choice, section: str) -> dict[str, Any]:
+    own = method.options.get(section, {})
     if not isinstance(own, Mapping):
         raise ConfigError(
-            f"methods: {part} of {label(method)!r} must be settings such as {{drop_instances: 0.5}}, found {own!r}."
+            f"methods: {section} of {label(method)!r} must be settings such as {{drop_instances: 0.5}}, found {own!r}."
         )
     return dict(own)
 

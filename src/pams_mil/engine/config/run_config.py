@@ -95,7 +95,7 @@ class Choice(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that were given."""
+        """The options beside the name."""
         return dict(self.model_extra or {})
 
 
@@ -124,7 +124,7 @@ def read_choice(package: str, value: Any) -> Any:
 
 
 class TrainingConfig(Strict):
-    """Optimization and model selection; one bag per step unless told otherwise."""
+    """Optimization and model selection; one bag per step by default."""
 
     epochs: int = Field(default=50, ge=1)
     patience: int | None = Field(default=10, ge=1)
@@ -191,13 +191,13 @@ class RunConfig(Strict):
         if not isinstance(content, Mapping):
             return content
         full = dict(content)
-        for part in ("method", "model"):
-            if isinstance(full.get(part), Mapping):
-                full[part] = {"name": cls.model_fields[part].default.name, **full[part]}
+        for key in ("method", "model"):
+            if isinstance(full.get(key), Mapping):
+                full[key] = {"name": cls.model_fields[key].default.name, **full[key]}
         return full
 
     def resolved(self) -> RunConfig:
-        """The same config with the model's recipe filled in and paths made absolute."""
+        """The same config with the model's recipe filled in and absolute paths."""
         # What is set stays; the stored settings then do not depend on a table that another version may change.
         recipe = RECIPES.get(self.model.name, RECIPES[""])
         missing = {key: value for key, value in recipe.items() if getattr(self.training, key) is None}
@@ -250,10 +250,10 @@ def configure(
     Traceback (most recent call last):
     pams_mil.errors.ConfigError: the settings: there is no setting 'training.epoch'. Did you mean 'epochs'? ...
     """
-    given = {"manifest": manifest, **({} if features is None else {"features": features}), **(data or {})}
-    parts = {"pairing": pairing, "compute": compute, "training": training}
-    content = {"data": given, "classes": str(classes), "method": method, "model": model, "seed": seed}
-    return build(RunConfig, {**content, **{key: dict(part) for key, part in parts.items() if part}})
+    cohort = {"manifest": manifest, **({} if features is None else {"features": features}), **(data or {})}
+    sections = {"pairing": pairing, "compute": compute, "training": training}
+    content = {"data": cohort, "classes": str(classes), "method": method, "model": model, "seed": seed}
+    return build(RunConfig, {**content, **{key: dict(values) for key, values in sections.items() if values}})
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -335,10 +335,10 @@ def full_key(kind: type[BaseModel], key: str) -> str:
 
 
 def _complaint(kind: type[BaseModel], item: dict[str, Any]) -> str:
-    key = ".".join(str(part) for part in item["loc"]) or "the file"
+    key = ".".join(str(name) for name in item["loc"]) or "the file"
     if item["type"] == "extra_forbidden":
         known = _fields(kind, item["loc"][:-1])
-        near = known if len(item["loc"]) > 1 else [*known, *(key for part in known for key in _fields(kind, [part]))]
+        near = known if len(item["loc"]) > 1 else [*known, *(key for name in known for key in _fields(kind, [name]))]
         hint = nearest(str(item["loc"][-1]), near)
         if not hint and len(item["loc"]) == 1 and "method" in known:
             hint = f" An option of the method or the model is written method.{key}=... or model.{key}=..."
@@ -350,8 +350,8 @@ def _complaint(kind: type[BaseModel], item: dict[str, Any]) -> str:
 
 
 def _fields(kind: type[BaseModel], place: Sequence[str | int]) -> list[str]:
-    for part in place:
-        field = kind.model_fields.get(str(part))
+    for name in place:
+        field = kind.model_fields.get(str(name))
         inner = field.annotation if field is not None else None
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return []

@@ -58,8 +58,8 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8.") from error
     content = parse_yaml(text, where=str(path))
     if not isinstance(content, dict):
-        found = "nothing" if content is None else f"a {type(content).__name__}"
-        raise ConfigError(f"{path} must be a YAML mapping of settings, found {found}.")
+        kind = "nothing" if content is None else f"a {type(content).__name__}"
+        raise ConfigError(f"{path} must be a YAML mapping of settings, found {kind}.")
     return content
 
 

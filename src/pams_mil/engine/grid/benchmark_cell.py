@@ -104,18 +104,18 @@ def predicted_summary(store: BagStore, manifest: Manifest, split: str) -> dict[s
 def predict_cell(cell: Cell, folder: RunFolder) -> None:
     """Predict the cell's split with the best checkpoint, then mark the cell as done."""
     data, split = cell.config.data, cell.split
-    found = predict_own([folder], data, split=split, trusted=True)
-    if found.failures:
-        slide, reason = next(iter(found.failures.items()))
+    predictions = predict_own([folder], data, split=split, trusted=True)
+    if predictions.failures:
+        slide, reason = next(iter(predictions.failures.items()))
         raise RunError(
-            f"{len(found.failures)} slides of the {split} split could not be predicted, so this run cannot be compared "
-            f"with others. The first is {slide!r}: {reason}"
+            f"{len(predictions.failures)} slides of the {split} split could not be predicted, so this run cannot be "
+            f"compared with others. The first is {slide!r}: {reason}"
         )
-    written = found.write(folder.predictions, name=folder.predictions_file(split).stem)
+    written = predictions.write(folder.predictions, name=folder.predictions_file(split).stem)
     files = {path.relative_to(folder.path).as_posix(): file_digest(path) for path in written}
     manifest = read_manifest(data)
     predicted = predicted_summary(open_store(data.features_path, manifest), manifest, split)
-    marker = {**found.made_by[0], split: predicted, "files": files, "slides": len(found)}
+    marker = {**predictions.made_by[0], split: predicted, "files": files, "slides": len(predictions)}
     atomic.write_json(folder.path / DONE[split], marker)
 
 
@@ -127,7 +127,7 @@ def is_done(cell: Cell, out: Path, expected: ExpectedCell | None) -> bool:
         return False
     try:
         unlike = differences(RunSpec.from_json(marker["spec"]), expected.spec)
-        return not unlike and all(file_digest(folder / name) == found for name, found in marker["files"].items())
+        return not unlike and all(file_digest(folder / name) == known for name, known in marker["files"].items())
     except (PamsError, KeyError, TypeError, AttributeError, OSError):
         return False
 
@@ -135,16 +135,16 @@ def is_done(cell: Cell, out: Path, expected: ExpectedCell | None) -> bool:
 def expected_cells(wanted: Sequence[Cell]) -> dict[str, ExpectedCell | None]:
     """What every cell must be, by key; None where the data cannot be read, which running the cell will explain."""
     read: dict[tuple[str, str], CellData] = {}
-    found: dict[str, ExpectedCell | None] = {}
+    expected: dict[str, ExpectedCell | None] = {}
     for cell in wanted:
         place = (cell.config.data.model_dump_json(), cell.config.classes)
         try:
             if place not in read:
                 read[place] = CellData.of(cell.config)
-            found[cell.key] = ExpectedCell.of(cell, read[place])
+            expected[cell.key] = ExpectedCell.of(cell, read[place])
         except PamsError:
-            found[cell.key] = None
-    return found
+            expected[cell.key] = None
+    return expected
 
 
 class EpochCounter:

@@ -55,7 +55,7 @@ def cross_validate(
     seeds: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> CrossValidation:
-    """Train a model for every fold, as far as that is not done, and put the predictions of all test parts together.
+    """Train a model for every fold, as far as that is not done, and pool the predictions of all test splits.
 
     With several seeds every fold has several models, and a slide's probabilities are their mean.
 
@@ -108,29 +108,29 @@ def train_committee(
         progress: Told about progress.
     """
     folder, folds = CrossValidationFolder(Path(out)), range(len(split.folds))
-    parts: dict[CrossValidationFolder, tuple[RunConfig, tuple[int, ...]]]
-    parts = {folder.member(name): (config, (config.seed,)) for name, config in members.items()}
+    runs: dict[CrossValidationFolder, tuple[RunConfig, tuple[int, ...]]]
+    runs = {folder.member(name): (config, (config.seed,)) for name, config in members.items()}
     if reference is not None and networks:
-        parts[folder.reference] = (reference, tuple(range(reference.seed, reference.seed + networks)))
+        runs[folder.reference] = (reference, tuple(range(reference.seed, reference.seed + networks)))
     wanted: dict[CrossValidationFolder, list[Cell]] = {
-        part: cells(config, cohort, folder.manifest_file, folds, seeds) for part, (config, seeds) in parts.items()
+        member: cells(config, cohort, folder.manifest_file, folds, seeds) for member, (config, seeds) in runs.items()
     }
-    asked = {part: _asked(own[0].config, cohort, split, hierarchy, parts[part][1]) for part, own in wanted.items()}
+    asked = {member: _asked(own[0].config, cohort, split, hierarchy, runs[member][1]) for member, own in wanted.items()}
     settings = {name: asked[folder.member(name)]["settings"] for name in members}
     whole = {**asked[folder.member(next(iter(members)))], "members": settings}
     del whole["settings"]
     lines = _open(folder, whole, cohort, split, hierarchy)
-    for part, own in asked.items():
-        _open(part, own, cohort, split, hierarchy)
+    for member, own in asked.items():
+        _open(member, own, cohort, split, hierarchy)
     every = [
-        replace(cell, key=f"{part.path.relative_to(folder.path).as_posix()}/{cell.key}")
-        for part, own in wanted.items()
+        replace(cell, key=f"{member.path.relative_to(folder.path).as_posix()}/{cell.key}")
+        for member, own in wanted.items()
         for cell in own
     ]
     done = run_cells(every, folder.path, folder.path, engine, progress=progress)
     if not done.failures:
-        for part in wanted:
-            pool(part, hierarchy)
+        for member in wanted:
+            pool(member, hierarchy)
         lines = (*lines, *pool(folder, hierarchy))
     return CrossValidation(folder, done, lines)
 
@@ -231,18 +231,18 @@ def _by_slide(folder: CrossValidationFolder, name: str) -> dict[str, list[Row]]:
 
 def _decide_together(rows: Mapping[str, list[Row]], hierarchy: ClassHierarchy, coarser: Mapping[str, int]) -> None:
     """Put the mean of a slide's rows first, at every level; the finest level's mean decides, as everywhere."""
-    for name, found in rows.items():
-        found[0] = _mean(found, hierarchy.names(coarser.get(name, -1)))
+    for name, of_runs in rows.items():
+        of_runs[0] = _mean(of_runs, hierarchy.names(coarser.get(name, -1)))
     finest = rows["predictions.csv"][0]
     # The mean of the finest level is called first, then lifted: averaged levels may disagree, and one answer decides.
     called = hierarchy.index(finest["prediction"])
     unlike = []
-    for name, found in rows.items():
+    for name, of_runs in rows.items():
         if name not in coarser:
             continue
         level = coarser[name]
-        own, lifted = found[0]["prediction"], hierarchy.names(level)[int(hierarchy.groups(level)[called])]
-        found[0] |= {"prediction": lifted, OWN: own}
+        own, lifted = of_runs[0]["prediction"], hierarchy.names(level)[int(hierarchy.groups(level)[called])]
+        of_runs[0] |= {"prediction": lifted, OWN: own}
         unlike += [f"{hierarchy.level_names[level]}: {own}"] if own != lifted else []
     if DISAGREES in finest:
         finest[DISAGREES] = "; ".join(unlike)

@@ -93,9 +93,9 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 def default_threads(pending: Sequence[Cell], workers: int) -> int:
     """OMP_NUM_THREADS where it is set, else one, else (some model uses more than one well) the cores per process."""
-    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    if given.isdigit() and int(given) > 0:
-        return int(given)
+    variable = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if variable.isdigit() and int(variable) > 0:
+        return int(variable)
     if all(cell.config.model.name in ONE_THREAD for cell in pending):
         return 1
     return max(1, default_workers() // workers)

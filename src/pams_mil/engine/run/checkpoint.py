@@ -23,7 +23,7 @@ from pams_mil.engine.learner import Learner, all_finite
 from pams_mil.errors import CheckpointError, listing
 
 FORMAT = "pams-checkpoint"
-VERSION = 1
+VERSION = 2
 NOT_WEIGHTS = ("optimizer.", "trained.")
 """What only training needs: the optimizer's, and the trained weights where those to predict with are averaged."""
 MOST_HEADER = 64 << 20
@@ -55,15 +55,15 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     digest = content_digest(tensors, state)
     # One entry, because safetensors writes several in random order and equal runs should give equal bytes.
     header = {FORMAT: json.dumps({"version": VERSION, "digest": digest, "state": state})}
-    with atomic.replacing(path, verify=_verify) as part:
+    with atomic.replacing(path, verify=_verify) as file:
         try:
-            save_file(tensors, part, metadata=header)
+            save_file(tensors, file, metadata=header)
         except SafetensorError as error:
             raise OSError(None, f"the disk refused the checkpoint ({error})") from error
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint, refusing what is truncated, altered, unsafe, of another program or of a later version."""
+    """Read a checkpoint, refusing what is truncated, altered, unsafe, of another program or of another version."""
     # Before the library: it would believe the length that a damaged header claims.
     _check_header(path)
     try:
@@ -157,10 +157,8 @@ def _check_kind(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         )
     header = _parsed(path, metadata[FORMAT])
     version = header.get("version")
-    if not isinstance(version, int) or version > VERSION:
-        raise CheckpointError(
-            f"{path} has format version {version!r}; this PAMS reads up to {VERSION}. Install a newer pams-mil."
-        )
+    if version != VERSION:
+        raise CheckpointError(f"{path} has checkpoint version {version!r}; this PAMS reads {VERSION}. Train again.")
     return header
 
 
@@ -174,9 +172,9 @@ def _parsed(path: Path, state: str) -> dict[str, Any]:
     return content
 
 
-def _verify(part: Path) -> None:
+def _verify(file: Path) -> None:
     """Loading compares the digest in the header, which was made of what is in memory."""
     try:
-        load(part)
+        load(file)
     except CheckpointError as error:
         raise OSError(None, "what was read back differs from what was written") from error

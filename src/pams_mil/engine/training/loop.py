@@ -203,7 +203,7 @@ def _row(epoch: int, rate: float, progress: RunProgress, scores: Mapping[str, fl
 
 
 def first_epoch_notes(row: Mapping[str, Any]) -> list[str]:
-    """What the first epoch did to bags and people should know, said once per run; later epochs are in the log.
+    """Notes on what the first epoch did to bags, shown once per run; later epochs are in the log.
 
     >>> first_epoch_notes({"remixed": 120.0, "degenerate": 3.0})[0][:57]
     'In 3 of 120 remixes so few clusters were occupied that al'

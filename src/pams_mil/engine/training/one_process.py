@@ -60,7 +60,7 @@ class OneProcess:
         return value
 
     def broadcast(self, value: Any) -> Any:
-        """What this process said."""
+        """The value itself."""
         return value
 
 

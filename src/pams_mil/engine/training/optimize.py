@@ -61,8 +61,8 @@ def clip_gradients(fabric: Processes, learner: Learner, optimizer: Any, training
     if not training.clip_each_part:
         fabric.clip_gradients(learner, optimizer, max_norm=training.clip_norm, error_if_nonfinite=False)
         return
-    for part in learner.parts():
-        torch.nn.utils.clip_grad_norm_(part.parameters(), training.clip_norm)
+    for module in learner.parts():
+        torch.nn.utils.clip_grad_norm_(module.parameters(), training.clip_norm)
 
 
 def check_precision(training: TrainingConfig, precision: str) -> None:

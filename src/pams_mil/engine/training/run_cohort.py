@@ -38,7 +38,7 @@ class Cohort:
 def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int = 0) -> Cohort:
     """Read the manifest, check it, and open the bags of train and val."""
     manifest = read_manifest(data)
-    # Only these are read. The whole table serves to find patients that are in other parts too, and files by name.
+    # Only these are read. The whole table serves to find patients that are in other splits too, and files by name.
     seen = replace(manifest, records=tuple(r for r in manifest if r.split in SEEN))
     train, val = manifest.select("train"), manifest.select("val")
     # Before any feature file is opened: a patient on both sides makes every later score worthless.

@@ -201,22 +201,22 @@ def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:
 
 
 def run_cautions(progress: RunProgress, cohort: Cohort, select: str) -> list[str]:
-    """What must be said about the kept checkpoint before its score: all calls alike, or chosen by few patients."""
-    found = []
+    """Cautions about the kept checkpoint, shown before its score: all calls alike, or chosen by few patients."""
+    cautions = []
     row = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
     if row.get("val_collapsed"):
         label = cohort.hierarchy.names()[int(row["val_top_call"])]
-        found.append(
+        cautions.append(
             f"the epoch that is kept, {progress.best_epoch}, calls {100 * row['val_top_call_share']:.0f} % of the "
             f"validation slides {label!r}, which most of them are not: the model gives one answer. Train longer, "
             "change training.lr, or look at the labels."
         )
     patients = len({source.patient_id for source in cohort.val.sources})
     if patients < FEW_PATIENTS and select != "last":  # the last epoch is kept whatever its scores
-        found.append(
+        cautions.append(
             f"the validation split has only {counted(patients, 'patient')}, so the choice of the best epoch is noisy."
         )
-    return found
+    return cautions
 
 
 def _finish(
@@ -261,7 +261,7 @@ def _together(fabric: Processes, action: Callable[[], Result]) -> Result | None:
         except Exception as caught:  # raised again below, in every process
             error, failure = caught, str(caught)
     failure = fabric.broadcast(failure)
-    # The first process keeps the kind of its error; the others only know what it said.
+    # The first process keeps the kind of its error; the others only know its message.
     if error is not None:
         raise error
     if failure is not None:
