@@ -91,6 +91,20 @@ def test_a_certificate_file_decides_and_orders_the_worklist(tmp_path):
     ranks = ClassHierarchy.load("bracs").ranks()[expected.call[cases.order]]
     assert (np.diff(ranks) <= 0).all()  # the certified call comes first
     assert session.guarantee.startswith("At most 0.2")
+    bare = tmp_path / "bare.csv"
+    write_predictions(bare, replace(certified_model(12, seed=1), patient_ids=None, layout="PAMS"))
+    with pytest.raises(PamsError, match="names no patients"):
+        open_session(replace(asked, paths=[bare]))
+    assert open_session(replace(asked, paths=[bare], patients_are_slides=True)).guarantee
+    (tmp_path / "new_failed.csv").write_text("slide_id,reason\nx,torn\n")
+    with pytest.raises(PredictionsError, match="could not be predicted"):
+        open_session(asked)
+    assert open_session(replace(asked, certificate=None)).cases
+    half = open_session(replace(asked, paths=[bare], certificate=None, reviews=tmp_path / "half"))._cases
+    gone = half.with_certificate(certificate, incomplete=[half.patient_ids[0]])
+    assert gone.columns["certified"][0] is None
+    assert gone.cannot_exclude[0] == ""
+    assert None not in gone.columns["certified"][1:]
     mine = open_session(replace(asked, paths=[tmp_path / "calibration.csv"], reviews=tmp_path / "again"))
     assert set(mine.worklist()["seen"]) == {"certificate"}
     assert any("cannot be determined from a table" in note for note in session.notes)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import print_note, progress_bar
+from pams_mil.cli.table_options import PATIENTS_ARE_SLIDES
 from pams_mil.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def view(
     port: int = typer.Option(0, "--port", min=0, max=65535, help="Port; 0: any free one."),
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
     allow_network: bool = typer.Option(False, "--allow-network", help="Allow a --host that others can reach."),
+    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
     true: str | None = typer.Option(None, "--true", help="Column of the true class, in a table of your own."),
     pred: str | None = typer.Option(None, "--pred", help="Column of the predicted class."),
@@ -61,6 +63,7 @@ def view(
     asked = Asked(
         paths or [], slides=slides, features=features, manifest=manifest, certificate=certificate, classes=classes,
         split=split, source=source, reviews=reviews, reviewer=reviewer, blind=blind, trust_code=trust_code,
+        patients_are_slides=patients_are_slides,
     )  # fmt: skip
     with progress_bar() as progress:
         if demo:

@@ -12,6 +12,7 @@ from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.errors import ConfigError, PredictionsError
 from pams_mil.evaluate.certify.certificate import Certificate
+from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.exposure import admit
@@ -44,6 +45,7 @@ class Asked:
     reviewer: str | None = None
     blind: bool = False
     trust_code: bool = False
+    patients_are_slides: bool = False
 
 
 def is_run(path: Path) -> bool:
@@ -64,16 +66,18 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
     manifest = _manifest(asked)
     records = {record.slide_id: record for record in manifest} if manifest is not None else {}
     models = []
+    incomplete: set[str] = set()
     loaded = {run.path: run for run in runs}
     for path in asked.paths:
         one = loaded.get(path)
         models.append(
-            _table(path, hierarchy, asked, report) if one is None else _predicted(one, hierarchy, asked, report)
+            _table(path, hierarchy, asked, report) if one is None else _predicted(one, asked, report, incomplete)
         )
     cases = Cases.combine(models, groups={slide: record.case for slide, record in records.items()})
     certificate = None if asked.certificate is None else Certificate.load(asked.certificate)
     if certificate is not None:
-        cases = cases.with_certificate(certificate)
+        require_patients(models[0], patients_are_slides=asked.patients_are_slides)
+        cases = cases.with_certificate(certificate, incomplete=incomplete)
     shelf = Shelf.find(cases.slide_ids, asked.slides)
     features, feature_note = _features(asked, runs)
     heat = HeatMaker(
@@ -145,19 +149,32 @@ def _manifest(asked: Asked) -> Manifest | None:
 
 
 def _table(path: Path, hierarchy: ClassHierarchy, asked: Asked, report: Progress) -> Predictions:
+    if asked.certificate is not None and _failures(path).is_file():
+        raise PredictionsError(
+            f"{_failures(path)} lists slides that could not be predicted. Their patients may be more urgent than their "
+            "other slides show, so no certificate applies. View the run itself, or predict again once all can be read."
+        )
     source = asked.source or Source(labels_needed=False)
     return read_predictions(
         path, hierarchy, source, name=path.stem, progress=lambda done: report(f"Reading {path}", done)
     )
 
 
-def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, report: Progress) -> Predictions:
-    """The run's predictions as stored; computed now where there are none or another table is given."""
+def _failures(predictions: Path) -> Path:
+    return predictions.with_name(f"{predictions.stem}_failed.csv")
+
+
+def _predicted(run: LoadedRun, asked: Asked, report: Progress, incomplete: set[str]) -> Predictions:
+    """The run's predictions as stored; computed now where there are none or another table is given.
+
+    Patients of whom a slide cannot be read are added to `incomplete`.
+    """
     from pams_mil.engine.prediction.predict import predict, predict_own  # noqa: PLC0415
     from pams_mil.engine.prediction.scored_runs import stored_predictions  # noqa: PLC0415
 
     stored = None if asked.manifest is not None else stored_predictions(run, asked.split)
-    if stored is not None:
+    # A file names the slides that failed, not their patients, whom a certificate must leave out.
+    if stored is not None and not (asked.certificate and _failures(run.folder.predictions_file(asked.split)).is_file()):
         return stored
     options: dict[str, Any] = {"progress": lambda done: report(f"Predicting {run.path.name}", done)}
     if asked.manifest is not None:
@@ -165,6 +182,7 @@ def _predicted(run: LoadedRun, hierarchy: ClassHierarchy, asked: Asked, report: 
     else:
         features = asked.features or _run_features(run)
         predicted = predict_own([run], run.folder.config().data, split=asked.split, features=features, **options)
+    incomplete.update(predicted.incomplete)
     return predicted.as_predictions(run.path.name)
 
 

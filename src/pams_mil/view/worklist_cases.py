@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -100,16 +100,15 @@ class Cases(WorklistSlides):
             roles=_joined([model.roles for model in aligned]),
         )
 
-    def with_certificate(self, certificate: Certificate) -> Cases:
-        """The same cases with certified calls and what cannot be excluded."""
+    def with_certificate(self, certificate: Certificate, *, incomplete: Collection[str] = ()) -> Cases:
+        """The same cases with certified calls, withheld for patients of whom a slide is missing."""
         certificate.refuse_other_classes(self.hierarchy, "the worklist")
         if self.probabilities is None:
             raise PredictionsError("A certificate needs class probabilities; these predictions have calls alone.")
         seen = certificate.exposure.roles(self.slide_ids, self.patient_ids)
         roles = seen if self.roles is None else _joined([self.roles, seen])
-        return replace(
-            self, roles=roles, certified=apply_certificate(certificate, self.probabilities, self.patient_ids)
-        )
+        certified = apply_certificate(certificate, self.probabilities, self.patient_ids, incomplete=incomplete)
+        return replace(self, roles=roles, certified=certified)
 
     def slides(self) -> WorklistSlides:
         """The same slides without calls, labels and certificates."""
