@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -167,3 +168,14 @@ def test_check_and_split_import_no_torch(root: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
+
+
+def test_commands_to_copy_are_quoted(tmp_path: Path) -> None:
+    """A folder may have a space in its name; the shell must not split it."""
+    out = tmp_path / "my cohort"
+    shown = pams("cohort", "make", "digits", out, "--set", "train=10", "--set", "val=10", "--set", "test=10").output
+    line = next(line for line in shown.splitlines() if line.startswith("Next: pams check "))
+    assert shlex.split(line)[3:6] == [str(out / "manifest.csv"), "--features", str(out / "h5_files")]
+    config = tmp_path / "my run.yaml"
+    assert f"pams train '{config}'" in pams("init", config).output.replace("\n", "")
+    assert f"pams train '{config}'" in config.read_text()

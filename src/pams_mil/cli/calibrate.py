@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
@@ -40,7 +41,7 @@ def calibrate(
         print_json(fitted.to_json())
     else:
         _show(fitted)
-    print_note(f"Wrote {run / 'calibration.json'}; apply it with: pams predict {run} MANIFEST --calibrated")
+    print_note(f"Wrote {run / 'calibration.json'}; apply it with: pams predict {quote(str(run))} MANIFEST --calibrated")
 
 
 def _show(fitted: RunCalibration) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -60,7 +61,9 @@ def make(
         f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')}, "
         f"{mixed:,} of them mixed, written to {out}."
     )
-    print_result(f"Next: pams check {table} --features {features} --classes {classes}")
+    print_result(
+        f"Next: pams check {quote(str(table))} --features {quote(str(features))} --classes {quote(str(classes))}"
+    )
 
 
 def build(kind: str, options: list[str], seed: int, source: Path | None) -> Digits | Synthetic | Cifar10:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -127,7 +128,8 @@ def cv(
         _show_folds(scores)
         show(result)
     print_note(f"Report: {folder / 'report' / 'report.html'}. Out-of-fold predictions: {done.folder.predictions_file}.")
-    print_note(f"Predict other slides with the mean of the folds: pams predict {folder} SLIDES.csv --features FEATURES")
+    again = f"pams predict {quote(str(folder))} SLIDES.csv --features FEATURES"
+    print_note(f"Predict other slides with the mean of the folds: {again}")
 
 
 def is_committee(method: str | None, model: str | None, changes: list[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import typer
 
@@ -68,8 +69,8 @@ def init(
 
     Example: pams init my-run.yaml
     """
-    write_new(file, template(str(file)), force=force)
-    output.print(f"Wrote {file}. Edit it, then: pams train {file}")
+    write_new(file, template(quote(str(file))), force=force)
+    output.print(f"Wrote {file}. Edit it, then: pams train {quote(str(file))}")
 
 
 def template(file: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -67,7 +68,7 @@ def train(
         with TrainBar(config.training.select, earlier=_earlier_scores(folder, config.training.select)) as bar:
             run = run_training(config, folder, resume=resume, watch=bar)
     except RunInterruptedError as error:
-        again = f"{error} Go on with: pams train --out {folder} --resume"
+        again = f"{error} Go on with: pams train --out {quote(str(folder))} --resume"
         print_note(again)  # to be copied as one line
         raise typer.Exit(error.exit_code) from error
     status = run.status()
@@ -80,7 +81,7 @@ def train(
         if status["metric"] == "last"
         else f"Best {status['metric']} on validation: {best} in epoch {status['best_epoch']} of {status['epochs']}."
     )
-    words = f"{chosen} Run folder: {folder}\nTest it with: pams evaluate {folder}"
+    words = f"{chosen} Run folder: {folder}\nTest it with: pams evaluate {quote(str(folder))}"
     print_result(words)
 
 

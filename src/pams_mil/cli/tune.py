@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -112,7 +113,9 @@ def tune(
     folder = tuning.folder.recipe(name).path
     reference = "" if name == REFERENCE else f" The reference: {tuning.folder.recipe(REFERENCE).path}."
     print_note(f"Report: {tuning.folder.report_file}. The chosen recipe: {folder}.{reference}")
-    print_note(f"Predict other slides with all its runs: pams predict {folder} SLIDES.csv --features FEATURES")
+    print_note(
+        f"Predict other slides with all its runs: pams predict {quote(str(folder))} SLIDES.csv --features FEATURES"
+    )
 
 
 def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:
