@@ -214,8 +214,9 @@ def _features(asked: Asked, runs: Sequence[LoadedRun]) -> tuple[Path | None, str
 
 
 def _attention(path: Path) -> Path | None:
-    folder = (path if path.is_dir() else path.parent) / "attention"
-    return folder if folder.is_dir() else None
+    # In a run folder beside the predictions, in a folder of their name; in the user's, in the same one.
+    folders = [path] if path.is_dir() else [path.with_suffix(""), path.parent]
+    return next((folder / "attention" for folder in folders if (folder / "attention").is_dir()), None)
 
 
 def _review_folder(asked: Asked) -> Path:
