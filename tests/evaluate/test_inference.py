@@ -18,7 +18,7 @@ from tests.strategies import predictions, random_predictions
 from pams_mil import ClassHierarchy
 from pams_mil.atomic import strict_json
 from pams_mil.evaluate import contrasts, decision_path, estimate, join_seeds
-from pams_mil.evaluate.compare import compare, matched
+from pams_mil.evaluate.compare import compare, with_matched
 from pams_mil.evaluate.contrast import Contrast, adjusted
 from pams_mil.evaluate.inference import MethodPair
 from pams_mil.evaluate.method_networks import Networks, Reading, units_of
@@ -225,7 +225,7 @@ def test_the_matched_point_is_the_mean_of_both_and_the_same_from_either_side():
     assert back.missed.interval == pytest.approx([-x for x in there.missed.interval[::-1]])
     assert back.missed.reversed().interval == pytest.approx(there.missed.interval)
     pair = MethodPair.of(one, two, resamples=0, swaps=10)
-    stated = matched(pair, pair.contrasts([Reading.of(m) for m in METRICS.values()]), false_alarms=0.05)
+    _, stated = with_matched(pair, METRICS.values(), false_alarms=0.05)
     curve = operating_curve(one.target, one.probabilities, TREE)
     assert stated.missed.reference == pytest.approx(float(curve.missed_at(0.05)))
     assert np.isnan(stated.missed.interval).all()

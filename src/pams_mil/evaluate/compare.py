@@ -8,7 +8,7 @@ scored describe the two curves; to compare decisions as deployed, fix κ beforeh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from pams_mil.evaluate.contrast import Contrast, adjusted
 from pams_mil.evaluate.inference import SWAPS, MethodPair
 from pams_mil.evaluate.method_networks import Reading
 from pams_mil.evaluate.predictions import Predictions
-from pams_mil.metrics.metric import KAPPAS, LABEL_METRICS, METRICS, PARTIAL
+from pams_mil.metrics.metric import KAPPAS, LABEL_METRICS, METRICS, PARTIAL, Metric
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.metrics.slides import Curve
 from pams_mil.severity import PENALTY
@@ -163,9 +163,10 @@ def compare(
     at_equal: dict[str, Matched] = {}
     for level, name in enumerate(hierarchy.level_names):
         pair = MethodPair.of(first, second, level=level, penalty=penalty, seed=seed, resamples=resamples, swaps=SWAPS)
-        levels[name] = pair.contrasts([Reading.of(metric) for metric in metrics])
-        if scored:
-            at_equal[name] = matched(pair, levels[name])
+        if not scored:
+            levels[name] = pair.contrasts([Reading.of(metric) for metric in metrics])
+        else:
+            levels[name], at_equal[name] = with_matched(pair, metrics)
             small = dict.fromkeys((*pair.reference.too_small, *pair.candidate.too_small))
             if small:
                 notes = (*notes, f"{name}: too small for a curve and left out of its mean: {listing(small, most=6)}.")
@@ -184,33 +185,36 @@ def compare(
     )
 
 
-def matched(pair: MethodPair, contrasts: dict[str, Contrast], *, false_alarms: float | None = None) -> Matched:
-    """The two at equal false alarms (those given, or the mean of their own) and at equal misses."""
+def with_matched(
+    pair: MethodPair, metrics: Iterable[Metric], *, false_alarms: float | None = None
+) -> tuple[dict[str, Contrast], Matched]:
+    """Every metric, and the two at equal false alarms (those given, or the mean of their own) and at equal misses."""
     rates = [Reading.of(METRICS[key]) for key in ("false_alarm_rate", "missed_rate")]
-    observed = [_mean_rate(contrasts[reading.key]) for reading in rates]
-    drawn = pair.drawn(rates)
+    seen, drawn = (pair.reference.read(rates), pair.candidate.read(rates)), pair.drawn(rates)
     # Swapping two models moves no rate out of the pair, so the mean of both stays what it is.
-    points: list[Array] = [np.array([rate]) for rate in observed]
-    if drawn is not None:
-        points = [0.5 * (drawn[0][reading.key].mean(0) + drawn[1][reading.key].mean(0)) for reading in rates]
+    observed = [_mean_rate(seen, reading.key) for reading in rates]
+    points = observed if drawn is None else [_mean_rate(drawn, reading.key) for reading in rates]
     if false_alarms is not None:
-        observed[0], points[0] = false_alarms, np.full_like(points[0], false_alarms)
-    results = pair.contrasts(_at_points([np.array([rate]) for rate in observed]), _at_points(points))
-    return Matched(
-        at_false_alarms=observed[0],
-        missed=replace(results["missed"], metric="missed_rate"),
-        at_missed=observed[1],
-        false_alarms=replace(results["false_alarms"], metric="false_alarm_rate"),
-        urgency_auc=contrasts["urgency_auc"],
-        severity_auc=contrasts["severity_auc"],
-        partial_urgency_auc=contrasts["partial_urgency_auc"],
-        at_kappa={kappa: contrasts[f"cost_at_{kappa:g}"] for kappa in KAPPAS},
+        observed[0], points[0] = np.array([false_alarms]), np.array([false_alarms])
+    readings = [Reading.of(metric) for metric in metrics]
+    results = pair.contrasts([*readings, *_at_points(observed)], [*readings, *_at_points(points)])
+    missed, alarms = results.pop("missed"), results.pop("false_alarms")
+    return results, Matched(
+        at_false_alarms=float(observed[0][0]),
+        missed=replace(missed, metric="missed_rate"),
+        at_missed=float(observed[1][0]),
+        false_alarms=replace(alarms, metric="false_alarm_rate"),
+        urgency_auc=results["urgency_auc"],
+        severity_auc=results["severity_auc"],
+        partial_urgency_auc=results["partial_urgency_auc"],
+        at_kappa={kappa: results[f"cost_at_{kappa:g}"] for kappa in KAPPAS},
         candidate_cheaper=_cheaper(pair),
     )
 
 
-def _mean_rate(contrast: Contrast) -> float:
-    return 0.5 * (contrast.reference + contrast.candidate)
+def _mean_rate(both: tuple[dict[str, Array], dict[str, Array]], key: str) -> Array:
+    mean: Array = 0.5 * (both[0][key].mean(axis=0) + both[1][key].mean(axis=0))
+    return mean
 
 
 def _at_points(points: Sequence[Array]) -> list[Reading]:
