@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,6 +92,28 @@ def test_numbers_explain_themselves_on_hover_focus_and_tap(serve):
     assert box[2] <= 900
 
 
+def test_the_opening_page_leads_in_once(serve, browser, monkeypatch):
+    """As `pams view` opens it, from a file: the cookie is taken although the browser came from elsewhere."""
+    from tests.view.sessions import Served
+
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    _, session = serve()
+    server = Served(session)
+    server.client = type("Nobody", (), {"close": lambda self: None})()
+    try:
+        server.server.open_browser()
+        page = browser.page()
+        page.go(opened[0])
+        page.wait("document.querySelector('.case')", "the worklist")
+        assert page.js("location.pathname + location.search") == "/"
+        page.go(server.server.address)
+        page.wait("document.querySelector('.case') && !location.search", "the worklist again, by its cookie")
+        assert page.complaints() == []
+    finally:
+        server.close()
+
+
 def test_a_badge_says_what_the_patient_was_seen_in(serve, cohort, tmp_path):
     header, *rows = (cohort / "predictions.csv").read_text().splitlines()
     roles = ("none", "none", "train+select")
@@ -102,6 +125,15 @@ def test_a_badge_says_what_the_patient_was_seen_in(serve, cohort, tmp_path):
     open_case(page)
     page.js("document.querySelector('#slide-patient .badge').focus()")
     assert "has seen this patient (training, choice of the epoch)" in page.text("#why")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_names_landmarks_and_contrast(serve, dark):
+    rules = (Path(__file__).parent / "accessibility.js").read_text()
+    page, _ = serve(dark=dark)
+    assert page.js(rules) == []
+    open_case(page)
+    assert page.js(rules) == []
 
 
 def test_the_first_layer_is_the_evidence_for_the_call(serve):
