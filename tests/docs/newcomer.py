@@ -21,6 +21,8 @@ FOLDS = 5
 """Patients of every class in labels.csv, so that five folds have all classes."""
 CASES = 20
 """Patients of every class in the CLAM folder: a quarter of them can certify 10 % of the malignant ones."""
+NEW = 5
+"""Slides of new-slides.csv."""
 SLIDES = ("train", "train", "val", "test")
 METHODS = ("pams", "ce")
 TINY = BagInfo(encoder="tiny", tile_px=256, tile_px0=256, mpp=1.0)
@@ -48,9 +50,15 @@ def make_tables_and_features(folder: Path) -> None:
     cohort.with_splits([""] * len(records)).write(folder / "cohort/labels.csv")
     few = Manifest(tuple(records[: FOLDS * len(names)]))
     few.with_splits([""] * len(few)).write(folder / "labels.csv")
-    (folder / "new-slides.csv").write_text("slide_id\n" + "".join(f"{record.slide_id}\n" for record in records[:5]))
+    for number in range(NEW):  # patients that no model has seen
+        write_bag(
+            folder / f"features/new_{number}.h5", Bag(random.standard_normal((9, 16)).astype(np.float32), None, TINY)
+        )
+    new = [f"new_{number},new_patient_{number}" for number in range(NEW)]
+    (folder / "new-slides.csv").write_text("\n".join(["slide_id,patient_id", *new]) + "\n")
     head = ",".join(["slide_id", "patient_id", "target", "prediction", *(f"p_{name}" for name in names)])
-    for model, shown in (("model_a", rows), ("model_b", rows[::-1]), ("new-labelled", rows), ("predictions", rows)):
+    later = [(f"new_{row[0]}", f"new_{row[1]}", *row[2:]) for row in rows]
+    for model, shown in (("model_a", rows), ("model_b", rows[::-1]), ("new-labeled", later), ("predictions", rows)):
         (folder / f"{model}.csv").write_text("\n".join([head, *(",".join(row) for row in shown)]) + "\n")
     reviews = ["slide_id,patient_id,model_call,reader_class,verdict,seconds"]
     reviews += [f"{row[0]},{row[1]},{row[3]},{row[2]},{'agree' if row[2] == row[3] else 'overrule'},9" for row in rows]
@@ -118,4 +126,8 @@ def make_clam_folder(folder: Path) -> None:
         features[0, number % len(names)] += 4.0
         writers.clam(folder / f"clam/h5_files/slide_{number}.h5", features, corners)
         rows.append(f"case_{number},slide_{number},{names[number % len(names)]}")
+    for number in range(NEW):
+        writers.clam(
+            folder / f"clam/h5_files/new_{number}.h5", random.standard_normal((9, 16)).astype(np.float32), corners
+        )
     (folder / "clam/dataset.csv").write_text("\n".join(rows) + "\n")
