@@ -91,7 +91,8 @@ def refine(values: Tensor, labels: Tensor, *, clusters: int, iterations: int) ->
         sums = values.new_zeros(clusters, values.shape[1]).index_add_(0, labels, values)
         # Only occupied ones: the zero vector of an empty cluster would win where all similarities are negative.
         live = torch.bincount(labels, minlength=clusters).nonzero().squeeze(1)
-        nearest = live[torch.mm(values, directions(sums[live]).T).max(1).indices]
+        # [clusters, n] and not [n, clusters]: the product and the maximum over few rows are nearly twice as fast.
+        nearest = live[torch.mm(directions(sums[live]), values.T).max(0).indices]
         if torch.equal(nearest, labels):
             break
         labels = nearest
