@@ -17,7 +17,7 @@ def calls(page):
     """What the rows say, by slide."""
     code = "e => [e.querySelector('.name b').textContent, e.querySelector('.chip').textContent]"
     shown = page.js(f"[...document.querySelectorAll('.case')].map({code})")
-    return {slide: call.rstrip(" ↑↓") for slide, call in shown}
+    return {slide: call.lstrip("↑↓ ") for slide, call in shown}
 
 
 def kappa_in_address(page):

@@ -196,8 +196,8 @@ export class Worklist {
     if (call == null) return make("span", { class: "dim" }, "hidden");
     const one = this.overview.classes[call];
     const decided = this.cases.decided[row];
-    const moved = call === decided ? "" : call > decided ? " ↑" : " ↓";
-    const mark = chip(rankColor(one.rank, this.top), `${one.shown}${moved}`);
+    const moved = call === decided ? "" : call > decided ? "↑ " : "↓ ";
+    const mark = chip(rankColor(one.rank, this.top), `${moved}${one.shown}`);
     if (moved) mark.title = `${one.shown} at this operating point; as decided ${this.overview.classes[decided].shown}`;
     return mark;
   }
