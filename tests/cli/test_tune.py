@@ -47,11 +47,12 @@ def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(cohort: Path, out: Path, *more: object) -> list[object]:
-    return [
-        "tune", cohort / "manifest.csv", "--classes", cohort / "classes.yaml", "--features", cohort / "bags",
-        "--folds", FOLDS, "--seeds", 2, "--space", cohort / "space.yaml", "--resamples", 20, "--budget", 60,
-        "--out", out, "accelerator=cpu", "model.embedding_features=8", *more,
-    ]  # fmt: skip
+    options = {
+        "--classes": cohort / "classes.yaml", "--features": cohort / "bags", "--folds": FOLDS, "--seeds": 2,
+        "--space": cohort / "space.yaml", "--resamples": 20, "--budget": 60, "--out": out,
+    }  # fmt: skip
+    usual = [word for option in options.items() if option[0] not in more for word in option]
+    return ["tune", cohort / "manifest.csv", *usual, "accelerator=cpu", "model.embedding_features=8", *more]
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,17 @@ def test_the_page_says_what_was_tried_and_where_it_was_dropped(finished: tuple[P
     assert (out / "report_held_out/report.html").exists()
 
 
+def test_patients_that_chose_the_recipe_are_said_to_have_and_cannot_certify(finished: tuple[Path, dict]) -> None:
+    out, found = finished
+    fold = out / "recipes" / found["choice"]["recipe"] / "fold0"
+    refused = pams("certify", fold, "--calibration", "test", "--alpha", "0.5")
+    assert refused.exit_code == 2
+    assert "chose its recipe" in refused.output
+    scored = pams("evaluate", fold, "--resamples", 0)
+    assert scored.exit_code == 0, scored.output
+    assert "chose its recipe" in " ".join(scored.output.split())
+
+
 def test_weights_of_dropped_recipes_are_gone_and_their_predictions_stay(finished: tuple[Path, dict]) -> None:
     out, found = finished
     dropped = set(found["rungs"][0]["recipes"]) - set(found["rungs"][1]["recipes"])
@@ -122,7 +134,7 @@ def test_weights_of_dropped_recipes_are_gone_and_their_predictions_stay(finished
     for name in dropped:
         assert not list((out / "recipes" / name).glob("fold*/*.safetensors"))
         assert len(list((out / "recipes" / name).glob("fold*/predictions/manifest-val.csv"))) == 2
-        assert not list((out / "recipes" / name).glob("fold*/predictions.csv"))
+        assert not list((out / "recipes" / name).glob("fold*/predictions/manifest-test.csv"))
 
 
 def test_a_stopped_tuning_goes_on_and_ends_with_the_same_choice(
