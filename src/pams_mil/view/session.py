@@ -106,7 +106,8 @@ class Session:
             "cases": len(cases),
             "guarantee": self.guarantee,
             "grouped": len(set(cases.groups)) < len(cases),
-            "notes": [*self.notes, *cases.notes],
+            # What models say about their predictions may name slides.
+            "notes": [*self.notes, *(() if self.blind else self._cases.notes)],
         }
 
     @cached_property

@@ -36,7 +36,6 @@ class WorklistSlides:
     patient_ids: tuple[str, ...]
     groups: tuple[str, ...]
     models: tuple[str, ...]
-    notes: tuple[str, ...] = ()
     roles: tuple[Roles, ...] | None = None
 
     def __len__(self) -> int:
@@ -74,6 +73,7 @@ class Cases(WorklistSlides):
     probabilities: Array | None
     agreement: Array | None
     certified: CertifiedCalls | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def combine(cls, models: Sequence[Predictions], *, groups: Mapping[str, str] | None = None) -> Cases:
