@@ -171,7 +171,7 @@ def admit(
 
     >>> admit("test scores", [frozenset(["train"]), frozenset()], ["p1", "p2"])
     Traceback (most recent call last):
-    pams_mil.errors.ExposureError: 1 of 2 patients trained the model (p1). Scores of patients that a model has seen...
+    pams_mil.errors.ExposureError: 1 of 2 patients trained the model ('p1'). Scores of patients that a model has seen...
     """
     if roles is None:
         reason = "Which patients trained the model is not known, so it was not checked."

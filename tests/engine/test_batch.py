@@ -120,7 +120,7 @@ def test_labels_of_a_pack_fill_up_with_weight_0(cohort):
     bags = bags_of(cohort, method={"name": "pams", "remix": "pseudomix"}, pairing={"probability": 0.5})
     drawn = [bags[key] for key in bags.epoch_keys(0)]
     assert {len(bag.targets) for bag in drawn} == {1, 2}
-    *_, targets, weights, _ = packed(drawn, CPU)
+    *_, targets, weights, _, _ = packed(drawn, CPU)
     assert targets.shape == weights.shape == (2, len(drawn))
     torch.testing.assert_close(weights.sum(0), torch.ones(len(drawn)))
     for column, bag in enumerate(drawn):

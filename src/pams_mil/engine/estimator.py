@@ -37,7 +37,7 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> random = np.random.default_rng(0)
     >>> labels = ["benign", "malignant"] * 8
     >>> bags = [random.normal(3.0 * (label == "malignant"), 1.0, (random.integers(4, 9), 5)) for label in labels]
-    >>> model = PamsClassifier(["benign", "malignant"], epochs=3, lr=1e-2).fit(bags, labels, groups=range(16))
+    >>> model = PamsClassifier(["benign", "malignant"], epochs=8, lr=1e-2).fit(bags, labels, groups=range(16))
     >>> model.predict_proba(bags).shape, list(model.predict(bags)) == labels
     ((16, 2), True)
 

@@ -12,13 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import roc_auc_score
 
-from pams_mil.arrays import AnyArray, Array, Bools
+from pams_mil.arrays import AnyArray, Array, Bools, Ints
 from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.metrics.finding_sets import FindingPath, finding_path, missed_share, set_ascc
-from pams_mil.metrics.resampling import RESAMPLES, Sums, Units, percentile_interval
+from pams_mil.metrics.resampling import RESAMPLES, Sums, Units, Weights, percentile_interval
 
 Interval = tuple[float, float]
 
@@ -116,13 +115,14 @@ def _path(predictions: Predictions) -> FindingPath:
     return finding_path(predictions.finding_probabilities, predictions.hierarchy)
 
 
-def _auc(y: Bools, p: Array, unit: Any, draws: Any) -> tuple[float, Interval]:
-    """AUC of one finding and its interval; NaN where all slides have it, or none."""
-    if y.all() or not y.any():
-        return float("nan"), (float("nan"), float("nan"))
-    samples = []
-    for weights in draws[:200]:  # an interval of 200 resamples; each takes a sort
-        w = weights[unit]
-        defined = (w[y].sum() > 0) and (w[~y].sum() > 0)
-        samples.append(roc_auc_score(y, p, sample_weight=w) if defined else float("nan"))
-    return float(roc_auc_score(y, p)), percentile_interval(np.array(samples, dtype=np.float64))
+def _auc(y: Bools, p: Array, unit: Ints, draws: Weights) -> tuple[float, Interval]:
+    """AUC of one finding, ties counted half, and its interval; NaN where all slides have it, or none."""
+    order = np.argsort(p, kind="stable")
+    starts = np.flatnonzero(np.append(True, np.diff(p[order]) > 0))
+    weights = np.concatenate([np.ones((1, len(y))), draws[:, unit]])[:, order]
+    positive, negative = (np.add.reduceat(weights * of[order], starts, axis=1) for of in (y, ~y))
+    below = np.cumsum(negative, axis=1) - negative
+    pairs = positive.sum(axis=1) * negative.sum(axis=1)
+    won = (positive * (below + negative / 2)).sum(axis=1)
+    values = np.divide(won, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
+    return float(values[0]), percentile_interval(values[1:])

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+from scipy import special
 
 from pams_mil import atomic
 from pams_mil.arrays import Array, Ints
@@ -249,7 +249,7 @@ def _cost_ratio(
     slope = np.zeros(len(estimate))
     slope[:2] = 1 / a, -1 / b
     groups = len(np.unique(clusters))
-    reach = stats.t.ppf((1 + level) / 2, groups - 1) * math.sqrt(float(slope @ variance @ slope))
+    reach = special.stdtrit(groups - 1, (1 + level) / 2) * math.sqrt(float(slope @ variance @ slope))
     log_kappa = math.log(a) - math.log(b)
     return CostRatio(
         kappa=math.exp(log_kappa),
