@@ -216,6 +216,21 @@ def test_a_cell_and_a_bar_show_their_slides(page, report):
     assert page.text("#picked-name").startswith("Missed: Invasive carcinoma")
 
 
+def test_bars_of_missed_classes_follow_the_handle(page):
+    seen = set()
+    for kappa in (0.2, 1.0, 4.0):
+        set_kappa(page, kappa)
+        bars = page.js(
+            "[...document.querySelectorAll('#live-missed tbody tr')].map(row => [row.cells[2].textContent,"
+            " row.querySelector('rect.severe').getBoundingClientRect().width / row.querySelector('svg').clientWidth])"
+        )
+        for text, share in bars:
+            missed, total = map(int, text.split(" of "))
+            assert share == pytest.approx(missed / total, abs=0.01)
+            seen.add(text)
+    assert len(seen) > 6  # they move
+
+
 def test_the_words_of_page_and_script_are_the_same(browser, report, tmp_path):
     """Without scripts the page says what the script says before anything is touched."""
     html = audit_page(audit(report[1], resamples=0))
@@ -266,6 +281,9 @@ def test_it_fits_the_window_in_light_and_dark_and_explains_its_words(browser, re
         cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
         if width == 400:
             assert page.js(cut) == 0
+        set_kappa(page, 2)  # the widest numbers
+        box = "document.querySelector('#live-models').parentElement"
+        assert page.js(f"{box}.scrollWidth - {box}.clientWidth") <= 1
         wanted = "rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)"
         assert page.js("getComputedStyle(document.body).backgroundColor") == wanted
         page.js("document.querySelector('#live-models button.term')?.focus()")

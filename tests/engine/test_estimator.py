@@ -155,3 +155,18 @@ def test_steps_in_memory_are_those_of_a_run(tmp_path, batch):
     patients = [record.patient_id for record in records]
     in_memory = fit_in_memory(bags[:6], [record.label for record in records[:6]], patients[:6], hierarchy, config)
     assert all(torch.equal(trained[name], tensor) for name, tensor in in_memory.state_dict().items())
+
+
+def test_predict_at_an_operating_point_follows_the_exact_path():
+    from pams_mil.metrics.kappa_path import decision_path
+
+    names = ["normal", "hyperplasia", "atypia"]  # sorted: atypia first
+    random = np.random.default_rng(0)
+    labels = [names[number % 3] for number in range(30)]
+    bags = [random.normal(names.index(label), 1.5, (6, 4)) for label in labels]
+    model = PamsClassifier(names, method="ce", epochs=2).fit(bags, labels)
+    p = model.predict_proba(bags)[:, [list(model.classes_).index(name) for name in names]]
+    for kappa in (0.0, 0.5, 3.0, float("inf")):
+        calls = decision_path(p, model.hierarchy_).calls(kappa)
+        assert model.predict(bags, kappa=kappa).tolist() == [names[index] for index in calls]
+    assert set(model.predict(bags, kappa=float("inf"))) == {"atypia"}

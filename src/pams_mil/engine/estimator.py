@@ -21,6 +21,7 @@ from pams_mil.engine.config.run_config import configure
 from pams_mil.engine.memory_fit import fit_in_memory, probabilities_in_memory
 from pams_mil.errors import LabelError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
+from pams_mil.metrics.kappa_path import decision_path
 
 
 class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -110,10 +111,17 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         table: npt.NDArray[np.float64] = probabilities_in_memory(self.learner_, bags)[:, columns]
         return table
 
-    def predict(self, X: Any) -> AnyArray:
-        """The most probable class of every bag."""
-        best = self.predict_proba(X).argmax(1)
-        chosen: AnyArray = self.classes_[best]
+    def predict(self, X: Any, *, kappa: float | None = None) -> AnyArray:
+        """The most probable class of every bag, or the call when a missed urgency costs `kappa` false alarms."""
+        p = self.predict_proba(X)
+        chosen: AnyArray
+        if kappa is None:
+            chosen = self.classes_[p.argmax(1)]
+            return chosen
+        order = [self.hierarchy_.index(self._names[label]) for label in self.classes_.tolist()]
+        # Columns back into the order of urgency, and the calls back into the order of `classes_`.
+        calls = decision_path(p[:, np.argsort(order)], self.hierarchy_).calls(kappa)
+        chosen = self.classes_[np.argsort(order)[calls]]
         return chosen
 
     def _classes(self, labels: AnyArray) -> tuple[ClassHierarchy, dict[Any, str]]:

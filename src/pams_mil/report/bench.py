@@ -121,8 +121,8 @@ class Bench:
 
     @property
     def verdicts(self) -> list[str]:
-        """One sentence per comparison with the reference."""
-        return [verdict(row.comparison) for row in self.rows if row.comparison is not None]
+        """One sentence per comparison with the reference, which names the model."""
+        return [f"{row.model}: {verdict(row.comparison)}" for row in self.rows if row.comparison is not None]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""

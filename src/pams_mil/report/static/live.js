@@ -305,7 +305,7 @@
       const all = line.reduce((sum, count) => sum + count, 0);
       const low = line.reduce((sum, count, r) => sum + (outranks(t, r) ? count : 0), 0);
       row.cells[2].textContent = `${low} of ${all}`;
-      row.querySelector("rect").setAttribute("width", `${all ? (100 * low) / all : 0}%`);
+      row.querySelector("rect.severe").setAttribute("width", `${all ? (100 * low) / all : 0}%`);
       const name = row.cells[0];
       if (!name.firstElementChild) {
         const button = make("button", name.textContent, "plain");
