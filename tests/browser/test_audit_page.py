@@ -289,6 +289,9 @@ def test_it_fits_the_window_in_light_and_dark_and_explains_its_words(browser, re
         page.js("document.querySelector('#live-models button.term')?.focus()")
         if width == 1280:  # on a narrow screen the heads are beside the cells
             assert "operating point" in page.text("#tip")
+        else:
+            page.click("#live-models tbody tr td:nth-child(2)")
+            assert "operating point" in page.text("#tip")
         page.js("document.activeElement.blur()")
         kinds = page.js(
             "['severe', 'over', 'right'].map(kind => getComputedStyle(document.querySelector("

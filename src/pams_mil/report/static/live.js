@@ -353,6 +353,7 @@
       const cells = [name, make("td", model.patients ? model.patients[row] : "–"), make("td", data.classes[model.target[row]]), make("td", data.classes[calls[row]]),
         make("td", data.classes[model.calls[row]]), make("td", model.probability ? (model.probability[row] / 1000).toFixed(3) : "–")];
       ["slide", "patient", "true", "called", "as decided", "probability of the true class"].forEach((label, column) => (cells[column].dataset.label = label));
+      cells.slice(0, 5).forEach((cell) => (cell.className = "text"));
       line.append(...cells);
       return line;
     }));
