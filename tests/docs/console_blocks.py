@@ -61,6 +61,13 @@ def inline(page: Path) -> list[Command]:
     return [Command(page, tuple(match[1].split()[1:])) for match in _INLINE.finditer(text)]
 
 
+def files_of(page: Path) -> dict[str, str]:
+    """The Python files that a page shows, by the name in their first line, `# my_file.py`."""
+    bodies = [block["body"] for block in _BLOCK.finditer(page.read_text("utf-8")) if block["kind"] == "python"]
+    named = [(re.match(r"# (\w+\.py)\n", body), body) for body in bodies]
+    return {match[1]: body for match, body in named if match}
+
+
 def block_of(page: Path, kind: str, containing: str) -> str:
     """The first block of a kind that contains a text, for example the grid of a benchmark."""
     for block in _BLOCK.finditer(page.read_text("utf-8")):

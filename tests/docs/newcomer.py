@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from tests.data import writers
-from tests.docs.console_blocks import ROOT, block_of
+from tests.docs.console_blocks import ROOT, block_of, files_of
 
 from pams_mil.cohorts.cohort_writer import write_cohort
 from pams_mil.cohorts.digits import Digits
@@ -67,6 +67,8 @@ def make_tables_and_features(folder: Path) -> None:
     (folder / "results.csv").write_text("\n".join(foreign) + "\n")
     (folder / "my-classes.yaml").write_text(block_of(ROOT / "README.md", "yaml", "classes:"))
     make_published_weights(folder)
+    for name, text in files_of(ROOT / "docs/bring-your-own.md").items():
+        (folder / name).write_text(text)
     (folder / "grid.yaml").write_text(block_of(ROOT / "docs/training.md", "yaml", "methods:"))
     (folder / "my-space.yaml").write_text(block_of(ROOT / "docs/tune.md", "yaml", "try:"))
 

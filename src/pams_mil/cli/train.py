@@ -23,8 +23,12 @@ def train(
     manifest: Path | None = typer.Option(None, "--manifest", help="Cohort table; instead of a config file."),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     classes: str | None = typer.Option(None, "--classes", help="A preset (see 'pams classes') or a YAML class file."),
-    method: str | None = typer.Option(None, "--method", help="Training method, e.g. pams or ce."),
-    model: str | None = typer.Option(None, "--model", help="Model, e.g. abmil, transmil or dtfd."),
+    method: str | None = typer.Option(
+        None, "--method", help="Training method, e.g. pams or ce, or your loss: ./file.py:loss."
+    ),
+    model: str | None = typer.Option(
+        None, "--model", help="Model, e.g. abmil, transmil or dtfd, or yours: ./file.py:Net."
+    ),
     encoder: str | None = typer.Option(None, "--encoder", help="Encoder of features whose files do not name it."),
     mpp: float | None = typer.Option(None, "--mpp", help="Their microns per pixel, if the files do not say."),
     tile_px: int | None = typer.Option(None, "--tile-px", help="Their tiles' side in pixels, if the files do not say."),
@@ -97,8 +101,10 @@ def _earlier_scores(folder: Path, select: str) -> list[float | None]:
 
 def run_name(config: RunConfig) -> str:
     """What a run is called unless its user names it."""
+    from pams_mil.engine.config.run_config import short_name
+
     fold = "" if config.data.fold is None else f"-fold{config.data.fold}"
-    return f"{config.method.name}-{config.model.name}-seed{config.seed}{fold}"
+    return f"{short_name(config.method.name)}-{short_name(config.model.name)}-seed{config.seed}{fold}"
 
 
 def read_settings(arguments: list[str], options: dict[str, Any], *, out: Path | None, resume: bool) -> RunConfig:

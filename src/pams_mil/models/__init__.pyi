@@ -3,6 +3,7 @@ from pams_mil.models.core.hierarchical import HierarchicalModel as HierarchicalM
 from pams_mil.models.core.limits import explain_out_of_memory as explain_out_of_memory
 from pams_mil.models.core.limits import instance_cap as instance_cap
 from pams_mil.models.core.mil_model import BagBatch as BagBatch
+from pams_mil.models.core.mil_model import Embedded as Embedded
 from pams_mil.models.core.mil_model import LevelOutput as LevelOutput
 from pams_mil.models.core.mil_model import MILModel as MILModel
 from pams_mil.models.core.published import load_published as load_published

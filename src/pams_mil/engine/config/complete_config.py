@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pams_mil import discover
 from pams_mil.engine.config.run_config import Choice, ModelChoice, RunConfig
 from pams_mil.errors import ConfigError
 from pams_mil.evaluate.reveal import Reveal
 from pams_mil.hierarchy import as_hierarchy
 from pams_mil.methods.method import Method, create_method
+from pams_mil.models.core.adapter import AdaptedModel
+from pams_mil.models.core.factory import model_kind
 from pams_mil.models.core.hierarchical import sums_classes
 from pams_mil.parameters import refuse_unknown
 from pams_mil.severity import boundary_costs
@@ -36,7 +37,7 @@ def complete(config: RunConfig) -> CompleteConfig:
     config = config.resolved()
     method = make_method(config.method)
     options = {item.name: _plain(getattr(method, item.name)) for item in dataclasses.fields(method) if item.init}
-    kind = discover.load("models", config.model.name)
+    kind = model_kind(config.model.name)
     # Left out are those that the data and the method decide.
     defaults = option_defaults(kind, without=("in_features", "num_classes", "head", "heads", "ranks"))
     refuse_unknown(f"The model {config.model.name!r}", config.model.options, list(defaults), error=ConfigError)
@@ -65,7 +66,7 @@ def option_defaults(kind: Any, *, without: tuple[str, ...] = ()) -> dict[str, An
 def _refuse_unfit(config: RunConfig, method: Method, kind: Any) -> None:
     """Refuse a method that needs other heads or logits than the model has, before anything is read."""
     names = f"The method {config.method.name!r} does not fit the model {config.model.name!r}: it"
-    if sums_classes(kind, method.towers) and method.heads != "linear":
+    if method.heads != "linear" and (sums_classes(kind, method.towers) or issubclass(kind, AdaptedModel)):
         raise ConfigError(
             f"{names} trains {method.heads} heads of every level on one vector per bag, and the model has a head of "
             "its own. Use a model with one vector per bag, such as 'abmil', or another method."

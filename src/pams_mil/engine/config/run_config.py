@@ -118,9 +118,25 @@ def read_choice(package: str, value: Any) -> Any:
     if isinstance(name, str) and ":" not in name and name not in known:
         raise ValueError(
             f"there is no {package.rstrip('s')} called {name!r}.{nearest(name, known)} "
-            f"Available: {listing(known, most=40)}, or 'your_module:YourClass' for your own"
+            f"Available: {listing(known, most=40)}, or your own: './your_file.py:YourClass' or "
+            "'your_module:YourClass'"
         )
     return chosen
+
+
+def located(name: str) -> str:
+    """The name of code in a file with the file's absolute path; other names as they are."""
+    path = discover.own_file(name)
+    return name if path is None else f"{path.resolve()}:{name.rpartition(':')[2]}"
+
+
+def short_name(name: str) -> str:
+    """A method's or model's name as a part of a folder's name: of code of one's own, the class or function.
+
+    >>> short_name("abmil"), short_name("./my_model.py:MyNet")
+    ('abmil', 'MyNet')
+    """
+    return name.rpartition(":")[2]
 
 
 class TrainingConfig(Strict):
@@ -208,10 +224,14 @@ class RunConfig(Strict):
         }
         classes = locate_classes(self.classes)
         init = None if self.model.init is None else self.model.init.resolve()
+        method = {"name": located(self.method.name)}
+        if isinstance(remix := self.method.options.get("remix"), str):
+            method["remix"] = located(remix)
         return self.model_copy(
             update={
                 "classes": classes,
-                "model": self.model.model_copy(update={"init": init}),
+                "method": self.method.model_copy(update=method),
+                "model": self.model.model_copy(update={"init": init, "name": located(self.model.name)}),
                 "training": self.training.model_copy(update=missing),
                 "data": self.data.model_copy(update=data),
             }

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pams_mil import atomic
+from pams_mil import atomic, discover
 from pams_mil.engine.prediction.certificates import own_certificate
 from pams_mil.engine.prediction.graph import GraphError, graph_inputs, output_names, write_graph
 from pams_mil.engine.prediction.model_card import model_card
 from pams_mil.engine.prediction.predict import LoadedRun, load_run
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint
-from pams_mil.engine.run.folder import CALIBRATION
+from pams_mil.engine.run.folder import CALIBRATION, CODE, copy_code
 from pams_mil.errors import CertificateError, CheckpointError, MissingExtraError, OutputError
 from pams_mil.exposure import FILE as EXPOSURE
 
@@ -39,6 +39,9 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
     checkpoint.save(out / "model.safetensors", Checkpoint(dict(loaded.learner.state_dict()), state))
     if (Path(run) / CALIBRATION).exists():
         found[CALIBRATION] = _hand_on_calibration(loaded, out)
+    for file in filter(None, map(discover.code_file, loaded.spec.code)):
+        copy_code(file, out)
+        found[CODE] = "code of your own that the model or its training is made of; it runs only with --trust-code"
     exposure = loaded.exposure()
     if exposure is not None:
         exposure.write(out)

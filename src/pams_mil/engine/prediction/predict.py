@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pams_mil import discover
 from pams_mil.arrays import Array
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.bags.feature_origin import OriginCheck, origin_differences
@@ -30,7 +31,7 @@ from pams_mil.engine.prediction.tiles import Attend
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import load_weights
 from pams_mil.engine.run.cv_folder import with_folds
-from pams_mil.engine.run.folder import RunFolder, require_run
+from pams_mil.engine.run.folder import CODE, RunFolder, require_run
 from pams_mil.engine.run.spec import RunSpec, differences
 from pams_mil.engine.training.run_cohort import read_manifest
 from pams_mil.errors import BagError, CheckpointError, PamsError, RunError
@@ -89,6 +90,8 @@ def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, de
     file = _checkpoint_file(Path(path), which)
     saved = checkpoint.load(file)
     spec = RunSpec.from_json(saved.state.get("spec"))
+    if trusted and spec.code:
+        discover.offer_files(file.parent / CODE)
     # Before anything is built: the description comes from the same file, and could ask for any amount of memory.
     spec.refuse_other_shapes(saved.part("model"), trusted=trusted)
     # Building draws weights, which are replaced at once; the caller's random state stays as it was.

@@ -7,6 +7,7 @@ metrics.csv     one row per epoch                 status.json   running, interru
 predictions/<table>-<split>.csv  ..._<level>.csv  by `pams predict` and `pams evaluate`; ...json says of which weights
 predictions/<table>-<split>/     attention, tiles of the same predictions
 reports/<table>-<split>/         the audit of them by `pams evaluate`
+code/                            the files of one's own method, model or remix, if any
 calibration.json                 by `pams calibrate`        certificate.json, certificate.html   by `pams certify`
 """
 
@@ -27,6 +28,7 @@ from typing import Any, Literal
 from pams_mil import __version__, atomic, tables
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.digests import file_digest
+from pams_mil.discover import own_file
 from pams_mil.engine.config.run_config import RunConfig, build
 from pams_mil.engine.config.yaml_file import read_yaml, write_yaml
 from pams_mil.engine.run.trained_slides import TrainedSlides
@@ -35,6 +37,7 @@ from pams_mil.exposure import FILE, Exposure
 
 State = Literal["running", "interrupted", "failed", "finished"]
 CALIBRATION = "calibration.json"
+CODE = "code"
 _PACKAGES = (
     "torch",
     "numpy",
@@ -120,6 +123,9 @@ class RunFolder:
         before = Exposure.read(self.path) or Exposure()
         seen = slides.exposure(selects=config.training.select != "last")
         (before.without("train", "select") | seen).write(self.path)
+        for name in (config.method.name, config.model.name, config.method.options.get("remix")):
+            if (file := own_file(name)) is not None:
+                copy_code(file, self.path)
         atomic.write_json(self.path / "run.json", {**manifest(config), **facts})
         write_yaml(
             self.config_file, config.to_json(), comment=f"Effective settings, written by pams-mil {__version__}."
@@ -153,6 +159,12 @@ def open_run(path: Path | str) -> RunFolder:
     folder = RunFolder(Path(path))
     require_run(folder)
     return folder
+
+
+def copy_code(file: Path, folder: Path) -> None:
+    """Keep a file of code with a run or an export; files of one name stay apart."""
+    with atomic.replacing(folder / CODE / f"{file_digest(file)[:8]}_{file.name}") as copy:
+        copy.write_bytes(file.read_bytes())
 
 
 def require_run(folder: RunFolder) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pams_mil import discover
 from pams_mil.data.bags.feature_origin import origin_differences
 from pams_mil.digests import digest, file_digest
 from pams_mil.engine.config.complete_config import CompleteConfig
@@ -187,13 +188,18 @@ class RunSpec:
             **options,
         )
 
+    @property
+    def code(self) -> list[str]:
+        """The names of method, model and remix that are code outside of PAMS."""
+        method, model = self.settings["method"], self.settings["model"]
+        return [name for name in (method.get("name"), model.get("name"), method.get("remix")) if ":" in str(name)]
+
     def _refuse_foreign_code(self, *, trusted: bool) -> None:
-        for choice in (self.settings["method"], self.settings["model"]):
-            if ":" in str(choice.get("name")) and not trusted:
-                raise CheckpointError(
-                    f"The checkpoint names code outside of PAMS, {choice['name']!r}, which would be imported and run. "
-                    "If you know where the checkpoint comes from, allow it with --trust-code (trusted=True)."
-                )
+        for name in () if trusted else self.code:
+            raise CheckpointError(
+                f"The checkpoint names code outside of PAMS, {name!r}, which would be imported and run. "
+                "If you know where the checkpoint comes from, allow it with --trust-code (trusted=True)."
+            )
 
 
 def _settings(config: CompleteConfig) -> dict[str, Any]:
@@ -207,6 +213,10 @@ def _settings(config: CompleteConfig) -> dict[str, Any]:
             raise CheckpointError(
                 f"model.init: {config.model.init} cannot be read: {error.strerror or error}."
             ) from error
+    for choice, key in (("method", "name"), ("method", "remix"), ("model", "name")):
+        # Code in a file is its content, wherever it lies.
+        if isinstance(name := content[choice].get(key), str):
+            content[choice][key] = discover.pinned(name)
     return {
         **{key: content[key] for key in _WEIGHT_SETTINGS},
         "devices": [config.compute.devices, config.compute.nodes, config.compute.precision],

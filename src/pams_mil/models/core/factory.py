@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from pams_mil import discover
 from pams_mil.errors import ConfigError
+from pams_mil.models.core.adapter import adapt
 from pams_mil.models.core.mil_model import MILModel
 from pams_mil.parameters import refuse_unknown
 
 
-def create_model(name: str, *, in_features: int, num_classes: int, **options: Any) -> MILModel:
-    """The model behind a file name of this package, or behind 'your_module:YourModel'.
+def create_model(name: str | Callable[..., Any], *, in_features: int, num_classes: int, **options: Any) -> MILModel:
+    """The model behind a file name of this package, './your_file.py:YourNet', 'your_module:YourNet', or a class.
+
+    A class that is no `MILModel` is any torch module from a bag [n, d] to logits; see docs/bring-your-own.md.
 
     >>> create_model("abmil", in_features=384, num_classes=7).embedding_features
     512
@@ -20,12 +24,18 @@ def create_model(name: str, *, in_features: int, num_classes: int, **options: An
     Traceback (most recent call last):
     pams_mil.errors.ConfigError: The model 'abmil' has no option 'gate'. Did you mean 'gated'? ...
     """
-    kind = discover.load("models", name)
+    kind = model_kind(name)
     known = model_options(kind)
     if known is not None:
-        refuse_unknown(f"The model {name!r}", options, known, error=ConfigError)
-    model: MILModel = kind(in_features=in_features, num_classes=num_classes, **options)
-    return model
+        what = name if isinstance(name, str) else kind.__name__
+        refuse_unknown(f"The model {what!r}", options, known, error=ConfigError)
+    make: Callable[..., MILModel] = kind
+    return make(in_features=in_features, num_classes=num_classes, **options)
+
+
+def model_kind(name: str | Callable[..., Any]) -> type[MILModel]:
+    """The model class behind a name; a module that is not one of ours is adapted."""
+    return adapt(discover.load("models", name) if isinstance(name, str) else name)
 
 
 def model_options(kind: Any) -> tuple[str, ...] | None:

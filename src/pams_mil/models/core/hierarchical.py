@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pams_mil import discover
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
-from pams_mil.models.core.factory import create_model
+from pams_mil.models.core.factory import create_model, model_kind
 from pams_mil.models.core.factory import model_options as model_options_of
 from pams_mil.models.core.heads import Scored, heads_of, make_level_heads
 from pams_mil.models.core.inputs import as_batch
@@ -31,7 +30,7 @@ class HierarchicalModel(nn.Module):
     [(1, 3), (1, 7)]
 
     Args:
-        model: name of the model, as in `create_model`.
+        model: name or class of the model, as in `create_model`.
         in_features: feature width d.
         num_classes: number of classes of every level, coarse first.
         towers: "per_level": H independent models; "shared": one model, H heads; "finest": one model, finest level.
@@ -43,7 +42,7 @@ class HierarchicalModel(nn.Module):
 
     def __init__(
         self,
-        model: str,
+        model: str | Callable[..., Any],
         *,
         in_features: int,
         num_classes: Sequence[int],
@@ -55,10 +54,10 @@ class HierarchicalModel(nn.Module):
         super().__init__()
         _check_arguments(num_classes, towers, heads)
         self.in_features = in_features
-        kind = discover.load("models", model)
+        kind = model_kind(model)
         self.coarse_sizes: list[list[int]] = []
         if sums_classes(kind, towers):
-            self.coarse_sizes = _coarse_sizes(model, num_classes, heads, hierarchy)
+            self.coarse_sizes = _coarse_sizes(kind.__name__, num_classes, heads, hierarchy)
             towers = "finest"
         levels = range(len(num_classes)) if towers == "per_level" else [len(num_classes) - 1]
         own = heads if towers != "shared" else "linear"

@@ -1,0 +1,76 @@
+"""Code of one's own in a file: trained by its path, stored by its content, loaded only when it is trusted."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.docs.console_blocks import ROOT, files_of
+from tests.engine.cohort import settings, weights
+from typer.testing import CliRunner
+
+from pams_mil import discover
+from pams_mil.cli.main import app
+from pams_mil.engine import predict, train
+from pams_mil.engine.prediction.export import export
+from pams_mil.engine.prediction.predict import load_run
+from pams_mil.errors import CheckpointError, ConfigError
+
+PAGE = ROOT / "docs/bring-your-own.md"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of the page; the process has not seen them."""
+    for name, text in files_of(PAGE).items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(discover, "_FILES", {})
+    return tmp_path
+
+
+def test_a_model_in_a_file_trains_predicts_and_moves(place: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch):
+    config = settings(cohort, model="./my_model.py:MyNet", epochs=2, method="ce")
+    train(config, place / "run")
+    (place / "my_model.py").unlink()
+    shutil.move(place / "run", place / "moved")
+    monkeypatch.setattr(discover, "_FILES", {})
+    with pytest.raises(CheckpointError, match=r"my_model\.py@\w{32}:MyNet.*--trust-code"):
+        load_run(place / "moved")
+    loaded = load_run(place / "moved", trusted=True)
+    assert loaded.spec.settings["model"]["name"].startswith("my_model.py@")
+    assert str(place) not in str(loaded.spec.to_json())
+    predicted = predict([loaded], cohort / "manifest.csv", split="test", features=cohort / "bags")
+    assert len(predicted.names) == 8
+    export(place / "moved", place / "out", trusted=True)
+    monkeypatch.setattr(discover, "_FILES", {})
+    assert load_run(place / "out", trusted=True).weights == loaded.weights
+    shutil.rmtree(place / "out/code")
+    monkeypatch.setattr(discover, "_FILES", {})
+    with pytest.raises(ConfigError, match=r"trained with code in my_model\.py \(digest .* Put the same file there"):
+        load_run(place / "out", trusted=True)
+
+
+def test_a_changed_file_does_not_continue_a_run(place: Path, cohort: Path):
+    config = settings(cohort, model={"name": "./my_model.py:MyNet", "hidden": 4}, epochs=1, method="ce")
+    train(config, place / "run")
+    before = weights(place / "run/last.safetensors")
+    changed = (place / "my_model.py").read_text().replace("Tanh", "ReLU")
+    (place / "my_model.py").write_text(changed)
+    with pytest.raises(CheckpointError, match=r"model\.name = 'my_model\.py@"):
+        train(config, place / "run", resume=True)
+    assert weights(place / "run/last.safetensors").keys() == before.keys()
+
+
+def test_the_command_line_names_the_run_by_the_class(place: Path, cohort: Path):
+    words = ["train", "--manifest", str(cohort / "manifest.csv"), "--features", str(cohort / "bags")]
+    words += ["--classes", str(cohort / "classes.yaml"), "--model", "./my_model.py:MyNet", "--epochs", "1"]
+    done = CliRunner().invoke(app, [*words, "accelerator=cpu", "model.hidden=4"])
+    assert done.exit_code == 0, done.output
+    assert (place / "runs/pams-MyNet-seed0/code").is_dir()
+    refused = CliRunner().invoke(app, [*words[:-2], "--method", "haf", "--out", "other"])
+    assert refused.exit_code != 0
+    assert "does not fit the model" in refused.output.replace("\n", " ")
+    missing = CliRunner().invoke(app, [*words[:-3], "./nowhere.py:Net", "--out", "other"])
+    assert "There is no readable file" in missing.output.replace("\n", " ")

@@ -1,0 +1,124 @@
+"""Anyone's torch module as a model: sizes by their names, bag by bag, attention where it gives one, refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pams_mil.errors import ConfigError, ModelInputError
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.models import BagBatch, HierarchicalModel, create_model
+
+
+class Plain(nn.Module):
+    """Logits [c] of a bag [n, d]."""
+
+    def __init__(self, d: int, n_classes: int, activation: type[nn.Module] = nn.Tanh, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.body = nn.Sequential(activation(), nn.Dropout(dropout), nn.Linear(d, n_classes))
+
+    def forward(self, bag: Tensor) -> Tensor:
+        return self.body(bag).mean(0)
+
+
+class Batched(nn.Module):
+    """Logits [1, c] of [1, n, d], and raw scores per class on request, as published code often does."""
+
+    def __init__(self, in_dim: int, num_classes: int, embed_dim: int = 4) -> None:
+        super().__init__()
+        self.project, self.score = nn.Linear(in_dim, embed_dim), nn.Linear(embed_dim, num_classes)
+
+    def forward(self, bags: Tensor, return_attention: bool = False) -> object:
+        batch, rows, _ = bags.shape
+        scores = self.score(self.project(bags)).transpose(1, 2)
+        logits = scores.reshape(batch, -1, rows).mean(2)
+        return ({"logits": logits, "loss": None}, {"attention": scores if return_attention else None})
+
+
+def test_a_plain_module_gives_the_same_logits_as_it_does_alone():
+    for kind in (Plain, Batched):
+        model = create_model(kind, in_features=5, num_classes=3).eval()
+        bags = [torch.randn(rows, 5) for rows in (1, 3, 5, 9)]
+        output = model(BagBatch.pack(bags), attention=True)
+        for row, bag in zip(output.logits, bags, strict=True):
+            alone = model.module(bag) if kind is Plain else model.module(bag[None])[0]["logits"][0]
+            torch.testing.assert_close(row, alone)
+    assert output.attention is not None
+    assert [round(float(part.sum()), 5) for part in BagBatch.pack(bags).split(output.attention)] == [1.0] * 4
+
+
+def test_attention_as_a_tuple_and_none_at_all():
+    class Attending(Plain):
+        def forward(self, bag: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            return super().forward(bag)[None], torch.arange(len(bag)).float()[:, None]
+
+    output = create_model(Attending, in_features=2, num_classes=2)(torch.randn(5, 2), attention=True)
+    assert output.attention is not None
+    torch.testing.assert_close(output.attention, torch.arange(5) / 10)
+    assert create_model(Plain, in_features=2, num_classes=2)(torch.randn(5, 2), attention=True).attention is None
+
+
+def test_the_trial_leaves_modes_and_random_numbers_alone():
+    model = create_model(Plain, in_features=4, num_classes=3).train()
+    model.module.body[1].eval()
+    torch.manual_seed(0)
+    first = model(torch.randn(6, 4))
+    torch.manual_seed(0)
+    again = model(torch.randn(6, 4))
+    torch.testing.assert_close(first.logits, again.logits)
+    assert (model.module.training, model.module.body[1].training) == (True, False)
+
+
+def test_gradients_reach_the_module_and_every_weight_is_its_own():
+    model = create_model(Plain, in_features=4, num_classes=3)
+    model(torch.randn(6, 4)).logits.sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+    assert all(name.startswith("module.") for name, _ in model.named_parameters())
+
+
+def test_levels_and_findings():
+    tree = ClassHierarchy.load("bracs")
+    sizes = [tree.num_classes(level) for level in range(tree.num_levels)]
+    for towers, count in (("per_level", len(sizes)), ("shared", 1), ("finest", 1)):
+        model = HierarchicalModel(Plain, in_features=4, num_classes=sizes, towers=towers, hierarchy=tree).eval()
+        assert len(model.towers) == count
+        outputs = model(torch.randn(6, 4))
+        assert [output.logits.shape[1] for output in outputs] == (sizes if towers != "finest" else sizes[-1:])
+    several = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N")
+    model = HierarchicalModel(Plain, in_features=4, num_classes=[3], hierarchy=several)
+    assert model(torch.randn(6, 4))[-1].findings.shape == (1, 2)
+
+
+def test_options_are_known_by_name_and_what_settings_cannot_hold_stays_its_own():
+    model = create_model(Plain, in_features=4, num_classes=3, dropout=0.1)
+    assert model.module.body[1].p == 0.1
+    with pytest.raises(ConfigError, match=r"'Plain' has no option 'drop'. Did you mean 'dropout'"):
+        create_model(Plain, in_features=4, num_classes=3, drop=0.1)
+    with pytest.raises(ConfigError, match="has no option 'activation'"):
+        create_model(Plain, in_features=4, num_classes=3, activation=nn.ReLU)
+
+
+def test_what_cannot_be_adapted_is_refused_in_a_sentence():
+    class Needy(Plain):
+        def __init__(self, d: int, out: int, width: int) -> None:
+            super().__init__(d, out + width)
+
+    class Other(Plain):
+        def __init__(self, in_features: int, num_classes: int) -> None:
+            super().__init__(in_features, num_classes + 1)
+
+    cases = {
+        "class of torch modules or a function": nn.Identity(),
+        "no parameter for the width of the features; it has 'width', 'classes'": lambda width, classes: None,
+        "must be or return a torch nn.Module, found str": lambda d, c: "text",
+    }
+    for message, kind in cases.items():
+        with pytest.raises(ConfigError, match=message):
+            create_model(kind, in_features=4, num_classes=3)
+    with pytest.raises(ConfigError, match=r"needs the option 'width': set it with model.width=VALUE"):
+        create_model(Needy, in_features=4, num_classes=3, width=None)
+    with pytest.raises(ModelInputError, match=r"takes neither a bag \[n, d\] nor .* logits \[3\] .* found \[4\]"):
+        create_model(Other, in_features=4, num_classes=3)(torch.randn(6, 4))
+    with pytest.raises(ConfigError, match="no vector to put normalized heads on"):
+        create_model(Plain, in_features=4, num_classes=3, head="normalized")
