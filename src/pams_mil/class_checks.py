@@ -187,3 +187,12 @@ def names_by_rank(names: Sequence[str], ranks: Iterable[int]) -> list[list[str]]
     for name, rank in zip(names, ranks, strict=True):
         groups.setdefault(rank, []).append(name)
     return [groups[rank] for rank in sorted(groups)]
+
+
+def several_in_one(label: str, name: str) -> str:
+    """What is wrong with a set of findings where a slide has one class."""
+    return (
+        f"{label!r} names several findings, but the classes of {name!r} are one per slide, its most urgent one. Name "
+        "that one, or train with a class file that says 'findings: several'; a run that was trained with one predicts "
+        "one, and ignores the labels with --no-labels."
+    )

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Bools, Ints
-from pams_mil.class_checks import SEPARATOR, DistanceBy, Findings, Level, check_hierarchy, names_by_rank
+from pams_mil.class_checks import SEPARATOR, DistanceBy, Findings, Level, check_hierarchy, names_by_rank, several_in_one
 from pams_mil.class_file import class_fields, class_levels, read_class_file, tied_lists
 from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest
 
@@ -283,6 +283,8 @@ class ClassHierarchy:
             return lookup[label]
         except KeyError:
             known = self.names(level)
+            if self.findings == "one" and SEPARATOR in label:
+                raise LabelError(several_in_one(label, self.name)) from None
             raise LabelError(
                 f"{label!r} is not a class of {self.name!r} at level {self.level_names[self.level(level)]!r}."
                 f"{nearest(label, lookup)} Classes: {listing(known, most=30)}. "

@@ -59,7 +59,7 @@ def check(
         raise ConfigError("Give the folder of feature files with --features, or examine the table only: --no-features.")
     hierarchy = ClassHierarchy.load(classes)
     reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
-    table = Manifest.read(manifest, fold=fold, splits=splits, **reading)
+    table = Manifest.read(manifest, fold=fold, splits=splits, classes=hierarchy, **reading)
     with progress_bar() as bar:
         found = diagnose(
             table, hierarchy, features=None if no_features else features, workers=workers,

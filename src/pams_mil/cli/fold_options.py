@@ -44,6 +44,7 @@ def fold_cohort(
     from pams_mil.data.splits.stratify import split_folds, with_validation
     from pams_mil.engine.grid.cross_validation import folds_of_table
 
+    reading = {**reading, "classes": hierarchy}
     whole = Manifest.read(path, **reading)
     kept = [record.split not in held_out for record in whole]
     tested = sum(record.split == "test" and not keep for record, keep in zip(whole, kept, strict=True))

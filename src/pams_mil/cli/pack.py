@@ -35,9 +35,8 @@ def pack(
     from pams_mil.data.bags.pack_writer import write_pack
     from pams_mil.data.manifest.manifest import Manifest
 
-    table = Manifest.read(
-        manifest, **reading_options(slide_column, None, label_column, clini, patients_are_slides=True)
-    )
+    reading = reading_options(slide_column, None, label_column, clini, patients_are_slides=True)
+    table = Manifest.read(manifest, labels=label_column is not None, **reading)  # a pack holds no labels
     with progress_bar() as bar:
         done = write_pack(
             out, table, features, dtype=dtype, workers=workers, allow_larger=allow_larger,

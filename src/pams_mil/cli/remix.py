@@ -44,7 +44,7 @@ def remix(
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out must end in .png, .svg or .pdf; found {out.name!r}.")
     hierarchy = ClassHierarchy.load(classes)
-    cohort = Manifest.read(manifest, patients_are_slides=patients_are_slides)
+    cohort = Manifest.read(manifest, patients_are_slides=patients_are_slides, classes=hierarchy)
     bags = BagDataset(cohort, hierarchy, features or manifest.parent / "h5_files", with_coords=True)
     a, b = _views(bags, hierarchy, first, second)
     mixed = select_all(a.bag, b.bag, seed=seed)

@@ -64,7 +64,7 @@ def split(
         )
     hierarchy = as_hierarchy(classes)
     reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
-    table = Manifest.read(manifest, **reading)
+    table = Manifest.read(manifest, classes=hierarchy, **reading)
     table = table.with_splits([""] * len(table))  # new splits replace any that the table has
     problems = examine_manifest(table, hierarchy)
     # Two spellings of one patient could be dealt into two splits.

@@ -77,13 +77,25 @@ def _labels(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[Problem]:
         slides.setdefault(record.label, []).append(record.slide_id)
     for label, found in slides.items():
         if not label.strip():
-            yield Problem("no label", f"{len(found)} slides have no label: {listing(found)}.", tuple(found))
+            yield Problem(
+                "no label",
+                f"{len(found)} slides have no label: {listing(found)}.{_if_nothing(hierarchy)}",
+                tuple(found),
+            )
             continue
         try:
-            hierarchy.index(label)
+            hierarchy.set_of(label)
         except LabelError as error:
             message = f"{len(found)} slides ({listing(found, most=3)}) have an unknown label: {error}"
             yield Problem("unknown label", message, tuple(found))
+
+
+def _if_nothing(hierarchy: ClassHierarchy) -> str:
+    """What to write where nothing was found: an empty cell may also mean that nobody looked."""
+    if hierarchy.findings == "one":
+        return ""
+    where = f"write {hierarchy.nothing!r}" if hierarchy.nothing else "name a class for that under 'nothing:' first"
+    return f" If nothing was found, {where}; an empty cell may also mean that nobody looked."
 
 
 def _patients(manifest: Manifest) -> Iterator[Problem]:
@@ -172,11 +184,15 @@ def _absent_classes(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[P
     for record in manifest:
         labels.setdefault(record.split, set()).add(record.label)
     present = [split for split in PARTS if split in labels] or [""]
+    if hierarchy.findings == "several" and (never := _never_found(manifest, hierarchy)):
+        message = f"No slide has {listing(never)}, so nothing can be learned or measured of it. Add slides, or take it "
+        yield Problem("finding without a slide", f"{message}out of the class file.")
+        names = tuple(name for name in names if name not in never)
     for split in present:
         found = set()
         for label in labels.get(split, set()):
             try:
-                found.add(names[hierarchy.index(label)])
+                found |= {names[member] for member in hierarchy.set_of(label)}
             except LabelError:
                 continue
         absent = [name for name in names if name not in found]
@@ -184,6 +200,16 @@ def _absent_classes(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[P
             where = f"the split {split!r}" if split else "the cohort"
             message = f"{where[0].upper()}{where[1:]} has no slide of {listing(absent)}."
             yield Problem("absent class", message, error=False)
+
+
+def _never_found(manifest: Manifest, hierarchy: ClassHierarchy) -> list[str]:
+    members: set[int] = set()
+    for label in {record.label for record in manifest}:
+        try:
+            members |= set(hierarchy.set_of(label))
+        except LabelError:  # told of by itself
+            continue
+    return [hierarchy.classes[index] for index in hierarchy.finding_classes.tolist() if index not in members]
 
 
 @dataclass(frozen=True)

@@ -88,13 +88,14 @@ class Manifest:
         splits: Path | str | None = None,
         clini: Path | str | None = None,
         labels: bool = True,
+        classes: ClassHierarchy | None = None,
     ) -> Manifest:
         """A cohort table of any known shape; see `pams_mil.data.manifest.manifest_reader.read_manifest`."""
         from pams_mil.data.manifest.manifest_reader import read_manifest  # noqa: PLC0415  the reader knows this class
 
         return read_manifest(
             path, patients_are_slides=patients_are_slides, columns=columns, fold=fold, splits=splits, clini=clini,
-            labels=labels,
+            labels=labels, classes=classes,
         )  # fmt: skip
 
     def targets(self, hierarchy: ClassHierarchy) -> Ints:

@@ -2,6 +2,7 @@
 
 Columns are recognized by name, whatever their case: `slide_id | slide | filename`, `patient_id | patient`,
 `case_id | case`, `label`, `split`, `path`, `tags`, and `fold_<k>` with cells train, val or test, or folds as numbers.
+Sets of findings are one cell, `DCIS; UDH`, or one column of 0 and 1 per class.
 What is called otherwise is named by the user; nothing is guessed.
 """
 
@@ -9,15 +10,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from pams_mil import tables
+from pams_mil.class_checks import SEPARATOR
 from pams_mil.data.manifest.foreign_tables import Task, read_dataset, read_splits, read_task, split_name, take_fold
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, Manifest, SlideRecord
 from pams_mil.errors import ManifestError, listing, nearest
+from pams_mil.hierarchy import ClassHierarchy
 
 ROLES: dict[str, tuple[str, ...]] = {
     "slide_id": ("slide_id", "slide", "filename"),
@@ -40,6 +43,7 @@ def read_manifest(
     splits: Path | str | None = None,
     clini: Path | str | None = None,
     labels: bool = True,
+    classes: ClassHierarchy | None = None,
 ) -> Manifest:
     """Read a cohort table.
 
@@ -51,6 +55,7 @@ def read_manifest(
         splits: Take the splits from CLAM's `splits_<k>.csv` or `splits_<k>_bool.csv`.
         clini: STAMP's clinical table; `path` is then its slide table.
         labels: Whether slides have labels; if not, no column is taken for them and every slide's is empty.
+        classes: With several findings per slide, a table without a label may have a column of 0 and 1 per class.
     """
     path = Path(path)
     table = tables.read_table(path)
@@ -58,7 +63,11 @@ def read_manifest(
     if clini is not None:
         table = _joined(table, path, Path(clini), columns or {}, notes)
     task = read_task(path, table) or read_dataset(path, table)
-    roles = _roles(table, path, columns or {}, task, labels=labels)
+    spelled = dict(columns or {})
+    if labels and task is None and classes is not None and has_class_columns(table, spelled, classes):
+        table = _with_sets(table, path, _roles(table, path, spelled, task, labels=False)["slide_id"], classes)
+        notes.append("Labels were read from one column of 0 and 1 per class.")
+    roles = _roles(table, path, spelled, task, labels=labels)
     if fold is not None:
         taken = take_fold(table, fold, roles["slide_id"], roles.get("split"), path)
         if taken is None:
@@ -105,6 +114,58 @@ def _roles(
     if missing:  # all at once: each would cost another attempt
         raise ManifestError(f"{path} has no column {', and none of '.join(missing)}. Found {listing(table)}.")
     return roles
+
+
+def has_class_columns(header: Iterable[str], named: Mapping[str, str], classes: ClassHierarchy) -> bool:
+    """Whether labels are sets with a column per class: no column is the label, and one has a finding's name."""
+    names = set(header)
+    if classes.findings == "one" or "label" in named or "label" in {name.casefold() for name in names}:
+        return False
+    return any(set(_spellings(classes, index)) & names for index in classes.finding_classes.tolist())
+
+
+def _with_sets(table: tables.Columns, path: Path, slide: str, classes: ClassHierarchy) -> tables.Columns:
+    """The table with one label, `DCIS; UDH`, in place of a column of 0 and 1 per class."""
+    found = {
+        name: [spelling for spelling in _spellings(classes, index) if spelling in table]
+        for index, name in enumerate(classes.classes)
+    }
+    lacking = [name for name, columns in found.items() if not columns and name != classes.nothing]
+    twice = [columns for columns in found.values() if len(columns) > 1]
+    if lacking or twice:
+        what = f"no column {listing(lacking)}" if lacking else f"the columns {listing(twice[0])} for one class"
+        raise ManifestError(
+            f"{path} has a column of 0 and 1 per class, but {what}; expected one for each of "
+            f"{listing(classes.classes, most=30)}" + (f", {classes.nothing!r} optional." if classes.nothing else ".")
+        )
+    marks = {name: columns[0] for name, columns in found.items() if columns}
+    labels = []
+    for row, slide_id in enumerate(table[slide]):
+        cells = {name: table[column][row].strip() for name, column in marks.items()}
+        if not slide_id and not any(cells.values()):  # spreadsheets leave empty rows behind
+            labels.append("")
+            continue
+        if odd := [name for name, cell in cells.items() if cell not in _MARKS]:
+            raise ManifestError(
+                f"{path}, slide {slide_id!r}: expected 0 or 1 in the column {marks[odd[0]]!r}, found "
+                f"{cells[odd[0]]!r}. A finding that nobody looked for is not 0: leave such slides out."
+            )
+        present = [name for name, cell in cells.items() if _MARKS[cell]]
+        if not present and (not classes.nothing or classes.nothing in marks):
+            do = f"mark {classes.nothing!r}" if classes.nothing else "name the class that means so under 'nothing:'"
+            raise ManifestError(f"{path}, slide {slide_id!r}: no column is 1. If nothing was found, {do}.")
+        labels.append(f"{SEPARATOR} ".join(present) or classes.nothing)
+    used = set(marks.values())
+    return {**{name: cells for name, cells in table.items() if name not in used}, "label": labels}
+
+
+_MARKS = {"0": False, "1": True, "0.0": False, "1.0": True}
+"""Whole numbers, also as a spreadsheet with empty cells elsewhere writes them."""
+
+
+def _spellings(classes: ClassHierarchy, index: int) -> tuple[str, ...]:
+    name = classes.classes[index]
+    return (name, *classes.aliases.get(name, ()))
 
 
 def _in_brackets(hint: str) -> str:

@@ -88,10 +88,10 @@ class CellData:
     @classmethod
     def of(cls, config: RunConfig) -> CellData:
         """Read the classes, the table and the first training bag."""
-        manifest = read_manifest(config.data)
+        hierarchy = ClassHierarchy.load(config.classes)
+        manifest = read_manifest(config.data, hierarchy)
         store = open_store(config.data.features_path, manifest)
         features = cohort_features(config.data, store, manifest)
-        hierarchy = ClassHierarchy.load(config.classes)
         return cls(hierarchy, manifest, store, TrainedSlides.of(manifest, *SEEN), features)
 
 
@@ -113,7 +113,7 @@ def predict_cell(cell: Cell, folder: RunFolder) -> None:
         )
     written = predictions.write(folder.predictions, name=folder.predictions_file(split).stem)
     files = {path.relative_to(folder.path).as_posix(): file_digest(path) for path in written}
-    manifest = read_manifest(data)
+    manifest = read_manifest(data, predictions.hierarchy)
     predicted = predicted_summary(open_store(data.features_path, manifest), manifest, split)
     marker = {**predictions.made_by[0], split: predicted, "files": files, "slides": len(predictions)}
     atomic.write_json(folder.path / DONE[split], marker)

@@ -15,6 +15,7 @@ from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.training.run_cohort import read_manifest
 from pams_mil.errors import CertificateError, OutputError, listing, nearest
 from pams_mil.evaluate.certify import Certificate
+from pams_mil.hierarchy import ClassHierarchy
 
 
 def predict_calibration(
@@ -47,7 +48,7 @@ def predict_calibration(
                 f"{runs[0].path} is not a run folder, so it has no table of its own; name one with --calibration "
                 "TABLE.csv."
             )
-        split = calibration or _default_split(configs[0], configs)
+        split = calibration or _default_split(configs[0], configs, runs[0].spec.hierarchy)
         return predict_own(runs, configs[0].data, split=split, features=features, **options)
     if Path(calibration).is_file():
         records = read_for_prediction(calibration, runs[0].spec.hierarchy, labels=False).manifest.records
@@ -97,8 +98,8 @@ def write_certificate(certificate: Certificate, page: str, folder: Path) -> Path
     return path
 
 
-def _default_split(config: RunConfig, configs: Sequence[RunConfig]) -> str:
-    present = {record.split for record in read_manifest(config.data)}
+def _default_split(config: RunConfig, configs: Sequence[RunConfig], hierarchy: ClassHierarchy) -> str:
+    present = {record.split for record in read_manifest(config.data, hierarchy)}
     if "calib" in present:
         return "calib"
     chosen = sorted({one.training.select for one in configs} - {"last"})

@@ -204,8 +204,11 @@ def predict_own(
         features: Other feature files than those it was trained with.
         **options: As in `predict`.
     """
-    place, manifest = features or data.features_path, read_manifest(data)
-    return predict(runs, manifest, split=split, features=place, merge_cases=data.merge_cases, **options)
+    loaded = _loaded(
+        runs, trusted=options.pop("trusted", False), device=str(choose_device(options.get("device", "auto")))
+    )
+    place, manifest = features or data.features_path, read_manifest(data, loaded[0].spec.hierarchy)
+    return predict(loaded, manifest, split=split, features=place, merge_cases=data.merge_cases, **options)
 
 
 def _predict_bags(

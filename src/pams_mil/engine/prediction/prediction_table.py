@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pams_mil import tables
 from pams_mil.data.manifest.manifest import BagSource, Manifest, SlideRecord, most_urgent
-from pams_mil.data.manifest.manifest_reader import ROLES
+from pams_mil.data.manifest.manifest_reader import ROLES, has_class_columns
 from pams_mil.errors import LabelError, ManifestError, listing
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -54,7 +54,7 @@ def read_for_prediction(
     else:
         given = dict(columns or {})
         known = patients_are_slides or _names_patients(table, given) or reading.get("clini") is not None
-        manifest = _read(table, labels, given, patients_are_slides or not known, reading)
+        manifest = _read(table, labels, given, patients_are_slides or not known, hierarchy, reading)
     if split is not None:
         manifest = manifest.select(split)
     if not manifest.records:
@@ -71,11 +71,19 @@ def _names_patients(path: Path | str, columns: Mapping[str, str]) -> bool:
 
 
 def _read(
-    path: Path | str, labels: bool, columns: dict[str, str], patients_are_slides: bool, reading: Mapping[str, Any]
+    path: Path | str,
+    labels: bool,
+    columns: dict[str, str],
+    patients_are_slides: bool,
+    hierarchy: ClassHierarchy,
+    reading: Mapping[str, Any],
 ) -> Manifest:
-    head = {name.casefold() for name in next(iter(tables.read_chunks(path, rows=1)))}
-    labeled = labels and ("label" in columns or "label" in head or reading.get("clini") is not None)
-    return Manifest.read(path, columns=columns, labels=labeled, patients_are_slides=patients_are_slides, **reading)
+    head = list(next(iter(tables.read_chunks(path, rows=1))))
+    named = "label" in columns or "label" in {name.casefold() for name in head} or reading.get("clini") is not None
+    return Manifest.read(
+        path, columns=columns, labels=labels and (named or has_class_columns(head, columns, hierarchy)),
+        patients_are_slides=patients_are_slides, classes=hierarchy, **reading,
+    )  # fmt: skip
 
 
 def _sources(manifest: Manifest, hierarchy: ClassHierarchy, *, merge_cases: bool) -> tuple[BagSource, ...]:

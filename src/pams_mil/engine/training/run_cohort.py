@@ -37,7 +37,7 @@ class Cohort:
 
 def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int = 0) -> Cohort:
     """Read the manifest, check it, and open the bags of train and val."""
-    manifest = read_manifest(data)
+    manifest = read_manifest(data, hierarchy)
     # Only these are read. The whole table serves to find patients that are in other splits too, and files by name.
     seen = replace(manifest, records=tuple(r for r in manifest if r.split in SEEN))
     train, val = manifest.select("train"), manifest.select("val")
@@ -61,16 +61,16 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int
     return Cohort(hierarchy, datasets[0], datasets[1], features, slides, manifest.notes)
 
 
-def read_manifest(data: DataConfig) -> Manifest:
+def read_manifest(data: DataConfig, hierarchy: ClassHierarchy) -> Manifest:
     """The manifest as the settings say to read it; parsed once per process while its files stay as they are."""
     files = [path for path in (data.manifest, data.splits, data.clini) if path is not None]
-    return _parse(data.model_dump_json(), tuple(_signature(path) for path in files))
+    return _parse(data.model_dump_json(), tuple(_signature(path) for path in files), hierarchy)
 
 
 @lru_cache(maxsize=16)
-def _parse(content: str, signatures: tuple[tuple[int, ...], ...]) -> Manifest:
+def _parse(content: str, signatures: tuple[tuple[int, ...], ...], hierarchy: ClassHierarchy) -> Manifest:
     data = DataConfig.model_validate_json(content)
-    return Manifest.read(data.manifest, **data.reading())
+    return Manifest.read(data.manifest, classes=hierarchy, **data.reading())
 
 
 def _signature(path: Path) -> tuple[int, ...]:
