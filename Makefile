@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.ready-demo
 BENCH_READY := $(VENV)/.ready-bench
 DOCS_READY := $(VENV)/.ready-docs
-BENCHES := bootstrap audit_memory losses models remix_speed data engine wsi viewer
+BENCHES := inference audit_memory losses models remix_speed data engine wsi viewer
 
 .PHONY: view demo test test-slow coverage check bench docs pages format clean help
 

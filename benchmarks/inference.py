@@ -18,6 +18,7 @@ import time
 import numpy as np
 import sklearn.metrics
 
+from goals import Goals
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.compare import compare
 from pams_mil.evaluate.predictions import Predictions
@@ -57,7 +58,7 @@ def peer(pair: list[Predictions], weights: np.ndarray | None) -> list[float]:
     return found
 
 
-def main() -> None:
+def main() -> int:
     """Time both and compare what both compute."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
@@ -86,8 +87,12 @@ def main() -> None:
     print(f"comparison {seconds:.1f} s (at most {allowed:.0f}), memory {peak:.2f} GiB ({before:.2f} before)")
     print(f"scikit-learn loop, a part of it: {loop:.0f} s, projected from {PEER_RESAMPLES} resamples")
     print(f"largest difference: {apart:.1e}; bins move the urgency AUC of resamples by {100 * moved:.4f} points")
-    sys.exit(seconds > allowed or peak > 2.0 or apart > 1e-9)
+    goals = Goals()
+    goals.at_most(f"seconds of a comparison of {chosen.rows:,} rows", seconds, allowed)
+    goals.at_most("peak memory, GiB", peak, 2.0)
+    goals.at_most("difference from scikit-learn", apart, 1e-9)
+    return goals.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

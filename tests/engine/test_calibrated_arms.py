@@ -47,7 +47,7 @@ def test_every_run_is_calibrated_by_itself_and_called_for_the_most_ascc(finished
                 logits = []
                 for k in range(4):
                     undone = math.log(p[k]) + sum(s * parts[part][0, k] for part, s in fitted.strengths.items())
-                    logits.append(undone / fitted.temperature + fitted.offset[k])
+                    logits.append(undone / fitted.temperature)
                 total = sum(math.exp(logit) for logit in logits)
                 q = [math.exp(logit) / total for logit in logits]
                 assert decided.probabilities[slide] == pytest.approx(q, abs=1e-9)

@@ -117,7 +117,7 @@ def init(
     In a terminal, --from asks for the order of urgency. Elsewhere the labels are written as comments, to be put in
     order by hand; an order is never taken from the alphabet.
 
-    Example: pams classes init my-classes.yaml --from labels.csv
+    Example: pams classes init new-classes.yaml --from labels.csv
     """
     out_file(file)
     refuse_existing(file, force=force)
