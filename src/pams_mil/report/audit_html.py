@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ def score_table(audit: Audit, level: int) -> ReportTable:
                 for key in keys
             ]
             rows.append([name, str(scores.n), *cells, format_value(scores.values["severe_errors"], "severe_errors")])
-    heads = [*map(_head, keys), TableHead("Missed, count ↓", METRICS["severe_errors"].meaning)]
+    heads = [*map(metric_head, keys), TableHead("Missed, count ↓", METRICS["severe_errors"].meaning)]
     return ReportTable(["model", "slides", *heads], rows)
 
 
@@ -155,7 +155,7 @@ def matched_table(comparison: Any) -> ReportTable:
     return ReportTable(head, rows, text=(0, 1))
 
 
-def difference_table(comparison: Any, hierarchy: ClassHierarchy) -> ReportTable:
+def difference_table(comparison: Any, hierarchy: ClassHierarchy, keys: Sequence[str] = SUMMARY) -> ReportTable:
     """Differences of the scores at the finest level."""
     differences = comparison.levels[hierarchy.level_names[-1]]
     rows: list[list[str | TableCell]] = [
@@ -165,7 +165,7 @@ def difference_table(comparison: Any, hierarchy: ClassHierarchy) -> ReportTable:
             format_interval(d.shown_interval, key),
             format_p(d.p),
         ]
-        for key, d in ((key, differences[key]) for key in SUMMARY if key in differences)
+        for key, d in ((key, differences[key]) for key in keys if key in differences)
     ]
     return ReportTable(["metric", "difference", "95 % interval", "p (Holm)"], rows)
 
@@ -229,7 +229,8 @@ def severe_table(model: Any, hierarchy: ClassHierarchy, pages: Mapping[str, str]
     return ReportTable(["slide", "patient", "true", "called", gravity, *last], rows, text=(0, 1, 2, 3))
 
 
-def _head(key: str) -> TableHead:
+def metric_head(key: str) -> TableHead:
+    """The head of a metric's column: its name, its good direction, and its meaning."""
     return TableHead(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", METRICS[key].meaning)
 
 

@@ -14,12 +14,13 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS
 from pams_mil.report import bench_charts, svg
 from pams_mil.report import text_tables as tables
+from pams_mil.report.audit_html import difference_table, metric_head
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
 from pams_mil.report.curve_chart import CurveSeries, curve_chart
 from pams_mil.report.epochs import epoch_charts
 from pams_mil.report.operating_table import operating_markdown, operating_rows
-from pams_mil.report.page import render
-from pams_mil.report.report_table import ReportTable
+from pams_mil.report.page import format_interval, render
+from pams_mil.report.report_table import Mark, ReportTable, TableCell, TableHead
 
 
 @dataclass(frozen=True)
@@ -81,25 +82,41 @@ def write_pareto(bench: Bench, out: Path) -> dict[str, str]:
 
 def bench_page(bench: Bench, further: Further = NOTHING) -> str:
     """The benchmark as one HTML page."""
-    finest = bench.hierarchy.num_levels - 1
     return render(
         "bench.html.j2",
         bench=bench,
         further=further,
         hierarchy=bench.hierarchy,
-        columns=(*TABLE, *EXTRA),
-        finest=finest,
+        scores=[score_table(bench, level) for level in range(bench.hierarchy.num_levels)],
+        differences=lambda comparison: difference_table(comparison, bench.hierarchy, (*TABLE, *EXTRA)),
         caption=tables.caption(bench),
         missed={model: bench_charts.missed_urgency(_bars(bench.of_model(model))) for model in bench.models},
         pareto={model: _pareto(bench, model) for model in bench.models},
-        spread=tables.spread_text,
         operating={model: operating_rows(bench, model) for model in bench.models},
         epochs={model: _epochs(bench.of_model(model)) for model in bench.models},
         curves={model: _curves(bench.of_model(model), bench.hierarchy) for model in bench.models},
         most_bands=MOST_BANDS,
-        matched_head=tables.matched_head,
-        matched_text=tables.matched_text,
     )
+
+
+def score_table(bench: Bench, level: int) -> ReportTable:
+    """Every row's scores at a level; the best of each model bold, the second underlined."""
+    marks: dict[int, Mark] = {1: "best", 2: "second"}
+    keys = (*TABLE, *EXTRA)
+    rows: list[list[str | TableCell]] = []
+    for row in bench.rows:
+        cells = [
+            TableCell(
+                tables.spread_text(row.spreads[level, key], key),
+                format_interval(row.levels[level].intervals.get(key), key),
+                marks.get(bench.place(row, level, key), ""),
+            )
+            for key in keys
+        ]
+        rows.append([row.model, row.method, str(row.networks), *cells, tables.matched_text(bench, row, level)])
+    head: list[str | TableHead] = ["model", "method", "networks", *map(metric_head, keys)]
+    head.append(tables.matched_head(bench, level))
+    return ReportTable(head, rows, text=(0, 1))
 
 
 def _curves(rows: list[Row], hierarchy: ClassHierarchy) -> object:

@@ -19,7 +19,7 @@ from pams_mil.errors import counted
 from pams_mil.metrics.metric import METRICS
 from pams_mil.report import svg
 from pams_mil.report.live import script_hash
-from pams_mil.report.report_table import term
+from pams_mil.report.report_table import ReportTable, term
 
 _INLINE = re.compile(r"<(style|script)(?: [^>]*)?>(.*?)</\1>", re.DOTALL)
 _DATA = '<script type="application/json"'
@@ -35,7 +35,9 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.globals.update(version=__version__, facts=METRICS, series=svg.series, static=static, term=term)
+    env.globals.update(
+        version=__version__, facts=METRICS, series=svg.series, static=static, term=term, report_table=ReportTable
+    )
     env.filters.update(
         value=format_value,
         interval=format_interval,
