@@ -25,7 +25,9 @@ def audit(
     predictions: list[str] = typer.Argument(
         ..., help="Predictions files: CSV, TSV (also .gz), parquet or xlsx; or NAME='FILES-*.csv', a method's networks."
     ),
-    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    classes: list[str] = typer.Option(
+        ..., "--classes", help="A preset (see 'pams classes') or a class file. Again: another order of its classes."
+    ),
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder for report.html, scores.json, severe_errors.csv."
     ),
@@ -72,11 +74,11 @@ def audit(
     from pams_mil.evaluate.decide import DecisionRule, redecide
     from pams_mil.evaluate.prediction_layouts import Source, read_predictions
     from pams_mil.evaluate.predictions import join_files
-    from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.evaluate.orders import Orders
 
     rule = None if decide is None else DecisionRule.parse(decide)
     tag_pair = parse_tag(tag)
-    hierarchy = ClassHierarchy.load(classes)
+    hierarchy, orders = Orders.load(classes)
     source = Source(
         true,
         None,
@@ -105,7 +107,7 @@ def audit(
             models = [redecide(model, rule, penalty=penalty) for model in models]
         result = run_audit(
             models, tag=tag_pair, by=by or (), reference=reference - 1, penalty=penalty, resamples=resamples, seed=seed,
-            progress=progress, seen_patients=seen_patients,
+            progress=progress, seen_patients=seen_patients, orders=orders,
         )  # fmt: skip
     if out is not None:
         write(result, out, repeatable(sys.argv[1:]))

@@ -25,6 +25,7 @@ from pams_mil.errors import ConfigError, counted
 if TYPE_CHECKING:
     from pams_mil.evaluate.audit import Audit, ModelAudit
     from pams_mil.evaluate.finding_scores import FindingScores
+    from pams_mil.evaluate.order_audit import OrderAudit
     from pams_mil.evaluate.scores import LevelScores
     from pams_mil.evaluate.subgroups import SubgroupAudit
 
@@ -63,6 +64,25 @@ def subgroup_table(groups: SubgroupAudit) -> Table:
             cells.append(Text(f"{100 * rate.share:.1f} %") + Text(f" [{low:.1f}–{high:.1f}]", style="dim"))
         small = Text(" (few)", style="dim") if group.too_small else Text("")
         table.add_row(Text(group.name), f"{group.slides:,}", Text(f"{group.patients:,}") + small, *cells)
+    return table
+
+
+def order_table(audit: OrderAudit) -> Table:
+    """Misses and false alarms of every model by order, under all and under at least one."""
+    table = Table(title="By order of urgency", title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    table.add_column("")
+    for head in (*audit.orders.names, "undisputed", "with disputed"):
+        table.add_column(Text(head), justify="right")
+    for name, rates in audit.rates.items():
+        for key, words in (("missed_rate", "missed ↓"), ("false_alarm_rate", "false alarms ↓")):
+            rate = rates[key]
+            cells = [Text(f"{100 * rate.by_order[order]:.1f} %") for order in audit.orders.names]
+            for share, interval in (
+                (rate.undisputed, rate.undisputed_interval), (rate.with_disputed, rate.with_disputed_interval)
+            ):  # fmt: skip
+                around = "" if math.isnan(interval[0]) else f" [{100 * interval[0]:.1f}–{100 * interval[1]:.1f}]"
+                cells.append(Text(f"{100 * share:.1f} %") + Text(around, style="dim"))
+            table.add_row(Text(f"{name}: {words}"), *cells)
     return table
 
 
@@ -150,6 +170,11 @@ def show(result: Audit) -> None:
         output.print()
         output.print(subgroup_table(groups))
         for sentence in groups.sentences:
+            print_result(sentence)
+    if result.orders is not None:
+        output.print()
+        output.print(order_table(result.orders))
+        for sentence in result.orders.sentences:
             print_result(sentence)
     intervals = "; 95 % intervals in brackets" if result.resamples else ""
     output.print(f"↑ higher is better, ↓ lower is better{intervals}.", style="dim")

@@ -164,7 +164,7 @@ def compare(
     orders = Orders.of([ClassHierarchy.load(one) for one in classes])
     pairs = orders.disputed_pairs()
     if json:
-        content = [{"first": p.first, "second": p.second, "more_urgent": dict(p.more_urgent)} for p in pairs]
+        content = [pair.to_json() for pair in pairs]
         print_json({"orders": list(orders.names), "classes": list(orders.first.classes), "disputed": content})
         return
     for name, hierarchy in zip(orders.names, orders.hierarchies, strict=True):

@@ -27,7 +27,9 @@ def evaluate(
     manifest: Path | None = typer.Option(None, "--manifest", help="Another cohort table, e.g. of another hospital."),
     features: Path | None = typer.Option(None, "--features", help="Feature files of that table."),
     calibrated: bool = typer.Option(False, "--calibrated", help="Calibrated probabilities; see 'pams calibrate'."),
-    classes: str | None = typer.Option(None, "--classes", help="Refuse runs that were trained with other classes."),
+    classes: list[str] | None = typer.Option(
+        None, "--classes", help="Refuse runs that were trained with other classes. Again: another order of them."
+    ),
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder for the report; default: <first run>/reports/<table>-<split>."
     ),
@@ -70,8 +72,10 @@ def evaluate(
     )
     from pams_mil.engine.run.cv_folder import CrossValidationFolder
     from pams_mil.evaluate.audit import audit
+    from pams_mil.evaluate.orders import Orders
 
     pair = parse_tag(tag)
+    orders = Orders.load(classes)[1] if classes else None
     models = []
     loaded: list[list[LoadedRun]] = []
     predictions: dict[str, SlidePredictions] = {}
@@ -95,12 +99,14 @@ def evaluate(
                 )  # fmt: skip
                 predictions[name] = found
                 model = labeled_slides(found, name, external=manifest is not None)
-            if classes is not None:
-                refuse_other_classes([model.hierarchy], [run], classes)
+            if classes:
+                refuse_other_classes([model.hierarchy], [run], classes[0])
             models.append(model)
         if match_on is not None:
             models.extend(at_matched_false_alarms(loaded, models, match_on, split, calibrated=calibrated))
-        result = audit(models, tag=pair, resamples=resamples, progress=progress, seen_patients=seen_patients)
+        result = audit(
+            models, tag=pair, resamples=resamples, progress=progress, seen_patients=seen_patients, orders=orders
+        )
     slots = [_keep(run, predictions[name], manifest, calibrated=calibrated) if name in predictions else ""
              for run, name in zip(runs, unique_names(runs), strict=True)]  # fmt: skip
     folder = out or _report(runs, slots[0])

@@ -13,6 +13,8 @@ from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.decide import DecisionRule
 from pams_mil.evaluate.finding_scores import FindingScores, finding_scores
 from pams_mil.evaluate.operating_points import OperatingPoints
+from pams_mil.evaluate.order_audit import OrderAudit, audit_orders
+from pams_mil.evaluate.orders import Orders
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, SevereError, score, severe_errors
 from pams_mil.evaluate.subgroups import DEALS, SubgroupAudit, subgroups
@@ -92,6 +94,8 @@ class Audit:
     resamples: int
     seed: int
     subgroups: list[SubgroupAudit] = field(default_factory=list)
+    orders: OrderAudit | None = None
+    """Where several orders of urgency were given; everything else is under the first."""
 
     @property
     def cautions(self) -> list[str]:
@@ -125,6 +129,7 @@ class Audit:
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             **self._matched(),
             **({"subgroups": [one.to_json() for one in self.subgroups]} if self.subgroups else {}),
+            **({"orders": self.orders.to_json()} if self.orders is not None else {}),
             "verdicts": self.verdicts,
         }
 
@@ -154,10 +159,12 @@ def audit(
     resamples: int = RESAMPLES,
     progress: OnStage | None = None,
     seen_patients: bool = False,
+    orders: Orders | None = None,
 ) -> Audit:
     """Score every model, also by the groups of the columns `by`, and compare the others with the reference.
 
     Patients that a model has seen are refused unless `seen_patients` allows them; then every page and file says so.
+    With several `orders`, of which the models were read with the first, rates and comparisons are also those of each.
     """
     models = [model.admitted("test scores", seen_patients=seen_patients) for model in models]
     report = progress or (lambda what, fraction: None)
@@ -186,4 +193,9 @@ def audit(
         progress=partial(report, "Comparing"),
     )  # fmt: skip
     groups = subgroups(models, by, seed=seed, deals=DEALS if resamples else 0)
-    return Audit(models[0].hierarchy, audited, comparisons, penalty, resamples, seed, groups)
+    by_order = None
+    if orders is not None:
+        by_order = audit_orders(
+            models, orders, comparisons, reference=reference, penalty=penalty, seed=seed, resamples=resamples
+        )
+    return Audit(models[0].hierarchy, audited, comparisons, penalty, resamples, seed, groups, by_order)

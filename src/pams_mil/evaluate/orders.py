@@ -41,6 +41,10 @@ class DisputedPair:
     second: str
     more_urgent: Mapping[str, str]
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"first": self.first, "second": self.second, "more_urgent": dict(self.more_urgent)}
+
 
 @dataclass(frozen=True)
 class DisputedRate:
@@ -99,6 +103,12 @@ class Orders:
         names = own if len(set(own)) == len(own) else [f"{name} ({number})" for number, name in enumerate(own, 1)]
         return cls(tuple(names), tuple(orders))
 
+    @classmethod
+    def load(cls, names: Sequence[str]) -> tuple[ClassHierarchy, Orders | None]:
+        """The first of some presets or class files, and all of them as orders where there are several."""
+        loaded = [ClassHierarchy.load(name) for name in names]
+        return loaded[0], cls.of(loaded) if len(loaded) > 1 else None
+
     def __len__(self) -> int:
         return len(self.hierarchies)
 
@@ -140,6 +150,11 @@ class Orders:
 
     def under(self, number: int, predictions: Predictions) -> Predictions:
         """Predictions that were read with the first order, as those of another."""
+        if predictions.finding_probabilities is not None:
+            raise HierarchyError(
+                f"{predictions.name} has several findings per slide, and several orders of urgency compare one class "
+                "per slide. Give one order, or predictions of the most urgent finding alone."
+            )
         place, hierarchy = self.places[number], self.hierarchies[number]
         p = predictions.probabilities
         return replace(

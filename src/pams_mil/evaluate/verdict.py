@@ -38,6 +38,32 @@ def verdict(comparison: Comparison) -> str:
     return f"Only {comparison.patients} {many}: too few to call either model safer. {sentence}"
 
 
+def safer_model(comparison: Comparison) -> str | None:
+    """The model that the sentence calls safer at the finest level; None where it calls neither so."""
+    level = list(comparison.levels)[-1]
+    differences, match = comparison.levels[level], comparison.matched.get(level)
+    if comparison.void or _few(comparison):
+        return None
+    if match is not None and _settled(match.missed):
+        return _names(comparison, match.missed.difference < 0)[0]
+    missed, alarms = differences["missed_rate"], differences["false_alarm_rate"]
+    candidate = missed.difference < 0
+    if missed.difference == 0 or missed.difference * alarms.difference < 0:
+        return None
+    return _names(comparison, candidate)[0] if _misses_less(comparison, differences, candidate) else None
+
+
+def _misses_less(comparison: Comparison, differences: dict[str, Contrast], candidate: bool) -> bool:
+    """Whether a model that is no worse in both rates misses significantly less, with mistakes that are not graver."""
+    mild = differences["asmc"]
+    graver = _significant(mild) and not _is_milder(mild, candidate)
+    return not _few(comparison) and _significant(differences["missed_rate"]) and not graver
+
+
+def _is_milder(mild: Contrast, candidate: bool) -> bool:
+    return (mild.difference > 0) == candidate and mild.difference != 0
+
+
 def _few(comparison: Comparison) -> bool:
     return comparison.patients < FEWEST_PATIENTS
 
@@ -101,9 +127,7 @@ def _no_worse_in_both(comparison: Comparison, differences: dict[str, Contrast], 
             f"{100 * missed.reference:.1f} % of the slides; {safer} over-calls less ({_shares(alarms, candidate)}"
             f"{_p_text(alarms)})."
         )
-    milder = (mild.difference > 0) == candidate and mild.difference != 0
-    contradicted = _significant(mild) and not milder
-    settled = not _few(comparison) and _significant(missed) and not contradicted
+    milder, settled = _is_milder(mild, candidate), _misses_less(comparison, differences, candidate)
     unsettled = f"{safer} looks safer than {other}, but these slides do not settle it"
     opening = f"{safer} is safer than {other}" if settled else unsettled
     tail = "as many false alarms" if alarms.difference == 0 else f"fewer false alarms ({_shares(alarms, candidate)})"

@@ -16,6 +16,7 @@ from pams_mil.evaluate.audit import audit as audit_predictions
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import certify
 from pams_mil.evaluate.decide import redecide
+from pams_mil.evaluate.orders import Orders
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import as_hierarchy
 from pams_mil.metrics.metric import METRICS
@@ -44,6 +45,7 @@ def audit(
     patients: Any = None,
     slides: Any = None,
     by: Any = None,
+    hierarchies: Sequence[Any] = (),
     reference: str | None = None,
     penalty: float = PENALTY,
     resamples: int = RESAMPLES,
@@ -62,6 +64,7 @@ def audit(
         patients: Whose slide each row is; intervals and tests then resample patients. None: every row is a patient.
         slides: Names of the rows; default "slide 0" and so on.
         by: Subgroups: {"site": [...], "scanner": [...]}, a frame, or one list; columns of the file for `Predictions`.
+        hierarchies: Further orders of the same classes, each as `classes`; rates and verdicts are then also by order.
         reference: The model that the others are compared with; default the first.
         penalty: P, the extra weight of a missed urgency.
         resamples: Resamples of patients for intervals; 0: none.
@@ -94,8 +97,9 @@ def audit(
     place = 0 if reference is None else names.index(reference)
     columns = [by] if isinstance(by, str) else list(tags(by, len(predictions[0])) if classes is not None else by or ())
     scores = audit_predictions(
-        predictions, by=columns, reference=place, penalty=penalty, resamples=resamples, seed=seed
-    )
+        predictions, by=columns, reference=place, penalty=penalty, resamples=resamples, seed=seed,
+        orders=Orders.of([predictions[0].hierarchy, *map(as_hierarchy, hierarchies)]) if hierarchies else None,
+    )  # fmt: skip
     return AuditReport(scores, reference=place)
 
 
@@ -119,6 +123,7 @@ class AuditReport:
             *self.scores.cautions,
             *(Counts.of(model).sentence for model in self.predictions),
             *self.scores.verdicts,
+            *(self.scores.orders.sentences if self.scores.orders is not None else ()),
             *(sentence for groups in self.scores.subgroups for sentence in groups.sentences),
         ]
 
@@ -222,6 +227,7 @@ class AuditReport:
         scores = audit_predictions(
             models, by=list(dict.fromkeys(groups.by for groups in self.scores.subgroups)), reference=self._reference,
             penalty=self.scores.penalty, resamples=self.scores.resamples, seed=self.scores.seed,
+            orders=None if self.scores.orders is None else self.scores.orders.orders,
         )  # fmt: skip
         return AuditReport(scores, reference=self._reference)
 

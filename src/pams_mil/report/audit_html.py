@@ -9,6 +9,7 @@ from typing import Any
 
 from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
+from pams_mil.evaluate.order_audit import OrderAudit
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
 from pams_mil.hierarchy import ClassHierarchy
@@ -59,6 +60,7 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command:
         boundaries=[(m.name, boundary_table(m.points[-1]), m.points[-1]) for m in audit.models if m.points[-1]],
         charts=[_model_charts(hierarchy, model.levels) for model in audit.models],
         subgroups=[(groups, subgroup_table(groups)) for groups in audit.subgroups],
+        orders=None if audit.orders is None else order_tables(audit.orders),
         severe=[severe_table(model, hierarchy, dict(pages or {})) for model in audit.models],
         radar=_radar(audit),
         matrix=matrix_cells,
@@ -207,6 +209,33 @@ def subgroup_table(audit: SubgroupAudit) -> ReportTable:
         patients = TableCell(str(group.patients), "too few" if group.too_small else "")
         rows.append([group.name, str(group.slides), patients, *rates])
     return ReportTable(head, rows)
+
+
+def order_tables(audit: OrderAudit) -> list[ReportTable]:
+    """Rates by order; and, where models are compared, which one is safer by each."""
+    names = audit.orders.names
+    heads = [
+        TableHead("undisputed", "a miss (a false alarm) by every order"),
+        TableHead("with disputed", "a miss (a false alarm) by at least one order"),
+    ]
+    rows: list[list[str | TableCell]] = []
+    for model, rates in audit.rates.items():
+        for key, words in (("missed_rate", "missed ↓"), ("false_alarm_rate", "false alarms ↓")):
+            rate = rates[key]
+            ends = [
+                TableCell(format_share(rate.undisputed), format_shares(rate.undisputed_interval)),
+                TableCell(format_share(rate.with_disputed), format_shares(rate.with_disputed_interval)),
+            ]
+            rows.append([model, words, *(format_share(rate.by_order[name]) for name in names), *ends])
+    tables = [ReportTable(["model", "rate", *names, *heads], rows, text=(0, 1))]
+    if audit.comparisons:
+        verdicts: list[list[str | TableCell]] = [
+            [f"{one.candidate} against {one.reference}", *(one.safer[name] or "neither" for name in names)]
+            for one in audit.comparisons
+        ]
+        head: list[str | TableHead] = ["safer model by order", *names]
+        tables.append(ReportTable(head, verdicts, text=tuple(range(len(head)))))
+    return tables
 
 
 def severe_table(model: Any, hierarchy: ClassHierarchy, pages: Mapping[str, str]) -> ReportTable | None:
