@@ -72,9 +72,9 @@ def audit(
     from pams_mil.cli.audit_table import parse_labels, parse_tag, show, write
     from pams_mil.evaluate.audit import audit as run_audit
     from pams_mil.evaluate.decide import DecisionRule, redecide
+    from pams_mil.evaluate.orders import Orders
     from pams_mil.evaluate.prediction_layouts import Source, read_predictions
     from pams_mil.evaluate.predictions import join_files
-    from pams_mil.evaluate.orders import Orders
 
     rule = None if decide is None else DecisionRule.parse(decide)
     tag_pair = parse_tag(tag)
