@@ -1,13 +1,18 @@
 """Several orders of urgency: loops, guarantees of all orders at once, and why costs are not averaged."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
-from pams_mil.errors import HierarchyError
-from pams_mil.evaluate.certify import certify
+from pams_mil.cli.main import app
+from pams_mil.errors import CertificateError, HierarchyError
+from pams_mil.evaluate.certify import certify, certify_orders, load_certificate
 from pams_mil.evaluate.orders import Orders, disputed_rates
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions import Predictions, write_predictions
 
 NAMES = ["N", "UDH", "FEA", "ADH", "DCIS"]
 
@@ -124,6 +129,51 @@ def test_orders_that_cannot_be_compared_are_refused():
     assert twice.names == ("classes (1)", "classes (2)")
 
 
+@pytest.mark.parametrize("unit", ["case", "slide"])
+def test_one_certificate_for_all_orders(tmp_path, unit):
+    orders = random_orders(3)
+    p, target = cases(3)
+    one = replace(sample(p, target), patient_ids=[f"p{i // 2}" for i in range(len(p))])
+    certificate = certify_orders(one, orders, alpha=0.2, unit=unit)
+    alone = [certify(orders.under(j, one), alpha=0.2, unit=unit) for j in range(3)]
+    assert certificate.kappa == max(own.kappa for own in alone)
+    certificate.write(tmp_path / "order-certificate.json")
+    again = load_certificate(tmp_path / "order-certificate.json")
+    assert again.to_json() == certificate.to_json()
+    alone[0].write(tmp_path / "one.json")
+    assert load_certificate(tmp_path / "one.json").kappa == alone[0].kappa
+    columns = again.apply(p, one.patient_ids, incomplete=["p1"]).columns()
+    assert list(columns) == ["certified", "certified [first]", "certified [order 1]", "certified [order 2]"]
+    for i in range(len(p)):
+        group = [k for k in range(len(p)) if k // 2 == i // 2] if unit == "case" else [i]
+        calls = set()
+        for j, hierarchy in enumerate(orders.hierarchies):
+            under = orders.under(j, one).path.calls(certificate.kappa)
+            calls.add(hierarchy.classes[max(under[k] for k in group)])
+        withheld = unit == "case" and i // 2 == 1
+        assert set(filter(None, columns["certified"][i].split("; "))) == (set() if withheld else calls)
+    text = (tmp_path / "order-certificate.json").read_text()
+    (tmp_path / "order-certificate.json").write_text(text.replace('"order 1"', '"order x"', 1))
+    with pytest.raises(CertificateError, match="was changed after it was written"):
+        load_certificate(tmp_path / "order-certificate.json")
+
+
+def test_certify_command_with_several_orders(tmp_path):
+    p, target = cases(4)
+    write_predictions(tmp_path / "model.csv", sample(p, target))
+    for name, order in (("a", NAMES), ("b", ["N", "FEA", "UDH", "ADH", "DCIS"])):
+        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\nclasses: [{', '.join(order)}]\n")
+    words = ["certify", str(tmp_path / "model.csv"), "--classes", str(tmp_path / "a.yaml"), "--alpha", "0.2"]
+    words += ["--classes", str(tmp_path / "b.yaml"), "--out", str(tmp_path)]
+    done = CliRunner(env={"COLUMNS": "300"}).invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "the largest that any of the 2 orders needs" in done.stdout
+    assert "By b (κ = " in done.stdout
+    certificate = load_certificate(tmp_path / "order-certificate.json")
+    printed = CliRunner().invoke(app, [*words, "--json"]).stdout
+    assert json.loads(printed)["kappa"] == certificate.kappa
+
+
 @pytest.mark.slow
 def test_guarantees_of_all_orders_hold_together():
     """Over 2,000 calibrations every order's misses stay at or below α at the largest certified κ."""
@@ -134,7 +184,32 @@ def test_guarantees_of_all_orders_hold_together():
     for _ in range(2000):
         p, target = cases(int(rng.integers(2**31)), n)
         one = sample(p, target)
-        kappa = max(certify(orders.under(j, one), alpha=alpha).kappa for j in range(3))
+        certificate = certify_orders(one, orders, alpha=alpha)
         rows = rng.integers(0, len(fresh_p), 50)
-        total += orders.missed_by(fresh_target[rows], orders.answers(fresh_p[rows], kappa)).mean(axis=1)
+        total += orders.missed_by(fresh_target[rows], certificate.answers(fresh_p[rows])).mean(axis=1)
     assert (total / 2000 <= alpha + 0.005).all()
+
+
+@pytest.mark.slow
+def test_averaged_costs_break_a_guarantee():
+    """The sabotage: one call by the mean cost, each order's smallest κ that seems to meet its bound, the largest used.
+
+    Misses of an order rise along κ, so the largest κ is not safe for it, although its own smaller one looked so.
+    """
+    orders, alpha, n = random_orders(11), 0.10, 60
+    grid, rng = np.geomspace(0.05, 50, 40), np.random.default_rng(5)
+    miss = np.mean([ranks[:, None] > ranks[None, :] for ranks in orders.ranks], axis=0)
+
+    def missed(p, target):
+        """[J, K, n] along the grid, of the one call that has the smallest mean cost."""
+        calls = np.stack([(p @ (kappa * miss + miss.T)).argmin(1) for kappa in grid])
+        return np.stack([ranks[target] > ranks[calls] for ranks in orders.ranks])
+
+    total, fresh = np.zeros(3), missed(*cases(99, 4000)).mean(axis=2)
+    for _ in range(2000):
+        losses = missed(*cases(int(rng.integers(2**31)), n)).sum(axis=2)
+        meets = (losses + 1) / (n + 1) <= alpha
+        # The first κ that meets the bound; the last of the grid where none does.
+        total += fresh[:, max(int(row.argmax()) if row.any() else len(grid) - 1 for row in meets)]
+    assert (np.diff(fresh, axis=1) > 0).any()
+    assert (total / 2000).max() > alpha + 0.05

@@ -15,7 +15,7 @@ from pams_mil.errors import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pams_mil.evaluate.certify import Certificate
+    from pams_mil.evaluate.certify import Certificate, OrderCertificate
     from pams_mil.evaluate.certify.miss_losses import Unit
     from pams_mil.evaluate.prediction_layouts import Source
     from pams_mil.evaluate.predictions import Predictions
@@ -36,7 +36,9 @@ def certify(
     calibration: str | None = typer.Option(
         None, "--calibration", help="A split of the run's table, or another table; default: calib, or an unused val."
     ),
-    classes: str | None = typer.Option(None, "--classes", help="For a table: a preset or a YAML class file."),
+    classes: list[str] | None = typer.Option(
+        None, "--classes", help="For a table: a preset or a class file. Again: another order, for one guarantee of all."
+    ),
     seen_patients: bool = SEEN_PATIENTS,
     patients_are_slides: bool = PATIENTS_ARE_SLIDES,
     prevalence: list[str] | None = typer.Option(
@@ -59,11 +61,16 @@ def certify(
     Finds the smallest κ (what a missed urgency costs in false alarms) that meets every bound, on average or with a
     confidence, counted in patients that neither trained the model nor chose its epoch.
 
+    With several --classes, orders of the same classes, one κ meets the bounds of all of them, and the answer is the set
+    of their calls (order-certificate.json).
+
     Example: pams certify runs/pams-abmil-seed0 --alpha 0.2 --at Malignant=0.1
     """
     from pams_mil.cli.audit_table import parse_labels
     from pams_mil.engine.prediction.certificates import write_certificate
     from pams_mil.evaluate.certify import certify as run_certify
+    from pams_mil.evaluate.certify import certify_orders
+    from pams_mil.evaluate.orders import Orders
     from pams_mil.evaluate.prediction_layouts import Source
     from pams_mil.report.certificate_page import certificate_page
 
@@ -71,22 +78,29 @@ def certify(
     if alpha is None and not shares:
         raise ConfigError("There is nothing to bound: give --alpha 0.05, or --at CLASS=0.05, or both.")
     facts: dict[str, Any] = {}
+    orders = Orders.load(classes)[1] if classes else None
+    first = classes[0] if classes else None
     if len(paths) == 1 and _is_table(paths[0]):
         source = Source(true, pred, id_column, patient, parse_labels(index_order))
-        model = _from_table(paths[0], classes, calibration, source)
+        model = _from_table(paths[0], first, calibration, source)
         folder = out
     else:
         if out is None and len(paths) > 1:
             raise ConfigError("The certificate of several runs belongs to none of them; say where with --out.")
         model, facts = _from_runs(
-            paths, calibration, classes, trusted=trust_code, features=features, device=device, calibrated=calibrated,
+            paths, calibration, first, trusted=trust_code, features=features, device=device, calibrated=calibrated,
             patients_are_slides=patients_are_slides,
         )  # fmt: skip
         folder = out or (paths[0] if paths[0].is_dir() else paths[0].parent)
-    certificate = run_certify(
-        model, alpha=alpha, at=shares, guarantee=guarantee, unit=cast("Unit", unit), prevalence=priors or None,
-        seen_patients=seen_patients, patients_are_slides=patients_are_slides, **facts,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "alpha": alpha, "at": shares, "guarantee": guarantee, "unit": cast("Unit", unit),
+        "prevalence": priors or None, "seen_patients": seen_patients, "patients_are_slides": patients_are_slides,
+        **facts,
+    }  # fmt: skip
+    if orders is not None:
+        _certify_orders(certify_orders(model, orders, **options), folder, json=json)
+        return
+    certificate = run_certify(model, **options)
     if folder is not None:
         write_certificate(certificate, certificate_page(certificate, model), folder)
     if json:
@@ -96,6 +110,25 @@ def certify(
         show(certificate)
     if folder is not None:
         print_note(f"Certificate: {folder / 'certificate.json'}")
+
+
+def _certify_orders(certificate: OrderCertificate, folder: Path | None, *, json: bool) -> None:
+    """Write and print the certificate of several orders."""
+    path = None if folder is None else folder / "order-certificate.json"
+    if path is not None:
+        certificate.write(path)
+    if json:
+        content = certificate.to_json()
+        parts = [{**one, "calibration": {"digest": one["calibration"]["digest"]}} for one in content["certificates"]]
+        print_json({**content, "certificates": parts})
+    else:
+        show_reservations(certificate)
+        for number, sentence in enumerate(certificate.sentences):
+            output.print(sentence, style="" if number else "bold")
+        for note in certificate.notes:
+            output.print(note, style="dim")
+    if path is not None:
+        print_note(f"Certificate: {path}")
 
 
 def show(certificate: Certificate) -> None:

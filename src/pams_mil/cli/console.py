@@ -13,7 +13,7 @@ from pams_mil.atomic import strict_json
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
     from pams_mil.evaluate.audit import OnStage
-    from pams_mil.evaluate.certify import Certificate
+    from pams_mil.evaluate.certify import Certificate, OrderCertificate
 
 # Names of slides, classes and files are printed as they are: without this, rich takes "[in situ]" for markup and drops
 # it, and ":x:" for an emoji.
@@ -49,13 +49,13 @@ def list_failures(found: SlidePredictions, *, name: str = "") -> None:
         print_note(f"- {slide}: {reason}")
 
 
-def show_reservations(certificate: Certificate) -> None:
+def show_reservations(certificate: Certificate | OrderCertificate) -> None:
     """Say first why a certificate is not a guarantee, where it is not."""
     for reason in certificate.reservations:
         output.print(f"Not a guarantee: {reason}", style="bold red")
 
 
-def show_guarantee(certificate: Certificate) -> None:
+def show_guarantee(certificate: Certificate | OrderCertificate) -> None:
     """Say what is guaranteed about the certified calls, if it is a guarantee."""
     show_reservations(certificate)
     for sentence in certificate.bound_sentences:

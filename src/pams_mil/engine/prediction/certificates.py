@@ -14,7 +14,7 @@ from pams_mil.engine.prediction.prediction_table import read_for_prediction
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.training.run_cohort import read_manifest
 from pams_mil.errors import CertificateError, OutputError, listing, nearest
-from pams_mil.evaluate.certify import Certificate
+from pams_mil.evaluate.certify import Certificate, OrderCertificate, load_certificate
 from pams_mil.hierarchy import ClassHierarchy
 
 
@@ -61,13 +61,21 @@ def predict_calibration(
     )
 
 
-def certificate_for(path: Path, runs: Sequence[LoadedRun], *, calibrated: bool = False) -> Certificate:
+def certificate_for(
+    path: Path, runs: Sequence[LoadedRun], *, calibrated: bool = False
+) -> Certificate | OrderCertificate:
     """A certificate, refused before anything is predicted where it was made for other weights or classes."""
-    certificate = Certificate.load(path)
+    certificate = load_certificate(path)
+    _refuse_other_runs(certificate, runs, calibrated=calibrated)
+    return certificate
+
+
+def _refuse_other_runs(
+    certificate: Certificate | OrderCertificate, runs: Sequence[LoadedRun], *, calibrated: bool
+) -> None:
     for run in runs:
         certificate.refuse_other_classes(run.spec.hierarchy, str(run.path))
     certificate.refuse_other_weights(tuple(identity_of(run, calibrated=calibrated) for run in runs))
-    return certificate
 
 
 def own_certificate(run: LoadedRun) -> Certificate | None:
@@ -75,8 +83,9 @@ def own_certificate(run: LoadedRun) -> Certificate | None:
     path = run.folder.path / "certificate.json"
     if not path.exists():
         return None
-    calibrated = any("+" in weights for weights in Certificate.load(path).weights)
-    return certificate_for(path, [run], calibrated=calibrated)
+    certificate = Certificate.load(path)
+    _refuse_other_runs(certificate, [run], calibrated=any("+" in weights for weights in certificate.weights))
+    return certificate
 
 
 def write_certificate(certificate: Certificate, page: str, folder: Path) -> Path:

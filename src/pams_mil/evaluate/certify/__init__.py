@@ -1,7 +1,8 @@
 """Guarantees on missed urgency: the smallest cost ratio κ at which at most a share α is missed.
 
 `certify` makes a `Certificate` from labeled predictions of calibration patients, `apply_certificate` calls new slides
-with it, `monitor` tests whether its bounds still hold.
+with it, `certify_orders` bounds the misses of several orders of urgency at once, `monitor` tests whether bounds still
+hold.
 """
 
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
@@ -9,6 +10,7 @@ from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Shortfall
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import certify
 from pams_mil.evaluate.certify.monitor import Monitoring, monitor
+from pams_mil.evaluate.certify.order_certificate import OrderCertificate, certify_orders, load_certificate
 
 __all__ = [
     "Bound",
@@ -16,8 +18,11 @@ __all__ = [
     "CertifiedCalls",
     "Guarantee",
     "Monitoring",
+    "OrderCertificate",
     "Shortfall",
     "apply_certificate",
     "certify",
+    "certify_orders",
+    "load_certificate",
     "monitor",
 ]

@@ -228,14 +228,18 @@ class Certificate:
             raise CertificateError(
                 f"{path} is not a readable certificate: {error}. 'pams certify' makes one."
             ) from error
+        return cls.from_json(content, path)
+
+    @classmethod
+    def from_json(cls, content: Any, path: Path | str) -> Certificate:
+        """The certificate that `to_json` wrote, read from `path`; refused as by `load`."""
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise CertificateError(f"{path} is not a certificate; expected the certificate.json of 'pams certify'.")
         if content.get("version") != VERSION:
             raise CertificateError(
                 f"{path} has version {content.get('version')!r}; this PAMS reads {VERSION}. Install a newer pams-mil."
             )
-        digest = content.pop("digest", None)
-        if digest != content_digest(content):
+        if content.get("digest") != content_digest({key: of for key, of in content.items() if key != "digest"}):
             raise CertificateError(
                 f"{path} was changed after it was written: its content does not match its digest. Make it again "
                 "with 'pams certify'."

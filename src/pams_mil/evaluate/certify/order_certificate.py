@@ -1,0 +1,175 @@
+"""One guarantee for several orders of urgency: κ = max_j κ_j, and as the answer the set of all orders' calls at κ.
+
+Every order has its own certificate. Its losses fall with κ, so its bound also holds at the largest κ of all, and an
+answer that holds its call misses no more than the call alone. Averaged costs would not do: see `evaluate/orders.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pams_mil import atomic
+from pams_mil.arrays import Array, Bools
+from pams_mil.errors import CertificateError
+from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
+from pams_mil.evaluate.certify.certificate import Certificate, content_digest
+from pams_mil.evaluate.certify.make import certify
+from pams_mil.evaluate.orders import Orders
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.exposure import Exposure
+from pams_mil.hierarchy import ClassHierarchy
+
+ORDERS_FORMAT, ORDERS_VERSION = "pams-order-certificate", 1
+
+
+@dataclass(frozen=True)
+class CertifiedSets:
+    """The certified answers of n slides: for each, the set of all orders' calls."""
+
+    names: tuple[str, ...]
+    calls: tuple[CertifiedCalls, ...]
+    """By order."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Patients the guarantee does not cover."""
+        return self.calls[0].notes
+
+    def columns(self) -> dict[str, list[str]]:
+        """For a predictions file: `certified` holds the set, one column per order its call."""
+        own = [calls.columns()["certified"] for calls in self.calls]
+        # In the first order, least urgent first, whichever order named a class.
+        place = {name: number for number, name in enumerate(self.calls[0].hierarchy.classes)}
+        united = [
+            "; ".join(sorted({one for one in row if one}, key=place.__getitem__)) for row in zip(*own, strict=True)
+        ]
+        by_order = {f"certified [{name}]": column for name, column in zip(self.names, own, strict=True)}
+        return {"certified": united, **by_order}
+
+
+@dataclass(frozen=True)
+class OrderCertificate:
+    """Certificates of the same patients and weights, one per order, that hold together at one κ."""
+
+    names: tuple[str, ...]
+    certificates: tuple[Certificate, ...]
+
+    @property
+    def kappa(self) -> float:
+        """The largest κ that any order needs."""
+        return max(certificate.kappa for certificate in self.certificates)
+
+    @cached_property
+    def orders(self) -> Orders:
+        """The orders."""
+        return Orders(self.names, tuple(certificate.hierarchy for certificate in self.certificates))
+
+    @property
+    def exposure(self) -> Exposure:
+        """Patients that the weights or the certificates have seen."""
+        return self.certificates[0].exposure
+
+    @property
+    def reservations(self) -> tuple[str, ...]:
+        """Why it is not a guarantee, by any order."""
+        return tuple(dict.fromkeys(reason for one in self.certificates for reason in one.reservations))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else the reader must know."""
+        return tuple(dict.fromkeys(note for one in self.certificates for note in one.notes))
+
+    @property
+    def sentences(self) -> list[str]:
+        """The operating point, and every order's bounds and κ."""
+        return [
+            f"Called with κ = {self.kappa:.4g}, the largest that any of the {len(self.names)} orders needs; the answer "
+            "is the set of their calls.",
+            *self.bound_sentences,
+        ]
+
+    @property
+    def bound_sentences(self) -> list[str]:
+        """One sentence for every order."""
+        return [
+            f"By {name} (κ = {one.kappa:.4g} alone): {' '.join(replace(one, kappa=self.kappa).bound_sentences)}"
+            for name, one in zip(self.names, self.certificates, strict=True)
+        ]
+
+    def answers(self, probabilities: Array) -> Bools:
+        """Which classes of the first order are in each slide's answer, [n, C]."""
+        return self.orders.answers(probabilities, self.kappa)
+
+    def apply(
+        self, probabilities: Array, patient_ids: Sequence[str], *, incomplete: Collection[str] = ()
+    ) -> CertifiedSets:
+        """The certified answers of slides; arguments as in `apply_certificate`, classes as in the first order."""
+        calls = []
+        for place, one in zip(self.orders.places, self.certificates, strict=True):
+            at_kappa = replace(one, kappa=self.kappa, kappa_low=None)  # an interval is by one order
+            calls.append(
+                apply_certificate(at_kappa, probabilities[:, np.argsort(place)], patient_ids, incomplete=incomplete)
+            )
+        return CertifiedSets(self.names, tuple(calls))
+
+    def refuse_other_classes(self, hierarchy: ClassHierarchy, what: str) -> None:
+        """Stop when something has other classes than the first order."""
+        self.certificates[0].refuse_other_classes(hierarchy, what)
+
+    def refuse_other_weights(self, weights: tuple[str, ...]) -> None:
+        """Stop when it was made for other weights, or for none that are known."""
+        self.certificates[0].refuse_other_weights(weights)
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable JSON form, with a digest of all the rest."""
+        content = {
+            "format": ORDERS_FORMAT,
+            "version": ORDERS_VERSION,
+            "kappa": "inf" if np.isinf(self.kappa) else self.kappa,
+            "orders": list(self.names),
+            "sentences": self.sentences,
+            "is_guarantee": not self.reservations,
+            "certificates": [certificate.to_json() for certificate in self.certificates],
+        }
+        return {**content, "digest": content_digest(content)}
+
+    def write(self, path: Path | str) -> None:
+        """Write order-certificate.json."""
+        atomic.write_json(path, self.to_json())
+
+
+def certify_orders(predictions: Predictions, orders: Orders, **options: Any) -> OrderCertificate:
+    """A guarantee that holds for every order at once; `options` as in `certify`.
+
+    Args:
+        predictions: Calibration patients, read with the first order.
+        orders: All orders.
+        options: `alpha`, `at`, `guarantee`, ... of `pams_mil.evaluate.certify.certify`, the same for every order.
+    """
+    predictions_by_order = (orders.under(number, predictions) for number in range(len(orders)))
+    return OrderCertificate(orders.names, tuple(certify(one, **options) for one in predictions_by_order))
+
+
+def load_certificate(path: Path | str) -> Certificate | OrderCertificate:
+    """Read a certificate of one order or of several; refused where it was changed since it was written."""
+    try:
+        content = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError):
+        return Certificate.load(path)  # says what is wrong
+    if not isinstance(content, dict) or content.get("format") != ORDERS_FORMAT:
+        return Certificate.load(path)
+    digest = content.pop("digest", None)
+    if content.get("version") != ORDERS_VERSION or digest != content_digest(content):
+        raise CertificateError(
+            f"{path} was changed after it was written, or has another version than {ORDERS_VERSION}. Make it again "
+            "with 'pams certify'."
+        )
+    parts = (Certificate.from_json(part, str(path)) for part in content["certificates"])
+    return OrderCertificate(tuple(content["orders"]), tuple(parts))
