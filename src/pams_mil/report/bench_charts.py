@@ -74,5 +74,6 @@ def pareto(points: Sequence[Point], x_name: str, y_name: str) -> Markup:
         x, y = plane.at(point.x, point.y)
         side, shift = ("end", -10) if x > 0.55 * plane.width else ("", 10)
         parts.append(svg.dot((x, y), 6, svg.series(number)))
-        parts.append(svg.text(x + shift, y - 8, svg.short(point.label, 28), side))
+        # A label above the uppermost point would leave the picture.
+        parts.append(svg.text(x + shift, y + 18 if y < plane.top + 12 else y - 8, svg.short(point.label, 28), side))
     return svg.picture(plane.width, plane.height, f"{y_name} against {x_name}", parts)
