@@ -65,7 +65,7 @@ def load(package: str, name: str) -> Any:
     name = _ALIASES.get(package, {}).get(name, name)
     if name not in known:
         raise ConfigError(
-            f"There is no {package.rstrip('s')} called {name!r}.{nearest(name, known)} "
+            f"There is no {package.rpartition('.')[2].rstrip('s')} called {name!r}.{nearest(name, known)} "
             f"Available: {listing(known, most=40)}, or your own: './your_file.py:YourClass' or "
             "'your_module:YourClass'."
         )
@@ -81,8 +81,8 @@ def _load_foreign(package: str, name: str) -> Any:
         return getattr(module, attribute)
     except Exception as error:  # running someone's file can raise anything
         raise ConfigError(
-            f"Could not load the {package.rstrip('s')} {name!r}: {first_line(error)}. Expected 'module:attribute' "
-            "importable from here (is the module on PYTHONPATH?), or a file, './my_file.py:attribute'."
+            f"Could not load the {package.rpartition('.')[2].rstrip('s')} {name!r}: {first_line(error)}. "
+            "Expected 'module:attribute' importable from here (is the module on PYTHONPATH?), or a file, './my_file.py:attribute'."
         ) from error
 
 

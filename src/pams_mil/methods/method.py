@@ -9,15 +9,17 @@ the finest level, whose probabilities are summed where a coarser level is report
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Any, ClassVar, Literal, cast
 
+import torch
 from torch import Tensor
 
 from pams_mil import discover
-from pams_mil.errors import ConfigError, ParameterError
+from pams_mil.errors import ConfigError, ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective, softmax_probabilities
@@ -106,7 +108,7 @@ class FinestMethod(LevelMethod):
 
 
 def create_method(name: str, **options: Any) -> Method:
-    """The method behind a file name of this package, or behind 'your_module:YourMethod'.
+    """The method behind a file name of this package, './your_file.py:your_loss' or 'your_module:YourMethod'.
 
     >>> create_method("pams", alpha=1.8).remix
     'sfr'
@@ -114,8 +116,61 @@ def create_method(name: str, **options: Any) -> Method:
     Traceback (most recent call last):
     pams_mil.errors.ConfigError: The method 'pams' has no option 'alfa'. Did you mean 'alpha'? ...
     """
-    kind = discover.load("methods", name)
+    kind = _method_of(discover.load("methods", name), name)
     known = [item.name for item in fields(kind) if item.init]
     refuse_unknown(f"The method {name!r}", options, known, error=ConfigError)
-    method: Method = kind(**options)
-    return method
+    return kind(**options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionMethod(LevelMethod):
+    """A plain loss function of logits [b, c] and classes [b], at every trained level."""
+
+    term: ClassVar[str] = "loss"
+    function: ClassVar[Callable[..., Tensor]]
+
+    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
+        """The function with its options; `hierarchy` and `level` are passed where it has parameters of these names."""
+        function = type(self).function
+        options = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _OWN_FIELDS}
+        about = {"hierarchy": hierarchy, "level": hierarchy.level(level)}
+        options |= {key: value for key, value in about.items() if key in inspect.signature(function).parameters}
+
+        def per_bag(logits: Tensor, target: Tensor) -> Tensor:
+            values: Any = function(logits, target, **options)
+            if isinstance(values, Tensor) and not values.ndim and len(target) > 1:
+                # A mean over the batch cannot be weighed bag by bag.
+                rows = [slice(row, row + 1) for row in range(len(target))]
+                values = torch.stack([function(logits[row], target[row], **options) for row in rows])
+            if not isinstance(values, Tensor) or values.numel() != len(target):
+                kind = f"shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+                raise ParameterError(f"The loss must return a tensor [{len(target)}] or one number, found {kind}.")
+            return values.reshape(-1)
+
+        return LevelLoss(per_bag, num_classes=hierarchy.num_classes(level))
+
+
+_OWN_FIELDS = {item.name for item in fields(Method)}
+
+
+def _method_of(kind: Any, name: str) -> type[Method]:
+    """A method class as it is; a function of logits and target as one, its further parameters as options."""
+    if isinstance(kind, type) and issubclass(kind, Method):
+        return kind
+    if not inspect.isfunction(kind) or len(inspect.signature(kind).parameters) < 2:
+        raise ConfigError(
+            f"The method {name!r} must be a function of logits [b, c] and classes [b] that returns losses [b], or a "
+            f"subclass of pams_mil.methods.Method; found {type(kind).__name__}."
+        )
+    further = list(inspect.signature(kind).parameters.values())[2:]
+    options = [parameter for parameter in further if parameter.name not in ("hierarchy", "level")]
+    required = [parameter.name for parameter in options if parameter.default is inspect.Parameter.empty]
+    if required or _OWN_FIELDS & {parameter.name for parameter in options}:
+        raise ConfigError(
+            f"Options of the loss {name!r} need defaults and names other than {listing(sorted(_OWN_FIELDS))}; found "
+            f"{listing([parameter.name for parameter in options])}."
+        )
+    members = [(parameter.name, Any, field(default=parameter.default)) for parameter in options]
+    made: Any = make_dataclass(kind.__name__, members, bases=(FunctionMethod,), frozen=True, kw_only=True)
+    made.function = staticmethod(kind)
+    return cast(type[Method], made)

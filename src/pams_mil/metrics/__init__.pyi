@@ -17,6 +17,8 @@ from pams_mil.metrics.label_scores import per_class_recall as per_class_recall
 from pams_mil.metrics.label_scores import quadratic_kappa as quadratic_kappa
 from pams_mil.metrics.label_scores import risk as risk
 from pams_mil.metrics.label_scores import severe_errors as severe_errors
+from pams_mil.metrics.metric import METRICS as METRICS
+from pams_mil.metrics.metric import Metric as Metric
 from pams_mil.metrics.operating import OperatingCurve as OperatingCurve
 from pams_mil.metrics.operating import operating_curve as operating_curve
 from pams_mil.metrics.operating import urgency_auc as urgency_auc
@@ -29,3 +31,5 @@ from pams_mil.metrics.proper import brier as brier
 from pams_mil.metrics.proper import nll as nll
 from pams_mil.metrics.proper import rps as rps
 from pams_mil.metrics.proper import worklist_c_index as worklist_c_index
+from pams_mil.metrics.slides import Losses as Losses
+from pams_mil.metrics.slides import Slides as Slides

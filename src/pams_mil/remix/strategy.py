@@ -10,6 +10,7 @@ says where it came from.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from pams_mil import discover
 from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.ops import at_least_float32
-from pams_mil.parameters import refuse_unknown
+from pams_mil.parameters import refuse_unknown, require_choice, require_number
 
 PartnerRule = Literal["keep_label", "urgent_label", "same_class", "any"]
 """Which bags may be paired: strictly less or more urgent ones (the more urgent is a), less urgent ones and others of
@@ -136,8 +137,50 @@ def create_remix(name: str | None, **options: Any) -> Remix:
     'keep_label'
     """
     strategy = discover.load("remix", name or "none")
+    if inspect.isfunction(strategy):
+        return _function_remix(strategy, str(name), options)
     refuse_unknown(f"The remix {name!r}", options, list(inspect.signature(strategy).parameters), error=ConfigError)
     remix: Remix = strategy(**options)
+    return remix
+
+
+@dataclass(frozen=True)
+class FunctionRemix:
+    """A plain function of two bags as a strategy: it returns rows [m, d], rows and a's weight, or a `Mixed`."""
+
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
+
+    @property
+    def partner(self) -> PartnerRule:
+        """What the function's attribute `partner` says."""
+        rule: PartnerRule = getattr(self.function, "partner", "keep_label")
+        return rule
+
+    def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
+        """What the function makes of the bags; torch's global generator is seeded from this one meanwhile."""
+        check_pair(a, b)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
+            bag = self.function(a.detach().clone(), b.detach().clone(), **self.options)
+        if isinstance(bag, Mixed):
+            return bag
+        rows, weight = bag if isinstance(bag, tuple) and len(bag) == 2 else (bag, 1.0)
+        if not isinstance(rows, Tensor):
+            raise ParameterError(f"A remix must return rows [m, d] as a tensor, found {type(rows).__name__}.")
+        check_bag(rows, "what the remix returned")
+        require_number("the weight of the first bag's label", weight, at_least=0, at_most=1)
+        if rows.shape[1] != a.shape[1]:
+            raise ParameterError(f"A remix must return rows of width {a.shape[1]}, found {rows.shape[1]}.")
+        unknown = torch.full((len(rows),), SYNTHETIC, device=rows.device)
+        return Mixed(rows.detach(), unknown.to(torch.int8), unknown, float(weight))
+
+
+def _function_remix(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> FunctionRemix:
+    further = list(inspect.signature(function).parameters)[2:]
+    refuse_unknown(f"The remix {name!r}", options, further, error=ConfigError)
+    remix = FunctionRemix(function, dict(options))
+    require_choice(f"{name}.partner", remix.partner, PARTNER_RULES)
     return remix
 
 

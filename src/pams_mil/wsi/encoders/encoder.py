@@ -1,12 +1,14 @@
 """What an encoder is, and how a name becomes one.
 
 `efficientnet-lite0` is the file `efficientnet_lite0.py`, found by its `DISCOVER` line; `onnx:FILE` and `timm:MODEL`
-carry an argument; anything else with a colon is `module:Class`, a class of your own that takes no arguments.
+carry an argument; anything else with a colon is yours, `./file.py:encode` or `module:Class`: a
+function of tiles, or a class that takes no arguments.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil import discover
+from pams_mil.digests import file_digest
 from pams_mil.errors import ConfigError, listing, nearest
 
 _WITH_ARGUMENT = {"onnx": "onnx_file", "timm": "timm_model"}
@@ -64,12 +67,12 @@ def create_encoder(
     kind, _, argument = name.partition(":")
     # A colon and no kind of ours: module:Class. A lone name must be one of ours.
     if argument and kind not in _WITH_ARGUMENT:
-        return _foreign(kind, argument)
+        return _foreign(name)
     known = encoder_names()
     if not argument and name not in known:
         raise ConfigError(
             f"There is no encoder called {name!r}.{nearest(name, known)} Available: {listing(known)}, "
-            "'timm:MODEL', 'onnx:FILE', or 'your_module:YourClass' for your own."
+            "'timm:MODEL', 'onnx:FILE', or your own: './your_file.py:encode' or 'your_module:YourClass'."
         )
     module = importlib.import_module(f"{__package__}.{_WITH_ARGUMENT.get(kind) or name.replace('-', '_')}")
     notice = getattr(module, "NOTICE", "")
@@ -84,20 +87,21 @@ def weights_digest(encoder: Encoder) -> str:
     return str(getattr(encoder, "digest", ""))
 
 
-def _foreign(module_name: str, attribute: str) -> Encoder:
-    full_name = f"{module_name}:{attribute}"
+def _foreign(full_name: str) -> Encoder:
+    named = discover.load("wsi.encoders", full_name)
+    path = discover.own_file(full_name)
     try:
-        made = getattr(importlib.import_module(module_name), attribute)()
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"Could not load the encoder {full_name!r}: {error}. Expected a class without required arguments, "
-            "importable from here; is its module on PYTHONPATH?"
-        ) from error
-    if not callable(made):
+        # A function of tiles is an encoder; of a class, one is made.
+        encoder: Any = named if inspect.isfunction(named) else named()
+    except TypeError as error:
+        raise ConfigError(f"The encoder {full_name!r} must take no arguments: {error}.") from error
+    if not callable(encoder):
         raise ConfigError(f"The encoder {full_name!r} cannot be called on tiles [b, t, t, 3] to give features [b, d].")
-    if not isinstance(getattr(made, "name", None), str):
-        try:
-            made.name = full_name
-        except AttributeError as error:
-            raise ConfigError(f"The encoder {full_name!r} needs an attribute 'name', stored in every bag.") from error
-    return cast(Encoder, made)
+    try:
+        if not isinstance(getattr(encoder, "name", None), str):
+            encoder.name = full_name if path is None else f"{path.name}:{full_name.rpartition(':')[2]}"
+        if path is not None and not hasattr(encoder, "digest"):
+            encoder.digest = file_digest(path)
+    except AttributeError as error:
+        raise ConfigError(f"The encoder {full_name!r} needs an attribute 'name', stored in every bag.") from error
+    return cast(Encoder, encoder)
