@@ -82,7 +82,8 @@ def _load_foreign(package: str, name: str) -> Any:
     except Exception as error:  # running someone's file can raise anything
         raise ConfigError(
             f"Could not load the {package.rpartition('.')[2].rstrip('s')} {name!r}: {first_line(error)}. "
-            "Expected 'module:attribute' importable from here (is the module on PYTHONPATH?), or a file, './my_file.py:attribute'."
+            "Expected 'module:attribute' importable from here (is the module on PYTHONPATH?), or a file, "
+            "'./my_file.py:attribute'."
         ) from error
 
 
