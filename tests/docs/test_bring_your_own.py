@@ -18,7 +18,8 @@ from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods import create_method
-from pams_mil.metrics import METRICS
+from pams_mil.metrics import Metric, add_metric
+from pams_mil.metrics.metric import METRICS
 from pams_mil.models import LevelOutput
 from pams_mil.remix import create_remix
 from pams_mil.wsi import create_encoder
@@ -121,6 +122,8 @@ def test_a_metric_has_values_and_intervals():
     assert finest.values["grave"] == pytest.approx(expected)
     low, high = finest.intervals["grave"]
     assert low <= expected <= high
+    with pytest.raises(ParameterError, match=r"There is a metric 'acc' already"):
+        add_metric(Metric("acc", "Mine", True, "", METRICS["acc"].statistic, METRICS["acc"].value))
 
 
 def test_features_are_converted_with_what_is_known(place: Path):

@@ -17,8 +17,8 @@ from pams_mil.metrics.label_scores import per_class_recall as per_class_recall
 from pams_mil.metrics.label_scores import quadratic_kappa as quadratic_kappa
 from pams_mil.metrics.label_scores import risk as risk
 from pams_mil.metrics.label_scores import severe_errors as severe_errors
-from pams_mil.metrics.metric import METRICS as METRICS
 from pams_mil.metrics.metric import Metric as Metric
+from pams_mil.metrics.metric import add_metric as add_metric
 from pams_mil.metrics.operating import OperatingCurve as OperatingCurve
 from pams_mil.metrics.operating import operating_curve as operating_curve
 from pams_mil.metrics.operating import urgency_auc as urgency_auc

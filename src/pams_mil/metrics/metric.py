@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array
+from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import reduce
 from pams_mil.metrics.proper import brier_losses, nll_losses, rps_losses
@@ -216,6 +217,17 @@ PROBABILITY_METRICS = (
 """Metrics of probabilities."""
 
 METRICS = {metric.key: metric for metric in (*LABEL_METRICS, *PROBABILITY_METRICS)}
+
+
+def add_metric(metric: Metric) -> None:
+    """Add a metric of your own to the table that scores, intervals and comparisons read; the same key replaces one.
+
+    Raises:
+        ParameterError: the key is one of ours.
+    """
+    if metric.key in {own.key for own in (*LABEL_METRICS, *PROBABILITY_METRICS)}:
+        raise ParameterError(f"There is a metric {metric.key!r} already; give yours another key.")
+    METRICS[metric.key] = metric
 
 
 @dataclass(frozen=True)
