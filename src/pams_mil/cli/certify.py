@@ -31,6 +31,9 @@ def certify(
     at: list[str] | None = typer.Option(
         None, "--at", help="CLASS=SHARE: of patients at or above it, at most this share called below it. Repeatable."
     ),
+    findings: float | None = typer.Option(
+        None, "--findings", help="Most missed findings: of a patient's findings, the mean share that is not called."
+    ),
     guarantee: str = typer.Option("mean", "--guarantee", help="mean, or a confidence such as 0.9."),
     unit: str = typer.Option("case", "--unit", help="What is counted: case or slide."),
     calibration: str | None = typer.Option(
@@ -75,8 +78,10 @@ def certify(
     from pams_mil.report.certificate_page import certificate_page
 
     shares, priors = _pairs(at, "--at"), _pairs(prevalence, "--prevalence")
-    if alpha is None and not shares:
-        raise ConfigError("There is nothing to bound: give --alpha 0.05, or --at CLASS=0.05, or both.")
+    if alpha is None and not shares and findings is None:
+        raise ConfigError(
+            "There is nothing to bound: give --alpha 0.05, or --at CLASS=0.05, or both; for sets, --findings 0.1."
+        )
     facts: dict[str, Any] = {}
     orders = Orders.load(classes)[1] if classes else None
     first = classes[0] if classes else None
@@ -97,10 +102,12 @@ def certify(
         "prevalence": priors or None, "seen_patients": seen_patients, "patients_are_slides": patients_are_slides,
         **facts,
     }  # fmt: skip
+    if orders is not None and findings is not None:
+        raise ConfigError("--findings bounds sets under one order of severity; certify each class file on its own.")
     if orders is not None:
         _certify_orders(certify_orders(model, orders, **options), folder, json=json)
         return
-    certificate = run_certify(model, **options)
+    certificate = run_certify(model, findings=findings, **options)
     if folder is not None:
         write_certificate(certificate, certificate_page(certificate, model), folder)
     if json:

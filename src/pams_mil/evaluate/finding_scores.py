@@ -16,7 +16,7 @@ import numpy as np
 from pams_mil.arrays import AnyArray, Array, Bools, Ints
 from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.predictions import Predictions
-from pams_mil.metrics.finding_sets import FindingPath, finding_path, missed_share, set_ascc
+from pams_mil.metrics.finding_sets import FindingPath, finding_path, missed_share, set_ascc, sets_with_call
 from pams_mil.metrics.resampling import RESAMPLES, Sums, Units, Weights, percentile_interval
 
 Interval = tuple[float, float]
@@ -53,19 +53,9 @@ class FindingScores:
 
 
 def called_sets(predictions: Predictions, kappa: float = 1.0) -> Bools:
-    """The findings that are called at κ, [n, K]: the most urgent call, and those that reach κ and are not beyond it.
-
-    One answer decides, as everywhere: the head of the most urgent finding says how urgent a slide is, and no other
-    finding of the set outranks it. Findings that are in the set for their own probability stay in it as κ grows.
-    """
-    path, hierarchy = _path(predictions), predictions.hierarchy
+    """The findings that are called at κ, [n, K]: the most urgent call, and those that reach κ and are not beyond it."""
     calls = predictions.path.calls(kappa) if predictions.probabilities is not None else predictions.predicted
-    called: Bools = path.calls(kappa) & (path.ranks[None, :] <= hierarchy.ranks()[calls][:, None])
-    place = np.full(hierarchy.num_classes(), -1)
-    place[hierarchy.finding_classes] = np.arange(called.shape[1])
-    rows = np.flatnonzero(place[calls] >= 0)
-    called[rows, place[calls[rows]]] = True
-    return called
+    return sets_with_call(_path(predictions), calls, kappa, predictions.hierarchy)
 
 
 def finding_scores(

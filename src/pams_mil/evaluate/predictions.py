@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from pams_mil import atomic
 from pams_mil.arrays import Array, Bools, Ints
-from pams_mil.class_checks import SEPARATOR
 from pams_mil.digests import file_digest
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.exposure import COLUMN, Purpose, Roles, admit, role_cell
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.finding_sets import set_label
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import SUM_TOLERANCE
 from pams_mil.tables import read_table
@@ -166,11 +166,10 @@ class Predictions:
 
     def label(self, row: int) -> str:
         """The true label of a row as text: its class, or all its findings."""
-        names = self.hierarchy.names()
-        if self.finding_targets is None or not self.finding_targets[row].any():
-            return names[int(self.target[row])]
-        present = self.hierarchy.finding_classes[self.finding_targets[row]]
-        return f"{SEPARATOR} ".join(names[index] for index in present.tolist())
+        most_urgent = self.hierarchy.names()[int(self.target[row])]
+        if self.finding_targets is None:
+            return most_urgent
+        return set_label(self.finding_targets[row], self.hierarchy, most_urgent)
 
     def admitted(self, purpose: Purpose, *, seen_patients: bool = False) -> Predictions:
         """These predictions for a purpose, with what must be said about patients that the model has seen.

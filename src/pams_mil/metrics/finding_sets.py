@@ -21,6 +21,7 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from pams_mil.arrays import Array, Bools
+from pams_mil.class_checks import SEPARATOR
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import PENALTY, metric_weight
@@ -93,6 +94,32 @@ def finding_path(
     with np.errstate(divide="ignore"):
         reach = (1.0 - p) / (p * w)
     return FindingPath(reach, hierarchy.ranks()[hierarchy.finding_classes], w)
+
+
+def set_label(present: npt.ArrayLike, hierarchy: ClassHierarchy, otherwise: str) -> str:
+    """A set of findings [K] as a table writes it, least urgent first; `otherwise` for the empty one.
+
+    >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N")
+    >>> set_label([True, True], tree, "N"), set_label([False, False], tree, "N")
+    ('UDH; DCIS', 'N')
+    """
+    members = hierarchy.finding_classes[np.asarray(present, dtype=bool)].tolist()
+    return f"{SEPARATOR} ".join(hierarchy.classes[index] for index in members) or otherwise
+
+
+def sets_with_call(path: FindingPath, calls: npt.ArrayLike, kappa: float, hierarchy: ClassHierarchy) -> Bools:
+    """The findings that are called at κ beside a call of the most urgent one, [n, K]: those that are not beyond it.
+
+    One answer decides, as everywhere: the head of the most urgent finding says how urgent a slide is, and no other
+    finding of the set outranks it. Findings that are in the set for their own probability stay in it as κ grows.
+    """
+    top = np.asarray(calls, dtype=np.int64)
+    called: Bools = path.calls(kappa) & (path.ranks[None, :] <= hierarchy.ranks()[top][:, None])
+    place = np.full(hierarchy.num_classes(), -1)
+    place[hierarchy.finding_classes] = np.arange(called.shape[1])
+    rows = np.flatnonzero(place[top] >= 0)
+    called[rows, place[top[rows]]] = True
+    return called
 
 
 def missed_share(y_true: npt.ArrayLike, y_pred: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Array:

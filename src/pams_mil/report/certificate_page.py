@@ -107,7 +107,7 @@ def _chart(certificate: Certificate, slides: SlideReach) -> Markup:
     plane = svg.Plane(520, 360, svg.ticks(0.0, most_x, 10), svg.ticks(0.0, max(1e-3, *(y for _, _, y in points)), 10))
     parts = plane.axes(("false alarms, %", "missed urgency, %"))
     labels = _Labels(plane)
-    whole = next((bound.alpha for bound in certificate.bounds if bound.name is None), None)
+    whole = next((bound.alpha for bound in certificate.bounds if bound.name is None and not bound.findings), None)
     parts.append(svg.polyline([plane.at(x, y) for _, x, y in points], "curve s0"))
     # The most important label first: later ones make room, and where there is none only the dot is drawn.
     place = plane.at(chosen.false_alarm_rate, chosen.missed_rate)

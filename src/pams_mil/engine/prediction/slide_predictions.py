@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from pams_mil import __version__, atomic
 from pams_mil.arrays import Array, Bools
-from pams_mil.class_checks import SEPARATOR
 from pams_mil.digests import file_digest
 from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.errors import OutputError, PredictionsError, listing
@@ -30,6 +29,7 @@ from pams_mil.evaluate.finding_scores import called_sets
 from pams_mil.evaluate.predictions import DECIDED_BY, Predictions
 from pams_mil.exposure import COLUMN, Exposure, Roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.finding_sets import set_label
 
 DISAGREES = "disagrees"
 """Column: what coarser levels' own outputs say where they contradict the call; empty where all agree."""
@@ -183,11 +183,8 @@ class SlidePredictions:
         """The set that is called for each slide, as text, least urgent first; the most urgent call is among them."""
         kappa = self.rule.kappa if self.rule.name == "kappa" else 1.0
         called, names = called_sets(self.as_predictions("these"), kappa), self.hierarchy.classes
-        calls = self.calls()
-        return [
-            f"{SEPARATOR} ".join(names[c] for c in self.hierarchy.finding_classes[row].tolist()) or names[int(call)]
-            for row, call in zip(called, calls, strict=True)
-        ]
+        rows = zip(called, self.calls().tolist(), strict=True)
+        return [set_label(row, self.hierarchy, names[call]) for row, call in rows]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -221,7 +218,10 @@ class SlidePredictions:
         if isinstance(certificate, OrderCertificate):
             calls = certificate.apply(self.probabilities[-1], self.patient_ids, incomplete=self.incomplete)
         else:
-            calls = apply_certificate(certificate, self.probabilities[-1], self.patient_ids, incomplete=self.incomplete)
+            calls = apply_certificate(
+                certificate, self.probabilities[-1], self.patient_ids, incomplete=self.incomplete,
+                findings=self.findings,
+            )  # fmt: skip
         seen = certificate.exposure.roles(self.names, self.patient_ids)
         roles = None if self.roles is None else tuple(one | two for one, two in zip(self.roles, seen, strict=True))
         return replace(self, tags={**self.tags, **calls.columns()}, excluded=calls.notes, roles=roles)

@@ -9,13 +9,14 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.arrays import Ints
+from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.class_checks import names_by_rank
 from pams_mil.errors import counted, listing
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.miss_losses import SlideReach, path_of, rank_index
 from pams_mil.evaluate.predictions import numbered
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.finding_sets import finding_path, set_label, sets_with_call
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class CertifiedCalls:
         low, high: [n] ranks of the interval; `low` is None without one.
         withheld: Rows of patients with a missing slide: more urgent than the rest it could be, so nothing is certified.
         notes: Patients the guarantee does not cover.
+        sets: [n, K] the findings that are called; None where slides have one.
     """
 
     hierarchy: ClassHierarchy
@@ -38,6 +40,7 @@ class CertifiedCalls:
     high: Ints
     withheld: frozenset[int] = field(default_factory=frozenset)
     notes: tuple[str, ...] = ()
+    sets: Bools | None = None
 
     def columns(self) -> dict[str, list[str]]:
         """For a predictions file, beside the model's own call."""
@@ -54,6 +57,11 @@ class CertifiedCalls:
             "certified_slide": [names[call] for call in self.slide.tolist()],
             "cannot_exclude": cells(possible, self.high),
         }
+        if self.sets is not None:
+            columns["certified_findings"] = [
+                "" if row in self.withheld else set_label(present, self.hierarchy, names[call])
+                for row, (present, call) in enumerate(zip(self.sets, self.call.tolist(), strict=True))
+            ]
         if self.low is not None:
             columns |= {"interval_low": cells(at, self.low), "interval_high": cells(at, self.high)}
         return columns
@@ -65,6 +73,7 @@ def apply_certificate(
     patient_ids: Sequence[str],
     *,
     incomplete: Collection[str] = (),
+    findings: Array | None = None,
 ) -> CertifiedCalls:
     """The certified calls of slides with these probabilities [n, C].
 
@@ -75,17 +84,21 @@ def apply_certificate(
         probabilities: At the finest level.
         patient_ids: Whose slide each row is.
         incomplete: Patients of whom a slide is missing, e.g. because it could not be read.
+        findings: [n, K] probabilities of single findings, where slides have several.
     """
     hierarchy = certificate.hierarchy
     path = path_of(probabilities, hierarchy, "The table")
     patient, ranks = numbered(patient_ids), rank_index(hierarchy)
     slide = path.calls(certificate.kappa)
-    call, low = slide, None
+    call, low, sets = slide, None, None
+    if findings is not None:
+        sets = sets_with_call(finding_path(findings, hierarchy), slide, certificate.kappa, hierarchy)
     if certificate.kappa_low is not None:
         low = SlideReach.unlabeled(path, patient).called_before(certificate.kappa_low)
     if certificate.unit == "case":
         call = _most_urgent(slide, patient)
         low = None if low is None else _most_urgent(low, patient)
+        sets = None if sets is None else _any_slide(sets, patient)
     high = ranks[call]
     low = None if low is None else np.minimum(low, high)
     lacking = [one for one in dict.fromkeys(incomplete) if certificate.unit == "case"]
@@ -94,7 +107,14 @@ def apply_certificate(
         f"Nothing is certified for {counted(len(lacking), 'patient')} of whom a slide is missing, as it could be the "
         f"most urgent one: {listing(lacking, most=5)}."
     )
-    return CertifiedCalls(hierarchy, slide, call, low, high, withheld, (note,) if lacking else ())
+    return CertifiedCalls(hierarchy, slide, call, low, high, withheld, (note,) if lacking else (), sets)
+
+
+def _any_slide(sets: Bools, patient: Ints) -> Bools:
+    united = np.zeros((int(patient.max()) + 1, sets.shape[1]), dtype=bool)
+    np.logical_or.at(united, patient, sets)
+    joined: Bools = united[patient]
+    return joined
 
 
 def _most_urgent(values: Ints, patient: Ints) -> Ints:

@@ -36,6 +36,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify.miss_losses import LossCurve
 
 _TAILS = (0.05, 0.95)
+FINDINGS = "findings of all patients"
 
 
 def expected_bound(total: npt.ArrayLike, curve: LossCurve) -> Array:
@@ -267,6 +268,7 @@ class Bound:
         smallest_alpha: The smallest α that so many patients can certify.
         observed: Missed urgency of the calibration patients at κ.
         spread: Of the miss rate of the one system that is shipped.
+        findings: Whether it is about the share of a patient's findings that are missed, not about the most urgent one.
     """
 
     name: str | None
@@ -278,20 +280,25 @@ class Bound:
     smallest_alpha: float
     observed: float
     spread: Spread
+    findings: bool = False
 
     @property
     def who(self) -> str:
         """The patients it is about."""
+        if self.findings:
+            return FINDINGS
         return "all patients" if self.name is None else f"patients at or above {self.name}"
 
     def sentence(self, guarantee: str, unit: str, kappa: float) -> str:
         """The bound for people, where the operating point is `kappa`, as large as this bound needs it or larger."""
         what = {"case": "patients", "slide": "slides of a random patient"}[unit]
         above = "" if self.name is None else f" at or above {self.name}"
-        below = "their label" if self.name is None else self.name
+        missed = f"{what}{above} are called below {'their label' if self.name is None else self.name}"
+        if self.findings:
+            missed = f"the findings of {'a patient' if unit == 'case' else 'a random slide of a patient'} are missed"
         less = ", this one less, since another bound needs a larger κ" if kappa > self.kappa else ""
         return (
-            f"At most {100 * self.alpha:g} % of {what}{above} are called below {below}, {guarantee}; "
+            f"At most {100 * self.alpha:g} % of {missed}, {guarantee}; "
             f"90 % of systems calibrated on {self.n} patients miss between {100 * self.spread.low:.2g} and "
             f"{100 * self.spread.high:.2g} %{less}."
         )
@@ -306,11 +313,13 @@ class Shortfall:
     n: int
     smallest_alpha: float
     needed: int
+    findings: bool = False
 
     @property
     def words(self) -> str:
         """For people: how many patients are missing."""
         who = "all patients" if self.name is None else f"patients at or above {self.name}"
+        who = FINDINGS if self.findings else who
         return (
             f"{who}: {self.n} in the calibration set, which can certify {100 * self.smallest_alpha:.3g} % and more; "
             f"{100 * self.alpha:g} % takes {self.needed}, that is {self.needed - self.n} more"
@@ -318,13 +327,19 @@ class Shortfall:
 
 
 def certified_bound(
-    curve: LossCurve, alpha: float, guarantee: Guarantee, *, name: str | None = None, rank: int | None = None
+    curve: LossCurve,
+    alpha: float,
+    guarantee: Guarantee,
+    *,
+    name: str | None = None,
+    rank: int | None = None,
+    findings: bool = False,
 ) -> Bound | Shortfall:
     """Certify α, or say how many patients it would take."""
     kappa = smallest_kappa(curve, alpha, guarantee)
     least = guarantee.smallest_alpha(curve)
     if kappa is None:
-        return Shortfall(name, alpha, curve.n, least, guarantee.patients_needed(alpha, curve))
+        return Shortfall(name, alpha, curve.n, least, guarantee.patients_needed(alpha, curve), findings)
     patients = effective_patients(curve)
     # Losses of k whole patients, k = 0, 1, ...: the largest that still certifies α says how many may be missed.
     counts = np.arange(patients + 1) * (curve.mass / max(1, patients))
@@ -332,4 +347,4 @@ def certified_bound(
     # Without ties κ̂ leaves exactly as many missed as are allowed.
     tied = curve.zero_one and curve.total(kappa) < allowed
     spread = beta_spread(allowed, patients, exact=curve.zero_one, tied=bool(tied))
-    return Bound(name, rank, alpha, kappa, curve.n, curve.mass, least, curve.mean(kappa), spread)
+    return Bound(name, rank, alpha, kappa, curve.n, curve.mass, least, curve.mean(kappa), spread, findings)

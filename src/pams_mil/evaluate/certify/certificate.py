@@ -105,7 +105,8 @@ class Certificate:
     @property
     def leading(self) -> Bound:
         """The bound for all patients where there is one, else the one that needs the largest κ."""
-        return next((bound for bound in self.bounds if bound.name is None), max(self.bounds, key=lambda b: b.kappa))
+        whole = (bound for bound in self.bounds if bound.name is None and not bound.findings)
+        return next(whole, max(self.bounds, key=lambda b: b.kappa))
 
     @property
     def words(self) -> str:
@@ -158,7 +159,7 @@ class Certificate:
             and (not self.reservations or bool(other.reservations))
             and (mine is None) == (theirs is None)
             and (mine or 0.0) >= (theirs or 0.0)
-            and all(any(m.rank == b.rank and m.alpha <= b.alpha for m in self.bounds) for b in other.bounds)
+            and all(any(_as_strict(m, b) for m in self.bounds) for b in other.bounds)
         )
 
     def is_stricter_than(self, other: Certificate) -> bool:
@@ -310,11 +311,16 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
+def _as_strict(mine: Bound, other: Bound) -> bool:
+    same = mine.rank == other.rank and mine.findings == other.findings
+    return same and mine.alpha <= other.alpha
+
+
 def _bound_json(bound: Bound) -> dict[str, Any]:
     return {
         "at": bound.name, "rank": bound.rank, "alpha": bound.alpha, "kappa": _number(bound.kappa), "n": bound.n,
         "mass": bound.mass, "smallest_alpha": bound.smallest_alpha, "observed": bound.observed,
-        "spread": bound.spread.to_json(),
+        "spread": bound.spread.to_json(), "findings": bound.findings,
     }  # fmt: skip
 
 
@@ -322,7 +328,7 @@ def _from_json(content: Mapping[str, Any]) -> Certificate:
     def bound(of: Mapping[str, Any]) -> Bound:
         return Bound(
             of["at"], of["rank"], of["alpha"], float(of["kappa"]), of["n"], of["mass"], of["smallest_alpha"],
-            of["observed"], Spread.from_json(of["spread"]),
+            of["observed"], Spread.from_json(of["spread"]), of["findings"],
         )  # fmt: skip
 
     rows = [[float(value) for value in row] for row in content["calibration"]["breakpoints"]]

@@ -29,6 +29,7 @@ from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Shortfall, certif
 from pams_mil.evaluate.certify.certificate import BoundaryLimit, Certificate, Rates
 from pams_mil.evaluate.certify.miss_losses import (
     UNITS,
+    FindingReach,
     LossCurve,
     SlideReach,
     Unit,
@@ -62,14 +63,16 @@ class ShortfallError(CertificateError):
 @overload
 def certify(
     predictions: Predictions, *, alpha: float | None = ..., at: Mapping[str, float] | None = ...,
-    guarantee: str | float = ..., unit: Unit = ..., prevalence: Mapping[str, float] | None = ...,
+    findings: float | None = ..., guarantee: str | float = ..., unit: Unit = ...,
+    prevalence: Mapping[str, float] | None = ...,
     notes: Sequence[str] = ..., by: None = ..., exposure: Exposure | None = ...,
     seen_patients: bool = ..., patients_are_slides: bool = ...,
 ) -> Certificate: ...  # fmt: skip
 @overload
 def certify(
     predictions: Predictions, *, alpha: float | None = ..., at: Mapping[str, float] | None = ...,
-    guarantee: str | float = ..., unit: Unit = ..., prevalence: Mapping[str, float] | None = ...,
+    findings: float | None = ..., guarantee: str | float = ..., unit: Unit = ...,
+    prevalence: Mapping[str, float] | None = ...,
     notes: Sequence[str] = ..., by: Sequence[str], exposure: Exposure | None = ...,
     seen_patients: bool = ..., patients_are_slides: bool = ...,
 ) -> dict[str, Certificate]: ...  # fmt: skip
@@ -78,6 +81,7 @@ def certify(
     *,
     alpha: float | None = None,
     at: Mapping[str, float] | None = None,
+    findings: float | None = None,
     guarantee: str | float = "mean",
     unit: Unit = "case",
     prevalence: Mapping[str, float] | None = None,
@@ -94,6 +98,7 @@ def certify(
             its epoch, and new patients must come from where they came from.
         alpha: The most missed urgency among all patients; None: only the boundaries in `at` are bounded.
         at: {class or group: α}: of the patients at or above it, at most a share α is called below it.
+        findings: The most missed findings: the mean share of a patient's findings that are not called.
         guarantee: "mean", or a confidence such as 0.9, for each bound on its own.
         unit: "case" or "slide"; see `pams_mil.evaluate.certify.miss_losses`.
         prevalence: {class: share} to which the bound for all patients is re-weighted; `mean` and `case` only.
@@ -117,7 +122,8 @@ def certify(
     """
     if by is not None:
         options = {
-            "alpha": alpha, "at": at, "guarantee": guarantee, "unit": unit, "prevalence": prevalence,
+            "alpha": alpha, "at": at, "findings": findings, "guarantee": guarantee, "unit": unit,
+            "prevalence": prevalence,
             "notes": notes, "exposure": exposure, "seen_patients": seen_patients,
             "patients_are_slides": patients_are_slides,
         }  # fmt: skip
@@ -126,12 +132,12 @@ def certify(
     require_patients(predictions, patients_are_slides=patients_are_slides)
     admitted = predictions.admitted("guarantee", seen_patients=seen_patients).notes
     marks = [note for note in admitted if note.startswith(MARK)]
-    alphas = _check_alphas(alpha, at or {})
+    alphas = _check_alphas(alpha, at or {}, findings)
     require_choice("unit", unit, UNITS)
-    if prevalence is not None and (alpha is None or guarantee != "mean" or unit != "case"):
+    if prevalence is not None and (alpha is None or guarantee != "mean" or unit != "case" or findings is not None):
         raise ParameterError(
             "A prevalence re-weights the bound for all patients (alpha), on average (guarantee mean), by case. "
-            "Bounds at a boundary need no re-weighting; with a confidence or another unit there is none."
+            "Bounds at a boundary need no re-weighting; for findings, a confidence or another unit there is none."
         )
     certainty, slides = Guarantee.of(guarantee), SlideReach.of(predictions)
     ranks = {name: None if name is None else boundary_rank(hierarchy, name) for name in alphas}
@@ -142,6 +148,9 @@ def certify(
     results = [
         certified_bound(curves[name], share, certainty, name=name, rank=ranks[name]) for name, share in alphas.items()
     ]
+    if findings is not None:
+        curve = FindingReach.of(predictions).miss_losses(unit)
+        results.append(certified_bound(curve, findings, certainty, findings=True))
     _refuse_shortfalls(results, certainty)
     bounds = tuple(bound for bound in results if isinstance(bound, Bound))
     # Every loss falls with κ, so the largest κ meets every bound.
@@ -307,10 +316,12 @@ def prevalence_weights(shares: Array, label: Ints, names: Sequence[str]) -> tupl
     return weight[label], float(weight.max())
 
 
-def _check_alphas(alpha: float | None, at: Mapping[str, float]) -> dict[str | None, float]:
+def _check_alphas(alpha: float | None, at: Mapping[str, float], findings: float | None) -> dict[str | None, float]:
     alphas: dict[str | None, float] = {} if alpha is None else {None: _check_alpha(alpha, "alpha")}
     alphas.update({name: _check_alpha(share, f"The share at {name!r}") for name, share in at.items()})
-    if not alphas:
+    if findings is not None:
+        _check_alpha(findings, "findings")
+    elif not alphas:
         raise ParameterError("There is nothing to bound: give alpha, or a boundary with its share.")
     return alphas
 

@@ -9,6 +9,14 @@ steps and is 0 at κ = ∞, where every call is the most urgent class. All that 
 |---|---|
 | case | the most urgent call of its slides is below its most urgent label: 0 or 1 |
 | slide | the share of its slides that are called below their labels: a random slide of a new patient |
+
+Where slides have several findings, the share of a patient's findings (under `slide`, the mean share of its slides')
+that are not called falls in steps, too: finding k is called on a slide at the latest from
+
+    κ_k = max( own reach (1 − p_k) / p_k,  κ at which the most urgent call has reached the rank of k )
+
+on, and stays called, since both conditions of a called set keep once they are met. Patients without a finding lose
+nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +27,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.arrays import Array, Ints
+from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.class_checks import names_by_rank
 from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.finding_sets import finding_path
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 
 Unit = Literal["case", "slide"]
@@ -206,6 +215,58 @@ class LossCurve:
         # a miss now loses v_y, so misses can no longer be counted
         drop = self.drop * weight[self.patient]
         return replace(self, drop=drop, weight=self.weight * weight, worst=self.worst * worst, zero_one=False)
+
+
+@dataclass(frozen=True)
+class FindingReach:
+    """Slides with the κ from which on each finding is called.
+
+    Attributes:
+        reach: [n, K] the smallest κ from which on finding k stays called; ∞ where only κ = ∞ calls it.
+        present: [n, K] which findings are there.
+        patient: [n] whose slide, from 0.
+    """
+
+    reach: Array
+    present: Bools
+    patient: Ints
+
+    @classmethod
+    def of(cls, predictions: Predictions) -> FindingReach:
+        """The slides of a predictions file, which must have sets as labels and probabilities of findings."""
+        tree, p = predictions.hierarchy, predictions.finding_probabilities
+        if tree.findings == "one":
+            raise ParameterError(
+                f"The classes of {tree.name!r} are one per slide, so there are no sets of findings to bound; bound the "
+                "most urgent one with alpha, or use a class file with 'findings: several'."
+            )
+        if p is None or predictions.finding_targets is None:
+            raise PredictionsError(
+                f"{predictions.name} has no probabilities of single findings; expected a column f_<class> for each."
+            )
+        headline = rank_reach(path_of(predictions.probabilities, tree, predictions.name))
+        reach = np.maximum(finding_path(p, tree).reach, headline[:, rank_index(tree)[tree.finding_classes]])
+        return cls(reach, predictions.finding_targets, predictions.patient)
+
+    def miss_losses(self, unit: Unit = "case") -> LossCurve:
+        """How the share of the patients' findings that are not called falls with κ.
+
+        >>> reach, present = np.array([[1.0, 8.0], [4.0, 2.0]]), np.array([[True, True], [True, False]])
+        >>> FindingReach(reach, present, np.array([0, 0])).miss_losses().kappa.tolist()  # called on either slide
+        [1.0, 2.0]
+        """
+        patients = int(self.patient.max()) + 1 if len(self.patient) else 0
+        reach, present, whose = self.reach, self.present, self.patient
+        share = 1.0 / np.maximum(1, np.bincount(whose, minlength=patients))
+        if unit == "case":
+            reach, present = np.full((patients, reach.shape[1]), np.inf), np.zeros((patients, reach.shape[1]), bool)
+            # A case has what any of its slides has, and is called what any of them is.
+            np.minimum.at(reach, self.patient, self.reach)
+            np.logical_or.at(present, self.patient, self.present)
+            whose, share = np.arange(patients), np.ones(patients)
+        row, finding = np.nonzero(present)
+        drop = share[whose[row]] / present.sum(axis=1)[row]
+        return LossCurve.of(reach[row, finding], drop, whose[row], np.ones(patients))
 
 
 def path_of(probabilities: Array | None, hierarchy: ClassHierarchy, name: str) -> DecisionPath:

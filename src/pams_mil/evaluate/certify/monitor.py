@@ -41,7 +41,7 @@ from pams_mil.errors import ParameterError, PredictionsError
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, clopper_pearson, hoeffding_bentkus
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import require_patients
-from pams_mil.evaluate.certify.miss_losses import SlideReach, Unit, path_of
+from pams_mil.evaluate.certify.miss_losses import FindingReach, SlideReach, Unit, path_of
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.exposure import Roles
 
@@ -99,7 +99,8 @@ class BoundCheck:
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form."""
         return {
-            "at": self.bound.name, "alpha": self.bound.alpha, "n": self.n, "observed": self.observed,
+            "at": self.bound.name, "findings": self.bound.findings, "alpha": self.bound.alpha, "n": self.n,
+            "observed": self.observed,
             "at_least": self.at_least, "limit": self.limit, "alarm_after": self.alarm, "level": self.level,
             "state": self.state,
         }  # fmt: skip
@@ -206,7 +207,7 @@ def monitor(
     slides = SlideReach.of(predictions)
     # Bonferroni: the level is for any of the bounds.
     share = level / len(certificate.bounds)
-    checks = tuple(_check(certificate, bound, slides, share) for bound in certificate.bounds)
+    checks = tuple(_check(certificate, bound, slides, predictions, share) for bound in certificate.bounds)
     return Monitoring(checks, _drift(certificate, slides, drift_level, seed), tuple(notes))
 
 
@@ -236,7 +237,7 @@ def risk_limit(bound: Bound, unit: Unit, delta: float) -> float:
     >>> round(risk_limit(bound, "case", 0.05), 3) == round(bound.spread.high, 3)
     True
     """
-    if unit == "case":
+    if unit == "case" and not bound.findings:
         return float(clopper_pearson(bound.spread.allowed, bound.spread.patients, delta))
     # Losses in parts: the largest sum that certifies α on average, (Σ + 1) / (n + 1) ≤ α.
     mean = max(0.0, bound.alpha * (bound.n + 1) - 1) / bound.n
@@ -335,8 +336,13 @@ def _distance(is_new: npt.NDArray[np.bool_], order: npt.NDArray[np.int64], ends:
     return float(np.abs(ahead[ends]).max())
 
 
-def _check(certificate: Certificate, bound: Bound, slides: SlideReach, level: float) -> BoundCheck:
-    curve = slides.miss_losses(certificate.unit, bound.rank)
+def _check(
+    certificate: Certificate, bound: Bound, slides: SlideReach, predictions: Predictions, level: float
+) -> BoundCheck:
+    if bound.findings:
+        curve = FindingReach.of(predictions).miss_losses(certificate.unit)
+    else:
+        curve = slides.miss_losses(certificate.unit, bound.rank)
     if not curve.n:
         return BoundCheck(bound, 0, float("nan"), 0.0, bound.alpha, None, level, "no patients")
     losses = curve.losses(certificate.kappa)
