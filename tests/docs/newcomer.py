@@ -63,6 +63,12 @@ def make_tables_and_features(folder: Path) -> None:
     reviews = ["slide_id,patient_id,model_call,reader_class,verdict,seconds"]
     reviews += [f"{row[0]},{row[1]},{row[3]},{row[2]},{'agree' if row[2] == row[3] else 'overrule'},9" for row in rows]
     (folder / "reviews.csv").write_text("\n".join(reviews) + "\n")
+    readers = ["slide_id,patient_id,consensus,reader1,reader2,reader3"]
+    for row in rows:
+        true = names.index(row[2])
+        seen = [names[int(np.clip(true + random.integers(-1, 2), 0, len(names) - 1))] for _ in range(3)]
+        readers.append(",".join((*row[:3], *seen)))
+    (folder / "readers.csv").write_text("\n".join(readers) + "\n")
     foreign = ["case,diagnosis,prediction", *(",".join((row[0], row[2], row[3])) for row in rows)]
     (folder / "results.csv").write_text("\n".join(foreign) + "\n")
     (folder / "my-classes.yaml").write_text(block_of(ROOT / "README.md", "yaml", "classes:"))

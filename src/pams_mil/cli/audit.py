@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -58,6 +58,12 @@ def audit(
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     seed: int = typer.Option(0, "--seed", help="Seed of the resampling."),
     seen_patients: bool = SEEN_PATIENTS,
+    readers: bool = typer.Option(
+        False, "--readers", help="The --pred columns are readers, compared with --true or with each other."
+    ),
+    model: Path | None = typer.Option(
+        None, "--model", help="With --readers: predictions of a model, to say whether it is in the readers' range."
+    ),
 ) -> None:
     """Score predictions of any model by how grave its mistakes are.
 
@@ -66,6 +72,8 @@ def audit(
     A method with several networks is NAME=PATTERN: files of the same slides are seeds, files of other slides folds.
 
     Example: pams audit model_a.csv model_b.csv --classes bracs --out report
+
+    With --readers each --pred column is a reader, and without --true the mode of the other readers is the reference.
 
     Example: pams audit ce='ce-*.csv' pams='pams-*.csv' --classes bracs
     """
@@ -76,6 +84,12 @@ def audit(
     from pams_mil.evaluate.prediction_layouts import Source, read_predictions
     from pams_mil.evaluate.predictions import join_files
 
+    if readers or model is not None:
+        _audit_readers(
+            predictions, classes, pred or [], model, out, true=true, slide=id_column, patient=patient,
+            resamples=resamples, seed=seed, seen_patients=seen_patients, json=json,
+        )  # fmt: skip
+        return
     rule = None if decide is None else DecisionRule.parse(decide)
     tag_pair = parse_tag(tag)
     hierarchy, orders = Orders.load(classes)
@@ -117,6 +131,31 @@ def audit(
         show(result)
     if out is not None:
         print_note(f"Report: {out / 'report.html'}")
+
+
+def _audit_readers(
+    files: list[str], classes: list[str], columns: list[str], model: Path | None, out: Path | None, *, json: bool,
+    seen_patients: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Readers in columns of one table, and a model's predictions of the same slides."""
+    from pams_mil.cli.reader_table import show_readers
+    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+    from pams_mil.evaluate.readers import read_readers
+    from pams_mil.hierarchy import ClassHierarchy
+
+    if len(files) != 1 or len(classes) != 1:
+        raise ConfigError(
+            f"Expected one table of readers and one order of the classes, found {len(files)} and {len(classes)}."
+        )
+    if not columns:
+        raise ConfigError("Name each reader's column: --pred reader1 --pred reader2.")
+    hierarchy = ClassHierarchy.load(classes[0])
+    predictions = None
+    if model is not None:
+        unlabeled = read_predictions(model, hierarchy, Source(labels_needed=False))
+        predictions = unlabeled.admitted("test scores", seen_patients=seen_patients)
+    result = read_readers(files[0], hierarchy, columns, model=predictions, **options)
+    show_readers(result, out, json=json)
 
 
 def repeatable(arguments: Sequence[str]) -> str:

@@ -1,0 +1,157 @@
+"""Readers as data: against loops, the range of readers, and bad input in words."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pams_mil import ClassHierarchy
+from pams_mil.cli.main import app
+from pams_mil.errors import PredictionsError
+from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.readers import audit_readers, others_reference
+from pams_mil.metrics.operating import operating_curve
+
+TREE = ClassHierarchy.load("bracs")
+NAMES = TREE.classes
+
+
+def study(n=240, *, noise=(0.2, 0.3, 0.4), skill=4.0, seed=0):
+    """True classes, three readers who err by neighbors, and a model's probabilities."""
+    rng = np.random.default_rng(seed)
+    target = rng.integers(0, 7, n)
+    calls = {
+        f"reader{k}": np.clip(target + np.where(rng.random(n) < p, rng.choice([-1, 1], n), 0), 0, 6)
+        for k, p in enumerate(noise, 1)
+    }
+    logits = -skill * np.abs(np.arange(7) - target[:, None]) + rng.gumbel(size=(n, 7))
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return target, calls, p, np.arange(n) // 2
+
+
+def loop_reference(column, ranks):
+    """The mode of a list of classes; of ties the more urgent, of equally urgent ones the later."""
+    counts = Counter(value for value in column if value >= 0)
+    if not counts:
+        return -1
+    most = max(counts.values())
+    return max((one for one, count in counts.items() if count == most), key=lambda one: (ranks[one], one))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_leave_one_out_mode_against_a_loop(seed):
+    rng, ranks = np.random.default_rng(seed), TREE.ranks()
+    calls = rng.integers(-1, 7, (4, 200))
+    for reader in range(4):
+        others = [calls[j] for j in range(4) if j != reader]
+        expected = [loop_reference([row[i] for row in others], ranks) for i in range(200)]
+        assert others_reference(calls, reader, ranks).tolist() == expected
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_rates_and_the_models_place_against_loops(known):
+    target, calls, p, patient = study()
+    calls["reader2"] = np.where(np.arange(len(target)) % 5 == 0, -1, calls["reader2"])
+    result = audit_readers(
+        calls, TREE, patient, target=target if known else None, model=("mine", p), resamples=100
+    )  # fmt: skip
+    ranks, names = TREE.ranks(), list(calls)
+    for number, one in enumerate(result.readers):
+        missed = alarms = total = 0
+        rows, truth = [], []
+        for i in range(len(target)):
+            call = calls[names[number]][i]
+            others = [calls[name][i] for k, name in enumerate(names) if k != number]
+            true = target[i] if known else loop_reference(others, ranks)
+            if call >= 0 and true >= 0:
+                total += 1
+                missed += ranks[true] > ranks[call]
+                alarms += ranks[true] < ranks[call]
+                rows.append(i)
+                truth.append(int(true))
+        assert one.slides == total
+        assert (one.missed.value, one.false_alarms.value) == pytest.approx((missed / total, alarms / total))
+        at = operating_curve(truth, p[rows], TREE).missed_at(alarms / total)
+        gap = one.model_misses_more
+        assert gap.value == pytest.approx(float(at) - missed / total)
+        assert gap.low <= gap.value <= gap.high
+    first = result.agreement[0]
+    both = [i for i in range(len(target)) if calls["reader2"][i] >= 0]
+    a, b = calls["reader1"][both], calls["reader2"][both]
+    weights = (np.arange(7)[:, None] - np.arange(7)) ** 2
+    observed = np.mean([weights[x, y] for x, y in zip(a, b, strict=True)])
+    chance = np.mean([[weights[x, y] for x in a] for y in b])
+    assert (first.slides, first.cohen_kappa) == (len(both), pytest.approx(1 - observed / chance))
+
+
+def test_the_range_of_readers():
+    target, calls, good, patient = study(skill=6.0)
+    poor = study(skill=0.1)[2]
+    between = study(noise=(0.01, 0.5, 0.9), skill=2.0)
+    best = audit_readers(calls, TREE, patient, target=target, model=("good", good), resamples=200)
+    assert "good is outside of the readers' range: it misses less than every reader" in best.model_sentence
+    worst = audit_readers(calls, TREE, patient, target=target, model=("poor", poor), resamples=200)
+    assert "poor is outside of the readers' range: it misses more than every reader" in worst.model_sentence
+    middle = audit_readers(between[1], TREE, patient, target=between[0], model=("mid", between[2]), resamples=200)
+    assert "mid is within the readers' range: it misses more than 'reader1'" in middle.model_sentence
+    assert "misses less than" in middle.model_sentence
+
+
+def written(tmp_path):
+    target, calls, p, patient = study()
+    rows = ["slide_id,patient_id,consensus,r1,r2,r3"]
+    for i in range(len(target)):
+        names = [NAMES[c] for c in (target[i], *(calls[f"reader{k}"][i] for k in (1, 2, 3)))]
+        rows.append(f"s{i},p{patient[i]},{','.join(names)}")
+    path = tmp_path / "readers.csv"
+    path.write_text("\n".join(rows) + "\n")
+    ids = [f"s{i}" for i in range(len(target))]
+    model = Predictions("mine", TREE, ids, target, p.argmax(1), p, patient_ids=[f"p{k}" for k in patient])
+    write_predictions(tmp_path / "mine.csv", model)
+    return path
+
+
+def pams(*words, code=0):
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["audit", *map(str, words), "--resamples", "50"])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def test_command_page_and_json(tmp_path):
+    path = written(tmp_path)
+    words = [path, "--classes", "bracs", "--readers", "--pred", "r1", "--pred", "r2", "--pred", "r3"]
+    alone = pams(*words).stdout
+    assert "Against the other readers, the 3 readers miss urgency in" in alone
+    full = [*words, "--true", "consensus", "--model", tmp_path / "mine.csv"]
+    pams(*full, "--out", tmp_path / "out")
+    page, content = (tmp_path / "out/readers.html").read_text(), json.loads((tmp_path / "out/readers.json").read_text())
+    assert content["sentences"][1] in page.replace("&#39;", "'")
+    assert content["reference"] == "'consensus'"
+    assert json.loads(pams(*full, "--json").stdout) == content
+
+
+def test_bad_input_in_words(tmp_path):
+    path = written(tmp_path)
+    words = [path, "--classes", "bracs", "--readers", "--pred", "r1"]
+
+    def refused(*more):
+        return " ".join(pams(*more, code=2).output.split())
+
+    assert "Expected at least two readers, found 'r1'" in refused(*words)
+    assert "has no column 'r9'" in refused(*words, "--pred", "r9")
+    assert "has no column 'cons'" in refused(*words, "--pred", "r2", "--true", "cons")
+    assert "Every reader is named once" in refused(*words, "--pred", "r1")
+    text = path.read_text()
+    path.write_text(text.replace("s1,p0", "s0,p0", 1))
+    assert "has slide 's0' twice" in refused(*words, "--pred", "r2")
+    path.write_text(text + "s900,p900,N,N,N,N\n")
+    missing = refused(*words, "--pred", "r2", "--model", tmp_path / "mine.csv")
+    assert "predicts 240 of the 241 slides" in missing
+    same = {"a": np.array([0, 1, 2]), "b": np.array([0, 1, -1])}
+    with pytest.raises(PredictionsError, match="agree on every slide"):
+        audit_readers(same, TREE, np.arange(3))
+    assert audit_readers(same, TREE, np.arange(3), target=np.array([0, 1, 3]), resamples=0).readers[1].slides == 2
