@@ -63,6 +63,7 @@ format: $(READY)  ## let ruff rewrite the code
 
 pages: $(READY)  ## write the generated pages of docs/ anew
 	@$(BIN)/python docs/generate_methods.py
+	@$(BIN)/python docs/generate_numbers.py
 	@$(BIN)/python docs/generate_cli.py
 	@$(BIN)/python docs/generate_schemas.py
 

@@ -71,7 +71,7 @@ def make_tables_and_features(folder: Path) -> None:
     (folder / "readers.csv").write_text("\n".join(readers) + "\n")
     foreign = ["case,diagnosis,prediction", *(",".join((row[0], row[2], row[3])) for row in rows)]
     (folder / "results.csv").write_text("\n".join(foreign) + "\n")
-    (folder / "my-classes.yaml").write_text(block_of(ROOT / "README.md", "yaml", "classes:"))
+    (folder / "my-classes.yaml").write_text(block_of(ROOT / "docs/tutorial.md", "yaml", "classes:"))
     (folder / "second.yaml").write_text(block_of(ROOT / "docs/disputed.md", "yaml", "classes:"))
     make_published_weights(folder)
     for name, text in files_of(ROOT / "docs/bring-your-own.md").items():

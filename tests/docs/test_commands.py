@@ -24,7 +24,7 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "audit": ("--resamples", "20"),
     "evaluate": ("--resamples", "20"),
     "train": ("epochs=1", "lr=1e-2", "accelerator=cpu", "model.embedding_features=32"),
-    "cv": ("--resamples", "20", "epochs=1", "accelerator=cpu", "model.embedding_features=32"),
+    "cv": ("--resamples", "20", "epochs=1", "accelerator=cpu"),
     "tune": ("--resamples", "20", "--seeds", "1", "--space", "my-space.yaml", "epochs=1", "accelerator=cpu"),
     "bench": ("--resamples", "20", "epochs=1", "seeds=[0]", "models=[{name: abmil, embedding_features: 8}]"),
     "heatmap": ("--picture-px", "200"),
@@ -80,6 +80,9 @@ def run(words: tuple[str, ...]) -> None:
     if "./my_model.py:MyNet" in words:  # it has no such option
         given.remove("model.embedding_features=32")
     given += ["model.landmarks=8"] if "transmil" in words and words[0] == "train" else []
+    if words[0] == "cv":  # a setting of the model would make a committee one model
+        given += ["model.embedding_features=32"] if "--method" in words else []
+        given += [] if "--method" in words or "--members" in words else ["--members", "2", "--reference", "1"]
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, given)
     assert done.exit_code == 0, f"pams {' '.join(given)}\n{done.output}\n{done.exception!r}"
     if "--json" in words:

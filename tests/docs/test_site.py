@@ -21,6 +21,7 @@ from tests.docs.console_blocks import ROOT
 
 import pams_mil
 from pams_mil.cli.main import app
+from pams_mil.metrics.metric import METRICS
 
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
@@ -117,6 +118,14 @@ def test_the_command_line_page_is_fresh() -> None:
     assert (DOCS / "reference/cli.md").read_text("utf-8") == script("generate_cli").page(), "run: make pages"
 
 
+def test_the_page_of_numbers_is_fresh_and_has_every_metric() -> None:
+    page = (DOCS / "numbers.md").read_text("utf-8")
+    assert page == script("generate_numbers").page(), "run: make pages"
+    assert set(script("generate_numbers").NOTES) <= set(METRICS)
+    for metric in METRICS.values():
+        assert f"**{metric.label}**" in page
+
+
 @pytest.mark.skipif(not as_pinned("pydantic"), reason="the schemas were made with another pydantic")
 def test_the_schemas_of_settings_are_fresh() -> None:
     for name, text in script("generate_schemas").schemas().items():
@@ -188,13 +197,12 @@ def test_what_a_built_site_may_not_do_is_found(tmp_path: Path) -> None:
     ]
 
 
-def test_the_readme_says_what_the_picture_of_the_curve_shows() -> None:
+def test_the_table_beside_the_picture_of_the_curve_says_what_it_shows() -> None:
     with Image.open(DOCS / "images/curve.png") as picture:
         shown = json.loads(picture.text["Description"])
-    said = (ROOT / "README.md").read_text("utf-8").partition("**What it is worth.**")[2].partition("\n\n")[0]
-    said = " ".join(said.split())
-    assert f"take the urgent label misses urgency in {shown['PAMS missed']:.1f} % of the fields" in said
-    assert f"cross-entropy in {shown['CE missed']:.1f} %" in said
-    assert f"false alarms, {shown['PAMS false alarms']:.1f} against {shown['CE false alarms']:.1f} %" in said
-    at_equal = shown["PAMS at equal false alarms"], shown["CE at equal false alarms"]
-    assert f"({at_equal[0]:.1f} against {at_equal[1]:.1f} % missed" in said
+    page = (DOCS / "results-operating-points.md").read_text("utf-8")
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()]
+    rows = {row[0]: row[1:] for row in cells}
+    for name in ("CE", "PAMS"):
+        keys = ("missed", "false alarms", "at equal false alarms")
+        assert rows[name][:3] == [f"{shown[f'{name} {key}']:.1f}" for key in keys]
