@@ -19,26 +19,27 @@ Classes have a rank of urgency. A case is **missed** when it is called less urge
 when it is called more urgent (over-call); a mistake between equally urgent classes is neither. A case is a slide, unless the
 table has one row per patient. Names in `code` are those of JSON, CSV files and Python (`pams_mil.metrics.metric.METRICS`).
 ↑ higher is better, ↓ lower is better.
-"""
+"""  # noqa: E501
 
 NOTES = {
     "auc": "One class against all others, averaged over the classes that occur; urgency plays no part in it.",
-    "ascc": "The paper's metric: the mean over all cases of 1/W, where the severity W of a call is 1 if it is right and grows "
-    "with its distance from the true class, faster where urgency is missed. It is taken at one operating point: a model can "
-    "gain by leaning toward urgency.",
-    "asmc": "The paper's metric: the mean over mistakes alone of 1/(W − 1). A model that makes few mistakes, all of them grave, has a low AsMC and a "
-    "high AsCC: read them together.",
+    "ascc": "The paper's metric: the mean over all cases of 1/W, where the severity W of a call is 1 if it is "
+    "right and grows with its distance from the true class, faster where urgency is missed. It is taken "
+    "at one operating point: a model can gain by leaning toward urgency.",
+    "asmc": "The paper's metric: the mean over mistakes alone of 1/(W − 1). A model that makes few mistakes, all "
+    "of them grave, has a low AsMC and a high AsCC: read them together.",
     "risk": "The mean over mistakes of their severity W, half of it where urgency is not missed.",
-    "missed_rate": "The share of *all* cases. The bars \"what is missed\" of a page are shares of one class.",
+    "missed_rate": 'The share of *all* cases. The bars "what is missed" of a page are shares of one class.',
     "false_alarm_rate": "The share of all cases, so that misses, false alarms, mistakes between ties and right calls add up "
     "to 100 %.",
-    "urgency_auc": "50 %: no more is known than how common the classes are. With two classes it is the usual AUC. With more, a "
-    "temperature or a lean of the probabilities can move it by some tenths of a point ([inference](inference.md)).",
+    "urgency_auc": "50 %: no more is known than how common the classes are. With two classes it is the usual AUC. With "
+    "more, a temperature or a lean of the probabilities can move it by some tenths of a point "
+    "([inference](inference.md)).",
     "severity_auc": "A carcinoma called normal weighs more than one called atypical. The same reservation.",
-    "missed_at_5": "Models are comparable here: each is set to the same false alarms. A table states one rate for all its "
-    "rows.",
-    "cost_at_1": "κ is how many false alarms a miss is worth. The model is decided at that κ, and what its mistakes cost is "
-    "counted in false alarms per case.",
+    "missed_at_5": "Models are comparable here: each is set to the same false alarms. A table states one rate for all "
+    "its rows.",
+    "cost_at_1": "κ is how many false alarms a miss is worth. The model is decided at that κ, and what its mistakes "
+    "cost is counted in false alarms per case.",
     "cohen_kappa": "Cohen's kappa with squared weights; not the cost ratio κ.",
     "nll": "A proper score: lowest when probabilities are as frequent as they say.",
 }
@@ -83,7 +84,7 @@ alarms; beyond chance, and never of a model that gives every slide the same call
 | violated (`pams monitor`) | labeled new patients are incompatible with the bound at the stated level |
 
 A guarantee is about patients like the calibration patients. [Certificates](certify.md) says what breaks it.
-"""
+"""  # noqa: E501
 
 
 def page() -> str:
