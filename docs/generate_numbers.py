@@ -30,8 +30,8 @@ NOTES = {
     "of them grave, has a low AsMC and a high AsCC: read them together.",
     "risk": "The mean over mistakes of their severity W, half of it where urgency is not missed.",
     "missed_rate": 'The share of *all* cases. The bars "what is missed" of a page are shares of one class.',
-    "false_alarm_rate": "The share of all cases, so that misses, false alarms, mistakes between ties and right calls add up "
-    "to 100 %.",
+    "false_alarm_rate": "The share of all cases, so that misses, false alarms, mistakes between ties and right calls "
+    "add up to 100 %.",
     "urgency_auc": "50 %: no more is known than how common the classes are. With two classes it is the usual AUC. With "
     "more, a temperature or a lean of the probabilities can move it by some tenths of a point "
     "([inference](inference.md)).",
