@@ -36,18 +36,18 @@ def write_bag(path: Path | str, bag: Bag, *, attributes: Mapping[str, str] | Non
     check_values(bag, str(path))
     digest = bag.digest
 
-    def verify(part: Path) -> None:
-        with h5py.File(part, "r", locking=False) as file:
-            read_marked(file, part)
+    def verify(temporary: Path) -> None:
+        with h5py.File(temporary, "r", locking=False) as file:
+            read_marked(file, temporary)
             if any(file.attrs[name] != value for name, value in further.items()):
-                raise damaged(part, "an attribute is not what was written")
+                raise damaged(temporary, "an attribute is not what was written")
 
     # HDF5 can crash the process when a disk is full, so it writes to memory and plain code writes to disk.
     memory = io.BytesIO()
     with h5py.File(memory, "w", libver="v108") as file:
         _fill(file, bag, digest)
         file.attrs.update(further)
-    with atomic.replacing(path, verify=verify) as part, part.open("wb") as out:
+    with atomic.replacing(path, verify=verify) as temporary, temporary.open("wb") as out:
         out.write(memory.getbuffer())
     return digest
 

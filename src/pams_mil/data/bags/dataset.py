@@ -92,9 +92,9 @@ class BagDataset(Dataset[BagSample]):
         source = self.sources[index]
         stored, coords = self._cache.get(index) or self._load(index)
         wanted = stored.dtype if self.dtype is None else self.dtype
-        kept = index in self._cache
-        features = stored.to(wanted, copy=kept)  # a copy, so that nobody can alter the cache
-        if kept and coords is not None:
+        cached = index in self._cache
+        features = stored.to(wanted, copy=cached)  # a copy, so that nobody can alter the cache
+        if cached and coords is not None:
             coords = coords.clone()
         return BagSample(features, source.target, source.name, source.patient_id, coords, source.findings)
 

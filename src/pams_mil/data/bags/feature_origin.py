@@ -45,16 +45,16 @@ def agrees(key: str, one: Any, other: Any) -> bool:
     return math.isclose(one, other, rel_tol=MPP_TOLERANCE) if key == "mpp" else bool(one == other)
 
 
-def origin_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def origin_differences(expected: Mapping[str, Any], origin: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Keys that both state, with different values: (key, expected, found).
 
     >>> origin_differences({"width": 4, "encoder": "uni"}, {"width": 4, "encoder": "conch", "tile_px": 256})
     [('encoder', 'uni', 'conch')]
     """
     return [
-        (key, expected[key], found[key])
+        (key, expected[key], origin[key])
         for key in ORIGIN
-        if key in expected and key in found and not agrees(key, expected[key], found[key])
+        if key in expected and key in origin and not agrees(key, expected[key], origin[key])
     ]
 
 
@@ -105,9 +105,9 @@ class OriginCheck:
                 raise BagError(_refusal(slide_id, key, origin[key], "another value", f"the slide {other!r}"))
 
 
-def _refusal(slide_id: str, key: str, found: Any, expected: Any, whose: str) -> str:
+def _refusal(slide_id: str, key: str, actual: Any, expected: Any, whose: str) -> str:
     name = {"width": "features", "tile_px": "tile size", "mpp": "resolution"}.get(key, key)
-    shown = f"{found} features per tile" if key == "width" else f"{key} = {found!r}"
+    shown = f"{actual} features per tile" if key == "width" else f"{key} = {actual!r}"
     return (
         f"The bag of slide {slide_id!r} has {shown}, but {whose} has {expected if key == 'width' else repr(expected)}. "
         f"Bags of another {name} cannot be mixed: extract all slides alike, or leave these out. "
@@ -151,24 +151,24 @@ def stated_by_table(records: Iterable[SlideRecord]) -> dict[str, Any]:
     return {key: stated[key][1] for key in STATED if key in stated}
 
 
-def complete_origin(found: Mapping[str, Any], stated: Mapping[str, Any], *, where: str, whose: str) -> dict[str, Any]:
+def complete_origin(origin: Mapping[str, Any], stated: Mapping[str, Any], *, where: str, whose: str) -> dict[str, Any]:
     """What is known already, completed by what was stated; a contradiction is refused.
 
     >>> complete_origin({"width": 4, "mpp": 0.5}, {"encoder": "uni", "mpp": 0.5}, where="data", whose="the files")
     {'width': 4, 'mpp': 0.5, 'encoder': 'uni'}
 
     Args:
-        found: What the feature files or a run say.
+        origin: What the feature files or a run say.
         stated: What someone said besides; None counts as nothing said.
         where: Who stated it, for messages: "the settings", "the command".
         whose: Who says otherwise, for messages: "the feature files", "the run runs/a".
     """
     values = {key: value for key, value in stated.items() if value is not None}
-    for key, before, now in origin_differences(found, values):
+    for key, before, now in origin_differences(origin, values):
         raise ConfigError(
             f"{where} says {key} = {now!r}, which contradicts {whose}: {key} = {before!r}. Leave it out, or fix it."
         )
-    return {**found, **{key: value for key, value in values.items() if key not in found}}
+    return {**origin, **{key: value for key, value in values.items() if key not in origin}}
 
 
 def _parsed(key: str, text: str, slide_id: str) -> Any:
@@ -214,7 +214,7 @@ def known_widths(encoder: str, *, slide_level: bool = False) -> tuple[int, ...]:
     """
     table = SLIDE_WIDTHS if slide_level else TILE_WIDTHS
     # Both sides lose what people spell differently, so the table can keep the names that tools use.
-    widths = {_plain(name): found for name, found in table.items()}
+    widths = {_plain(name): width for name, width in table.items()}
     aliases = {_plain(name): _plain(meant) for name, meant in _ALIASES.items()}
     name = _plain(encoder)
     return widths.get(aliases.get(name, name), ())

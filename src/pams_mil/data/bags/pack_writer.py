@@ -87,14 +87,14 @@ def write_pack(
     _prepare(out, len(plan))
     write = partial(_shard, dtype=_DTYPES[dtype], allow_larger=allow_larger)
     total = sum(source.size for source in sources)
-    kept = done = 0
-    for was_kept, part in _in_parallel(write, out, plan, workers):
-        kept += was_kept
-        done += sum(source.size for source in part)
+    kept_shards = done = 0
+    for was_kept, shard in _in_parallel(write, out, plan, workers):
+        kept_shards += was_kept
+        done += sum(source.size for source in shard)
         if progress is not None:
             progress(done, total)
     size = _finish(out, list(plan), dtype)
-    return Packed(len(sources), total, size, kept, len(plan))
+    return Packed(len(sources), total, size, kept_shards, len(plan))
 
 
 def _in_parallel(
@@ -102,7 +102,7 @@ def _in_parallel(
 ) -> Iterator[tuple[bool, list[PackSource]]]:
     """Write the shards; on an error no further ones are begun."""
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        jobs = {pool.submit(write, out / name, part): part for name, part in plan.items()}
+        jobs = {pool.submit(write, out / name, shard): shard for name, shard in plan.items()}
         try:
             # As they complete: an error ends the work at once instead of after the shards before it.
             for job in as_completed(jobs):
@@ -126,8 +126,8 @@ def _sources(manifest: Manifest, features: Path | str, dtype: str) -> list[PackS
             failures.append(str(error))
             continue
         size, changed = _size_and_time(path)
-        told = f"{dtype}:{path.absolute()}:{size}:{changed}".encode("utf-8", "surrogatepass")
-        sources.append(PackSource(record.slide_id, path, size, zlib.crc32(told)))
+        stamp = f"{dtype}:{path.absolute()}:{size}:{changed}".encode("utf-8", "surrogatepass")
+        sources.append(PackSource(record.slide_id, path, size, zlib.crc32(stamp)))
     if failures:
         shown = "".join(f"\n- {failure}" for failure in failures[:8])
         raise BagError(f"{len(failures)} of {len(manifest)} slides cannot be packed:{shown}\nNothing was written.")
@@ -154,7 +154,7 @@ def _plan(sources: Sequence[PackSource]) -> dict[str, list[PackSource]]:
             size = 0
         parts[-1].append(source)
         size += source.size
-    return {f"shard-{number:05d}.safetensors": part for number, part in enumerate(parts)}
+    return {f"shard-{number:05d}.safetensors": shard for number, shard in enumerate(parts)}
 
 
 def _prepare(out: Path, shards: int) -> None:
@@ -197,9 +197,9 @@ def _shard(path: Path, sources: Sequence[PackSource], *, dtype: np.dtype[Any] | 
         stated = (source.slide_id, name, features.shape, features.dtype.str)
         notes.append(BagNote(*stated, unit, info, checksum, source.fingerprint))
         tensors.update(arrays)
-    with atomic.replacing(path, verify=partial(_compare, notes=notes)) as part:
-        part.write_bytes(save(tensors, encode_notes(notes, list(infos))))
-        _refuse_larger(part.stat().st_size, sources, allow_larger)
+    with atomic.replacing(path, verify=partial(_compare, notes=notes)) as temporary:
+        temporary.write_bytes(save(tensors, encode_notes(notes, list(infos))))
+        _refuse_larger(temporary.stat().st_size, sources, allow_larger)
     return False
 
 
@@ -228,12 +228,12 @@ def _refuse_larger(size: int, sources: Sequence[PackSource], allow_larger: bool)
         )
 
 
-def _compare(part: Path, notes: Sequence[BagNote]) -> None:
+def _compare(temporary: Path, notes: Sequence[BagNote]) -> None:
     """Read a shard back and compare every bag with what was meant."""
-    shard = Shard(part)
+    shard = Shard(temporary)
     for note in notes:
         if shard.notes.get(note.slide_id) != note or not shard.is_sound(note.slide_id):
-            raise OutputError(f"{part} read back differently from what was written for slide {note.slide_id!r}.")
+            raise OutputError(f"{temporary} read back differently from what was written for slide {note.slide_id!r}.")
 
 
 def _is_as_planned(path: Path, sources: Sequence[PackSource]) -> bool:

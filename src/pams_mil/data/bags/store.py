@@ -103,16 +103,16 @@ class FeatureFolder:
         """The feature file of a slide; missing and ambiguous ones are errors that name candidates."""
         if record.path:
             return self._given(record)
-        found = self._files.get(record.slide_id)
-        if found is None and record.slide_id.lower().endswith(SLIDE_SUFFIXES):
-            found = self._files.get(str(PurePosixPath(record.slide_id).with_suffix("")))
-        if found is None:
+        files = self._files.get(record.slide_id)
+        if files is None and record.slide_id.lower().endswith(SLIDE_SUFFIXES):
+            files = self._files.get(str(PurePosixPath(record.slide_id).with_suffix("")))
+        if files is None:
             raise MissingBagError(
                 f"Slide {record.slide_id!r} has no feature file in {self.folder}.{self._hint(record.slide_id)}"
             )
         # CLAM writes every slide as .h5 and as .pt: the same features, so the richer kind is taken without asking.
-        best = min(SUFFIXES.index(path.suffix.lower()) for path in found)
-        chosen = [path for path in found if SUFFIXES.index(path.suffix.lower()) == best]
+        best = min(SUFFIXES.index(path.suffix.lower()) for path in files)
+        chosen = [path for path in files if SUFFIXES.index(path.suffix.lower()) == best]
         if len(chosen) > 1:
             raise BagError(
                 f"Slide {record.slide_id!r} has several feature files: {listing(sorted(chosen))}. "

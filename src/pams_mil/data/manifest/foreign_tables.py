@@ -89,12 +89,12 @@ def splits_of(parts: Parts, fold: int, where: str) -> tuple[str, ...]:
         )
     following = numbers[(numbers.index(fold) + 1) % len(numbers)]
     names = dict.fromkeys(numbers, "train") | {fold: "test", following: "val"}
-    return tuple("" if part is None else names[part] for part in parts)
+    return tuple("" if subset is None else names[subset] for subset in parts)
 
 
 def numbers_of(parts: Parts) -> list[int]:
     """The numbers of the parts, in order."""
-    return sorted({part for part in parts if part is not None})
+    return sorted({number for number in parts if number is not None})
 
 
 def take_fold(table: tables.Columns, fold: int, slide: str, split: str | None, path: Path) -> TakenFold | None:
@@ -126,8 +126,8 @@ def take_fold(table: tables.Columns, fold: int, slide: str, split: str | None, p
     # The table has a test split apart from its folds: it must never be trained on.
     if any(name in _HELD for name in stated):
         splits = [
-            name if name in _HELD else "" if part is None else "val" if part == fold else "train"
-            for part, name in zip(parts, stated, strict=True)
+            name if name in _HELD else "" if subset is None else "val" if subset == fold else "train"
+            for subset, name in zip(parts, stated, strict=True)
         ]
         held = splits.count("val")
         note = f"Fold {fold} of the table validates ({held} slides); its test slides stay test, the others train."
@@ -179,9 +179,9 @@ def read_task(path: Path, table: tables.Columns) -> Task | None:
         try:
             text = config.read_text("utf-8")
             check_events(text, where=str(config), error=ManifestError)
-            said = yaml.safe_load(text)
-            column = str(said["task_col"])
-            names = {str(key): str(name) for key, name in (said.get("label_dict") or {}).items()}
+            task = yaml.safe_load(text)
+            column = str(task["task_col"])
+            names = {str(key): str(name) for key, name in (task.get("label_dict") or {}).items()}
         except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
             raise ManifestError(f"{config} does not name the label column under 'task_col': {error!r}.") from error
         return Task(column, names) if column in table else None
@@ -199,12 +199,12 @@ def read_dataset(path: Path, table: tables.Columns) -> Task | None:
     if described.stat().st_size > _MOST_BYTES:
         raise ManifestError(f"{described} is too large for the description of a task; is it the right file?")
     try:
-        said = json.loads(described.read_text("utf-8"))
+        description = json.loads(described.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ManifestError(
             f"{described}, which names the labels of {path.name}, is not valid JSON: {error}."
         ) from error
-    labels = said.get("labels") if isinstance(said, dict) else None
+    labels = description.get("labels") if isinstance(description, dict) else None
     if not isinstance(labels, dict) or not all(isinstance(name, str) for name in labels.values()):
         return None
     used = {cell for cell in table["label"] if cell}
@@ -224,7 +224,7 @@ def read_splits(path: Path | str) -> dict[str, str]:
     index = next((name for name in table if name not in PARTS), None)
     is_bool = index is not None and path.stem.endswith("_bool")
     pairs: list[tuple[str, str]] = []
-    for split in (part for part in PARTS if part in table):
+    for split in (subset for subset in PARTS if subset in table):
         for row, cell in enumerate(table[split]):
             if is_bool and index is not None:
                 if cell.strip().casefold() in _TRUE:
@@ -243,9 +243,9 @@ def read_splits(path: Path | str) -> dict[str, str]:
 
 def write_splits(path: Path | str, manifest: Manifest, splits: Sequence[str] | None = None) -> None:
     """Write splits, the manifest's own if None, as CLAM does: an index column, then slide ids, padded."""
-    given = [record.split for record in manifest] if splits is None else splits
-    pairs = list(zip(manifest, given, strict=True))
-    parts = [part for part in PARTS if part in SPLITS or part in given]
-    columns = [[record.slide_id for record, name in pairs if name == part] for part in parts]
+    split_names = [record.split for record in manifest] if splits is None else splits
+    pairs = list(zip(manifest, split_names, strict=True))
+    parts = [subset for subset in PARTS if subset in SPLITS or subset in split_names]
+    columns = [[record.slide_id for record, name in pairs if name == subset] for subset in parts]
     rows = ([number, *cells] for number, cells in enumerate(zip_longest(*columns, fillvalue="")))
     atomic.write_csv(path, ["", *parts], rows)

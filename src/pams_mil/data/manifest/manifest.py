@@ -116,8 +116,10 @@ class Manifest:
         chosen = tuple(record for record in self.records if record.split == split)
         if not chosen:
             present = sorted({record.split for record in self.records if record.split})
-            found = f"the table has {listing(present)}" if present else "no slide is in any split"
-            raise ManifestError(f"No slide of {self.where} is in the split {split!r}; {found}. {self._how_to_split()}")
+            available = f"the table has {listing(present)}" if present else "no slide is in any split"
+            raise ManifestError(
+                f"No slide of {self.where} is in the split {split!r}; {available}. {self._how_to_split()}"
+            )
         return replace(self, records=chosen)
 
     def _how_to_split(self) -> str:
@@ -142,8 +144,8 @@ class Manifest:
 
     def with_splits(self, splits: Mapping[str, str] | Sequence[str]) -> Manifest:
         """The same slides with new splits, given by slide id or in the order of the slides."""
-        given = [splits[r.slide_id] for r in self.records] if isinstance(splits, Mapping) else splits
-        records = (replace(record, split=split) for record, split in zip(self.records, given, strict=True))
+        names = [splits[r.slide_id] for r in self.records] if isinstance(splits, Mapping) else splits
+        records = (replace(record, split=split) for record, split in zip(self.records, names, strict=True))
         return replace(self, records=tuple(records))
 
     def write(self, path: Path | str, *, columns: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -205,9 +207,9 @@ def most_urgent(targets: Iterable[int], hierarchy: ClassHierarchy) -> int:
     >>> names[most_urgent([names.index("FEA"), names.index("ADH"), names.index("ADH")], hierarchy)]
     'ADH'
     """
-    found = list(targets)
+    labels = list(targets)
     ranks = hierarchy.ranks()
-    return max(sorted(set(found)), key=lambda target: (ranks[target], found.count(target), -target))
+    return max(sorted(set(labels)), key=lambda target: (ranks[target], labels.count(target), -target))
 
 
 def slides_as_sources(manifest: Manifest, hierarchy: ClassHierarchy) -> list[BagSource]:
@@ -245,6 +247,6 @@ def merge_cases(manifest: Manifest, hierarchy: ClassHierarchy) -> list[BagSource
                 )
         target = most_urgent((target for _, target in slides), hierarchy)
         records = tuple(record for record, _ in slides)
-        found = findings_of(records, hierarchy)
-        sources.append(BagSource(case, slides[0][0].patient_id, target, records, found))
+        findings = findings_of(records, hierarchy)
+        sources.append(BagSource(case, slides[0][0].patient_id, target, records, findings))
     return sources

@@ -37,7 +37,7 @@ def write_split(
     out = Path(out)
     lines = list(manifest.notes)
     # a small share of calibration patients may come to none in some folds: all are counted alike
-    present = [part for part in PARTS if part != "calib" or any(part in names for names in split.folds)]
+    present = [subset for subset in PARTS if subset != "calib" or any(subset in names for names in split.folds)]
     counts = tuple(_counts(manifest, hierarchy, names, present) for names in split.folds)
     patients = _patients(manifest, hierarchy)
     for number, names in enumerate(split.folds):
@@ -66,11 +66,11 @@ def absent_classes(counts: Sequence[dict[str, dict[str, int]]], patients: dict[s
     lines = []
     for name, count in patients.items():
         places = []
-        for part in counts[0]:
-            folds = [str(number) for number, fold in enumerate(counts) if not fold[part][name]]
+        for subset in counts[0]:
+            folds = [str(number) for number, fold in enumerate(counts) if not fold[subset][name]]
             named = f"fold{'s' if len(folds) > 1 else ''} {', '.join(folds)}"
             where = "" if len(counts) == 1 else f" of {'every fold' if len(folds) == len(counts) else named}"
-            places += [f"{part}{where}"] if folds else []
+            places += [f"{subset}{where}"] if folds else []
         if places:
             who = "1 patient" if count == 1 else f"{count:,} patients"
             lines.append(f"warning  absent class: {name!r} ({who}) is not in {' and not in '.join(places)}.")
@@ -106,5 +106,5 @@ def _counts(
     manifest: Manifest, hierarchy: ClassHierarchy, splits: Sequence[str], present: Sequence[str]
 ) -> dict[str, dict[str, int]]:
     names = hierarchy.names()
-    found = Counter(zip(splits, manifest.targets(hierarchy).tolist(), strict=True))
-    return {split: {name: found[split, target] for target, name in enumerate(names)} for split in present}
+    counts = Counter(zip(splits, manifest.targets(hierarchy).tolist(), strict=True))
+    return {split: {name: counts[split, target] for target, name in enumerate(names)} for split in present}

@@ -48,7 +48,7 @@ def split_folds(
     if folds < 3:
         raise ParameterError(f"Cross-validation needs at least 3 folds (train, val and test differ), found {folds}.")
     named = [
-        ["test" if part == fold else "val" if part == (fold + 1) % folds else "train" for part in range(folds)]
+        ["test" if subset == fold else "val" if subset == (fold + 1) % folds else "train" for subset in range(folds)]
         for fold in range(folds)
     ]
     return _dealt(manifest, hierarchy, [1 / folds] * folds, named, seed, hold_out_tag)
@@ -93,18 +93,18 @@ def _dealt(
 def deal_patients(
     manifest: Manifest, hierarchy: ClassHierarchy, fractions: list[float], seed: int, held: set[str]
 ) -> dict[str, int]:
-    """Patient to part, for all patients but those in `held`."""
-    found: dict[str, list[int]] = {}
+    """Patient to subset, for all patients but those in `held`."""
+    targets: dict[str, list[int]] = {}
     for record, target in zip(manifest, manifest.targets(hierarchy).tolist(), strict=True):
         if record.patient_id not in held:
-            found.setdefault(record.patient_id, []).append(target)
+            targets.setdefault(record.patient_id, []).append(target)
     # An order that depends on the seed and the patient's name alone, not on the table's.
-    patients = sorted(found, key=lambda patient: derive(seed, "split", patient))
+    patients = sorted(targets, key=lambda patient: derive(seed, "split", patient))
     slides = np.zeros((len(patients), hierarchy.num_classes()))
     for row, patient in enumerate(patients):
-        for target in found[patient]:
+        for target in targets[patient]:
             slides[row, target] += 1
-    parts = deal(slides, [most_urgent(found[patient], hierarchy) for patient in patients], fractions)
+    parts = deal(slides, [most_urgent(targets[patient], hierarchy) for patient in patients], fractions)
     return dict(zip(patients, parts, strict=True))
 
 
@@ -161,13 +161,13 @@ def deal(slides_of: Array, class_of: Sequence[int], fractions: Sequence[float]) 
     for c in sorted((c for c in members if len(members[c])), key=lambda c: (len(members[c]), c)):
         room = shares(len(members[c]), fractions, filled)
         # Running debt of every part in patients: the next class repays it where remainders are equal.
-        for part in range(parts):
-            filled[part] += room[part] - len(members[c]) * fractions[part]
+        for subset in range(parts):
+            filled[subset] += room[subset] - len(members[c]) * fractions[subset]
         _fill(state, members[c], room)
     # n^2 pairs per round.
     if count <= _MOST_EXCHANGED:
         _exchange(state)
-    return [int(part) for part in state.part_of]
+    return [int(subset) for subset in state.part_of]
 
 
 def shares(count: int, fractions: Sequence[float], filled: Sequence[float]) -> list[int]:
@@ -186,10 +186,11 @@ def shares(count: int, fractions: Sequence[float], filled: Sequence[float]) -> l
     whole = [math.floor(value + 1e-9) for value in ideal]
     # Remainders that differ by rounding errors alone are equal, or the order of parts would be chance.
     order = sorted(
-        range(len(fractions)), key=lambda part: (-round(ideal[part] - whole[part], 9), round(filled[part], 9), part)
+        range(len(fractions)),
+        key=lambda subset: (-round(ideal[subset] - whole[subset], 9), round(filled[subset], 9), subset),
     )
-    for part in order[: count - sum(whole)]:
-        whole[part] += 1
+    for subset in order[: count - sum(whole)]:
+        whole[subset] += 1
     return whole
 
 
@@ -204,11 +205,11 @@ def _fill(state: Deal, members: npt.NDArray[np.int64], room: list[int]) -> None:
         added = state.slides_of[patient]
         # The change of X is weight * (2 N + a) a, up to a term that is equal for all parts.
         cost = ((2 * state.slides + added) * added * weight).sum(axis=1)
-        part = int(np.argmin(np.where(left > 0, cost, np.inf)))
-        left[part] -= 1
-        state.part_of[patient] = part
-        state.slides[part] += added
-        state.patients[part, state.class_of[patient]] += 1
+        subset = int(np.argmin(np.where(left > 0, cost, np.inf)))
+        left[subset] -= 1
+        state.part_of[patient] = subset
+        state.slides[subset] += added
+        state.patients[subset, state.class_of[patient]] += 1
 
 
 def _exchange(state: Deal) -> None:
@@ -247,7 +248,7 @@ def _keeps_patients(state: Deal, first: int, second: int, ideal: Array) -> bool:
     p, q = state.part_of[first], state.part_of[second]
     moved = ((p, a, -1), (p, b, 1), (q, b, -1), (q, a, 1))
     # Within one of the ideal, strictly: what the greedy deal ensures still holds.
-    return all(abs(state.patients[part, c] + step - ideal[part, c]) < 1 - 1e-9 for part, c, step in moved)
+    return all(abs(state.patients[subset, c] + step - ideal[subset, c]) < 1 - 1e-9 for subset, c, step in moved)
 
 
 def _swap(state: Deal, first: int, second: int) -> None:
@@ -280,16 +281,16 @@ def with_calibration(
 
 
 def _with_part(
-    part: str, split: Split, manifest: Manifest, hierarchy: ClassHierarchy, share: float, seed: int
+    subset: str, split: Split, manifest: Manifest, hierarchy: ClassHierarchy, share: float, seed: int
 ) -> Split:
     if not 0 < share < 1:
-        word = {"val": "validation", "calib": "calibration"}[part]
+        word = {"val": "validation", "calib": "calibration"}[subset]
         raise ParameterError(f"The share of {word} patients must be above 0 and below 1, found {share!r}.")
-    return replace(split, folds=tuple(_carve(part, names, manifest, hierarchy, share, seed) for names in split.folds))
+    return replace(split, folds=tuple(_carve(subset, names, manifest, hierarchy, share, seed) for names in split.folds))
 
 
 def _carve(
-    part: str, names: tuple[str, ...], manifest: Manifest, hierarchy: ClassHierarchy, share: float, seed: int
+    subset: str, names: tuple[str, ...], manifest: Manifest, hierarchy: ClassHierarchy, share: float, seed: int
 ) -> tuple[str, ...]:
     others = {record.patient_id for record, name in zip(manifest, names, strict=True) if name != "train"}
     total, training = len(manifest.patients), len(manifest.patients) - len(others)
@@ -302,5 +303,5 @@ def _carve(
     wanted = share * total / training
     part_of = deal_patients(manifest, hierarchy, [1 - wanted, wanted], seed, others)
     return tuple(
-        part if part_of.get(record.patient_id) == 1 else name for record, name in zip(manifest, names, strict=True)
+        subset if part_of.get(record.patient_id) == 1 else name for record, name in zip(manifest, names, strict=True)
     )

@@ -80,9 +80,9 @@ def write_graph(run: LoadedRun, path: Path) -> str:
         raise GraphError(f"{tower.graph_refusal}, so there is no ONNX graph of this model.")
     runtime = _runtime()
     generator = torch.Generator().manual_seed(0)
-    with atomic.replacing(path) as part:
-        _trace(run, part, _inputs(run, _TRACED, generator))
-        session = runtime.InferenceSession(part.read_bytes(), providers=["CPUExecutionProvider"])
+    with atomic.replacing(path) as temporary:
+        _trace(run, temporary, _inputs(run, _TRACED, generator))
+        session = runtime.InferenceSession(temporary.read_bytes(), providers=["CPUExecutionProvider"])
         worst = max(_difference(run, session.run, _inputs(run, n, generator)) for n in SIZES)
         # Not `worst > TOLERANCE`: NaN must not pass.
         if not worst <= TOLERANCE:
@@ -94,17 +94,17 @@ def write_graph(run: LoadedRun, path: Path) -> str:
 
 
 def _inputs(run: LoadedRun, n: int, generator: torch.Generator) -> dict[str, Tensor]:
-    found = {"features": torch.randn(n, run.spec.in_features, generator=generator)}
+    inputs = {"features": torch.randn(n, run.spec.in_features, generator=generator)}
     tower: Any = run.learner.model.towers[0]
     if tower.graph_partitions:
-        found["groups"] = fixed_groups(n, tower.pseudo_bags, "", splits=tower.graph_partitions)
-    return found
+        inputs["groups"] = fixed_groups(n, tower.pseudo_bags, "", splits=tower.graph_partitions)
+    return inputs
 
 
 def _difference(run: LoadedRun, call: Callable[..., Any], inputs: dict[str, Tensor]) -> float:
     expected = run.learner.predict(BagBatch.single(inputs["features"])).probabilities
-    found = call(None, {name: value.numpy() for name, value in inputs.items()})
-    pairs = zip(found, expected, strict=True)
+    outputs = call(None, {name: value.numpy() for name, value in inputs.items()})
+    pairs = zip(outputs, expected, strict=True)
     return max(float(np.abs(np.asarray(one, dtype=np.float64) - two.numpy()).max()) for one, two in pairs)
 
 
@@ -112,10 +112,10 @@ def _trace(run: LoadedRun, path: Path, example: dict[str, Tensor]) -> None:
     """The tracing exporter: bags have any number of rows, which the newer exporter would fix at the example's."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     axes = {"features": {0: "n"}, "groups": {1: "n"}}
-    said = io.StringIO()  # a failing exporter prints the whole graph; the comparison finds out what its warnings fear
+    output = io.StringIO()  # a failing exporter prints the whole graph; the comparison finds out what its warnings fear
     try:
         # With gradients on, models take a bag as a whole; without, large bags go in blocks, which a graph cannot count.
-        with torch.enable_grad(), warnings.catch_warnings(), redirect_stdout(said), redirect_stderr(said):
+        with torch.enable_grad(), warnings.catch_warnings(), redirect_stdout(output), redirect_stderr(output):
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 Graph(run).eval(), tuple(example.values()), str(path), dynamo=False, input_names=list(example),

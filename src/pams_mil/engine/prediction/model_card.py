@@ -54,7 +54,7 @@ def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificate:
         + ("" if _takes_the_last(run) else " Validation scores are optimistic, because they chose the checkpoint.")
         + "\n",
     ]  # fmt: skip
-    return "\n".join(part for part in parts if part)
+    return "\n".join(section for section in parts if section)
 
 
 def _scores(run: LoadedRun) -> str:
@@ -85,10 +85,10 @@ def _test_scores(run: LoadedRun) -> str:
                 parts.setdefault(title, _score_rows(model))
     test = "Test scores"
     tested = any(title.startswith(test) for title in parts)
-    found = [] if tested else [f"## {test}\n\nNone yet; `pams evaluate` makes them.\n"]
-    for title, rows in sorted(parts.items(), key=lambda part: not part[0].startswith(test)):
-        found.append("\n".join([f"## {title}\n", "| level | metric | value |", "|---|---|---|", *rows, ""]))
-    return "\n".join(found)
+    sections = [] if tested else [f"## {test}\n\nNone yet; `pams evaluate` makes them.\n"]
+    for title, rows in sorted(parts.items(), key=lambda subset: not subset[0].startswith(test)):
+        sections.append("\n".join([f"## {title}\n", "| level | metric | value |", "|---|---|---|", *rows, ""]))
+    return "\n".join(sections)
 
 
 def _title(model: dict[str, Any], *, is_own_test: bool) -> str:
@@ -125,8 +125,8 @@ def _certified(certificate: Certificate | None) -> str:
 
 
 def _options(choice: dict[str, Any]) -> str:
-    given = ", ".join(f"{key} = {value}" for key, value in choice.items() if key != "name")
-    return f"{choice['name']} ({given})" if given else str(choice["name"])
+    options = ", ".join(f"{key} = {value}" for key, value in choice.items() if key != "name")
+    return f"{choice['name']} ({options})" if options else str(choice["name"])
 
 
 def _list(items: dict[str, Any]) -> str:

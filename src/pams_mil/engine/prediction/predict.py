@@ -167,11 +167,11 @@ def predict(
     bags = BagDataset(
         table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources, origin=origin
     )
-    made = _predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress)
+    results = _predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress)
     # Back into the order of the table: bags that cannot be read come last. By the number alone, answers have no order.
-    found = dict(sorted(made, key=operator.itemgetter(0)))
+    probabilities = dict(sorted(results, key=operator.itemgetter(0)))
     weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
-    gathered = _gather(loaded, table, found)
+    gathered = _gather(loaded, table, probabilities)
     return replace(
         gathered,
         weights=weights,
@@ -235,18 +235,18 @@ def _predict_bags(
 
 
 def _mean_probabilities(
-    learners: list[Learner], calibrations: Sequence[RunCalibration | None], made: list[Prediction]
+    learners: list[Learner], calibrations: Sequence[RunCalibration | None], predictions: list[Prediction]
 ) -> list[Array]:
-    said = [
+    per_run = [
         one.probabilities if calibration is None else calibration.apply(one.probabilities)
-        for one, calibration in zip(made, calibrations, strict=True)
+        for one, calibration in zip(predictions, calibrations, strict=True)
     ]
-    given = [[level.numpy() for level in one] for one in said]
-    findings = [one.findings[0].numpy() for one in made if one.findings is not None]
+    arrays = [[level.numpy() for level in one] for one in per_run]
+    findings = [one.findings[0].numpy() for one in predictions if one.findings is not None]
     return [
         # [0]: predictions were taken apart, so each holds one bag.
         *(
-            np.mean([learner.at_level(one, level)[0] for learner, one in zip(learners, given, strict=True)], axis=0)
+            np.mean([learner.at_level(one, level)[0] for learner, one in zip(learners, arrays, strict=True)], axis=0)
             for level in range(learners[0].hierarchy.num_levels)
         ),
         *([np.mean(findings, axis=0)] if findings else []),
@@ -290,27 +290,29 @@ def _loaded(runs: Sequence[Path | str | RunFolder | LoadedRun], *, trusted: bool
 
 def _mean_attention(attention: list[list[Tensor | None]], slide_id: str) -> list[Tensor]:
     levels = min(len(one) for one in attention)
-    found = []
+    means = []
     # Counted from the finest, which all runs have: methods may train different numbers of levels.
     for level in range(-levels, 0):
-        given = [one[level] for one in attention]
-        present = [weights for weights in given if weights is not None]
-        if len(present) < len(given):
+        maps = [one[level] for one in attention]
+        present = [weights for weights in maps if weights is not None]
+        if len(present) < len(maps):
             raise RunError(f"A model has no attention to show for slide {slide_id!r}; predict without --attention.")
-        found.append(torch.stack(present).mean(0))
-    return found
+        means.append(torch.stack(present).mean(0))
+    return means
 
 
 def _gather(
-    loaded: list[LoadedRun], table: PredictionManifest, found: dict[int, list[Array] | PamsError]
+    loaded: list[LoadedRun], table: PredictionManifest, probabilities: dict[int, list[Array] | PamsError]
 ) -> SlidePredictions:
     hierarchy = loaded[0].spec.hierarchy
-    failures = {table.sources[index].name: str(bag) for index, bag in found.items() if isinstance(bag, PamsError)}
-    rows = [index for index, bag in found.items() if not isinstance(bag, PamsError)]
-    answers = [bag for bag in found.values() if not isinstance(bag, PamsError)]
+    failures = {
+        table.sources[index].name: str(bag) for index, bag in probabilities.items() if isinstance(bag, PamsError)
+    }
+    rows = [index for index, bag in probabilities.items() if not isinstance(bag, PamsError)]
+    answers = [bag for bag in probabilities.values() if not isinstance(bag, PamsError)]
     if not answers:
         raise RunError(
-            f"None of the {len(found)} slides could be predicted. The first: {next(iter(failures.values()))}"
+            f"None of the {len(probabilities)} slides could be predicted. The first: {next(iter(failures.values()))}"
         )
     sources = [table.sources[row] for row in rows]
     # A level has an answer of its own only if every run gives one; else part of the mean is a sum of the finest
@@ -328,7 +330,9 @@ def _gather(
         runs=tuple(str(run.path) for run in loaded),
         failures=failures,
         incomplete=tuple(
-            dict.fromkeys(table.sources[row].patient_id for row, bag in found.items() if isinstance(bag, PamsError))
+            dict.fromkeys(
+                table.sources[row].patient_id for row, bag in probabilities.items() if isinstance(bag, PamsError)
+            )
         ),
         patients_known=table.patients_known,
         findings=np.stack([bag[-1] for bag in answers]) if hierarchy.findings == "several" else None,

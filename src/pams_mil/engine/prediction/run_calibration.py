@@ -102,11 +102,11 @@ class RunCalibration:
 
     def refuse_other_weights(self, learner: Learner, run: Path) -> None:
         """Stop when the model is not the one that was calibrated."""
-        found = weights_digest(learner.state_dict())
-        if found != self.weights:
+        digest = weights_digest(learner.state_dict())
+        if digest != self.weights:
             raise CheckpointError(
                 f"The probability calibration beside {run} was fitted for other weights (digest {self.weights}, now "
-                f"{found}): the run was trained on, or the file was copied. Fit it again with 'pams calibrate'."
+                f"{digest}): the run was trained on, or the file was copied. Fit it again with 'pams calibrate'."
             )
 
     def apply(self, probabilities: Sequence[Tensor]) -> list[Tensor]:

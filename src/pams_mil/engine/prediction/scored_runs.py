@@ -67,19 +67,19 @@ def stored_predictions(run: LoadedRun, split: str) -> Predictions | None:
     return stored if fits else None
 
 
-def labeled_slides(found: SlidePredictions, name: str, *, external: bool) -> Predictions:
+def labeled_slides(predictions: SlidePredictions, name: str, *, external: bool) -> Predictions:
     """The slides that have a label, with what must be said about the others and about where they come from."""
-    rows = np.flatnonzero(found.targets >= 0)
-    where = found.table.get("name", "the table")
+    rows = np.flatnonzero(predictions.targets >= 0)
+    where = predictions.table.get("name", "the table")
     if not len(rows):
         raise PredictionsError(
-            f"None of the {len(found)} slides of {where} has a label, so there is nothing to score. Add a column "
+            f"None of the {len(predictions)} slides of {where} has a label, so there is nothing to score. Add a column "
             "'label' with the true class."
         )
-    labeled = found.labeled(name, rows=rows)
+    labeled = predictions.labeled(name, rows=rows)
     notes = list(labeled.notes)
-    if len(rows) < len(found):
-        notes.append(f"{counted(len(found) - len(rows), 'slide')} of {where} without a label are not scored.")
+    if len(rows) < len(predictions):
+        notes.append(f"{counted(len(predictions) - len(rows), 'slide')} of {where} without a label are not scored.")
     if external:
         unseen = labeled.roles is not None and not any(labeled.roles)
         seen = "; the model has seen none of their patients" if unseen else ""

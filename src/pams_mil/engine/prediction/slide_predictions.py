@@ -112,13 +112,13 @@ class SlidePredictions:
 
     def disagreements(self) -> dict[str, str]:
         """Slides on which a coarser level's own output contradicts the call, with what it says."""
-        found: dict[str, list[str]] = {}
+        opinions: dict[str, list[str]] = {}
         for level in self._coarse_levels:
             own, names = self.own_calls(level), self.hierarchy.names(level)
             for row in np.flatnonzero(own != self.calls(level)).tolist():
-                said = f"{self.hierarchy.level_names[level]}: {names[int(own[row])]}"
-                found.setdefault(self.names[row], []).append(said)
-        return {slide: "; ".join(said) for slide, said in found.items()}
+                opinion = f"{self.hierarchy.level_names[level]}: {names[int(own[row])]}"
+                opinions.setdefault(self.names[row], []).append(opinion)
+        return {slide: "; ".join(opinion) for slide, opinion in opinions.items()}
 
     @property
     def _coarse_levels(self) -> tuple[int, ...]:
@@ -309,8 +309,8 @@ class SlidePredictions:
         first = ["slide_id", *patient, "split", *exposure, *target, "prediction", DECIDED_BY]
         several = self.findings is not None and finest
         sets = self.called_findings() if several else []
-        found = [FINDINGS, *(f"f_{classes[c]}" for c in self.hierarchy.finding_classes.tolist())] if several else []
-        header = [*first, *extra, *(f"p_{label}" for label in classes), *found, *tags]
+        findings = [FINDINGS, *(f"f_{classes[c]}" for c in self.hierarchy.finding_classes.tolist())] if several else []
+        header = [*first, *extra, *(f"p_{label}" for label in classes), *findings, *tags]
         called = self.calls(level)
         true = ["" if index < 0 else classes[index] for index in lifted.tolist()]
         if several:

@@ -96,7 +96,7 @@ class TileLayer:
     @property
     def name(self) -> str:
         """Its name in files and pages."""
-        return " ".join(part for part in self.key if part is not None)
+        return " ".join(word for word in self.key if word is not None)
 
     @property
     def scale(self) -> Literal["rank", "probability", "sign"]:
@@ -148,8 +148,8 @@ def write_tiles(path: Path, sample: BagSample, columns: Mapping[str, Array]) -> 
         places |= {"x": sample.coords_px0[:, 0].numpy(), "y": sample.coords_px0[:, 1].numpy()}
     pyarrow, parquet = _pyarrow()
     table = pyarrow.table({**places, **columns})
-    with atomic.replacing(path) as part:
-        parquet.write_table(table, part)
+    with atomic.replacing(path) as temporary:
+        parquet.write_table(table, temporary)
 
 
 def write_into_store(store: Path, sample: BagSample, columns: Mapping[str, Array]) -> None:
@@ -177,8 +177,8 @@ def write_into_store(store: Path, sample: BagSample, columns: Mapping[str, Array
         column = pyarrow.array(spread, from_pandas=True)
         at = table.column_names.index(name) if name in table.column_names else -1
         table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
-    with atomic.replacing(file) as part:
-        parquet.write_table(table, part)
+    with atomic.replacing(file) as temporary:
+        parquet.write_table(table, temporary)
 
 
 def csv_as_parquet(path: Path) -> Path:
@@ -189,8 +189,8 @@ def csv_as_parquet(path: Path) -> Path:
         {name: pyarrow.array(_numbers(cells) if name.startswith("p_") else cells) for name, cells in columns.items()}
     )
     out = path.with_suffix(".parquet")
-    with atomic.replacing(out) as part:
-        parquet.write_table(table, part)
+    with atomic.replacing(out) as temporary:
+        parquet.write_table(table, temporary)
     return out
 
 
@@ -200,7 +200,7 @@ def attention_writer(folder: Path) -> Attend:
 
     def write(sample: BagSample, attention: list[Tensor]) -> None:
         path = folder / "attention" / f"{names[sample.slide_id]}.h5"
-        with atomic.replacing(path) as part, h5py.File(part, "w") as file:
+        with atomic.replacing(path) as temporary, h5py.File(temporary, "w") as file:
             file.attrs["slide_id"] = sample.slide_id
             file.create_dataset("attention", data=attention[-1].numpy(), fletcher32=True)
             for number, weights in enumerate(attention[:-1]):

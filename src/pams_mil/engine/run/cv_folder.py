@@ -117,8 +117,8 @@ def run_name(fold: int, seed: int | None = None) -> str:
 
 def with_folds(paths: Sequence[Path | str]) -> list[Path]:
     """Runs, with the runs of all folds in the place of a cross-validation."""
-    found: list[Path] = []
+    folders: list[Path] = []
     for path in map(Path, paths):
         folder = CrossValidationFolder(path)
-        found += folder.runs() if folder.exists() else [path]
-    return found
+        folders += folder.runs() if folder.exists() else [path]
+    return folders

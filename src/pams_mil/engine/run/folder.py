@@ -205,13 +205,13 @@ def manifest(config: RunConfig) -> dict[str, Any]:
 def git_commit(folder: Path) -> str | None:
     """The commit that is checked out in a folder, with `-dirty` when files differ; None outside git."""
     try:
-        found = subprocess.run(
+        process = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],  # noqa: S607  the user's git
             cwd=folder, capture_output=True, text=True, timeout=10, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return process.stdout.strip() or None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class RunSpec:
     @classmethod
     def from_json(cls, content: Any) -> RunSpec:
         """A spec as a file holds it."""
-        if not isinstance(content, Mapping) or not all(isinstance(content.get(part), Mapping) for part in PARTS):
+        if not isinstance(content, Mapping) or not all(isinstance(content.get(section), Mapping) for section in PARTS):
             raise CheckpointError("The file does not say what it was made from: its run spec is missing or incomplete.")
         if content.get("version") != VERSION:
             raise CheckpointError(
@@ -88,12 +88,12 @@ class RunSpec:
         width = content["features"].get("width")
         if not isinstance(width, int) or isinstance(width, bool):
             raise CheckpointError(f"The run spec does not state the width of its features; found {width!r}.")
-        settings, cohort, features = (dict(content[part]) for part in ("settings", "cohort", "features"))
+        settings, cohort, features = (dict(content[section]) for section in ("settings", "cohort", "features"))
         return cls(settings, hierarchy, cohort, features)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without any slide's or patient's name."""
-        parts = {part: dict(getattr(self, part)) for part in ("cohort", "features", "settings")}
+        parts = {section: dict(getattr(self, section)) for section in ("cohort", "features", "settings")}
         content = {"version": VERSION, "classes": hierarchy_to_json(self.hierarchy), **parts}
         # As it will be read back: a tuple would never equal the list that a file gives.
         plain: dict[str, Any] = json.loads(json.dumps(content))
@@ -231,18 +231,20 @@ def differences(stored: RunSpec, now: RunSpec, *, parts: Sequence[str] = PARTS) 
     "features" without the digest of the files.
     """
     changes: list[Difference] = []
-    for part in parts:
-        if part == "classes":
+    for section in parts:
+        if section == "classes":
             changes += _class_differences(stored.hierarchy, now.hierarchy)
-        elif part == "cohort" and stored.cohort != now.cohort and stored.slides is not None and now.slides is not None:
+        elif (
+            section == "cohort" and stored.cohort != now.cohort and stored.slides is not None and now.slides is not None
+        ):
             changes += slide_differences(stored.slides, now.slides)
-        elif part in ("features", "origin"):
+        elif section in ("features", "origin"):
             changes += [(f"features.{key}", *both) for key, *both in origin_differences(stored.features, now.features)]
-            before, after = (spec.features.get("files") if part == "features" else None for spec in (stored, now))
+            before, after = (spec.features.get("files") if section == "features" else None for spec in (stored, now))
             changes += nested_differences(before, after, "digest of the feature files")
         else:
-            prefix = "" if part == "settings" else part
-            changes += nested_differences(getattr(stored, part), getattr(now, part), prefix)
+            prefix = "" if section == "settings" else section
+            changes += nested_differences(getattr(stored, section), getattr(now, section), prefix)
     return changes
 
 

@@ -68,12 +68,12 @@ class TrainedSlides:
         """For every part how many slides of how many patients, and a digest of its rows."""
         parts = dict.fromkeys(row[_PLACE["split"]] for row in self.rows)
         return {
-            part: {
-                "slides": len(self.slides(part)),
-                "patients": len(self.patients(part)),
-                "digest": digest([list(row) for row in self.part(part)]),
+            subset: {
+                "slides": len(self.slides(subset)),
+                "patients": len(self.patients(subset)),
+                "digest": digest([list(row) for row in self.part(subset)]),
             }
-            for part in sorted(parts)
+            for subset in sorted(parts)
         }
 
     def write(self, folder: Path) -> None:
@@ -85,18 +85,18 @@ class TrainedSlides:
         """Read `cohort.csv`, which must be the one that `expected`, its summary, was made of."""
         try:
             table = tables.read_table(folder / FILE)
-            found = cls(tuple(zip(*(table[name] for name in COLUMNS), strict=True)))
+            slides = cls(tuple(zip(*(table[name] for name in COLUMNS), strict=True)))
         except (PamsError, KeyError, OSError) as error:
             raise RunError(
                 f"Cannot determine which slides trained {folder}: {folder / FILE} cannot be read ({error}). "
                 "Restore it from a copy."
             ) from error
-        if found.summary() != expected:
+        if slides.summary() != expected:
             raise RunError(
                 f"Cannot determine which slides trained {folder}: {folder / FILE} was changed after it was written. "
                 "Restore it from a copy."
             )
-        return found
+        return slides
 
 
 def slide_differences(before: TrainedSlides, now: TrainedSlides) -> list[Difference]:
@@ -111,20 +111,20 @@ def slide_differences(before: TrainedSlides, now: TrainedSlides) -> list[Differe
     slide 's3': not there: in val
     """
     old, new = ({row[0]: row for row in side.rows} for side in (before, now))
-    found: list[Difference] = []
+    differences: list[Difference] = []
     for slide in dict.fromkeys([*old, *new]):
         if slide not in old or slide not in new:
             places = [f"in {side[slide][_PLACE['split']]}" if slide in side else "not there" for side in (old, new)]
-            found.append((f"slide {slide!r}", places[0], places[1]))
+            differences.append((f"slide {slide!r}", places[0], places[1]))
             continue
         for column, name in (("label", "label"), ("split", "part"), ("patient_id", "patient"), ("case_id", "case")):
             one, two = old[slide][_PLACE[column]], new[slide][_PLACE[column]]
             if one != two:
-                found.append((f"the {name} of slide {slide!r}", one, two))
-    if not found and before.rows != now.rows:
+                differences.append((f"the {name} of slide {slide!r}", one, two))
+    if not differences and before.rows != now.rows:
         place = next(i for i, (one, two) in enumerate(zip(before.rows, now.rows, strict=True)) if one != two)
-        found.append((f"the slide in row {place + 1} of the table", before.rows[place][0], now.rows[place][0]))
-    return found
+        differences.append((f"the slide in row {place + 1} of the table", before.rows[place][0], now.rows[place][0]))
+    return differences
 
 
 def trained_slides(run: Path | str) -> TrainedSlides:

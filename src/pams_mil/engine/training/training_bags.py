@@ -133,7 +133,7 @@ class TrainingBags(Dataset[TrainingBag]):
         sample = self.bags[key.slide]
         # Thinned, then remixed, then capped: see `kept_rows` for why dropping comes first.
         features, name, whole = self._thinned(sample, key, sample), sample.slide_id, len(sample.features)
-        kept = len(features)
+        rows = len(features)
         targets: tuple[int, ...] = (sample.target,)
         weights: tuple[float, ...] = (1.0,)
         counts: dict[str, float] = {}
@@ -149,7 +149,7 @@ class TrainingBags(Dataset[TrainingBag]):
             else:
                 mixed = self.remix(z_a, z_b, self.pairing.generator(key.slide, key.epoch))
             findings = tuple(sorted({*a.findings, *b.findings}))
-            whole, kept = len(a.features) + len(b.features), len(z_a) + len(z_b)
+            whole, rows = len(a.features) + len(b.features), len(z_a) + len(z_b)
             features, origins, name = mixed.features, mixed.origin_bag, f"{a.slide_id} remixed with {b.slide_id}"
             targets, weights = (a.target,), (1.0,)
             if mixed.weight_a < 1:
@@ -159,7 +159,7 @@ class TrainingBags(Dataset[TrainingBag]):
             degenerate = mixed.live_clusters is not None and top_k is not None and mixed.live_clusters <= top_k
             counts = {"remixed": 1.0, "copied": copied, "degenerate": float(degenerate)}
         if self.drop_instances:
-            counts = {"dropped": float(whole - kept), **counts}
+            counts = {"dropped": float(whole - rows), **counts}
         # Last, since a remixed bag has the rows of two.
         capped = instance_cap(
             len(features), self.max_instances, seed=self.seed, epoch=key.epoch, slide_id=sample.slide_id

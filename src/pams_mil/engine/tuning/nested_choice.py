@@ -37,15 +37,15 @@ def choices_by_fold(
         split: Their folds.
         simplicity: The order of simplicity.
     """
-    found = []
+    choices = []
     for parts in split.folds:
-        tested = {record.patient_id for record, part in zip(cohort, parts, strict=True) if part == "test"}
+        tested = {record.patient_id for record, subset in zip(cohort, parts, strict=True) if subset == "test"}
         first = next(iter(validation.values()))
         # By patient, not by slide: a slide of a tested patient tells about the others.
-        kept = np.array([patient not in tested for patient in first.patient_ids or ()])
-        scores = score_validation({name: one.where(kept) for name, one in validation.items()})
-        found.append(choose(scores, simplicity).name)
-    return found
+        untested = np.array([patient not in tested for patient in first.patient_ids or ()])
+        scores = score_validation({name: one.where(untested) for name, one in validation.items()})
+        choices.append(choose(scores, simplicity).name)
+    return choices
 
 
 def predictions_by_fold(folders: Sequence[CrossValidationFolder], hierarchy: ClassHierarchy) -> Predictions:

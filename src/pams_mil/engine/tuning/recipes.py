@@ -175,12 +175,12 @@ def read_recipes(name: str | Path) -> Space:
             f"{listing(sorted(known))}, or a YAML file of your own; see docs/tune.md."
         )
     written = build(SpaceFile, read_yaml(path), where=str(path))
-    found: list[Recipe] = []
+    recipes: list[Recipe] = []
     for number, block in enumerate(written.try_, 1):
-        found += build(Choices, block, where=f"{path}, block {number} of try").recipes()
-    found += [_own(name_, settings, path) for name_, settings in written.recipes.items()]
+        recipes += build(Choices, block, where=f"{path}, block {number} of try").recipes()
+    recipes += [_own(name_, settings, path) for name_, settings in written.recipes.items()]
     unique: dict[str, Recipe] = {}
-    for one in found:
+    for one in recipes:
         unique.setdefault(one.name, one)
     plain = {**Space.reference.settings, **written.reference}
     return Space(path.stem, written.training, tuple(unique.values()), Recipe(REFERENCE, plain))

@@ -50,11 +50,11 @@ def halve(recipes: int, ahead: Sequence[tuple[int, int]]) -> tuple[Rung, ...]:
     >>> [rung.recipes for rung in halve(40, stages(5, 3))]
     [40, 14, 5]
     """
-    found = []
+    rungs = []
     for folds, seeds in ahead:
-        found.append(Rung(recipes, folds, seeds))
+        rungs.append(Rung(recipes, folds, seeds))
         recipes = going_on(recipes)
-    return tuple(found)
+    return tuple(rungs)
 
 
 def going_on(recipes: int) -> int:

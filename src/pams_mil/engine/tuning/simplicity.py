@@ -56,7 +56,7 @@ def parts_of(config: RunConfig) -> tuple[str, ...]:
         "remix": _remixes(method),
         "dropout": bool(config.training.drop_instances),
     }
-    return tuple(part for part, there in has.items() if there)
+    return tuple(component for component, there in has.items() if there)
 
 
 def in_words(config: RunConfig) -> str:

@@ -143,7 +143,7 @@ class Tuning:
     def finish(self, names: Sequence[str]) -> dict[str, CrossValidation]:
         """Make recipes cross-validations: train what is missing of all folds, predict the test parts, pool them."""
         task, (_, rung) = self.task, self.folder.decisive
-        found = {}
+        folders = {}
         for name in dict.fromkeys(names):
             folder = self.folder.recipe(name)
             for run in (folder.run(fold, None if seed == rung.seeds[0] else seed)
@@ -151,11 +151,11 @@ class Tuning:
                 RunFolder(run).expose(self._exposure())
             # Else `cross_validate` would refuse it as another cross-validation.
             folder.file.unlink(missing_ok=True)  # a larger budget may have added seeds; tune.json says which count
-            found[name] = cross_validate(
+            folders[name] = cross_validate(
                 task.configs[name], task.cohort, task.split, task.hierarchy, folder.path, self._engine,
                 seeds=rung.seeds, progress=self._progress,
             )  # fmt: skip
-        return found
+        return folders
 
     def _exposure(self) -> Exposure:
         """The patients that chose the recipe: those of all validation splits that any rung has compared recipes on."""
@@ -218,10 +218,10 @@ class Tuning:
         pilots = self._pilot() if number == 0 else []
         names, runs = self._entering(number), self.timed.affordable(MARGIN)
         # Pilots are runs of the first rung that are done, if their recipes enter it.
-        found = plan(len(names), self.task.folds, len(self.task.seeds), runs + len(pilots), climbed=number)
-        if pilots and (not found or not set(pilots) <= set(names[: found[0].recipes])):  # not all are runs of rung 1
-            found = plan(len(names), self.task.folds, len(self.task.seeds), runs)
-        if not found and number == 0:
+        rungs = plan(len(names), self.task.folds, len(self.task.seeds), runs + len(pilots), climbed=number)
+        if pilots and (not rungs or not set(pilots) <= set(names[: rungs[0].recipes])):  # not all are runs of rung 1
+            rungs = plan(len(names), self.task.folds, len(self.task.seeds), runs)
+        if not rungs and number == 0:
             fewest, seconds = fewest_runs(self.task.folds), self.timed.seconds_per_run
             raise RunError(
                 f"A budget of {self.minutes:g} minutes is too short: a run takes {seconds:.1f} s here, and the least "
@@ -229,7 +229,7 @@ class Tuning:
                 f"--budget {math.ceil((self.timed.seconds + fewest * seconds / (1 - MARGIN)) / 60)}; what was "
                 "measured is kept."
             )
-        return found
+        return rungs
 
     def _start(self, number: int, planned: Sequence[Rung]) -> None:
         """Say what is planned, and note the rung that begins."""
@@ -313,8 +313,8 @@ class Tuning:
     def _cells(self, name: str, folds: int, seeds: Sequence[int]) -> list[Cell]:
         """The runs of a recipe; they predict their validation part."""
         task, place = self.task, self.folder.recipe(name).path.name
-        made = cells(task.configs[name], task.cohort, self.folder.manifest_file, range(folds), seeds)
-        return [replace(cell, key=f"{place}/{cell.key}", method=name, split="val") for cell in made]
+        grid = cells(task.configs[name], task.cohort, self.folder.manifest_file, range(folds), seeds)
+        return [replace(cell, key=f"{place}/{cell.key}", method=name, split="val") for cell in grid]
 
     def _choose(self, ended: str) -> RecipeScore:
         """Choose on the last rung that has scores, and write down why."""

@@ -32,15 +32,15 @@ def read_hdf5(path: Path, *, verify: bool = True, mapped: bool = False) -> Bag:
         try:
             names = set(file)
             features = own_dataset(file, feature_key(names, path), path)
-            told, own = _attributes(file), _attributes(features)
+            attributes, own = _attributes(file), _attributes(features)
             # Either mark: a file of ours that lost one is damaged, not a file of CLAM's.
-            if FILE_MARK in told or DATASET_MARK in own:
+            if FILE_MARK in attributes or DATASET_MARK in own:
                 return read_marked(file, path, verify=verify)
             placed = own_dataset(file, "coords", path) if "coords" in names else None
             # On a name that several state: features before coordinates before file.
             if placed is not None:
-                told |= _attributes(placed)
-            return _read_foreign(features, placed, told | own, names, path, mapped=mapped)
+                attributes |= _attributes(placed)
+            return _read_foreign(features, placed, attributes | own, names, path, mapped=mapped)
         except BagError:
             raise
         except Exception as error:  # damaged HDF5 raises OSError, KeyError, RuntimeError, ValueError and more
@@ -66,36 +66,36 @@ def own_dataset(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
     link = file.get(name, getlink=True)
     if isinstance(link, h5py.ExternalLink):
         raise BagError(f"{path} keeps {name!r} in another file ({link.filename!r}), which is not followed; copy it in.")
-    found = file[name]
-    if not isinstance(found, h5py.Dataset):
+    dataset = file[name]
+    if not isinstance(dataset, h5py.Dataset):
         raise BagError(f"{path} has a group called {name!r}; expected a dataset [n, d] of numbers.")
     # A soft link may lead to an external link, which the check above does not see.
-    if found.file != file:
+    if dataset.file != file:
         raise BagError(f"{path} keeps {name!r} in another file, which is not followed; copy it in.")
-    if found.external is not None or found.is_virtual:
+    if dataset.external is not None or dataset.is_virtual:
         raise BagError(f"{path} keeps the values of {name!r} in other files, which are not followed; copy them in.")
-    refuse_hollow(found, found.id.get_storage_size(), f"{path} declares {name!r} as")
-    return found
+    refuse_hollow(dataset, dataset.id.get_storage_size(), f"{path} declares {name!r} as")
+    return dataset
 
 
-def refuse_hollow(array: Any, stored: int, said: str) -> None:
+def refuse_hollow(array: Any, stored: int, claim: str) -> None:
     """Refuse an array that declares more bytes than what is stored can hold: it would take all memory to read."""
     if array.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
         raise BagError(
-            f"{said} {list(array.shape)}, {array.nbytes:,} bytes, but stores {stored:,}; no data are packed so "
+            f"{claim} {list(array.shape)}, {array.nbytes:,} bytes, but stores {stored:,}; no data are packed so "
             "densely. It was cut short or made up; extract the slide again."
         )
 
 
 def feature_key(names: Collection[Any], path: Path) -> str:
     """The name under which a file keeps its features."""
-    found = next((key for key in FEATURE_KEYS if key in names), None)
-    if found is None:
+    name = next((key for key in FEATURE_KEYS if key in names), None)
+    if name is None:
         raise BagError(
             f"{path} holds no features: expected {listing(FEATURE_KEYS)}, found "
             f"{listing(sorted(map(str, names))) or 'nothing'}. Is it a file of coordinates alone?"
         )
-    return found
+    return name
 
 
 def as_rows(features: AnyArray) -> AnyArray:
@@ -141,8 +141,8 @@ def _early_stamp(attributes: dict[str, Any], coords: AnyArray | None) -> tuple[d
     """
     if coords is None or (coords % _STAMP_1_PX).any():
         return attributes, None
-    said = {"unit": "um", "tile_size_um": _STAMP_1_UM, "tile_size_px": _STAMP_1_PX}
-    return {**said, **attributes}, coords * (_STAMP_1_UM / _STAMP_1_PX)
+    stamp = {"unit": "um", "tile_size_um": _STAMP_1_UM, "tile_size_px": _STAMP_1_PX}
+    return {**stamp, **attributes}, coords * (_STAMP_1_UM / _STAMP_1_PX)
 
 
 def _of_whole(attributes: dict[str, Any], shape: tuple[int, ...]) -> str:

@@ -110,8 +110,8 @@ def _values(array: Any, path: Path) -> AnyArray:
 
 def _refuse_unknown_codecs(array: Any, path: Path) -> None:
     """Only numbers behind plain compression: some codecs of Zarr 2 unpickle, which runs whatever the file says."""
-    said = array.metadata.to_dict()
-    chain = [*(said.get("codecs") or ()), *(said.get("filters") or ()), said.get("compressor")]
+    metadata = array.metadata.to_dict()
+    chain = [*(metadata.get("codecs") or ()), *(metadata.get("filters") or ()), metadata.get("compressor")]
     described = [
         codec if isinstance(codec, dict) else codec.get_config() for codec in chain if codec
     ]  # zarr 3.0: objects
@@ -150,11 +150,11 @@ def _places(store: Path, region: str, ids: AnyArray) -> AnyArray:
     if len(np.unique(known)) != len(known):
         raise BagError(f"{file} names a tile_id twice; the features cannot be distinguished.")
     # Join by id: the place of every feature row among the sorted tile ids.
-    found = np.searchsorted(known[order], ids)
+    positions = np.searchsorted(known[order], ids)
     # An id beyond the last has no neighbor to compare with; the minimum keeps the index valid, `fits` is False anyway.
-    fits = (found < len(known)) & (known[order][np.minimum(found, len(known) - 1)] == ids)
+    fits = (positions < len(known)) & (known[order][np.minimum(positions, len(known) - 1)] == ids)
     if not fits.all():
         raise BagError(f"{store} has features of {int((~fits).sum())} tiles that {region!r} does not list.")
-    rows = order[found]
+    rows = order[positions]
     coords: AnyArray = np.stack([x[rows], y[rows]], axis=1)
     return coords

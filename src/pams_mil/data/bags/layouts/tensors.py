@@ -54,12 +54,12 @@ def read_safetensors(path: Path) -> Bag:
             keys = list(file.keys())
             features = file.get_tensor(feature_key(keys, path))
             coords = file.get_tensor("coords") if "coords" in keys else None
-            said: dict[str, str] = file.metadata() or {}
+            metadata: dict[str, str] = file.metadata() or {}
     except (SafetensorError, TypeError, ValueError, AttributeError, struct.error) as error:  # numpy has no float8
         raise BagError(
             f"{path} is not a readable safetensors file: {error}. Features must be float16, float32 or float64."
         ) from error
-    info = BagInfo(encoder=said.get("encoder") or said.get("extractor"), layout="safetensors")
+    info = BagInfo(encoder=metadata.get("encoder") or metadata.get("extractor"), layout="safetensors")
     return Bag(as_rows(features), coords, info)
 
 
@@ -69,8 +69,8 @@ def read_torch(path: Path) -> Bag:
     if isinstance(content, dict):
         features, coords = _array(content[feature_key(content, path)], path), content.get("coords")
         coords = None if coords is None else _array(coords, path)
-        said = content.get("encoder") or content.get("extractor")
-        info = BagInfo(encoder=said if isinstance(said, str) else None, layout="torch-dict")
+        encoder = content.get("encoder") or content.get("extractor")
+        info = BagInfo(encoder=encoder if isinstance(encoder, str) else None, layout="torch-dict")
         return Bag(as_rows(features), coords, info)
     features = as_rows(_array(content, path))
     coords, info = _slideflow(path)
@@ -139,9 +139,9 @@ def _slideflow(path: Path) -> tuple[AnyArray | None, BagInfo]:
     if not config.is_file():
         return coords, BagInfo(tile_px0=side, layout="slideflow" if index.is_file() else "torch")
     try:
-        said = json.loads(config.read_text("utf-8"))
-        tile_px, tile_um = positive(said, "tile_px"), positive(said, "tile_um")  # or a magnification: "40x"
-        extractor = said.get("extractor", {})
+        settings = json.loads(config.read_text("utf-8"))
+        tile_px, tile_um = positive(settings, "tile_px"), positive(settings, "tile_um")  # or a magnification: "40x"
+        extractor = settings.get("extractor", {})
         name = extractor.get("class") if isinstance(extractor, dict) else extractor
     except (ValueError, AttributeError, RecursionError) as error:
         raise BagError(f"{config} is not the JSON that slideflow writes: {error}.") from error
