@@ -44,30 +44,30 @@ def replacing(
     its owner's alone from the first byte on, unless the writing library replaces the part.
     """
     target = Path(path)
-    part = target.with_name(_part_name(target.name))
+    temporary = target.with_name(_part_name(target.name))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Parts of dead writers go first: on a full disk they may be what fills it.
         _sweep_once(target.parent.absolute(), os.getpid())
-        permissions = 0o600 if private else _usual_permissions(part)
+        permissions = 0o600 if private else _usual_permissions(temporary)
         if private:
-            part.touch(permissions)
-        yield part
+            temporary.touch(permissions)
+        yield temporary
         # Content first, then the name: renamed before it is flushed, a file could be empty after a power cut.
-        part.chmod(permissions)
-        _flush(part)
+        temporary.chmod(permissions)
+        _flush(temporary)
         if verify is not None:
-            verify(part)
-        part.replace(target)
+            verify(temporary)
+        temporary.replace(target)
         # The folder holds the name; until it is flushed too, a power cut may bring the old file back.
         _flush_folder(target.parent)
     except OSError as error:
-        _discard(part)
+        _discard(temporary)
         raise OutputError(
             f"Could not write {target}: {explain(error)} Any earlier file of that name is untouched."
         ) from error
     except BaseException:
-        _discard(part)
+        _discard(temporary)
         raise
 
 
@@ -108,13 +108,13 @@ def explain(error: OSError) -> str:
 
 def write_bytes(path: Path | str, data: bytes) -> None:
     """Write `data` to `path` atomically."""
-    with replacing(path) as part, part.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(data)
 
 
 def write_text(path: Path | str, text: str, *, private: bool = False) -> None:
     """Write UTF-8 `text` to `path` atomically; `private` as in `replacing`."""
-    with replacing(path, private=private) as part, part.open("wb") as file:
+    with replacing(path, private=private) as temporary, temporary.open("wb") as file:
         file.write(text.encode("utf-8"))
 
 
@@ -139,14 +139,14 @@ def write_csv(
     path: Path | str, header: Sequence[str], rows: Iterable[Sequence[object]], *, private: bool = False
 ) -> None:
     """Write a CSV atomically; text that a spreadsheet would run as a formula is escaped."""
-    with replacing(path, private=private) as part, part.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path, private=private) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         plain = csv.writer(file, lineterminator="\n")
         quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
         for row in chain([header], rows):
             cells = [escape_formula(cell) for cell in row]
             # before Python 3.13 a lone carriage return is not quoted and would end the row for every reader
-            torn = any(isinstance(cell, str) and "\r" in cell for cell in cells)
-            (quoted if torn else plain).writerow(cells)
+            multiline = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+            (quoted if multiline else plain).writerow(cells)
 
 
 def append_line(path: Path | str, line: str) -> None:
@@ -163,8 +163,10 @@ def append_line(path: Path | str, line: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             size = os.fstat(descriptor).st_size
-            torn = size > 0 and os.lseek(descriptor, size - 1, os.SEEK_SET) >= 0 and os.read(descriptor, 1) != b"\n"
-            data = (b"\n" if torn else b"") + line.encode("utf-8") + b"\n"
+            truncated = (
+                size > 0 and os.lseek(descriptor, size - 1, os.SEEK_SET) >= 0 and os.read(descriptor, 1) != b"\n"
+            )
+            data = (b"\n" if truncated else b"") + line.encode("utf-8") + b"\n"
             # One call, so that the line is in the file as a whole or, on a full disk, as a beginning that the next call
             # ends.
             if os.write(descriptor, data) != len(data):
@@ -227,12 +229,12 @@ def _part_name(name: str) -> str:
     return "." + os.fsencode(name)[:room].decode("utf-8", "ignore") + suffix
 
 
-def _usual_permissions(part: Path) -> int:
+def _usual_permissions(temporary: Path) -> int:
     """What a new file gets here: some libraries make files that only their owner may read."""
     # The umask can only be read by setting it, which other threads would feel for a moment; a new file just has it.
-    part.touch()
-    permissions = stat.S_IMODE(part.stat().st_mode)
-    part.unlink()
+    temporary.touch()
+    permissions = stat.S_IMODE(temporary.stat().st_mode)
+    temporary.unlink()
     return permissions
 
 

@@ -247,8 +247,8 @@ class ClassHierarchy:
         >>> tree.set_of("DCIS; UDH"), tree.set_of("N"), tree.index("UDH; DCIS")
         ((1, 2), (0,), 2)
         """
-        parts = [part.strip() for part in label.split(SEPARATOR)] if self.findings == "several" else [label]
-        indices = sorted({self._index(part, level) for part in parts if part or len(parts) == 1})
+        parts = [name.strip() for name in label.split(SEPARATOR)] if self.findings == "several" else [label]
+        indices = sorted({self._index(name, level) for name in parts if name or len(parts) == 1})
         if not indices:
             raise LabelError(f"{label!r} names no finding; expected names of classes with {SEPARATOR!r} between them.")
         if self.nothing in self.names(level) and len(indices) > 1 and self._index(self.nothing, level) in indices:

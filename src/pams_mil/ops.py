@@ -68,7 +68,7 @@ def group_logsumexp(log_p: Tensor, sizes: Sequence[int]) -> Tensor:
     >>> group_logsumexp(torch.tensor([0.1, 0.2, 0.7]).log(), [2, 1]).exp()
     tensor([0.3000, 0.7000])
     """
-    return torch.stack([part.logsumexp(-1) for part in torch.split(log_p, list(sizes), dim=-1)], dim=-1)
+    return torch.stack([group.logsumexp(-1) for group in torch.split(log_p, list(sizes), dim=-1)], dim=-1)
 
 
 def group_log_softmax(logits: Tensor, sizes: Sequence[int]) -> Tensor:

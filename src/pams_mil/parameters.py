@@ -64,7 +64,7 @@ def require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 
 def refuse_unknown(
-    what: str, given: Iterable[str], known: Sequence[str], *, kind: str = "option", error: type[Exception]
+    what: str, names: Iterable[str], known: Sequence[str], *, kind: str = "option", error: type[Exception]
 ) -> None:
     """Refuse an option that does not exist, naming the nearest one and all that do.
 
@@ -73,7 +73,7 @@ def refuse_unknown(
     pams_mil.errors.ParameterError: The remix 'sfr' has no option 'topk'. Did you mean 'top_k'? It has: 'clusters',
     'top_k'.
     """
-    for name in given:
+    for name in names:
         if name not in known:
             raise error(f"{what} has no {kind} {name!r}.{nearest(name, known)} It has: {listing(known, most=20)}.")
 

@@ -168,13 +168,13 @@ def repeatable(arguments: Sequence[str]) -> str:
     """
     if list(arguments[:1]) != ["audit"]:
         return ""
-    kept, words = ["pams"], iter(arguments)
+    command, words = ["pams"], iter(arguments)
     for word in words:
         if word in ("--decide", "--out"):
             next(words, None)
         elif word != "--json" and not word.startswith(("--decide=", "--out=")):
-            kept.append(word)
-    return shlex.join(kept)
+            command.append(word)
+    return shlex.join(command)
 
 
 def files_of(arguments: list[str]) -> dict[str, list[Path]]:
@@ -213,13 +213,13 @@ def models_of(
             f"One --proba would give {len(preds)} models the same probabilities. Give one for each --pred, in the same "
             f"order, or a pattern with {PREDICTION}."
         )
-    found = []
+    models = []
     for name, paths in files.items():
         for number, column in enumerate(preds or [None]):
             scores = None if not probas else probas[number if len(probas) > 1 else 0]
             shown = name if len(preds) < 2 else str(column) if len(files) == 1 else f"{name}: {column}"
-            found.append((shown, paths, replace(source, predicted=column, scores=scores)))
-    return found
+            models.append((shown, paths, replace(source, predicted=column, scores=scores)))
+    return models
 
 
 def _names(paths: list[Path]) -> list[str]:

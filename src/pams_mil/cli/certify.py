@@ -178,11 +178,11 @@ def _from_runs(
     if classes is not None:
         refuse_other_classes([run.spec.hierarchy for run in runs], [run.path for run in runs], classes)
     with progress_bar() as progress:
-        found = predict_calibration(
+        predictions = predict_calibration(
             runs, calibration, device=device, progress=lambda fraction: progress("Predicting", fraction), **options
         )
     notes = ["Holds for calibrated probabilities: predict with --calibrated."] if options["calibrated"] else []
-    return found.labeled(runs[0].path.name), {"exposure": found.exposure, "notes": notes}
+    return predictions.labeled(runs[0].path.name), {"exposure": predictions.exposure, "notes": notes}
 
 
 def _from_table(path: Path, classes: str | None, calibration: str | None, source: Source) -> Predictions:
@@ -203,7 +203,7 @@ def _from_table(path: Path, classes: str | None, calibration: str | None, source
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for text in texts or ():
         # From the right: the name of a class may hold "=".
         name, sign, share = text.rpartition("=")
@@ -212,9 +212,9 @@ def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
         except ValueError:
             value = float("nan")
         # value != value: NaN, typed or from a share that is not a number.
-        if not (sign and name) or value != value or name in found:
+        if not (sign and name) or value != value or name in shares:
             raise ConfigError(
                 f"{option} must be CLASS=SHARE, each class once, e.g. {option} Malignant=0.02; found {text!r}."
             )
-        found[name] = value
-    return found
+        shares[name] = value
+    return shares

@@ -61,7 +61,7 @@ def check(
     reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
     table = Manifest.read(manifest, fold=fold, splits=splits, classes=hierarchy, **reading)
     with progress_bar() as bar:
-        found = diagnose(
+        diagnosis = diagnose(
             table, hierarchy, features=None if no_features else features, workers=workers,
             progress=lambda done, total: bar("Reading bags", done / total),
         )  # fmt: skip
@@ -74,34 +74,34 @@ def check(
             opened = check_slides(
                 ids, slides, workers=workers, progress=lambda done, total: bar("Opening slides", done / total)
             )
-        found = replace(found, problems=(*found.problems, *opened.problems))
+        diagnosis = replace(diagnosis, problems=(*diagnosis.problems, *opened.problems))
     if json:
-        print_json({**found.to_json(), "slide_files": opened and opened.summary()})
+        print_json({**diagnosis.to_json(), "slide_files": opened and opened.summary()})
     else:
-        show(found, opened)
-    raise typer.Exit(1 if found.errors else 0)
+        show(diagnosis, opened)
+    raise typer.Exit(1 if diagnosis.errors else 0)
 
 
-def show(found: Diagnosis, opened: SlideFindings | None = None) -> None:
+def show(diagnosis: Diagnosis, opened: SlideFindings | None = None) -> None:
     """Print the diagnosis for people."""
-    manifest = found.manifest
+    manifest = diagnosis.manifest
     print_result(
         f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')} in {manifest.where}."
     )
-    for note in (*manifest.notes, *found.hierarchy.tie_notes()):
+    for note in (*manifest.notes, *diagnosis.hierarchy.tie_notes()):
         print_result(f"Note: {note}")
-    output.print(counts_table(found.hierarchy.names(), found.counts))
-    if found.read_features:
-        print_result(_features(found.bag_summary()))
+    output.print(counts_table(diagnosis.hierarchy.names(), diagnosis.counts))
+    if diagnosis.read_features:
+        print_result(_features(diagnosis.bag_summary()))
     if opened is not None:
         print_result(_slide_files(opened.summary()))
-    ordered = sorted(found.problems, key=lambda problem: not problem.error)
+    ordered = sorted(diagnosis.problems, key=lambda problem: not problem.error)
     for problem in ordered[:MOST_PROBLEMS]:
         print_result(f"{'ERROR' if problem.error else 'warning'}  {problem.kind}: {problem.message}")
     if len(ordered) > MOST_PROBLEMS:
         print_result(f"and {len(ordered) - MOST_PROBLEMS} more; --json lists them all.")
-    verdict = counted(len(found.errors), "problem") if found.errors else "Usable"
-    print_result(f"{verdict}, {counted(len(found.problems) - len(found.errors), 'warning')}.")
+    verdict = counted(len(diagnosis.errors), "problem") if diagnosis.errors else "Usable"
+    print_result(f"{verdict}, {counted(len(diagnosis.problems) - len(diagnosis.errors), 'warning')}.")
 
 
 def counts_table(names: tuple[str, ...], counts: dict[str, dict[str, int]]) -> Table:

@@ -75,13 +75,13 @@ def build(kind: str, options: list[str], seed: int, source: Path | None) -> Digi
     makers: dict[str, Any] = {"digits": Digits, "synthetic": Synthetic, "cifar10": Cifar10}
     if kind not in makers:
         raise ConfigError(f"There is no cohort {kind!r}.{nearest(kind, KINDS)} Choose one of {listing(KINDS)}.")
-    given: dict[str, Any] = {**_options(makers[kind], options), "seed": seed}
+    settings: dict[str, Any] = {**_options(makers[kind], options), "seed": seed}
     if kind == "cifar10":
         if source is None:
             raise ConfigError("cifar10 needs --source, the folder of a local copy such as cifar-10-batches-py.")
-        given["source"] = source
-    made: Digits | Synthetic | Cifar10 = makers[kind](**given)
-    return made
+        settings["source"] = source
+    cohort: Digits | Synthetic | Cifar10 = makers[kind](**settings)
+    return cohort
 
 
 def _options(maker: Any, options: list[str]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _options(maker: Any, options: list[str]) -> dict[str, Any]:
 
     kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
     known = {item.name: item.type for item in dataclasses.fields(maker) if item.name not in ("seed", "source")}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for option in options:
         name, sign, text = option.partition("=")
         if not sign or name not in known:
@@ -99,7 +99,7 @@ def _options(maker: Any, options: list[str]) -> dict[str, Any]:
                 f"Known: {listing(known, most=20)}."
             )
         try:
-            found[name] = kinds[str(known[name])](text)
+            values[name] = kinds[str(known[name])](text)
         except ValueError:
             raise ConfigError(f"--set {name} must be a number ({known[name]}), found {text!r}.") from None
-    return found
+    return values

@@ -41,11 +41,12 @@ def print_json(content: Any) -> None:
     print(strict_json(content))
 
 
-def list_failures(found: SlidePredictions, *, name: str = "") -> None:
+def list_failures(predictions: SlidePredictions, *, name: str = "") -> None:
     """Say on stderr which slides have no prediction, and why."""
     of = f" by {name}" if name else ""
-    errors.print(f"{len(found.failures)} of {len(found) + len(found.failures)} slides could not be predicted{of}:")
-    for slide, reason in found.failures.items():
+    failed = len(predictions.failures)
+    errors.print(f"{failed} of {len(predictions) + failed} slides could not be predicted{of}:")
+    for slide, reason in predictions.failures.items():
         print_note(f"- {slide}: {reason}")
 
 

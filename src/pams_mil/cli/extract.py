@@ -142,10 +142,9 @@ class ExtractBar:
 
 
 def _show(outcome: Outcome, out: Path) -> None:
-    made, tiles = counted(len(outcome.made), "slide"), counted(outcome.tiles, "tile")
-    text = (
-        f"{made} extracted ({tiles}), {len(outcome.kept):,} {'was' if len(outcome.kept) == 1 else 'were'} there already"
-    )
+    extracted, tiles = counted(len(outcome.made), "slide"), counted(outcome.tiles, "tile")
+    there = len(outcome.kept)
+    text = f"{extracted} extracted ({tiles}), {there:,} {'was' if there == 1 else 'were'} there already"
     if outcome.failed:
         text += f", {len(outcome.failed)} failed; see {out / 'failures.csv'}"
     print_result(f"{text}.")

@@ -46,11 +46,11 @@ def fold_cohort(
 
     reading = {**reading, "classes": hierarchy}
     whole = Manifest.read(path, **reading)
-    kept = [record.split not in held_out for record in whole]
-    tested = sum(record.split == "test" and not keep for record, keep in zip(whole, kept, strict=True))
-    _refuse_shared(whole, kept)
-    records = tuple(record for record, keep in zip(whole, kept, strict=True) if keep)
-    calibration = sum(record.split == "calib" and not keep for record, keep in zip(whole, kept, strict=True))
+    in_folds = [record.split not in held_out for record in whole]
+    tested = sum(record.split == "test" and not keep for record, keep in zip(whole, in_folds, strict=True))
+    _refuse_shared(whole, in_folds)
+    records = tuple(record for record, keep in zip(whole, in_folds, strict=True) if keep)
+    calibration = sum(record.split == "calib" and not keep for record, keep in zip(whole, in_folds, strict=True))
     if calibration:
         print_note(f"{calibration:,} slides of the split calib are in no fold: they are kept to certify.")
     if "test" not in held_out and any(record.split not in ("", "calib") for record in whole):
@@ -62,7 +62,7 @@ def fold_cohort(
     if own is not None:
         print_note(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
         # Folds of the table name the split of every slide; those held out are left out here, too.
-        folded = (tuple(name for name, keep in zip(fold, kept, strict=True) if keep) for fold in own.folds)
+        folded = (tuple(name for name, keep in zip(fold, in_folds, strict=True) if keep) for fold in own.folds)
         own = replace(own, folds=tuple(folded))
     split = own or split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
     if val_share is not None:
@@ -70,9 +70,9 @@ def fold_cohort(
     return cohort, split, tested
 
 
-def _refuse_shared(whole: Manifest, kept: list[bool]) -> None:
-    inside = {record.patient_id for record, keep in zip(whole, kept, strict=True) if keep}
-    outside = {record.patient_id for record, keep in zip(whole, kept, strict=True) if not keep}
+def _refuse_shared(whole: Manifest, in_folds: list[bool]) -> None:
+    inside = {record.patient_id for record, keep in zip(whole, in_folds, strict=True) if keep}
+    outside = {record.patient_id for record, keep in zip(whole, in_folds, strict=True) if not keep}
     if inside & outside:
         raise ManifestError(
             f"{whole.where}: patients have slides in test or calib and elsewhere: {listing(sorted(inside & outside))}. "

@@ -28,7 +28,7 @@ class _Making:
 
     out: Path
     features: Path | None
-    made: dict[str, Any]
+    origin: dict[str, Any]
     encoder: str | None
     weights: Path | None
     device: str
@@ -69,8 +69,8 @@ def heatmap(
 
     [loaded] = load_runs([run], trusted=trust_code, device=device)
     stated = {"mpp": mpp, "tile_px": tile_px}
-    made = complete_origin(loaded.spec.encoder, stated, where="The command", whose=f"the run {run}")
-    making = _Making(out, features, made, encoder, weights, device, opacity, picture_px)
+    origin = complete_origin(loaded.spec.encoder, stated, where="The command", whose=f"the run {run}")
+    making = _Making(out, features, origin, encoder, weights, device, opacity, picture_px)
     report: dict[str, Any] = {}
     failed = {}
     sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
@@ -97,25 +97,25 @@ def _draw(loaded: LoadedRun, source: SlideSource, making: _Making, *, quiet: boo
     folder = making.out / FileNames()[source.slide_id]
     manifest, features = _bags(source, making, folder)
     seen: list[tuple[BagSample, list[Tensor]]] = []
-    found = predict(
+    predictions = predict(
         [loaded], manifest, features=features, labels=False, device=making.device,
         attend=lambda sample, attention: seen.append((sample, attention)),
     )  # fmt: skip
     if not seen:
-        raise SlideError("; ".join(found.failures.values()) or f"{source.slide_id!r} could not be predicted.")
+        raise SlideError("; ".join(predictions.failures.values()) or f"{source.slide_id!r} could not be predicted.")
     sample, attention = seen[0]
     layers = measure(loaded.learner, sample.features, attention, sample.slide_id)
     with Slide(source.path, mpp_of_slide=source.mpp, mpp_is_certain=source.mpp_is_certain) as slide:
         from pams_mil.cli.heatmap_files import write_heatmaps
 
-        tiles = _tiles(sample, features, making.made, slide.mpp)
+        tiles = _tiles(sample, features, making.origin, slide.mpp)
         page = write_heatmaps(
-            folder, slide, tiles, layers, found, model=str(loaded.path), opacity=making.opacity,
+            folder, slide, tiles, layers, predictions, model=str(loaded.path), opacity=making.opacity,
             longest_px=making.picture_px,
         )  # fmt: skip
     if not quiet:
-        _show(found, page)
-    return {"page": str(page), "probabilities": found.by_level(0)}
+        _show(predictions, page)
+    return {"page": str(page), "probabilities": predictions.by_level(0)}
 
 
 def _bags(source: SlideSource, making: _Making, folder: Path) -> tuple[Path, Path]:
@@ -131,14 +131,14 @@ def _bags(source: SlideSource, making: _Making, folder: Path) -> tuple[Path, Pat
         return table, making.features
     with errors.status(Text(f"Encoding {source.slide_id}")):
         ready = bags_for_run(
-            [source], making.out / "features", making.made, encoder=making.encoder,
+            [source], making.out / "features", making.origin, encoder=making.encoder,
             options=EncoderOptions(device=making.device, weights=making.weights),
             announce=print_notice,
         )  # fmt: skip
     return ready.manifest, ready.features
 
 
-def _tiles(sample: BagSample, features: Path, made: dict[str, Any], mpp_of_slide: float) -> Heatmap:
+def _tiles(sample: BagSample, features: Path, origin: dict[str, Any], mpp_of_slide: float) -> Heatmap:
     import numpy as np
 
     from pams_mil.data import read_bag
@@ -149,7 +149,7 @@ def _tiles(sample: BagSample, features: Path, made: dict[str, Any], mpp_of_slide
 
     record = SlideRecord(slide_id=sample.slide_id, patient_id=sample.patient_id, label="")
     bag = read_bag(FeatureFolder(features).find(record), level0_mpp=mpp_of_slide)  # places may be in microns
-    side = tile_side_px0(bag.info, made, mpp_of_slide)
+    side = tile_side_px0(bag.info, origin, mpp_of_slide)
     if bag.coords_px0 is None:
         raise BagError(f"The bag of {sample.slide_id!r} has no coordinates, so there is no heatmap; extract it again.")
     if side is None:
@@ -160,10 +160,10 @@ def _tiles(sample: BagSample, features: Path, made: dict[str, Any], mpp_of_slide
     return Heatmap(np.asarray(bag.coords_px0), side)
 
 
-def _show(found: SlidePredictions, page: Path) -> None:
-    output.print(f"{found.names[0]}:", style="bold")
-    for level, probabilities in enumerate(found.probabilities):
-        labels = found.hierarchy.names(level)
+def _show(predictions: SlidePredictions, page: Path) -> None:
+    output.print(f"{predictions.names[0]}:", style="bold")
+    for level, probabilities in enumerate(predictions.probabilities):
+        labels = predictions.hierarchy.names(level)
         shown = ", ".join(f"{label} {p:.3f}" for label, p in zip(labels, probabilities[0].tolist(), strict=True))
-        print_result(f"{found.hierarchy.level_names[level]}: {shown}")
+        print_result(f"{predictions.hierarchy.level_names[level]}: {shown}")
     print_result(f"Page: {page}")

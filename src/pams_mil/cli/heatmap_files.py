@@ -28,7 +28,7 @@ def write_heatmaps(
     slide: Slide,
     tiles: Heatmap,
     layers: Sequence[TileLayer],
-    found: SlidePredictions,
+    predictions: SlidePredictions,
     *,
     model: str,
     opacity: float,
@@ -45,15 +45,15 @@ def write_heatmaps(
     mpp = overview.scale * slide.mpp
     names = FileNames(layer.name for layer in layers)
     pictures = [PictureLayer("Slide", _jpeg(with_scale_bar(overview.pixels, mpp), _PAGE_PX))]
-    levels = _calls(found)
+    levels = _calls(predictions)
     lines = [f"{level.name}: {level.classes[level.called][0]}, probability {level.classes[level.called][1]:.3f}"
              for level in reversed(levels)]  # fmt: skip
     for layer in layers:
-        legend = _legend(layer, found.hierarchy)
+        legend = _legend(layer, predictions.hierarchy)
         picture = with_scale_bar(_colored(overview, tiles, layer, opacity), mpp)
         write_png(
             folder / f"{names[layer.name].replace(' ', '_')}.png",
-            compose(picture, legend, title=found.names[0], lines=[*lines, f"Model: {model}"]),
+            compose(picture, legend, title=predictions.names[0], lines=[*lines, f"Model: {model}"]),
         )
         low, high = (legend.bottom, legend.top)
         pictures.append(PictureLayer(legend.title, _jpeg(picture, _PAGE_PX), layer.scale, low, high))
@@ -64,17 +64,17 @@ def write_heatmaps(
         f"{count:,} {'tile' if count == 1 else 'tiles'}",
     ]  # fmt: skip
     page = slide_page(
-        found.names[0], model=model, facts=facts, levels=levels, layers=pictures,
-        strips=_strips(slide, tiles, layers, found),
+        predictions.names[0], model=model, facts=facts, levels=levels, layers=pictures,
+        strips=_strips(slide, tiles, layers, predictions),
     )  # fmt: skip
     atomic.write_text(folder / "slide.html", page)
     return folder / "slide.html"
 
 
-def _calls(found: SlidePredictions) -> list[LevelCall]:
+def _calls(predictions: SlidePredictions) -> list[LevelCall]:
     from pams_mil.report.slide_page import LevelCall
 
-    hierarchy = found.hierarchy
+    hierarchy = predictions.hierarchy
     return [
         LevelCall(
             hierarchy.level_names[level],
@@ -82,9 +82,9 @@ def _calls(found: SlidePredictions) -> list[LevelCall]:
                 (hierarchy.display(label), float(p))
                 for label, p in zip(hierarchy.names(level), values[0].tolist(), strict=True)
             ],
-            int(found.calls(level)[0]),
+            int(predictions.calls(level)[0]),
         )
-        for level, values in enumerate(found.probabilities)
+        for level, values in enumerate(predictions.probabilities)
     ]
 
 
@@ -110,14 +110,16 @@ def _legend(layer: TileLayer, hierarchy: ClassHierarchy) -> Legend:
     return Legend(title, colors, f"for: +{reach:.2g}", f"against: −{reach:.2g}", "0")
 
 
-def _strips(slide: Slide, tiles: Heatmap, layers: Sequence[TileLayer], found: SlidePredictions) -> list[TileStrip]:
+def _strips(
+    slide: Slide, tiles: Heatmap, layers: Sequence[TileLayer], predictions: SlidePredictions
+) -> list[TileStrip]:
     """Tiles of the finest level: the most attended, the most urgent, and those that say most for the called class."""
     from pams_mil.report.slide_page import TileStrip
     from pams_mil.wsi.heat_figure import top_tiles
 
-    hierarchy = found.hierarchy
+    hierarchy = predictions.hierarchy
     names, ranks = hierarchy.names(), hierarchy.ranks().tolist()
-    index = int(found.calls()[0])
+    index = int(predictions.calls()[0])
     finest, called = hierarchy.level_names[-1], names[index]
     # Layers of urgency are named after the first class of a rank; tied classes share one.
     as_urgent = names[ranks.index(ranks[index])]

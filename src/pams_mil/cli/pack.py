@@ -45,10 +45,10 @@ def pack(
     if json:
         print_json({"out": str(out), **asdict(done)})
         return
-    kept = f"; {done.kept_shards} of {done.shards} shards were there already" if done.kept_shards else ""
+    already = f"; {done.kept_shards} of {done.shards} shards were there already" if done.kept_shards else ""
     print_result(
         f"{counted(done.slides, 'bag')} packed into {out}: {done.source_bytes:,} bytes became "
-        f"{done.pack_bytes:,}{kept}."
+        f"{done.pack_bytes:,}{already}."
     )
 
 

@@ -129,43 +129,43 @@ def predict(
         )
     attend = one_after_the_other(writers) if writers else None
     with progress_bar() as progress:
-        found = run_prediction(
+        predictions = run_prediction(
             loaded, manifest, split=split, features=features, labels=labels, device=device, calibrated=calibrated,
             patients_are_slides=patients_are_slides, attend=attend,
             progress=lambda fraction: progress("Predicting", fraction),
         )  # fmt: skip
-    found = replace(found, rule=rule)
+    predictions = replace(predictions, rule=rule)
     if guarantee is not None:
-        found = found.certified(guarantee, patients_are_slides=patients_are_slides)
-    written = found.write(place.folder, name=place.name)
+        predictions = predictions.certified(guarantee, patients_are_slides=patients_are_slides)
+    written = predictions.write(place.folder, name=place.name)
     if parquet:
         written += [csv_as_parquet(path) for path in written]
-    for note in found.excluded:
+    for note in predictions.excluded:
         print_notice(note)
-    _warn_of_seen_patients(found)
+    _warn_of_seen_patients(predictions)
     if json:
-        print_json(_as_json(found, written))
+        print_json(_as_json(predictions, written))
     else:
         for path in written:
             print_result(f"Wrote {path}")
-        _counts(found)
-        _disagreements(found, written)
+        _counts(predictions)
+        _disagreements(predictions, written)
         if guarantee is not None:
             show_guarantee(guarantee)
         if slides:
-            _each(found)
+            _each(predictions)
     for slide, reason in unwritten.items():
         print_note(f"{slide}: {reason}", style="yellow")
-    if found.failures:
-        list_failures(found)
-    if found.failures or unwritten:
+    if predictions.failures:
+        list_failures(predictions)
+    if predictions.failures or unwritten:
         raise typer.Exit(1)
 
 
 def encode_slides(
     slides: list[Path],
     folder: Path,
-    made: Mapping[str, Any],
+    origin: Mapping[str, Any],
     encoder: str | None,
     mpp_of_slide: float | None,
     device: str,
@@ -178,70 +178,70 @@ def encode_slides(
     sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
     with errors.status(f"Encoding {counted(len(sources), 'slide')}"):
         ready = bags_for_run(
-            sources, folder / "features", made, encoder=encoder, options=EncoderOptions(device=device),
+            sources, folder / "features", origin, encoder=encoder, options=EncoderOptions(device=device),
             announce=print_notice,
         )  # fmt: skip
     return ready.manifest, ready.features
 
 
-def _warn_of_seen_patients(found: SlidePredictions) -> None:
+def _warn_of_seen_patients(predictions: SlidePredictions) -> None:
     """Say how many slides are of patients that the model has seen: on those it looks better than it is."""
     from pams_mil.exposure import role_cell
 
-    seen = Counter(role_cell(roles) for roles in found.roles or () if roles)
+    seen = Counter(role_cell(roles) for roles in predictions.roles or () if roles)
     if seen:
         counts = ", ".join(f"{role} {count:,}" for role, count in seen.items())
         print_note(
-            f"warning  {sum(seen.values()):,} of {len(found):,} slides are of patients that the model has seen "
+            f"warning  {sum(seen.values()):,} of {len(predictions):,} slides are of patients that the model has seen "
             f"({counts}; column exposure). Do not judge it by them; a cross-validation has out-of-fold predictions.",
             style="yellow",
         )
 
 
-def _as_json(found: SlidePredictions, written: list[Path]) -> dict[str, Any]:
-    names = found.hierarchy.names()
-    called = found.calls().tolist()
-    unlike = found.disagreements()
+def _as_json(predictions: SlidePredictions, written: list[Path]) -> dict[str, Any]:
+    names = predictions.hierarchy.names()
+    called = predictions.calls().tolist()
+    unlike = predictions.disagreements()
     return {
-        "runs": list(found.runs),
-        "decided_by": str(found.rule),
+        "runs": list(predictions.runs),
+        "decided_by": str(predictions.rule),
         "files": [str(path) for path in written],
         "slides": [
             {
                 "slide_id": slide,
                 "prediction": names[called[row]],
                 "disagrees": unlike.get(slide),
-                "probabilities": found.by_level(row),
+                "probabilities": predictions.by_level(row),
             }
-            for row, slide in enumerate(found.names)
+            for row, slide in enumerate(predictions.names)
         ],
     }
 
 
-def _counts(found: SlidePredictions) -> None:
-    names = found.hierarchy.names()
-    predicted = found.calls().tolist()
+def _counts(predictions: SlidePredictions) -> None:
+    names = predictions.hierarchy.names()
+    predicted = predictions.calls().tolist()
     shown = ", ".join(f"{label} {predicted.count(index)}" for index, label in enumerate(names))
-    output.print(f"{counted(len(found), 'slide')}, least urgent class first: {shown}")
+    output.print(f"{counted(len(predictions), 'slide')}, least urgent class first: {shown}")
 
 
-def _disagreements(found: SlidePredictions, written: list[Path]) -> None:
-    unlike = found.disagreements()
+def _disagreements(predictions: SlidePredictions, written: list[Path]) -> None:
+    unlike = predictions.disagreements()
     if unlike:
-        shown = ", ".join(f"{slide} ({said})" for slide, said in list(unlike.items())[:3])
+        shown = ", ".join(f"{slide} ({opinion})" for slide, opinion in list(unlike.items())[:3])
         listed = next(path.name for path in written if path.stem.endswith("_review"))
         print_result(
-            f"On {len(unlike)} of {len(found)} slides a coarser level says otherwise, e.g. {shown}. The finest level "
-            f"decides; {listed} lists them."
+            f"On {len(unlike)} of {len(predictions)} slides a coarser level says otherwise, e.g. {shown}. The finest "
+            f"level decides; {listed} lists them."
         )
 
 
-def _each(found: SlidePredictions) -> None:
+def _each(predictions: SlidePredictions) -> None:
     """Every slide's probabilities at every level, for a handful of slide files."""
-    names, called = found.hierarchy.names(), found.calls().tolist()
-    for row, slide in enumerate(found.names):
+    names, called = predictions.hierarchy.names(), predictions.calls().tolist()
+    for row, slide in enumerate(predictions.names):
         output.print(f"{slide}: {names[called[row]]}", style="bold")
-        for level, probabilities in enumerate(found.probabilities):
-            labels = zip(found.hierarchy.names(level), probabilities[row].tolist(), strict=True)
+        for level, probabilities in enumerate(predictions.probabilities):
+            labels = zip(predictions.hierarchy.names(level), probabilities[row].tolist(), strict=True)
             shown = "  ".join(f"{label} {value:.3f}" for label, value in labels)
-            output.print(f"{slide}, {found.hierarchy.level_names[level]}: {shown}")
+            output.print(f"{slide}, {predictions.hierarchy.level_names[level]}: {shown}")

@@ -115,17 +115,17 @@ def _table(written: WrittenSplit, folds: list[int]) -> Table:
     for head in ("patients", "slides", *(f"fold {fold}" if several else parts for fold in folds)):
         table.add_column(head, justify="right", no_wrap=True)
     for name, patients in written.patients.items():
-        slides = sum(found[name] for found in counts[0].values())
-        cells = ("/".join(str(found[name]) for found in fold.values()) for fold in counts)
+        slides = sum(by_class[name] for by_class in counts[0].values())
+        cells = ("/".join(str(by_class[name]) for by_class in fold.values()) for fold in counts)
         table.add_row(Text(name), f"{patients:,}", f"{slides:,}", *cells)
-    total = sum(sum(found.values()) for found in counts[0].values())
-    sums = ("/".join(str(sum(found.values())) for found in fold.values()) for fold in counts)
+    total = sum(sum(by_class.values()) for by_class in counts[0].values())
+    sums = ("/".join(str(sum(by_class.values())) for by_class in fold.values()) for fold in counts)
     table.add_row("all", f"{written.num_patients:,}", f"{total:,}", *sums, style="bold")
     return table
 
 
 def _numbers(text: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")]
+        return [float(number) for number in text.split(",")]
     except ValueError:
         raise ConfigError(f"--fractions must be numbers like 0.7,0.1,0.2; found {text!r}.") from None

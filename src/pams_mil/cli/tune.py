@@ -173,13 +173,13 @@ def _held_out(
     for one in dict.fromkeys((REFERENCE, name)):
         folder = tuning.folder.recipe(one).path
         # Trusted: these runs were trained by this very command, from settings that the user typed.
-        found = predict(
+        predictions = predict(
             [folder], manifest, split="test", features=task.shared["data"]["features"], trusted=True, **reading
         )
-        found.write(folder, name="held_out")
-        if found.failures:
-            list_failures(found, name=one)
-        models.append(found.labeled(one))
+        predictions.write(folder, name="held_out")
+        if predictions.failures:
+            list_failures(predictions, name=one)
+        models.append(predictions.labeled(one))
     return models
 
 
@@ -198,14 +198,14 @@ def _write(tuning: Tuning, audits: dict[str, Audit], held_out: int) -> None:
 
 def _print_json(tuning: Tuning, audits: dict[str, Audit]) -> None:
     record = tuning.folder.to_json()
-    found = {
+    content = {
         **record,
         "folder": str(tuning.folder.recipe(record["choice"]["recipe"]).path),
         "out_of_fold": audits["report"].to_json(),
         "by_fold": audits["report_by_fold"].to_json() if "report_by_fold" in audits else None,
         "held_out": audits["report_held_out"].to_json() if "report_held_out" in audits else None,
     }
-    print_json(found)
+    print_json(content)
 
 
 def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
@@ -254,5 +254,5 @@ def _show_space(space: Space, changes: tuple[str, ...]) -> None:
         words = in_words(one.config(shared, changes))
         mark = " (the reference)" if one.name == REFERENCE else ""
         print_result(f"{one.name}: {words}{mark}")
-    said = ", ".join(f"{key} {value}" for key, value in space.training.items())
-    output.print(f"{len(space.recipes)} recipes; unless one says otherwise, with {said}.", style="dim")
+    settings = ", ".join(f"{key} {value}" for key, value in space.training.items())
+    output.print(f"{len(space.recipes)} recipes; unless one says otherwise, with {settings}.", style="dim")

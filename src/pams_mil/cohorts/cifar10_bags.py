@@ -62,11 +62,11 @@ class Cifar10:
     def slides(self) -> Iterator[CohortSlide]:
         """All images as bags, split by split."""
         hierarchy = ClassHierarchy.load("cifar10")
-        for split, (rows, part) in self._chosen().items():
-            images, labels = self._images(part)
+        for split, (rows, subset) in self._chosen().items():
+            images, labels = self._images(subset)
             for row in rows.tolist():
                 label = hierarchy.names()[hierarchy.index(labels[row])]
-                slide_id = f"{part}_{row:05d}"
+                slide_id = f"{subset}_{row:05d}"
                 bag = self._bag(images(row))
                 record = SlideRecord(slide_id, slide_id, label, split)
                 yield CohortSlide(record, bag, (label,) * bag.num_instances)
@@ -74,36 +74,36 @@ class Cifar10:
     def images(self, split: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """Whole images [n, 3, 32, 32] of a split and their classes [n] in the order of urgency."""
         hierarchy = ClassHierarchy.load("cifar10")
-        rows, part = self._chosen()[split]
-        image, labels = self._images(part)
+        rows, subset = self._chosen()[split]
+        image, labels = self._images(subset)
         pixels = [np.rint(255 * image(row)).astype(np.uint8).transpose(2, 0, 1) for row in rows.tolist()]
         return np.stack(pixels), np.asarray([hierarchy.index(labels[row]) for row in rows], dtype=np.int64)
 
     def _chosen(self) -> dict[str, tuple[AnyArray, str]]:
-        """For every split, the rows of its images and the part of the source they are in."""
-        count = {part: len(self._images(part)[1]) for part in BATCHES}
-        order = {part: numpy_generator(self.seed, "cifar10", part).permutation(n) for part, n in count.items()}
+        """For every split, the rows of its images and the subset of the source they are in."""
+        count = {subset: len(self._images(subset)[1]) for subset in BATCHES}
+        order = {subset: numpy_generator(self.seed, "cifar10", subset).permutation(n) for subset, n in count.items()}
         # Validation images come before the cut to `train`: more training images never change which ones validate.
         held = max(1, count["train"] // 10)
         rows = {"train": order["train"][held:], "val": order["train"][:held], "test": order["test"]}
         most = {"train": self.train, "val": self.val, "test": self.test}
         return {split: (rows[split][: most[split]], "test" if split == "test" else "train") for split in SPLITS}
 
-    def _images(self, part: str) -> tuple[Callable[[int], AnyArray], Sequence[str]]:
+    def _images(self, subset: str) -> tuple[Callable[[int], AnyArray], Sequence[str]]:
         """What gives the image [32, 32, 3] of a row, in [0, 1], and the labels of all rows."""
         source = Path(self.source)
-        files = [source / name for name in BATCHES[part]]
+        files = [source / name for name in BATCHES[subset]]
         if all(path.is_file() for path in files):
             batches = [read_batch(path) for path in files]
             pixels = np.concatenate([data for data, _ in batches])
             return partial(_from_batch, pixels), [str(label) for _, labels in batches for label in labels]
-        if (source / part).is_dir():
-            paths = sorted(path for path in (source / part).glob("*/*") if path.suffix.lower() in _IMAGE_SUFFIXES)
+        if (source / subset).is_dir():
+            paths = sorted(path for path in (source / subset).glob("*/*") if path.suffix.lower() in _IMAGE_SUFFIXES)
             if paths:
                 return partial(_from_file, paths), [path.parent.name for path in paths]
         raise ParameterError(
-            f"{source} is not a copy of CIFAR-10: expected the files {listing(BATCHES[part])}, "
-            f"or images in '{part}/<class>/'."
+            f"{source} is not a copy of CIFAR-10: expected the files {listing(BATCHES[subset])}, "
+            f"or images in '{subset}/<class>/'."
         )
 
     def _bag(self, image: AnyArray) -> Bag:

@@ -102,8 +102,8 @@ def image_pools(digits: AnyArray, seed: int) -> dict[str, dict[int, AnyArray]]:
         rows = numpy_generator(seed, "digits", "images", digit).permutation(np.flatnonzero(digits == digit))
         # Cumulative ends are rounded, so the parts add up to all images.
         ends = np.rint(np.cumsum([_SHARE[split] for split in SPLITS]) * len(rows)).astype(int)
-        for split, part in zip(SPLITS, np.split(rows, ends[:-1]), strict=True):
-            pools[split][digit] = part
+        for split, members in zip(SPLITS, np.split(rows, ends[:-1]), strict=True):
+            pools[split][digit] = members
     return pools
 
 

@@ -201,7 +201,7 @@ def write_slide(
         tifffile: Any = importlib.import_module("tifffile")
     width, height = round(scene.width_um / mpp), round(scene.height_um / mpp)
     kind = {"photometric": "ycbcr", "subsampling": (2, 2)} if compression == "jpeg" else {"photometric": "rgb"}
-    with atomic.replacing(path) as part, tifffile.TiffWriter(part, bigtiff=True) as file:
+    with atomic.replacing(path) as temporary, tifffile.TiffWriter(temporary, bigtiff=True) as file:
         for level in range(levels):
             size = (max(1, height >> level), max(1, width >> level), 3)
             scale = 2.0**level

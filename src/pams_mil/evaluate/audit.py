@@ -100,11 +100,11 @@ class Audit:
     @property
     def cautions(self) -> list[str]:
         """What must be said before any score, once for all models that it is true of."""
-        said: dict[str, list[str]] = {}
+        sentences: dict[str, list[str]] = {}
         for model in self.models:
             for caution in model.cautions:
-                said.setdefault(caution.message, []).append(model.name)
-        return [f"{', '.join(names)}: {message}" for message, names in said.items()]
+                sentences.setdefault(caution.message, []).append(model.name)
+        return [f"{', '.join(names)}: {message}" for message, names in sentences.items()]
 
     @property
     def verdicts(self) -> list[str]:
@@ -137,7 +137,10 @@ class Audit:
         """For two models, what is compared at equal false alarms, by level."""
         if len(self.comparisons) != 1:
             return {}
-        return {"matched": {level: found.to_json() for level, found in self.comparisons[0].matched.items()} or None}
+        return {
+            "matched": {level: comparison.to_json() for level, comparison in self.comparisons[0].matched.items()}
+            or None
+        }
 
 
 def _findings(model: Predictions, resamples: int, seed: int) -> FindingScores | None:

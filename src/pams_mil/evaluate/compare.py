@@ -68,7 +68,7 @@ class Matched:
             "urgency_auc": self.urgency_auc.to_json(),
             "severity_auc": self.severity_auc.to_json(),
             "partial_urgency_auc": {"max_false_alarms": PARTIAL, **self.partial_urgency_auc.to_json()},
-            "cost_at_kappa": {f"{kappa:g}": found.to_json() for kappa, found in self.at_kappa.items()},
+            "cost_at_kappa": {f"{kappa:g}": contrast.to_json() for kappa, contrast in self.at_kappa.items()},
             "candidate_cheaper_for_kappa": [list(pair) for pair in self.candidate_cheaper],
         }
 
@@ -118,7 +118,7 @@ class Comparison:
             "levels": {
                 level: {
                     **({"matched": self.matched[level].to_json()} if level in self.matched else {}),
-                    **{metric: found.to_json() for metric, found in differences.items()},
+                    **{metric: contrast.to_json() for metric, contrast in differences.items()},
                 }
                 for level, differences in self.levels.items()
             },
@@ -326,7 +326,7 @@ def _adjusted(comparisons: list[Comparison]) -> list[Comparison]:
 
 
 def _with_level(comparison: Comparison, level: str, family: dict[str, Contrast]) -> Comparison:
-    contrasts = {key: found for key, found in family.items() if not key.startswith("=")}
+    contrasts = {key: contrast for key, contrast in family.items() if not key.startswith("=")}
     matches = dict(comparison.matched)
     if level in matches:
         matches[level] = replace(

@@ -61,8 +61,8 @@ class Contrast:
     def over_seeds(cls, metric: str, values: Iterable[float]) -> Contrast:
         """A score known seed by seed; seeds without a finite value are left out of the mean.
 
-        >>> found = Contrast.over_seeds("acc", [0.5, 0.7])
-        >>> round(found.estimate, 3), round(found.sd, 3), found.missing
+        >>> score = Contrast.over_seeds("acc", [0.5, 0.7])
+        >>> round(score.estimate, 3), round(score.sd, 3), score.missing
         (0.6, 0.1, 0)
         >>> Contrast.over_seeds("asmc", [0.5, float("inf")]).missing
         1

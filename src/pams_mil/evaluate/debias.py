@@ -72,9 +72,9 @@ def msce_posterior(probabilities: npt.ArrayLike, severity: npt.ArrayLike, *, det
         # One singular matrix would make numpy refuse all of them; these rows fall back.
         system[~regular] = np.eye(p.shape[1])
         # (I − H) u = 1, for all rows at once
-        found = np.linalg.solve(system, np.ones((*p.shape, 1)))[:, :, 0]
-        positive = regular & (found > 0).all(axis=1)
-        lean[positive] = found[positive]
+        solution = np.linalg.solve(system, np.ones((*p.shape, 1)))[:, :, 0]
+        positive = regular & (solution > 0).all(axis=1)
+        lean[positive] = solution[positive]
     eta = p / weight * lean
     return Posterior(eta / eta.sum(axis=1, keepdims=True), ~positive)
 
@@ -103,13 +103,13 @@ class TrainingBias:
     def corrections(self, probabilities: npt.ArrayLike) -> dict[str, Array]:
         """What to add to ln p, [n, c] each: "msce" is ln η(p) − ln p, "remix" is −ln g."""
         p = _normalized(probabilities)
-        found = {}
+        terms = {}
         if self.severity is not None:
             restored = msce_posterior(p, self.severity, detach_weight=self.detach_weight).probabilities
-            found["msce"] = logarithm(restored) - logarithm(p)
+            terms["msce"] = logarithm(restored) - logarithm(p)
         if self.drift is not None:
-            found["remix"] = np.broadcast_to(-np.log(self.drift), p.shape)
-        return found
+            terms["remix"] = np.broadcast_to(-np.log(self.drift), p.shape)
+        return terms
 
     def remove(self, probabilities: npt.ArrayLike, *, msce: float = 1.0, remix: float = 1.0) -> Array:
         """The probabilities with each correction applied at its strength; [n, c] -> [n, c].
@@ -119,7 +119,7 @@ class TrainingBias:
         """
         p = _normalized(probabilities)
         strength = {"msce": msce, "remix": remix}
-        parts = [strength[name] * part for name, part in self.corrections(p).items()]
+        parts = [strength[name] * correction for name, correction in self.corrections(p).items()]
         removed: Array = softmax(sum(parts, logarithm(p)), axis=1)
         return removed
 

@@ -19,7 +19,7 @@ def united_label(label: str, hierarchy: ClassHierarchy) -> str:
     >>> united_label("N; DCIS; UDH", ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N"))
     'UDH; DCIS'
     """
-    parts = {hierarchy.index(part.strip()) for part in label.split(SEPARATOR) if part.strip()}
+    parts = {hierarchy.index(name.strip()) for name in label.split(SEPARATOR) if name.strip()}
     findings = sorted(index for index in parts if hierarchy.classes[index] != hierarchy.nothing)
     return f"{SEPARATOR} ".join(hierarchy.classes[index] for index in findings or sorted(parts))
 

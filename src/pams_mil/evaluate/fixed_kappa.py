@@ -34,14 +34,14 @@ def matching_kappa(reference: Sequence[Predictions], candidate: Sequence[Predict
     >>> redecide(shy, f"kappa={kappa!r}").predicted.tolist()
     [0, 1, 1, 1]
     """
-    for part in candidate:
-        if part.probabilities is None:
-            raise PredictionsError(f"{part.name} has no probabilities, so it has no operating point to set.")
+    for model in candidate:
+        if model.probabilities is None:
+            raise PredictionsError(f"{model.name} has no probabilities, so it has no operating point to set.")
     hierarchy = reference[0].hierarchy
     ranks = hierarchy.ranks()
-    alarms = np.concatenate([ranks[part.predicted] > ranks[part.target] for part in reference])
-    probabilities = np.concatenate([part.probabilities for part in candidate if part.probabilities is not None])
-    target = np.concatenate([part.target for part in candidate])
+    alarms = np.concatenate([ranks[model.predicted] > ranks[model.target] for model in reference])
+    probabilities = np.concatenate([model.probabilities for model in candidate if model.probabilities is not None])
+    target = np.concatenate([model.target for model in candidate])
     return operating_curve(target, probabilities, hierarchy).kappa_at(float(alarms.mean()))
 
 

@@ -39,14 +39,14 @@ def by_swap(models: Sequence[Predictions]) -> list[Assumption]:
     """Scores and ranks as given, then with each pair of neighboring classes swapped in the order of urgency."""
     confusions, hierarchy = _confusions(models), models[0].hierarchy
     names, ranks = hierarchy.names(), hierarchy.ranks()
-    found = [_assume("as given", confusions, LabelMetrics(hierarchy))]
+    rows = [_assume("as given", confusions, LabelMetrics(hierarchy))]
     for low in range(len(names) - 1):
         order = np.arange(len(names))
         order[[low, low + 1]] = order[[low + 1, low]]
         swapped = LabelMetrics(_flat([names[i] for i in order], ranks, hierarchy.distance_by))
         # The slides stay what they are; only the place of their class in the order changes, in rows and columns.
-        found.append(_assume(f"{names[low]} ↔ {names[low + 1]}", confusions[:, order][:, :, order], swapped))
-    return found
+        rows.append(_assume(f"{names[low]} ↔ {names[low + 1]}", confusions[:, order][:, :, order], swapped))
+    return rows
 
 
 def _flat(names: Sequence[str], ranks: npt.NDArray[np.int64], distance_by: DistanceBy) -> ClassHierarchy:

@@ -13,14 +13,14 @@ With A* the scores of the S_A seeds in resamples of patients (networks fixed), s
     V  = V_shared + s²_A / S_A + s²_B / S_B,     V_shared = V_patients − τ²_A / S_A − τ²_B / S_B  (at least 0)
     df = V² / (V_shared² / (P − 1) + (s²_A / S_A)² / (S_A − 1) + (s²_B / S_B)² / (S_B − 1))           (Satterthwaite)
 
-Interval and p come from t with df degrees of freedom. V_patients + s²/S would count the luck of one network with
+Interval and p come from t with df degrees of freedom. V_patients + s²/S would count the chance of one network with
 single patients twice, once in each term. With one seed nothing is known about networks: then V is V_patients, the
 interval is that of the resamples, and two files are tested by swapping them in patients.
 
 Used as:
 
-    scores = estimate(predictions, metrics, level=-1)               # {key: Contrast}
-    found = contrasts(reference, candidate, metrics, level=-1)      # the same, of the difference
+    scores = estimate(predictions, metrics, level=-1)                 # {key: Contrast}
+    differences = contrasts(reference, candidate, metrics, level=-1)  # the same, of the difference
 """
 
 from __future__ import annotations
@@ -240,15 +240,15 @@ def contrast_of(
         return replace(result, varied="patients", samples=samples)
     variance = float(finite.var(ddof=1))
     if any(np.isfinite(scores).sum() < 2 for scores, _ in sides):
-        found = replace(
+        contrast = replace(
             result, interval=percentile_interval(samples), varied="patients", samples=samples,
             standard_error=math.sqrt(variance),
         )  # fmt: skip
         # Several networks against one, or other folds: patients alone, and no swaps.
         if reference is not None and swapped is None and variance > 0:
             t = abs(value) / math.sqrt(variance)
-            found = replace(found, p_value=float(2 * stdtr(max(1, units - 1), -t)))
-        return found
+            contrast = replace(contrast, p_value=float(2 * stdtr(max(1, units - 1), -t)))
+        return contrast
     between, shared = [], variance
     for scores, resampled in sides:
         if resampled is None:
@@ -260,11 +260,11 @@ def contrast_of(
         centered = by_patients - scores[ok][:, None]
         shared -= float(centered.var(axis=0, ddof=1).mean()) / count
     shared = max(0.0, shared)
-    total = shared + sum(part for part, _ in between)
+    total = shared + sum(component for component, _ in between)
     if not total > 0:
         return replace(result, interval=(value, value), varied="patients and networks", standard_error=0.0,
                        p_value=1.0 if reference is not None and value == 0 else None, samples=samples)  # fmt: skip
-    df = total**2 / (shared**2 / max(1, units - 1) + sum(part**2 / free for part, free in between))
+    df = total**2 / (shared**2 / max(1, units - 1) + sum(component**2 / free for component, free in between))
     result = replace(
         result, varied="patients and networks", standard_error=math.sqrt(total), df=df, samples=samples,
         p_value=None if reference is None else float(2 * stdtr(df, -abs(value) / math.sqrt(total))),

@@ -102,10 +102,10 @@ class OperatingPoints:
             "severity_auc": self.severity_auc.estimate,
             "severity_auc_ci": list(self.severity_auc.interval),
             "partial_urgency_auc": {"max_false_alarms": PARTIAL, **self.partial_urgency_auc.to_json()},
-            "missed_at": {f"{share:g}": found.estimate for share, found in self.missed_at.items()},
-            "missed_at_ci": {f"{share:g}": list(found.interval) for share, found in self.missed_at.items()},
-            "false_alarms_at": {f"{share:g}": found.estimate for share, found in self.false_alarms_at.items()},
-            "false_alarms_at_ci": {f"{share:g}": list(found.interval) for share, found in self.false_alarms_at.items()},
+            "missed_at": {f"{share:g}": point.estimate for share, point in self.missed_at.items()},
+            "missed_at_ci": {f"{share:g}": list(point.interval) for share, point in self.missed_at.items()},
+            "false_alarms_at": {f"{share:g}": point.estimate for share, point in self.false_alarms_at.items()},
+            "false_alarms_at_ci": {f"{share:g}": list(point.interval) for share, point in self.false_alarms_at.items()},
             "curve": {
                 "kappa": thin.kappa.tolist(),
                 "missed": thin.missed.tolist(),
@@ -118,15 +118,15 @@ class OperatingPoints:
             "normalized_cost": {f"{k:g}": float(v) for k, v in zip(KAPPAS, self.normalized_cost, strict=True)},
             "net_benefit": [
                 {
-                    "at_least": found.at_least,
-                    "prevalence": found.prevalence,
+                    "at_least": point.at_least,
+                    "prevalence": point.prevalence,
                     "kappa": list(KAPPAS),
-                    "model": found.model.tolist(),
-                    "always": found.always.tolist(),
+                    "model": point.model.tolist(),
+                    "always": point.always.tolist(),
                 }
-                for found in self.net_benefit
+                for point in self.net_benefit
             ],
-            "boundary_calibration": [found.to_json() for found in self.calibration],
+            "boundary_calibration": [point.to_json() for point in self.calibration],
             "worklist_c_index": self.worklist,
             "nll": self.nll,
             "brier": self.scores["brier"].estimate,
@@ -194,7 +194,7 @@ def thinned(curve: OperatingCurve) -> OperatingCurve:
     count = len(curve.kappa)
     if count <= MOST_POINTS:
         return curve
-    kept = np.linspace(0, count - 1, MOST_POINTS).round().astype(np.int64)
+    rows = np.linspace(0, count - 1, MOST_POINTS).round().astype(np.int64)
     # κ = 1 is always a point of the curve, and reports mark it.
-    kept = np.union1d(kept, np.searchsorted(curve.kappa, 1.0))
-    return OperatingCurve(curve.kappa[kept], curve.missed[kept], curve.false_alarms[kept])
+    rows = np.union1d(rows, np.searchsorted(curve.kappa, 1.0))
+    return OperatingCurve(curve.kappa[rows], curve.missed[rows], curve.false_alarms[rows])

@@ -279,11 +279,11 @@ class _Collector:
         column = self.layout.true
         if self.labels_needed:
             return self._encode(piece[column], column, slides)
-        found = np.full(len(slides), -1, np.int64)
+        targets = np.full(len(slides), -1, np.int64)
         known = [row for row, label in enumerate(piece.get(column, ())) if label]
         if known:
-            found[known] = self._encode([piece[column][row] for row in known], column, [slides[row] for row in known])
-        return found
+            targets[known] = self._encode([piece[column][row] for row in known], column, [slides[row] for row in known])
+        return targets
 
     def _blank(self, column: str, cells: list[str]) -> str:
         return f"{self.where}: row {len(self.slides) + cells.index('') + 1} has no {column}; every row needs one."
@@ -344,8 +344,8 @@ def _notes(predictions: Predictions, splits: Counter[str], rules: Counter[str]) 
     if odd:
         notes.append(f"{len(odd)} patients have slides with different labels: {listing(odd, most=5)}.")
     if len(splits) > 1:
-        found = listing(f"{split} ({count})" for split, count in splits.most_common())
-        notes.append(f"Rows of several splits are scored together: {found}. Use --tag split=test for one of them.")
+        present = listing(f"{split} ({count})" for split, count in splits.most_common())
+        notes.append(f"Rows of several splits are scored together: {present}. Use --tag split=test for one of them.")
     if len(rules) > 1:
         notes.append(f"Rows were decided by several rules: {listing(rules)}.")
     elif predictions.decided_by not in ("", "argmax"):

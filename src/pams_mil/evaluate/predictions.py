@@ -218,20 +218,20 @@ def numbered(patient_ids: Sequence[str]) -> Ints:
 
 def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
     """Predictions one after the other as one; what not all of them know is not known. The rest is as in the first."""
-    probabilities = [part.probabilities for part in parts if part.probabilities is not None]
-    known = all(part.patient_ids is not None for part in parts)
-    roles = [part.roles for part in parts if part.roles is not None]
+    probabilities = [fold.probabilities for fold in parts if fold.probabilities is not None]
+    known = all(fold.patient_ids is not None for fold in parts)
+    roles = [fold.roles for fold in parts if fold.roles is not None]
     return replace(
         parts[0],
         name=name,
-        slide_ids=[slide for part in parts for slide in part.slide_ids],
-        target=np.concatenate([part.target for part in parts]),
-        predicted=np.concatenate([part.predicted for part in parts]),
+        slide_ids=[slide for fold in parts for slide in fold.slide_ids],
+        target=np.concatenate([fold.target for fold in parts]),
+        predicted=np.concatenate([fold.predicted for fold in parts]),
         probabilities=np.concatenate(probabilities) if len(probabilities) == len(parts) else None,
-        patient_ids=[patient for part in parts for patient in part.patient_ids or ()] if known else None,
-        tags={tag: [cell for part in parts for cell in part.tags[tag]] for tag in parts[0].tags},
-        roles=[one for part in roles for one in part] if len(roles) == len(parts) else None,
-        exposure_known=all(part.exposure_known for part in parts),
+        patient_ids=[patient for fold in parts for patient in fold.patient_ids or ()] if known else None,
+        tags={tag: [cell for fold in parts for cell in fold.tags[tag]] for tag in parts[0].tags},
+        roles=[one for fold in roles for one in fold] if len(roles) == len(parts) else None,
+        exposure_known=all(fold.exposure_known for fold in parts),
     )
 
 

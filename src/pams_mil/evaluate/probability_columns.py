@@ -47,8 +47,8 @@ def probability_columns(
             raise PredictionsError(f"--proba {pattern!r} names {PREDICTION}, but there is no --pred to put there.")
         pattern = pattern.replace(PREDICTION, predicted)
     if CLASS in pattern:
-        found = [_column_of(label, pattern, header, hierarchy, where) for label in hierarchy.names()]
-        return tuple(found), hierarchy.names()
+        columns = [_column_of(label, pattern, header, hierarchy, where) for label in hierarchy.names()]
+        return tuple(columns), hierarchy.names()
     if INDEX in pattern:
         if not index_order:
             raise PredictionsError(
@@ -68,12 +68,12 @@ def probability_columns(
 def _column_of(label: str, pattern: str, header: Sequence[str], hierarchy: ClassHierarchy, where: str) -> str:
     spellings = dict.fromkeys([label, hierarchy.display(label), *hierarchy.aliases.get(label, ())])
     tried = [pattern.replace(CLASS, spelling) for spelling in spellings]
-    found = [column for column in tried if column in header]
-    if len(found) > 1:
-        raise PredictionsError(f"{where} has several columns for the class {label!r}: {listing(found)}.")
-    if not found:
+    candidates = [column for column in tried if column in header]
+    if len(candidates) > 1:
+        raise PredictionsError(f"{where} has several columns for the class {label!r}: {listing(candidates)}.")
+    if not candidates:
         raise PredictionsError(
             f"{where} has no column {tried[0]!r} for the class {label!r}.{nearest(tried[0], header)} "
             f"Columns: {listing(header, most=12)}."
         )
-    return found[0]
+    return candidates[0]

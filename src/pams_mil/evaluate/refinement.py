@@ -54,11 +54,11 @@ def refined_nll(
     # coefficients 1/T and β
     features = np.stack([logits, np.broadcast_to(rank, p.shape)], axis=2)
     truth = np.eye(p.shape[1])[true] + prior_slides / len(p) * p
-    found = _fit(features, truth)
-    if found[0] < 0:  # worse than knowing nothing: the best temperature that is one is infinite
-        found = np.concatenate([[0.0], softmax_fit.fit(features[:, :, 1:], truth, np.zeros(1)).theta])
+    coefficients = _fit(features, truth)
+    if coefficients[0] < 0:  # worse than knowing nothing: the best temperature that is one is infinite
+        coefficients = np.concatenate([[0.0], softmax_fit.fit(features[:, :, 1:], truth, np.zeros(1)).theta])
     # The further slide took part in the fit alone; what is scored are the slides.
-    q = log_softmax(features @ found, axis=1)
+    q = log_softmax(features @ coefficients, axis=1)
     return float(-q[np.arange(len(true)), true].mean())
 
 

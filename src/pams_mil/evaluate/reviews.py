@@ -54,9 +54,9 @@ class Tally:
     def notes(self) -> tuple[str, ...]:
         """What the reader did, in one sentence each."""
         count = self.directions
-        read, kept = sum(count.values()), count["same"]
+        read, same = sum(count.values()), count["same"]
         sentences = [
-            f"The reader kept {kept} of {read} calls and overturned {read - kept}: {count['up']} to a more urgent "
+            f"The reader kept {same} of {read} calls and overturned {read - same}: {count['up']} to a more urgent "
             f"class (urgency the model missed), {count['down']} to a less urgent one (false alarms), "
             f"{count['across']} to an equally urgent one."
         ]

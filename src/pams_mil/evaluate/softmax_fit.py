@@ -68,10 +68,10 @@ def _step(features: Array, truth: Array, theta: Array, value: float, slope: Arra
         gain = float(-slope @ step) / 2
         if damping == 0 and not gain > _ENOUGH:
             return None
-        found = _loss(features, truth, theta + step)
+        loss = _loss(features, truth, theta + step)
         # Armijo's rule: a small share of the predicted decrease must come true. NaN compares as false and is damped.
-        if found <= value - 1e-4 * gain:
-            return Minimum(theta + step, found)
+        if loss <= value - 1e-4 * gain:
+            return Minimum(theta + step, loss)
     return None
 
 

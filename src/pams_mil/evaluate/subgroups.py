@@ -123,15 +123,15 @@ def subgroups(
     models: Sequence[Predictions], by: Sequence[str], *, seed: int = 0, deals: int = DEALS
 ) -> list[SubgroupAudit]:
     """Every model by every column, at the finest level; p-values of a model are corrected by Holm's method."""
-    found: list[SubgroupAudit] = []
+    audits: list[SubgroupAudit] = []
     for model in models:
         own = [_by_column(model, column, seed, deals) for column in by]
         tests = [p for one in own for p in (one.p_missed, one.p_false_alarms) if p is not None]
         corrected = iter(holm(tests).tolist() if tests else [])
         for one in own:
             missed, alarms = (None if p is None else next(corrected) for p in (one.p_missed, one.p_false_alarms))
-            found.append(replace(one, p_missed=missed, p_false_alarms=alarms))
-    return found
+            audits.append(replace(one, p_missed=missed, p_false_alarms=alarms))
+    return audits
 
 
 def _by_column(model: Predictions, column: str, seed: int, deals: int) -> SubgroupAudit:
@@ -217,13 +217,13 @@ def _p_values(
 
 
 def _rates(event: Bools, expected: Array, group: Ints, patient: Ints, groups: int) -> list[Rate]:
-    found = []
+    rates = []
     for number in range(groups):
         rows = group == number
         count, n = int(event[rows].sum()), int(rows.sum())
         low, high = clustered_interval(event[rows], patient[rows])
-        found.append(Rate(count, float(expected[rows].sum()), count / n, (low, high)))
-    return found
+        rates.append(Rate(count, float(expected[rows].sum()), count / n, (low, high)))
+    return rates
 
 
 def clustered_interval(event: Bools, patient: Ints) -> tuple[float, float]:

@@ -55,8 +55,8 @@ def with_calibrated(
         return redecide(replace(run, probabilities=fitted[cell.key](run.probabilities)), rule="ascc")
 
     left_out = {(cell.model, cell.method) for cell in cells if cell.key in refused}
-    made = {(entry.model, entry.method): entry.runs for entry in read_entries(done, change=calibrated)}
-    runs = {key: found for key, found in made.items() if key not in left_out}
+    by_row = {(entry.model, entry.method): entry.runs for entry in read_entries(done, change=calibrated)}
+    runs = {key: repetitions for key, repetitions in by_row.items() if key not in left_out}
     return [replace(entry, calibrated=runs.get((entry.model, entry.method))) for entry in entries], refused
 
 
@@ -68,10 +68,10 @@ def with_untrained(done: GridRun, entries: Sequence[Entry]) -> list[Entry]:
     """
     methods = {(cell.model, cell.method): cell.config.method for cell in done.cells}
     names = {key: choice.name for key, choice in methods.items()}
-    found: list[Entry] = []
+    rows: list[Entry] = []
     shown: set[tuple[str, str]] = set()
     for entry in entries:
-        found.append(entry)
+        rows.append(entry)
         here = {name for (model, _), name in names.items() if model == entry.model}
         scored = all(run.probabilities is not None for run in entry.runs.values())
         name, options = names[entry.model, entry.method], methods[entry.model, entry.method].options
@@ -82,11 +82,11 @@ def with_untrained(done: GridRun, entries: Sequence[Entry]) -> list[Entry]:
         if name == "ce":
             cost = implied_cost(loss_weight(hierarchy))
             runs = {key: redecide(run, rule="risk", cost=cost) for key, run in entry.runs.items()}
-            found.append(Entry(entry.model, f"{entry.method} + MSCE's cost", runs))
+            rows.append(Entry(entry.model, f"{entry.method} + MSCE's cost", runs))
         elif name == "pams" and all(
             options.get(key, getattr(Pams, key)) == getattr(Pams, key) for key in OF_THE_WEIGHT
         ):
             bias = TrainingBias(loss_weight(hierarchy), bool(options.get("detach_weight", False)))
             runs = {key: redecide(run, debias=bias) for key, run in entry.runs.items()}
-            found.append(Entry(entry.model, f"{entry.method}, bias removed", runs))
-    return found
+            rows.append(Entry(entry.model, f"{entry.method}, bias removed", runs))
+    return rows

@@ -27,7 +27,7 @@ def read_entries(
         change: What to make of every run's predictions before folds are joined.
     """
     trees: dict[str, ClassHierarchy] = {}
-    found: dict[tuple[str, str], dict[int, dict[str, Predictions]]] = {}
+    by_row: dict[tuple[str, str], dict[int, dict[str, Predictions]]] = {}
     logs: dict[tuple[str, str], list[Columns]] = {}
     for cell in done.finished:
         hierarchy = trees.setdefault(cell.config.classes, ClassHierarchy.load(cell.config.classes))
@@ -36,11 +36,11 @@ def read_entries(
         predictions = read_predictions(path, hierarchy, Source(tags=tags), name=cell.key)
         if change is not None:
             predictions = change(cell, predictions)
-        found.setdefault((cell.model, cell.method), {}).setdefault(cell.seed, {})[cell.repetition] = predictions
+        by_row.setdefault((cell.model, cell.method), {}).setdefault(cell.seed, {})[cell.repetition] = predictions
         log = folder.metrics_file
         logs.setdefault((cell.model, cell.method), []).append(read_table(log) if log.exists() else {})
     order = dict.fromkeys((cell.model, cell.method) for cell in done.cells)
-    return [Entry(*key, _repetitions(found[key]), mean_epochs(logs[key])) for key in order if key in found]
+    return [Entry(*key, _repetitions(by_row[key]), mean_epochs(logs[key])) for key in order if key in by_row]
 
 
 def _repetitions(seeds: dict[int, dict[str, Predictions]]) -> dict[str, Predictions]:

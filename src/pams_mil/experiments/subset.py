@@ -45,7 +45,7 @@ def subset_table(entries: Sequence[Entry], column: str, value: str) -> tuple[Rep
 
 
 def _radar(model: str, means: dict[tuple[str, str], list[float]], axes: list[str]) -> Markup:
-    values = {method: found for (of, method), found in means.items() if of == model}
+    values = {method: scores for (of, method), scores in means.items() if of == model}
     best = sorted(values, key=lambda method: (-values[method][KEYS.index("ascc")], method))
     ends = list(values)[-1], next(iter(values))
     return charts.radar(axes, [(method, values[method]) for method in dict.fromkeys([*ends, *best[:2]])], legend=True)

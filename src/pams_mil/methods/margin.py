@@ -67,8 +67,8 @@ class LevelMargin(nn.Module):
             # A bag with two labels comes in two calls; at most one of its labels weighs more than half.
             known = torch.ones_like(target, dtype=torch.bool) if weights is None else weights > 0.5
             # New in front, so that the oldest fall off.
-            kept = torch.cat([log_p.detach()[known], remembered_log_p])[:memory]
-            self.memory_log_p = kept.to(self.memory_log_p.dtype)
+            remembered = torch.cat([log_p.detach()[known], remembered_log_p])[:memory]
+            self.memory_log_p = remembered.to(self.memory_log_p.dtype)
             self.memory_target = torch.cat([target[known], remembered_target])[:memory]
         return margin_values(log_p, target, row_log_p[partner], row_target[partner], margin=self.margin)
 

@@ -67,22 +67,22 @@ def net_benefit(
         NB = TP/n − (FP/n) / κ
 
     >>> tree = ClassHierarchy.flat(["benign", "malignant"])
-    >>> found = net_benefit([0, 1], [[0.75, 0.25], [0.25, 0.75]], tree, [1, 4])[0]
-    >>> found.model.tolist(), found.always.tolist()
+    >>> benefit = net_benefit([0, 1], [[0.75, 0.25], [0.25, 0.75]], tree, [1, 4])[0]
+    >>> benefit.model.tolist(), benefit.always.tolist()
     ([0.5, 0.375], [0.0, 0.375])
     """
     true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
     kappa = check_kappas(kappas)
     reached, at_least = boundary_probabilities(true, p, hierarchy.ranks(level))
-    found = []
+    curves = []
     for column, name in enumerate(boundary_names(hierarchy, level)):
         act = at_least[:, column, None] >= 1.0 / (1.0 + kappa)
         event = reached[:, column, None]
         prevalence = float(event.mean())
         # p_t / (1 − p_t) with the threshold p_t = 1/(1 + κ) is 1/κ.
         model = (act & event).mean(axis=0) - (act & ~event).mean(axis=0) / kappa
-        found.append(NetBenefit(name, prevalence, model, prevalence - (1.0 - prevalence) / kappa))
-    return found
+        curves.append(NetBenefit(name, prevalence, model, prevalence - (1.0 - prevalence) / kappa))
+    return curves
 
 
 def check_kappas(kappas: npt.ArrayLike) -> Array:

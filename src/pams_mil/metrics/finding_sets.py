@@ -153,10 +153,10 @@ def set_ascc(
     weight = finding_weight(hierarchy, penalty=penalty)
     nothing = len(weight) - 1
     scores = np.ones(len(true))
-    for row, (present, said) in enumerate(zip(true, called, strict=True)):
-        if (present == said).all():
+    for row, (present, predicted) in enumerate(zip(true, called, strict=True)):
+        if (present == predicted).all():
             continue
-        left, right = np.flatnonzero(present), np.flatnonzero(said)
+        left, right = np.flatnonzero(present), np.flatnonzero(predicted)
         size = max(len(left), len(right))
         pairs = weight[np.ix_(_padded(left, size, nothing), _padded(right, size, nothing))]
         scores[row] = (1.0 / pairs[linear_sum_assignment(pairs)]).mean()

@@ -82,8 +82,8 @@ class DecisionPath:
         return DecisionPath(self.reach[rows], self.ranks)
 
     def _at(self, classes: Ints) -> Array:
-        found: Array = self.reach[np.arange(len(self)), classes]
-        return found
+        kappa: Array = self.reach[np.arange(len(self)), classes]
+        return kappa
 
     def _classes(self, target: npt.ArrayLike) -> Ints:
         index = np.asarray(target)

@@ -69,19 +69,19 @@ class CurveResampler:
         missable, alarming = np.flatnonzero(ranks > path.ranks[0]), np.flatnonzero(ranks < path.ranks[-1])
         self._missable = missable[np.argsort(enough[missable], kind="stable")]
         self._alarming = alarming[np.argsort(too_much[alarming], kind="stable")]
-        found, raised = enough[self._missable], too_much[self._alarming]
-        kappa = np.unique(np.concatenate([found, raised, [1.0, np.inf]]))  # the most probable class is always marked
+        reached, raised = enough[self._missable], too_much[self._alarming]
+        kappa = np.unique(np.concatenate([reached, raised, [1.0, np.inf]]))  # the most probable class is always marked
         self.kappa: Array = np.concatenate([[-np.inf], kappa])
         # How many of the sorted cases have changed at each κ; the 0 is the constant call at κ = −∞.
-        self._found = np.append(0, np.searchsorted(found, kappa, side="right"))
+        self._reached = np.append(0, np.searchsorted(reached, kappa, side="right"))
         self._raised = np.append(0, np.searchsorted(raised, kappa, side="right"))
 
     def __call__(self, weights: npt.NDArray[np.generic]) -> tuple[Array, Array]:
         """Missed and false alarms as shares of the total weight, [..., K] each, for weights [..., n]."""
         total = np.sum(weights, axis=-1, dtype=np.float64, keepdims=True)
-        found, raised = _running(weights[..., self._missable]), _running(weights[..., self._alarming])
+        reached, raised = _running(weights[..., self._missable]), _running(weights[..., self._alarming])
         # Missed is what could be missed less what has been found by then.
-        missed: Array = (found[..., -1:] - found[..., self._found]) / total
+        missed: Array = (reached[..., -1:] - reached[..., self._reached]) / total
         alarms: Array = raised[..., self._raised] / total
         return missed, alarms
 
@@ -208,8 +208,8 @@ def missed_at(missed: Array, false_alarms: Array, wanted: Array) -> Array:
     place = np.searchsorted(false_alarms, wanted, side="right") - 1
     here, there = np.maximum(place, 0), np.minimum(place + 1, len(missed) - 1)
     step = divide(wanted - false_alarms[here], false_alarms[there] - false_alarms[here], empty=0.0)
-    found: Array = missed[here] + step * (missed[there] - missed[here])
-    return found
+    interpolated: Array = missed[here] + step * (missed[there] - missed[here])
+    return interpolated
 
 
 def missed_at_each(missed: Array, false_alarms: Array, wanted: float) -> Array:
@@ -219,8 +219,8 @@ def missed_at_each(missed: Array, false_alarms: Array, wanted: float) -> Array:
     pairs = np.concatenate([here, there], axis=1)
     lost, raised = np.take_along_axis(missed, pairs, 1), np.take_along_axis(false_alarms, pairs, 1)
     step = divide(wanted - raised[:, 0], raised[:, 1] - raised[:, 0], empty=0.0)
-    found: Array = lost[:, 0] + step * (lost[:, 1] - lost[:, 0])
-    return found
+    interpolated: Array = lost[:, 0] + step * (lost[:, 1] - lost[:, 0])
+    return interpolated
 
 
 def area(missed: Array, false_alarms: Array, most: float | None = None) -> Array:
@@ -229,9 +229,9 @@ def area(missed: Array, false_alarms: Array, most: float | None = None) -> Array
     if most is None:
         return np.asarray(0.5 * (width * height).sum(axis=-1))
     inside = np.diff(np.minimum(false_alarms, most), axis=-1)
-    part = divide(inside, width, empty=0.0)
+    fraction = divide(inside, width, empty=0.0)
     # The trapezoid that `most` cuts ends at the height that its sloping side has come to there.
-    height = 2.0 * missed[..., :-1] + part * np.diff(missed, axis=-1)
+    height = 2.0 * missed[..., :-1] + fraction * np.diff(missed, axis=-1)
     return np.asarray(0.5 * (inside * height).sum(axis=-1))
 
 
@@ -245,7 +245,7 @@ def _running(weights: npt.NDArray[np.generic]) -> Array:
 def _weights(weights: npt.ArrayLike | None, n: int) -> Array:
     if weights is None:
         return np.ones(n)
-    found = np.asarray(weights, dtype=np.float64)
-    if found.shape != (n,) or not np.isfinite(found).all() or (found < 0).any() or not found.sum() > 0:
+    array = np.asarray(weights, dtype=np.float64)
+    if array.shape != (n,) or not np.isfinite(array).all() or (array < 0).any() or not array.sum() > 0:
         raise ParameterError(f"weights must be {n} finite numbers of at least 0, not all 0.")
-    return found
+    return array

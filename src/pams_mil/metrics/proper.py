@@ -156,24 +156,24 @@ def boundary_calibration(
     """For every boundary: all cases, then equally large groups by predicted probability, with Wilson's 95 % interval.
 
     >>> tree = ClassHierarchy.flat(["benign", "malignant"])
-    >>> found = boundary_calibration([0, 1], [[0.75, 0.25], [0.25, 0.75]], tree, groups=1)[0]
-    >>> found.at_least, float(found.predicted[0]), float(found.observed[0])
+    >>> calibration = boundary_calibration([0, 1], [[0.75, 0.25], [0.25, 0.75]], tree, groups=1)[0]
+    >>> calibration.at_least, float(calibration.predicted[0]), float(calibration.observed[0])
     ('malignant', 0.5, 0.5)
     """
     if groups < 1:
         raise ParameterError(f"groups must be at least 1, found {groups!r}.")
     true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
     reached, at_least = boundary_probabilities(true, p, hierarchy.ranks(level))
-    found = []
+    boundaries = []
     for column, name in enumerate(boundary_names(hierarchy, level)):
         order = np.argsort(at_least[:, column], kind="stable")
-        pieces = [order] if groups == 1 else [order, *(part for part in np.array_split(order, groups) if part.size)]
-        n = np.asarray([len(part) for part in pieces], dtype=np.int64)
-        predicted = np.asarray([at_least[part, column].mean() for part in pieces])
-        events = np.asarray([reached[part, column].sum() for part in pieces], dtype=np.float64)
+        pieces = [order] if groups == 1 else [order, *(rows for rows in np.array_split(order, groups) if rows.size)]
+        n = np.asarray([len(rows) for rows in pieces], dtype=np.int64)
+        predicted = np.asarray([at_least[rows, column].mean() for rows in pieces])
+        events = np.asarray([reached[rows, column].sum() for rows in pieces], dtype=np.float64)
         low, high = wilson(events, n)
-        found.append(BoundaryCalibration(name, n, predicted, events / n, low, high))
-    return found
+        boundaries.append(BoundaryCalibration(name, n, predicted, events / n, low, high))
+    return boundaries
 
 
 def boundary_names(hierarchy: ClassHierarchy, level: int = -1) -> list[str]:

@@ -149,27 +149,27 @@ class Curve:
             eased.append(change[moved])
         missable = np.flatnonzero(ranks[slides.target] > ranks[0])
         alarming = np.flatnonzero(ranks[slides.target] < ranks[-1])
-        found, raised = path.kappa_to_reach(slides.target)[missable], path.kappa_to_exceed(slides.target)[alarming]
-        events = np.concatenate([found, raised, *kappas])
+        reached, raised = path.kappa_to_reach(slides.target)[missable], path.kappa_to_exceed(slides.target)[alarming]
+        events = np.concatenate([reached, raised, *kappas])
         order = np.sort(events)
         place = np.searchsorted(order, events, side="right") - 1
         self.points = len(order) if bins is None else min(bins, len(order))
         # The last event must fall into the last bin and equal κ into one bin.
         bin_of = place * self.points // max(1, len(order))
-        of_found, of_raised, of_eased = np.split(bin_of, [len(found), len(found) + len(raised)])
+        of_reached, of_raised, of_eased = np.split(bin_of, [len(reached), len(reached) + len(raised)])
         row = np.concatenate([missable, alarming, *rows, np.arange(n)])
         column = np.concatenate([
-            of_found, self.points + of_raised, 2 * self.points + of_eased, 3 * self.points + slides.true
+            of_reached, self.points + of_raised, 2 * self.points + of_eased, 3 * self.points + slides.true
         ])  # fmt: skip
-        value = np.concatenate([np.ones(len(found) + len(raised)), *eased, np.ones(n)])
+        value = np.concatenate([np.ones(len(reached) + len(raised)), *eased, np.ones(n)])
         self.sums = Sums(row, column, 3 * self.points + hierarchy.num_classes(level), value)
 
     def view(self, sums: Array) -> CurveView:
         """Missed urgency and false alarms along the curve."""
-        found, raised, eased, classes = np.split(sums, [self.points, 2 * self.points, 3 * self.points], axis=-1)
+        reached, raised, eased, classes = np.split(sums, [self.points, 2 * self.points, 3 * self.points], axis=-1)
         total = classes.sum(axis=-1, keepdims=True)
         return CurveView(
-            missed=_left(found) / total,
+            missed=_left(reached) / total,
             false_alarms=_running(raised) / total,
             weighed=_left(eased) / total,
             classes=classes / total,

@@ -73,8 +73,8 @@ class ABMIL(MILModel):
         pooled = [self._pool(piece) for piece in batch.pieces()]
         weights = None
         if attention:
-            scores = batch.split(joined([found for _, found in pooled]))
-            weights = joined([part.softmax(-1) for part in scores])
+            scores = batch.split(joined([own for _, own in pooled]))
+            weights = joined([bag_scores.softmax(-1) for bag_scores in scores])
         return Embedded(joined([vectors for vectors, _ in pooled]), weights)
 
     def _pool(self, batch: BagBatch) -> tuple[Tensor, Tensor]:

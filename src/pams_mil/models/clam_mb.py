@@ -70,7 +70,7 @@ class ClamMB(ClamSB):
 
     def _shown(self, weights: list[Tensor], vectors: Tensor) -> Tensor:
         shares = self._logits(vectors).softmax(-1)
-        return torch.cat([(part * share).sum(1) for part, share in zip(weights, shares, strict=True)])
+        return torch.cat([(weight * share).sum(1) for weight, share in zip(weights, shares, strict=True)])
 
 
 def _row(key: str) -> int:

@@ -105,10 +105,10 @@ class ClamSB(MILModel):
         else:
             instances, weights = self._attend(batch)
             parts = zip(weights, instances, strict=True)
-            pooled = [spread_scores(part, None, 1).to(rows.dtype) @ rows for part, rows in parts]
+            pooled = [spread_scores(weight, None, 1).to(rows.dtype) @ rows for weight, rows in parts]
             if self.training and self.instance_weight:
                 auxiliary = partial(self._auxiliary, instances, weights)
-        vectors = torch.stack([part.flatten() for part in pooled])
+        vectors = torch.stack([vector.flatten() for vector in pooled])
         return Embedded(vectors, self._shown(weights, vectors) if attention else None, auxiliary=auxiliary)
 
     def _shown(self, weights: list[Tensor], vectors: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class ClamSB(MILModel):
     def _attend(self, batch: BagBatch) -> tuple[list[Tensor], list[Tensor]]:
         instances = self.dropout(self.projection(batch.features))
         scores = batch.split(at_least_float32(self.scores(instances)))
-        return batch.split(instances), [part.softmax(0) for part in scores]
+        return batch.split(instances), [bag_scores.softmax(0) for bag_scores in scores]
 
     def instance_loss(
         self, bags: BagBatch | Tensor, targets: Tensor, *, samples: int = 8, subtyping: bool = False
@@ -148,7 +148,7 @@ class ClamSB(MILModel):
         self, instances: list[Tensor], weights: list[Tensor], targets: Tensor, *, samples: int, subtyping: bool
     ) -> Tensor:
         parts = zip(instances, weights, targets.tolist(), strict=True)
-        return torch.stack([self._bag_loss(*part, samples=samples, subtyping=subtyping) for part in parts])
+        return torch.stack([self._bag_loss(*bag, samples=samples, subtyping=subtyping) for bag in parts])
 
     def _bag_loss(self, rows: Tensor, weights: Tensor, target: int, *, samples: int, subtyping: bool) -> Tensor:
         count = min(samples, len(rows))

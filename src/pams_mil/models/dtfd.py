@@ -214,12 +214,14 @@ class DTFD(MILModel):
         seen = distilled.detach() if self.tier2_gradient == "detach" else distilled
         repeats, bags = len(partitions), int(owners[-1]) + 1
         rows = seen.reshape(repeats, -1, seen.shape[-1])
-        found = at_least_float32(self.tier2_scores(seen)).reshape(repeats, 1, -1)
+        attention = at_least_float32(self.tier2_scores(seen)).reshape(repeats, 1, -1)
         if bags > 1:
             # The rows of the first partition speak for all: row by row they belong to the same bags.
             of_row = owners if of_group is None else owners[of_group[: rows.shape[1]]]
-            found = torch.where(of_row == torch.arange(bags, device=owners.device)[:, None], found, float("-inf"))
-        beta = found.softmax(-1)
+            attention = torch.where(
+                of_row == torch.arange(bags, device=owners.device)[:, None], attention, float("-inf")
+            )
+        beta = attention.softmax(-1)
         vectors = (beta.to(rows.dtype) @ rows).flatten(0, 1)
         # Every row has weight in its own bag alone, so the sum over bags is that weight.
         mass = beta.sum(1).flatten()

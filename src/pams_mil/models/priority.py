@@ -122,7 +122,7 @@ class Priority(MILModel):
         if self.pooling == "mean":
             return [(rows.mean(0), self._no_scores(rows)) for rows in batch.split(instances)]
         if self.pooling == "smooth_max":
-            return [(self.smooth_max(part), part) for part in batch.split(at_least_float32(self.head(instances)))]
+            return [(self.smooth_max(logits), logits) for logits in batch.split(at_least_float32(self.head(instances)))]
         parts = zip(batch.split(at_least_float32(self.scores(instances))), batch.split(instances), strict=True)
         return [((scores.softmax(0).T.to(rows.dtype) @ rows).flatten(), scores) for scores, rows in parts]
 

@@ -152,6 +152,6 @@ def _column(column: Any, rows: int, what: str) -> list[str]:
     return ["" if row in empty else str(cell) for row, cell in enumerate(cells)]
 
 
-def _require_rows(what: str, found: int, expected: int) -> None:
-    if found != expected:
-        raise ParameterError(f"{what} has {found} rows, but y_true has {expected}; expected one for each label.")
+def _require_rows(what: str, rows: int, expected: int) -> None:
+    if rows != expected:
+        raise ParameterError(f"{what} has {rows} rows, but y_true has {expected}; expected one for each label.")

@@ -210,10 +210,10 @@ class AuditReport:
     def worst(self, count: int = 20, *, model: str | None = None) -> ReportTable:
         """The missed slides of a model, gravest first."""
         number = self._number(model)
-        found = severe_table(self.scores.models[number], self.scores.hierarchy, {})
-        if found is None:
+        misses = severe_table(self.scores.models[number], self.scores.hierarchy, {})
+        if misses is None:
             return ReportTable(["slide"], [])
-        return ReportTable(found.head, found.rows[:count], found.text)
+        return ReportTable(misses.head, misses.rows[:count], misses.text)
 
     def decide(self, rule: str = "kappa", *, kappa: float | None = None) -> AuditReport:
         """The same models with calls made anew from their probabilities: `decide(kappa=3)`, or `decide("ascc")`."""

@@ -95,12 +95,12 @@ def coarser_drift(drift: npt.ArrayLike, counts: npt.ArrayLike, groups: npt.Array
     [0.6667, 1.5]
     """
     g, slides, group = (np.asarray(values, dtype=np.float64) for values in (drift, counts, groups))
-    found = []
+    drifts = []
     for number in range(int(group.max()) + 1):
         inside = group == number
         weight = slides[inside] if slides[inside].any() else np.ones(inside.sum())
-        found.append(float((g[inside] * weight).sum() / weight.sum()))
-    return np.asarray(found)
+        drifts.append(float((g[inside] * weight).sum() / weight.sum()))
+    return np.asarray(drifts)
 
 
 def _meetings(slides: Array, rank: npt.NDArray[np.int64]) -> Array | None:

@@ -95,16 +95,16 @@ class ReMix:
         source, added = _mix(own, other, self.mode, self.rate, generator)
         if self.reduced:
             features = torch.cat([source, *added])
-            kept = 0
+            own_rows = 0
         else:
             # The slide's own rows cannot be replaced; a replaced prototype joins them instead.
             replaced = (source != own.prototypes).any(1)
             features = torch.cat([own.rows.to(source.dtype), source[replaced], *added])
-            kept = len(a)
+            own_rows = len(a)
         origin_bag = torch.full((len(features),), SYNTHETIC, dtype=torch.int8, device=features.device)
-        origin_bag[:kept] = FROM_A
+        origin_bag[:own_rows] = FROM_A
         origin_row = torch.full((len(features),), -1, dtype=torch.int64, device=features.device)
-        origin_row[:kept] = torch.arange(kept, device=features.device)
+        origin_row[:own_rows] = torch.arange(own_rows, device=features.device)
         return Mixed(features.to(a.dtype), origin_bag, origin_row, live_clusters=len(own.prototypes))
 
 

@@ -84,15 +84,17 @@ class PseudoMix:
 
     def _rows(self, bag: Tensor, count: int, generator: torch.Generator) -> tuple[int, Tensor]:
         """Rows in `count` of the pseudo-bags; at least one row when any pseudo-bag is asked for."""
-        found = cluster([bag], clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator)
+        clusters = cluster(
+            [bag], clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator
+        )
         if count == 0:
-            return found.live, torch.empty(0, dtype=torch.int64, device=bag.device)
-        dealt = deal(found.labels, self.pseudo_bags, generator)
+            return clusters.live, torch.empty(0, dtype=torch.int64, device=bag.device)
+        dealt = deal(clusters.labels, self.pseudo_bags, generator)
         # Small bags leave some pseudo-bags empty; drawing among the others keeps the part from being empty.
         occupied = torch.bincount(dealt, minlength=self.pseudo_bags).nonzero().squeeze(1)
         order = shuffled(len(occupied), generator, occupied)
         taken = occupied[order[: max(1, round(count * len(occupied) / self.pseudo_bags))]]
-        return found.live, torch.isin(dealt, taken).nonzero().squeeze(1)
+        return clusters.live, torch.isin(dealt, taken).nonzero().squeeze(1)
 
     def _weight(self, count: int, rows_a: int, rows_b: int) -> float:
         if rows_b == 0 or self.labels == "urgent":

@@ -63,35 +63,37 @@ class SFR:
         check_pair(a, b)
         if self.selection == "all":
             return take(a, b, torch.arange(len(a), device=a.device))
-        found = cluster((a, b), clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator)
-        return take(a, b, chosen_rows(found, len(a), self.top_k), live_clusters=found.live)
+        clusters = cluster(
+            (a, b), clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator
+        )
+        return take(a, b, chosen_rows(clusters, len(a), self.top_k), live_clusters=clusters.live)
 
 
-def shares(found: Clusters, rows_a: int) -> dict[int, tuple[float, int]]:
+def shares(clusters: Clusters, rows_a: int) -> dict[int, tuple[float, int]]:
     """For each occupied cluster: the share of its rows that comes from a (the first `rows_a`), and its size.
 
     >>> shares(Clusters(torch.tensor([0, 2, 2, 2]), live=2), rows_a=2)
     {0: (1.0, 1), 2: (0.3333333333333333, 3)}
     """
-    size = torch.bincount(found.labels).tolist()
-    from_a = torch.bincount(found.labels[:rows_a], minlength=len(size)).tolist()
+    size = torch.bincount(clusters.labels).tolist()
+    from_a = torch.bincount(clusters.labels[:rows_a], minlength=len(size)).tolist()
     return {label: (from_a[label] / size[label], size[label]) for label in range(len(size)) if size[label]}
 
 
-def ranked_clusters(found: Clusters, rows_a: int) -> list[int]:
+def ranked_clusters(clusters: Clusters, rows_a: int) -> list[int]:
     """Occupied clusters, the one most dominated by a first; ties: larger first, then lower number.
 
     >>> ranked_clusters(Clusters(torch.tensor([0, 1, 1, 2, 0, 2]), live=3), rows_a=4)
     [1, 0, 2]
     """
-    share = shares(found, rows_a)
+    share = shares(clusters, rows_a)
     # Equal shares are equal numbers: a division of whole numbers rounds 1/3 and 2/6 alike.
     return sorted(share, key=lambda label: (-share[label][0], -share[label][1], label))
 
 
-def chosen_rows(found: Clusters, rows_a: int, top_k: int) -> Tensor:
+def chosen_rows(clusters: Clusters, rows_a: int, top_k: int) -> Tensor:
     """Rows of a in the first k ranked clusters, in their original order."""
-    ranked = ranked_clusters(found, rows_a)
-    top = torch.zeros(max(ranked) + 1, dtype=torch.bool, device=found.labels.device)
+    ranked = ranked_clusters(clusters, rows_a)
+    top = torch.zeros(max(ranked) + 1, dtype=torch.bool, device=clusters.labels.device)
     top[ranked[:top_k]] = True
-    return top[found.labels[:rows_a]].nonzero().squeeze(1)
+    return top[clusters.labels[:rows_a]].nonzero().squeeze(1)

@@ -138,7 +138,7 @@ class Bench:
                     "runs": list(row.repetitions),
                     "levels": {
                         scores.name: {
-                            key: {**found.to_json(), "seeds": list(found.seeds)} for key, found in scores.scores.items()
+                            key: {**score.to_json(), "seeds": list(score.seeds)} for key, score in scores.scores.items()
                         }
                         for scores in row.levels
                     },
@@ -177,7 +177,7 @@ def _model_rows(entries: Sequence[Entry], reference: str, resamples: int) -> lis
     comparisons: dict[str, Comparison] = {}
     if reference in samples and len(samples) > 1:
         ordered = [samples[reference], *(one for method, one in samples.items() if method != reference)]
-        comparisons = {found.candidate: found for found in compare_all(ordered, resamples=resamples)}
+        comparisons = {comparison.candidate: comparison for comparison in compare_all(ordered, resamples=resamples)}
     return [
         Row(
             model=entry.model,

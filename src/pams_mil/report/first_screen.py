@@ -208,7 +208,7 @@ def curve_series(
     models: Sequence[Predictions], bands: Sequence[CurveBand | None] = (), level: int = -1
 ) -> list[CurveSeries]:
     """The curves of models at a level, and where each decided."""
-    found = []
+    series = []
     for number, model in enumerate(models):
         target, predicted, p = model.at(level)
         outranks, cells = (
@@ -219,8 +219,8 @@ def curve_series(
         curve = None
         if p is not None:
             curve = CurveResampler(decision_path(p, model.hierarchy, level=level), target).curve(np.ones(len(target)))
-        found.append(CurveSeries(model.name, decided, curve, bands[number] if bands else None))
-    return found
+        series.append(CurveSeries(model.name, decided, curve, bands[number] if bands else None))
+    return series
 
 
 def rank_shares(model: Predictions, level: int = -1) -> Array:

@@ -129,9 +129,9 @@ def _with_stops(model: Predictions) -> dict[str, Any]:
     if model.probabilities is not None:
         path = decision_path(model.probabilities, model.hierarchy)
         kappas = np.unique(path.reach[~np.isnan(path.reach)])
-        kept = np.unique(np.linspace(0, len(kappas) - 1, STOPS).round().astype(np.int64))
+        positions = np.unique(np.linspace(0, len(kappas) - 1, STOPS).round().astype(np.int64))
         # κ = 1, the most probable class, is always a stop.
-        stops = np.union1d(kappas[kept], [0.0, 1.0, np.inf])
+        stops = np.union1d(kappas[positions], [0.0, 1.0, np.inf])
         cells = [count_cells(model.target, path.calls(float(kappa)), size).ravel() for kappa in stops]
         data["stops"] = {"kappa": _packed(stops, "<f8"), "cells": _packed(np.concatenate(cells), "<u4")}
     return data

@@ -46,7 +46,7 @@ def cells(bench: Bench, row: Row) -> list[str]:
         spread_text(row.points.severity_auc, "severity_auc", digits=1),
         spread_text(scores[key], key, digits=1),
         "" if contrast is None else _difference(contrast),
-        " / ".join(f"{100 * found.estimate:.1f}" for found in row.points.missed_at.values()),
+        " / ".join(f"{100 * missed.estimate:.1f}" for missed in row.points.missed_at.values()),
         decided,
         least,
         *last,

@@ -58,7 +58,7 @@ def tune_page(
 def recipe_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every recipe of the space: its scores by rung, and what became of it; the furthest and best first."""
     rungs, choice = record["rungs"], record["choice"]["recipe"]
-    found = []
+    rows = []
     for name, words in record["asked"]["in_words"].items():
         scores = [next((s for s in rung["scores"] if s["recipe"] == name), None) for rung in rungs]
         entered = [number for number, rung in enumerate(rungs) if name in rung["recipes"]]
@@ -66,7 +66,7 @@ def recipe_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         # Entered and not reached: the budget ended before the recipe was scored there.
         reached = [number for number, score in enumerate(scores) if score is not None]
         last = scores[reached[-1]] if reached else None
-        found.append(
+        rows.append(
             {
                 "name": name,
                 "words": words,
@@ -77,7 +77,7 @@ def recipe_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "order": (-len(reached), 0.0 if last is None else -last["urgency_auc"]),
             }
         )
-    return sorted(found, key=lambda row: row["order"])
+    return sorted(rows, key=lambda row: row["order"])
 
 
 def _fate(

@@ -240,8 +240,8 @@ class Journal:
         elif event["classes"] != self.hierarchy.digest:
             self.shown.add(slide)  # of other classes: kept in the journal, but it cannot stand in one table with these
         elif action in ("region", "unmark"):
-            kept = [one for one in self.regions.get(slide, []) if one["region"] != event["region"]]
-            self.regions[slide] = [*kept, event] if action == "region" else kept
+            remaining = [one for one in self.regions.get(slide, []) if one["region"] != event["region"]]
+            self.regions[slide] = [*remaining, event] if action == "region" else remaining
         else:
             self._apply_verdict(slide, action, event)
 

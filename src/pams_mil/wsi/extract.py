@@ -255,7 +255,7 @@ def is_slide(path: Path) -> bool:
     return path.is_dir() and (is_ome_zarr(path) or bool(dicom_slides(path)))
 
 
-def tile_side_px0(info: BagInfo, made: Mapping[str, Any], mpp_of_slide: float) -> float | None:
+def tile_side_px0(info: BagInfo, origin: Mapping[str, Any], mpp_of_slide: float) -> float | None:
     """The side of a bag's tiles in level-0 pixels: as its file says, or tile_px mpp / mpp of the slide; None: unknown.
 
     >>> tile_side_px0(BagInfo(), {"mpp": 0.5, "tile_px": 256}, 0.25)
@@ -263,26 +263,26 @@ def tile_side_px0(info: BagInfo, made: Mapping[str, Any], mpp_of_slide: float) -
     """
     if info.tile_px0 is not None and info.tile_px0 > 0:
         return float(info.tile_px0)
-    mpp, tile_px = info.mpp or made.get("mpp"), info.tile_px or made.get("tile_px")
+    mpp, tile_px = info.mpp or origin.get("mpp"), info.tile_px or origin.get("tile_px")
     return None if mpp is None or tile_px is None else float(tile_px) * float(mpp) / mpp_of_slide
 
 
 def bags_for_run(
     sources: Sequence[SlideSource],
     out: Path,
-    made: Mapping[str, Any],
+    origin: Mapping[str, Any],
     *,
     encoder: str | None = None,
     options: EncoderOptions | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> ReadyBags:
-    """Bags of these slides below `out`, made as `made` says: encoder, mpp and tile_px of the training features.
+    """Bags of these slides below `out`, made as `origin` says: encoder, mpp and tile_px of the training features.
 
     `encoder` names the encoder where the stored name does not lead to its file (`onnx:FILE`, your own class), or
     where there is none because the training features' files did not say. A slide that cannot be read is announced and
     stays in the table without a bag, so that whoever reads on misses it; it is an error if none can be read.
     """
-    known = {**made, "encoder": made.get("encoder") or encoder}
+    known = {**origin, "encoder": origin.get("encoder") or encoder}
     missing = [name for name in STATED if known.get(name) is None]
     if missing:
         options_for = " ".join(f"--{name.replace('_', '-')}" for name in missing)
@@ -291,10 +291,10 @@ def bags_for_run(
             f"cannot be encoded the same way. State it: {options_for} here, data.<name> when training, or columns of "
             "the cohort table. Or extract the slides yourself and predict from the bags."
         )
-    network = create_encoder(encoder or str(made["encoder"]), options, announce=announce)
-    if made.get("encoder") not in (None, network.name):
-        raise ConfigError(f"The run was trained on features of {made['encoder']}, not of {network.name}.")
-    settings = TileSettings(mpp=float(made["mpp"]), tile_px=int(made["tile_px"]))
+    network = create_encoder(encoder or str(origin["encoder"]), options, announce=announce)
+    if origin.get("encoder") not in (None, network.name):
+        raise ConfigError(f"The run was trained on features of {origin['encoder']}, not of {network.name}.")
+    settings = TileSettings(mpp=float(origin["mpp"]), tile_px=int(origin["tile_px"]))
     outcome = extract(sources, out, network, settings)
     if len(outcome.failed) == len(sources) and sources:
         raise SlideError("; ".join(message for _, _, message in outcome.failed.values()))

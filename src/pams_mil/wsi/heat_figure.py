@@ -38,14 +38,14 @@ class Legend:
 
 def readable_overview(slide: Slide, *, longest_px: int = LONGEST_PX) -> Overview:
     """The whole slide with its longer side `longest_px` long; a smaller slide is enlarged, so that it can be seen."""
-    found = read_overview(slide, mpp=slide.mpp, longest_px=longest_px)
-    height, width = found.pixels.shape[:2]
+    overview = read_overview(slide, mpp=slide.mpp, longest_px=longest_px)
+    height, width = overview.pixels.shape[:2]
     zoom = longest_px / max(height, width)
     if zoom <= 1:
-        return found
+        return overview
     size = max(1, round(width * zoom)), max(1, round(height * zoom))
-    enlarged = Image.fromarray(found.pixels).resize(size, Image.Resampling.BICUBIC)
-    return Overview(np.asarray(enlarged), found.scale / zoom)
+    enlarged = Image.fromarray(overview.pixels).resize(size, Image.Resampling.BICUBIC)
+    return Overview(np.asarray(enlarged), overview.scale / zoom)
 
 
 def bar_length_um(width_um: float) -> float:
@@ -167,16 +167,16 @@ def highest_rows(values: AnyArray, count: int) -> list[int]:
     >>> highest_rows(np.array([0.1, 0.7, 0.7, 0.2]), 3)
     [1, 2, 3]
     """
-    found: list[int] = np.argsort(-values, kind="stable")[:count].tolist()
-    return found
+    rows: list[int] = np.argsort(-values, kind="stable")[:count].tolist()
+    return rows
 
 
 def top_tiles(slide: Slide, tiles: Heatmap, values: AnyArray, *, count: int = 8) -> list[TopTile]:
     """Pictures of the tiles with the highest values, highest first."""
     scale = tiles.tile_px0 / TILE_PX
-    found = []
+    pictures = []
     for row in highest_rows(values, count):
         x, y = tiles.coords_px0[row].tolist()
         pixels = read_scaled(slide, float(x), float(y), scale, TILE_PX, TILE_PX)
-        found.append(TopTile(pixels, float(values[row]), round(x), round(y)))
-    return found
+        pictures.append(TopTile(pixels, float(values[row]), round(x), round(y)))
+    return pictures

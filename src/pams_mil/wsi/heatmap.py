@@ -120,7 +120,7 @@ class Region:
 def write_geojson(path: Path | str, tiles: Heatmap, measurements: Mapping[str, AnyArray]) -> None:
     """Write tiles as QuPath detections with named measurements, one object at a time."""
     pieces = geojson_pieces(tiles, measurements)
-    with atomic.replacing(path) as part, part.open("w", encoding="utf-8") as file:
+    with atomic.replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(pieces)
 
 

@@ -110,6 +110,6 @@ def read_overview(slide: Slide, *, mpp: float = 8.0, longest_px: int = 4096) -> 
     for top in range(0, height, block):
         for left in range(0, width, block):
             across, down = min(block, width - left), min(block, height - top)
-            part = read_scaled(slide, left * scale, top * scale, scale, across, down)
-            pixels[top : top + down, left : left + across] = part
+            region = read_scaled(slide, left * scale, top * scale, scale, across, down)
+            pixels[top : top + down, left : left + across] = region
     return Overview(pixels, scale)

@@ -65,13 +65,13 @@ def _collect(ray: Any, tasks: list[Any], watcher: Watcher) -> Outcome:
     total = Outcome()
     while tasks:
         finished, tasks = ray.wait(tasks, num_returns=1)
-        part: Outcome = ray.get(finished[0])
-        total.made += part.made
-        total.kept += part.kept
-        total.failed.update(part.failed)
-        total.tiles += part.tiles
-        for slide_id in (*part.made, *part.kept, *part.failed):
-            watcher.planned(slide_id, part.tiles)
-            watcher.encoded(part.tiles)
-            watcher.finished(slide_id, part.failed[slide_id][2] if slide_id in part.failed else "")
+        outcome: Outcome = ray.get(finished[0])
+        total.made += outcome.made
+        total.kept += outcome.kept
+        total.failed.update(outcome.failed)
+        total.tiles += outcome.tiles
+        for slide_id in (*outcome.made, *outcome.kept, *outcome.failed):
+            watcher.planned(slide_id, outcome.tiles)
+            watcher.encoded(outcome.tiles)
+            watcher.finished(slide_id, outcome.failed[slide_id][2] if slide_id in outcome.failed else "")
     return total

@@ -174,9 +174,9 @@ def _with_all_levels(name: str, opened: Reader, path: Path) -> tuple[str, Reader
     except Exception:  # not installed, or a file that it cannot open: then one level must do
         return name, opened
     # Equal counts keep the first reader, the one of first choice.
-    kept, dropped = (other, opened) if len(other.levels) > len(opened.levels) else (opened, other)
+    chosen, dropped = (other, opened) if len(other.levels) > len(opened.levels) else (opened, other)
     dropped.close()
-    return (name if kept is opened else "tiffslide"), kept
+    return (name if chosen is opened else "tiffslide"), chosen
 
 
 def _opened(name: str, path: Path, cache: object) -> Reader:

@@ -74,16 +74,18 @@ def read_mpp_table(path: Path) -> dict[str, float]:
     names = next((columns[name] for name in ("slide", "wsi", "slide_id") if name in columns), None)
     if names is None or "mpp" not in columns:
         raise TableError(f"{path} has the columns {listing(columns)}; expected 'slide' and 'mpp'.")
-    found: dict[str, float] = {}
+    resolutions: dict[str, float] = {}
     for name, text in zip(names, columns["mpp"], strict=True):
         try:
             value = parse_number(text)
         except ValueError as error:
             raise TableError(f"{path} gives {text!r} as the mpp of {name!r}; expected a number.") from error
         mpp = check_mpp(value, f"the mpp of {name!r} in {path}")
-        if found.setdefault(name, mpp) != mpp:
-            raise TableError(f"{path} gives {name!r} two resolutions, {found[name]:g} and {mpp:g} microns per pixel.")
-    return found
+        if resolutions.setdefault(name, mpp) != mpp:
+            raise TableError(
+                f"{path} gives {name!r} two resolutions, {resolutions[name]:g} and {mpp:g} microns per pixel."
+            )
+    return resolutions
 
 
 def file_fingerprint(path: Path) -> str:
@@ -119,10 +121,10 @@ def _below(folder: Path) -> Iterator[Path]:
     """What looks like a slide below a folder; OME-Zarr images count, so that they are refused by name."""
     for name, folders, files in os.walk(folder):
         here = Path(name)
-        found = [entry for entry in (*files, *folders) if _looks_like_slide(Path(entry))]
-        stems = {Path(entry).stem for entry in found}  # an image that was converted beside itself is no second slide
-        found += [entry for entry in folders if Path(entry).stem not in stems and is_ome_zarr(here / entry)]
-        yield from (here / entry for entry in found)
+        entries = [entry for entry in (*files, *folders) if _looks_like_slide(Path(entry))]
+        stems = {Path(entry).stem for entry in entries}  # an image that was converted beside itself is no second slide
+        entries += [entry for entry in folders if Path(entry).stem not in stems and is_ome_zarr(here / entry)]
+        yield from (here / entry for entry in entries)
         # In place, as os.walk asks: the thousands of chunks of a store are not walked through.
         folders[:] = [entry for entry in folders if not is_zarr(here / entry)]
 
@@ -191,13 +193,13 @@ def check_slides(
     present = [(slide_id, source) for slide_id, source in wanted.items() if source is not None]
     facts, problems = [], list(_missing([slide_id for slide_id, source in wanted.items() if source is None], folder))
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        for done, found in enumerate(pool.map(lambda pair: _opened(*pair), present), 1):
+        for done, result in enumerate(pool.map(lambda pair: _opened(*pair), present), 1):
             if progress is not None:
                 progress(done, len(present))
-            if isinstance(found, Problem):
-                problems.append(found)
+            if isinstance(result, Problem):
+                problems.append(result)
             else:
-                facts.append(found)
+                facts.append(result)
     problems += _without_scale(facts)
     return SlideFindings(tuple(facts), tuple(problems))
 

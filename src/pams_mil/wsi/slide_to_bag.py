@@ -127,7 +127,7 @@ def _plan(slide: Slide, tissue: Tissue, settings: TileSettings) -> TilePlan:
 
 def _record(prepared: PreparedSlide, encoded: Encoded, encoder: Encoder, settings: TileSettings) -> ExtractionRecord:
     slide, plan = prepared.slide, prepared.plan
-    kept = len(encoded.rows)
+    tiles = len(encoded.rows)
     return ExtractionRecord(
         slide_file=slide.path.name,
         slide_fingerprint=prepared.fingerprint,
@@ -142,7 +142,7 @@ def _record(prepared: PreparedSlide, encoded: Encoded, encoder: Encoder, setting
         tissue_share=prepared.tissue.fraction,
         counts=CellCounts(
             cells=plan.grid.num_cells,
-            kept=kept,
+            kept=tiles,
             background=plan.grid.num_cells - len(plan.cells),
             unreadable=encoded.unreadable,
         ),

@@ -190,13 +190,13 @@ def hold_to(out: Path, settings: TileSettings, encoder: Encoder) -> None:
         atomic.write_json(path, wanted)
         return
     try:
-        found = json.loads(path.read_text("utf-8"))
+        stored = json.loads(path.read_text("utf-8"))
         # Only what is compared now: settings of later versions in the file do not count.
-        differing = [name for name in wanted if found.get(name) != wanted[name]]
+        differing = [name for name in wanted if stored.get(name) != wanted[name]]
     except (ValueError, AttributeError, OSError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Remove it, or use another --out.") from error
     if differing:
-        changes = ", ".join(f"{name} was {found.get(name)!r}, now {wanted[name]!r}" for name in differing)
+        changes = ", ".join(f"{name} was {stored.get(name)!r}, now {wanted[name]!r}" for name in differing)
         raise ConfigError(f"{out} holds bags made with other settings: {changes}. Use another --out folder.")
 
 

@@ -145,13 +145,13 @@ def read_block(slide: Slide, plan: TilePlan, rows: Ints, *, skip_unreadable: boo
         # A block of one tile has no other tiles to save: its own error is the answer.
         if len(rows) == 1 and not skip_unreadable:
             raise
-    kept: list[int] = []
+    places: list[int] = []
     tiles: list[Pixels] = []
     lost: list[int] = []
     for row in rows.tolist():
         try:
             tiles.append(_read_together(slide, plan, np.array([row])))
-            kept.append(row)
+            places.append(row)
         except SlideError:
             if not skip_unreadable:
                 raise
@@ -159,7 +159,7 @@ def read_block(slide: Slide, plan: TilePlan, rows: Ints, *, skip_unreadable: boo
     side = plan.grid.tile_px
     # A block of nothing but bad tiles still has the shape of tiles, so that batches can be joined.
     together: Pixels = np.concatenate(tiles) if tiles else np.empty((0, side, side, 3), np.uint8)
-    return TileBlock(np.array(kept, np.int64), together, tuple(lost))
+    return TileBlock(np.array(places, np.int64), together, tuple(lost))
 
 
 def _read_together(slide: Slide, plan: TilePlan, rows: Ints) -> Pixels:

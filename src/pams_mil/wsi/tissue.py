@@ -47,8 +47,8 @@ def find_tissue(overview: Overview, mpp_of_slide: float) -> Tissue:
     saturation, value = saturation_and_value(overview.pixels)
     # Black fill would be a third group and pull Otsu's threshold to itself.
     bright = value > _DARK
-    found = float(filters.threshold_otsu(saturation[bright])) if bright.any() else 1.0
-    threshold = float(np.clip(found, LOWEST_THRESHOLD, HIGHEST_THRESHOLD))
+    otsu = float(filters.threshold_otsu(saturation[bright])) if bright.any() else 1.0
+    threshold = float(np.clip(otsu, LOWEST_THRESHOLD, HIGHEST_THRESHOLD))
     mask: Bools = (saturation > threshold) & bright
     # Sizes are physical: on a coarse overview of a large slide the same speck has fewer pixels.
     mpp = overview.scale * mpp_of_slide
@@ -70,8 +70,8 @@ def without_small(mask: Bools, most: int) -> Bools:
     sizes = np.bincount(regions.ravel(), minlength=count + 1)
     # Label 0 is everything outside of all regions, however large.
     sizes[0] = 0
-    kept: Bools = sizes[regions] > most
-    return kept
+    large: Bools = sizes[regions] > most
+    return large
 
 
 def saturation_and_value(

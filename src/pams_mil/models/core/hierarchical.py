@@ -134,9 +134,9 @@ class HierarchicalModel(nn.Module):
         # What the tower adds to its loss speaks of its own classes, those of the finest level.
         parts = [*[replace(embedded, auxiliary=None)] * (len(scored) - 1), embedded]
         if tier1_heads is None or embedded.tier1_vectors is None:
-            return tuple(level_output(part, level) for part, level in zip(parts, scored, strict=True))
+            return tuple(level_output(vectors, level) for vectors, level in zip(parts, scored, strict=True))
         tier1 = [level.logits for level in tier1_heads(embedded.tier1_vectors)]
-        return tuple(level_output(*made) for made in zip(parts, scored, tier1, strict=True))
+        return tuple(level_output(*inputs) for inputs in zip(parts, scored, tier1, strict=True))
 
 
 def sums_classes(kind: Any, towers: str) -> bool:
@@ -166,12 +166,12 @@ def _coarse_sizes(
         raise ParameterError(
             f"The model {model!r} sums its classes for coarser levels, so it needs the `hierarchy` that they form."
         )
-    found = [np.bincount(hierarchy.groups(level)).tolist() for level in range(hierarchy.num_levels - 1)]
-    if [*map(len, found), hierarchy.num_classes()] != list(num_classes):
+    sizes = [np.bincount(hierarchy.groups(level)).tolist() for level in range(hierarchy.num_levels - 1)]
+    if [*map(len, sizes), hierarchy.num_classes()] != list(num_classes):
         raise ParameterError(
             f"num_classes must be those of the hierarchy {hierarchy.name!r}, found {list(num_classes)}."
         )
-    return found
+    return sizes
 
 
 def _check_arguments(num_classes: Sequence[int], towers: str, heads: str) -> None:

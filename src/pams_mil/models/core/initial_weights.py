@@ -107,5 +107,5 @@ def _advice(body: Mapping[str, Tensor], tower: MILModel) -> str:
     for key in ("scores.outer.weight", "tier1_scores.outer.weight"):
         if key in body and key in tower.state_dict():
             settings["attention_features"] = (body[key].shape[-1], tower.state_dict()[key].shape[-1])
-    wanted = [f"model.{name}={found}" for name, (found, now) in settings.items() if found != now]
+    wanted = [f"model.{name}={value}" for name, (value, now) in settings.items() if value != now]
     return f"Set {' and '.join(wanted)}." if wanted else "Use the options that the checkpoint was trained with."

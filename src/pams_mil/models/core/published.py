@@ -81,11 +81,11 @@ def translate_keys(published: Mapping[str, Tensor], mapping: Mapping[str, str], 
     unknown: list[str] = []
     for key, value in published.items():
         names = (key, key.replace(".module.", ".", 1))
-        found = [(pattern, name) for name in names for pattern in mapping if re.fullmatch(pattern, name)]
-        if not found:
+        matches = [(pattern, name) for name in names for pattern in mapping if re.fullmatch(pattern, name)]
+        if not matches:
             unknown.append(key)
             continue
-        pattern, name = found[0]
+        pattern, name = matches[0]
         if mapping[pattern]:
             translated[re.sub(pattern, mapping[pattern], name)] = value
     if unknown:

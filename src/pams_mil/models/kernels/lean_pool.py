@@ -57,7 +57,7 @@ def lean_pool(
     features: Tensor, projection: Projection, scores: AttentionScores, groups: Tensor | None, count: int
 ) -> tuple[Tensor, Tensor]:
     """Pooled vectors [r * g, e] and scores [n] of a bag [n, d]; groups as in `spread_scores`."""
-    pooled, found = _LeanPool.apply(  # type: ignore[no-untyped-call]
+    pooled, attention = _LeanPool.apply(  # type: ignore[no-untyped-call]
         features.to(projection.weight.dtype),
         projection.weight,
         projection.bias,
@@ -68,7 +68,7 @@ def lean_pool(
         groups,
         count,
     )
-    return pooled, found
+    return pooled, attention
 
 
 def reference_pool(

@@ -66,7 +66,7 @@ class NystromAttention(nn.Module):
         plan = LandmarkPlan(len(tokens), self.landmarks, self.masked)
         core = self._core(plan, tokens)
         padded = plan.with_zero_token(tokens)
-        q, k, v = (self._by_head(part) for part in self.qkv(padded).chunk(3, dim=-1))
+        q, k, v = (self._by_head(chunk) for chunk in self.qkv(padded).chunk(3, dim=-1))
         # A3 v. Landmark queries are scaled already, and the logarithm of how often a key occurs, added to its logits,
         # counts it as often.
         distilled = _attend(core.queries.to(q.dtype), k, v, plan.token_log_multiplicity(q), scale=1.0)
@@ -111,7 +111,7 @@ class NystromAttention(nn.Module):
             # The projection has no bias, so the mean of projected tokens is the projected mean: m rows instead of n.
             means = plan.means(at_least_float32(tokens))
             weight = at_least_float32(self.qkv.weight)[: 2 * tokens.shape[1]]
-            queries, keys = (self._by_head(part) for part in functional.linear(means, weight).chunk(2, dim=-1))
+            queries, keys = (self._by_head(chunk) for chunk in functional.linear(means, weight).chunk(2, dim=-1))
             queries = queries * self.scale
             mu = plan.landmark_multiplicity(means)
             # Rows of A2 summed over the landmarks that each column stands for, then seen in the orthonormal

@@ -77,7 +77,7 @@ def attend_plainly(attention: NystromAttention, tokens: Tensor) -> Tensor:
     q, k, v = qkv[0] * width**-0.5, qkv[1], qkv[2]
     # Of the m l tokens, those that are not padding.
     real = index > 0
-    q_mean, k_mean = (_landmark_means(part, real, landmarks, pad // length, attention.masked) for part in (q, k))
+    q_mean, k_mean = (_landmark_means(side, real, landmarks, pad // length, attention.masked) for side in (q, k))
     unseen = torch.where(real, 0.0, _LOWEST).to(q.dtype) if attention.masked else torch.zeros_like(q[0, :, 0])
     a1 = (q @ k_mean.transpose(-1, -2)).softmax(-1)
     a2 = (q_mean @ k_mean.transpose(-1, -2)).softmax(-1)
@@ -89,13 +89,13 @@ def attend_plainly(attention: NystromAttention, tokens: Tensor) -> Tensor:
     return attended[count_up(n) + pad]
 
 
-def _landmark_means(part: Tensor, real: Tensor, landmarks: int, empty: Tensor, masked: bool) -> Tensor:
+def _landmark_means(tokens: Tensor, real: Tensor, landmarks: int, empty: Tensor, masked: bool) -> Tensor:
     """Means over l neighbors, [h, m l, d] -> [h, m, d]; masked: of real tokens alone, in landmarks that hold any."""
-    heads, _, width = part.shape
-    by_landmark = part.reshape(heads, landmarks, -1, width)
+    heads, _, width = tokens.shape
+    by_landmark = tokens.reshape(heads, landmarks, -1, width)
     if not masked:
         return by_landmark.mean(2)
-    counts = real.to(part.dtype).reshape(landmarks, -1).sum(1).clamp(min=1)[:, None]
+    counts = real.to(tokens.dtype).reshape(landmarks, -1).sum(1).clamp(min=1)[:, None]
     return (by_landmark.sum(2) / counts)[:, count_up(landmarks - empty) + empty]
 
 
