@@ -92,13 +92,13 @@ def evaluate(
             if pooled:
                 model = out_of_fold(folds, name, tags=(pair[0],) if pair else ())
             else:
-                found = predict_to_score(
+                slides = predict_to_score(
                     loaded[-1], table=manifest, split=split, features=features, calibrated=calibrated,
                     # name=name: the function must not see the name of a later run.
                     progress=lambda fraction, name=name: progress(f"Predicting {name}", fraction),
                 )  # fmt: skip
-                predictions[name] = found
-                model = labeled_slides(found, name, external=manifest is not None)
+                predictions[name] = slides
+                model = labeled_slides(slides, name, external=manifest is not None)
             if classes:
                 refuse_other_classes([model.hierarchy], [run], classes[0])
             models.append(model)
@@ -116,21 +116,21 @@ def evaluate(
     else:
         show(result)
     print_note(f"Report: {folder / 'report.html'}")
-    incomplete = {name: found for name, found in predictions.items() if found.failures}
-    for name, found in incomplete.items():
-        list_failures(found, name=name)
+    incomplete = {name: slides for name, slides in predictions.items() if slides.failures}
+    for name, slides in incomplete.items():
+        list_failures(slides, name=name)
     if incomplete:
         raise typer.Exit(1)
 
 
-def _keep(run: Path, found: SlidePredictions, manifest: Path | None, *, calibrated: bool) -> str:
+def _keep(run: Path, predictions: SlidePredictions, manifest: Path | None, *, calibrated: bool) -> str:
     """Keep predictions with the run, under a name of their own; returns the name."""
     from pams_mil.engine.run.folder import RunFolder
 
     folder = RunFolder(run if run.is_dir() else run.parent)
     table = manifest if manifest is not None else folder.config().data.manifest
-    slot = folder.slot(table, found.table["split"], *(["calibrated"] if calibrated else []))
-    found.write(folder.predictions, name=slot)
+    slot = folder.slot(table, predictions.table["split"], *(["calibrated"] if calibrated else []))
+    predictions.write(folder.predictions, name=slot)
     return slot
 
 

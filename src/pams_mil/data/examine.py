@@ -75,19 +75,19 @@ def _labels(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[Problem]:
     slides: dict[str, list[str]] = {}
     for record in manifest:
         slides.setdefault(record.label, []).append(record.slide_id)
-    for label, found in slides.items():
+    for label, slide_ids in slides.items():
         if not label.strip():
             yield Problem(
                 "no label",
-                f"{len(found)} slides have no label: {listing(found)}.{_if_nothing(hierarchy)}",
-                tuple(found),
+                f"{len(slide_ids)} slides have no label: {listing(slide_ids)}.{_if_nothing(hierarchy)}",
+                tuple(slide_ids),
             )
             continue
         try:
             hierarchy.set_of(label)
         except LabelError as error:
-            message = f"{len(found)} slides ({listing(found, most=3)}) have an unknown label: {error}"
-            yield Problem("unknown label", message, tuple(found))
+            message = f"{len(slide_ids)} slides ({listing(slide_ids, most=3)}) have an unknown label: {error}"
+            yield Problem("unknown label", message, tuple(slide_ids))
 
 
 def _if_nothing(hierarchy: ClassHierarchy) -> str:
@@ -106,7 +106,7 @@ def _patients(manifest: Manifest) -> Iterator[Problem]:
     for record in manifest:
         if record.split and record.patient_id:
             splits.setdefault(record.patient_id, set()).add(record.split)
-    shared = [patient for patient, found in splits.items() if len(found) > 1]
+    shared = [patient for patient, names in splits.items() if len(names) > 1]
     if shared:
         wanted = set(shared)
         slides = tuple(record.slide_id for record in manifest if record.patient_id in wanted)
@@ -128,14 +128,14 @@ def _look_alike_patients(manifest: Manifest, splits: Mapping[str, set[str]]) -> 
     groups = [list(spellings) for spellings in alike.values() if len(spellings) > 1]
     # Spellings in different splits are an error, within one split a warning: two findings.
     for apart in (True, False):
-        found = [
+        pairs = [
             group for group in groups if (len(set().union(*(splits.get(name, ()) for name in group))) > 1) == apart
         ]
-        if not found:
+        if not pairs:
             continue
-        names = {patient for group in found for patient in group}
+        names = {patient for group in pairs for patient in group}
         # what cannot be seen is written out
-        shown = "; ".join(" and ".join(map(ascii, group)) for group in found[:5])
+        shown = "; ".join(" and ".join(map(ascii, group)) for group in pairs[:5])
         where = " and are in different splits" if apart else ""
         yield Problem(
             "look-alike patients",
@@ -151,12 +151,12 @@ def _splits(manifest: Manifest) -> Iterator[Problem]:
     for record in manifest:
         if record.split and record.split not in PARTS:
             unknown.setdefault(record.split, []).append(record.slide_id)
-    for split, found in unknown.items():
+    for split, slide_ids in unknown.items():
         message = (
-            f"{len(found)} slides ({listing(found, most=3)}) are in the unknown split {split!r}; expected "
+            f"{len(slide_ids)} slides ({listing(slide_ids, most=3)}) are in the unknown split {split!r}; expected "
             f"{listing(PARTS)}.{nearest(split, PARTS)}"
         )
-        yield Problem("unknown split", message, tuple(found))
+        yield Problem("unknown split", message, tuple(slide_ids))
     outside = tuple(record.slide_id for record in manifest if not record.split)
     if outside and len(outside) < len(manifest):
         message = f"{len(outside)} slides are in no split and will not be used: {listing(outside)}."
@@ -171,10 +171,10 @@ def _paths(manifest: Manifest) -> Iterator[Problem]:
     for record in manifest:
         if record.path:
             owners.setdefault(PurePosixPath(record.path), []).append(record.slide_id)
-    for path, found in owners.items():
-        if len(set(found)) > 1:
-            message = f"{len(found)} slides have the same feature file '{path}': {listing(found)}."
-            yield Problem("shared feature file", message, tuple(found))
+    for path, slide_ids in owners.items():
+        if len(set(slide_ids)) > 1:
+            message = f"{len(slide_ids)} slides have the same feature file '{path}': {listing(slide_ids)}."
+            yield Problem("shared feature file", message, tuple(slide_ids))
 
 
 def _absent_classes(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[Problem]:
@@ -189,13 +189,13 @@ def _absent_classes(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[P
         yield Problem("finding without a slide", f"{message}out of the class file.")
         names = tuple(name for name in names if name not in never)
     for split in present:
-        found = set()
+        labeled = set()
         for label in labels.get(split, set()):
             try:
-                found |= {names[member] for member in hierarchy.set_of(label)}
+                labeled |= {names[member] for member in hierarchy.set_of(label)}
             except LabelError:
                 continue
-        absent = [name for name in names if name not in found]
+        absent = [name for name in names if name not in labeled]
         if absent:
             where = f"the split {split!r}" if split else "the cohort"
             message = f"{where[0].upper()}{where[1:]} has no slide of {listing(absent)}."

@@ -32,32 +32,32 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
     loaded, out = load_run(run, trusted=trusted), Path(out)
     if (out / "config.json").exists():
         raise OutputError(f"{out} already holds an exported model; choose another folder.")
-    found = {"model.safetensors": "weights", "config.json": "description", "README.md": "model card"}
+    files = {"model.safetensors": "weights", "config.json": "description", "README.md": "model card"}
     if onnx is not False:
-        found["model.onnx"] = _graph_if_possible(loaded, out / "model.onnx", wanted=onnx is True)
+        files["model.onnx"] = _graph_if_possible(loaded, out / "model.onnx", wanted=onnx is True)
     state = {key: value for key, value in loaded.state.items() if key not in ("progress", "optimizer")}
     checkpoint.save(out / "model.safetensors", Checkpoint(dict(loaded.learner.state_dict()), state))
     if (Path(run) / CALIBRATION).exists():
-        found[CALIBRATION] = _hand_on_calibration(loaded, out)
+        files[CALIBRATION] = _hand_on_calibration(loaded, out)
     for file in filter(None, map(discover.code_file, loaded.spec.code)):
         copy_code(file, out)
-        found[CODE] = "code of your own that the model or its training is made of; it runs only with --trust-code"
+        files[CODE] = "code of your own that the model or its training is made of; it runs only with --trust-code"
     exposure = loaded.exposure()
     if exposure is not None:
         exposure.write(out)
-        found[EXPOSURE] = "which patients the model has seen, by digest"
+        files[EXPOSURE] = "which patients the model has seen, by digest"
     certificate = None
     try:
         certificate = own_certificate(loaded)
     except CertificateError as error:  # a model can be handed on without one, and the card says so
-        found["certificate.json"] = f"left out: {error}"
+        files["certificate.json"] = f"left out: {error}"
     if certificate is not None:
         certificate.write(out / "certificate.json")
-        found["certificate.json"] = "what is certified about these weights"
-    atomic.write_text(out / "README.md", model_card(loaded, Path(run), found, certificate))
+        files["certificate.json"] = "what is certified about these weights"
+    atomic.write_text(out / "README.md", model_card(loaded, Path(run), files, certificate))
     # Last: its presence says that the export is complete, and an export that was cut short can be repeated.
-    atomic.write_json(out / "config.json", _description(loaded, state, found))
-    return found
+    atomic.write_json(out / "config.json", _description(loaded, state, files))
+    return files
 
 
 def _hand_on_calibration(run: LoadedRun, out: Path) -> str:
@@ -78,7 +78,7 @@ def _graph_if_possible(run: LoadedRun, path: Path, *, wanted: bool) -> str:
         return f"not written: {error}"
 
 
-def _description(run: LoadedRun, state: dict[str, Any], found: dict[str, str]) -> dict[str, Any]:
+def _description(run: LoadedRun, state: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
     hierarchy = run.spec.hierarchy
     return {
         "inputs": graph_inputs(run),
@@ -90,5 +90,5 @@ def _description(run: LoadedRun, state: dict[str, Any], found: dict[str, str]) -
         "spec": run.spec.to_json(),
         "weights": run.weights,
         "selected_by": {key: state.get(key) for key in ("metric", "score", "epoch")},
-        "files": found,
+        "files": files,
     }

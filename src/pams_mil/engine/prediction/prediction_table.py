@@ -52,9 +52,9 @@ def read_for_prediction(
     if isinstance(table, Manifest):
         manifest = table if labels else replace(table, records=tuple(replace(one, label="") for one in table))
     else:
-        given = dict(columns or {})
-        known = patients_are_slides or _names_patients(table, given) or reading.get("clini") is not None
-        manifest = _read(table, labels, given, patients_are_slides or not known, hierarchy, reading)
+        names = dict(columns or {})
+        known = patients_are_slides or _names_patients(table, names) or reading.get("clini") is not None
+        manifest = _read(table, labels, names, patients_are_slides or not known, hierarchy, reading)
     if split is not None:
         manifest = manifest.select(split)
     if not manifest.records:
@@ -93,7 +93,7 @@ def _sources(manifest: Manifest, hierarchy: ClassHierarchy, *, merge_cases: bool
         for record in manifest:
             members.setdefault(record.case, []).append(record)
         groups = list(members.items())
-    found = []
+    sources = []
     for name, records in groups:
         patients = sorted({record.patient_id for record in records})
         if len(patients) > 1:
@@ -103,8 +103,8 @@ def _sources(manifest: Manifest, hierarchy: ClassHierarchy, *, merge_cases: bool
         known = [_target(record, hierarchy) for record in records if record.label.strip()]
         # A case has its most urgent slide's label; slides without one say nothing about it.
         target = most_urgent(known, hierarchy) if known else -1
-        found.append(BagSource(name, records[0].patient_id, target, tuple(records)))
-    return tuple(found)
+        sources.append(BagSource(name, records[0].patient_id, target, tuple(records)))
+    return tuple(sources)
 
 
 def _target(record: SlideRecord, hierarchy: ClassHierarchy) -> int:
