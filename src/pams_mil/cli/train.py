@@ -38,6 +38,9 @@ def train(
     epochs: int | None = typer.Option(None, "--epochs", min=1, help="Passes over the training slides; default 50."),
     lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4."),
     seed: int | None = typer.Option(None, "--seed", help="Seed of everything random; default 0."),
+    log: list[str] | None = typer.Option(
+        None, "--log", metavar="TRACKER", help="Also log epochs to tensorboard, mlflow or wandb; may be repeated."
+    ),
     kappa_from: Path | None = typer.Option(
         None,
         "--kappa-from",
@@ -63,6 +66,7 @@ def train(
         "data.manifest": manifest, "data.features": features, "data.fold": fold, "classes": classes, "method": method,
         "data.encoder": encoder, "data.mpp": mpp, "data.tile_px": tile_px,
         "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
+        "compute.loggers": ["csv", *log] if log else None,
     }  # fmt: skip
     config = read_settings(list(arguments or []), options, out=out, resume=resume)
     if kappa_from is not None:
