@@ -19,12 +19,14 @@ from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.prediction.predict import load_run, predict
+from pams_mil.engine.prediction.tiles import measure
 from pams_mil.engine.training.train import train
 from pams_mil.errors import PamsError, ParameterError
 from pams_mil.evaluate.finding_scores import called_sets
 from pams_mil.evaluate.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions import write_predictions
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.models.core.batch import BagBatch
 from pams_mil.tables import read_table
 
 NAMES = "abcd"
@@ -146,6 +148,9 @@ def test_every_verb_takes_a_run_with_findings(run_folder: Path, cohort: Path, tm
     assert certified.exit_code == 0, certified.output
     exported = pams("export", run_folder, "--out", tmp_path / "exported")
     assert exported.exit_code == 0, exported.output
+    card = next((tmp_path / "exported").rglob("*.md")).read_text()
+    assert "a set of findings for every slide" in card
+    assert "`a` means that none was found" in card
 
 
 def test_foreign_tables_have_one_probability_per_finding(cohort: Path, tmp_path: Path) -> None:
@@ -172,3 +177,44 @@ def test_foreign_tables_have_one_probability_per_finding(cohort: Path, tmp_path:
     (tmp_path / "both.csv").write_text("\n".join([lines[0], "s0,p0,a; b,0.2,0,0"]))
     with pytest.raises(PamsError, match="together with a finding"):
         read_predictions(tmp_path / "both.csv", hierarchy)
+
+
+def test_certified_sets_are_predicted_and_monitored(run_folder: Path, cohort: Path, tmp_path: Path) -> None:
+    made = pams("certify", run_folder, "--findings", 0.4, "--calibration", "test", "--out", tmp_path)
+    assert made.exit_code == 0, made.output
+    assert "At most 40 % of the findings of a patient are missed" in " ".join(made.output.split())
+    other = make_cohort(tmp_path / "new", seed=5, count=60)
+    table = read_table(other / "manifest.csv")
+    for slide in table["slide_id"]:
+        (other / f"bags/{slide}.h5").rename(other / f"bags/new_{slide}.h5")
+    rows = zip(table["slide_id"], table["patient_id"], table["label"], strict=True)
+    lines = [f"new_{slide},new_{patient},{label}" for slide, patient, label in rows]
+    (other / "manifest.csv").write_text("\n".join(["slide_id,patient_id,label", *lines]))
+    done = pams(
+        "predict", run_folder, other / "manifest.csv", "--features", other / "bags", "--certificate",
+        tmp_path / "certificate.json", "--out", tmp_path / "predicted",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    found = read_table(tmp_path / "predicted/predictions.csv")
+    for call, cell in zip(found["certified"], found["certified_findings"], strict=True):
+        assert call in cell.split("; ")
+    watched = pams("monitor", tmp_path / "certificate.json", tmp_path / "predicted/predictions.csv", "--json")
+    assert watched.exit_code == 0, watched.output
+    assert json.loads(watched.output)["bounds"][0]["findings"] is True
+    headline = pams("certify", run_folder, "--alpha", 0.4, "--calibration", "test", "--out", tmp_path / "headline")
+    assert headline.exit_code == 0, headline.output
+    again = pams("monitor", tmp_path / "headline/certificate.json", tmp_path / "predicted/predictions.csv", "--json")
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.output)["bounds"][0]["n"] == 60  # sets as labels count by their most urgent finding
+
+
+def test_tiles_say_what_speaks_for_each_finding(run_folder: Path) -> None:
+    """Attention pooling and a linear head: the evidence of all tiles is the bag's own log-odds."""
+    learner = load_run(run_folder).learner
+    features = torch.from_numpy(np.random.default_rng(3).standard_normal((9, 8)).astype(np.float32))
+    whole = learner.predict(BagBatch.single(features, "s"), attention=True)
+    layers = [layer for layer in measure(learner, features, list(whole.attention), "s") if layer.kind == "finding"]
+    assert [layer.name for layer in layers] == ["finding class b", "finding class c", "finding class d"]
+    odds = torch.log(whole.findings[0] / (1 - whole.findings[0]))
+    np.testing.assert_allclose([layer.values.sum() for layer in layers], odds.numpy(), atol=1e-4)
+    assert {layer.scale for layer in layers} == {"sign"}

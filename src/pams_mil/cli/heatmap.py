@@ -59,7 +59,8 @@ def heatmap(
     """Draw attention and per-class evidence over slides, for every level the run was trained on.
 
     Writes for every slide a folder with slide.html (all of it on one page), attention_LEVEL.png,
-    evidence_LEVEL_CLASS.png, and heatmap.geojson, which QuPath opens.
+    evidence_LEVEL_CLASS.png (finding_LEVEL_CLASS.png where slides have several findings), and heatmap.geojson, which
+    QuPath opens.
 
     Example: pams heatmap runs/pams-abmil-seed0 slides/case-17.svs --features features --out heat
     """
@@ -166,4 +167,6 @@ def _show(predictions: SlidePredictions, page: Path) -> None:
         labels = predictions.hierarchy.names(level)
         shown = ", ".join(f"{label} {p:.3f}" for label, p in zip(labels, probabilities[0].tolist(), strict=True))
         print_result(f"{predictions.hierarchy.level_names[level]}: {shown}")
+    if predictions.findings is not None:
+        print_result(f"findings: {predictions.called_findings()[0]}")
     print_result(f"Page: {page}")

@@ -46,6 +46,7 @@ def write_heatmaps(
     names = FileNames(layer.name for layer in layers)
     pictures = [PictureLayer("Slide", _jpeg(with_scale_bar(overview.pixels, mpp), _PAGE_PX))]
     levels = _calls(predictions)
+    sets = [] if predictions.findings is None else [f"findings: {predictions.called_findings()[0]}"]
     lines = [f"{level.name}: {level.classes[level.called][0]}, probability {level.classes[level.called][1]:.3f}"
              for level in reversed(levels)]  # fmt: skip
     for layer in layers:
@@ -53,7 +54,7 @@ def write_heatmaps(
         picture = with_scale_bar(_colored(overview, tiles, layer, opacity), mpp)
         write_png(
             folder / f"{names[layer.name].replace(' ', '_')}.png",
-            compose(picture, legend, title=predictions.names[0], lines=[*lines, f"Model: {model}"]),
+            compose(picture, legend, title=predictions.names[0], lines=[*lines, *sets, f"Model: {model}"]),
         )
         low, high = (legend.bottom, legend.top)
         pictures.append(PictureLayer(legend.title, _jpeg(picture, _PAGE_PX), layer.scale, low, high))
@@ -61,7 +62,7 @@ def write_heatmaps(
     count = len(tiles.coords_px0)
     facts = [
         f"{slide.width:,} x {slide.height:,} pixels", f"{slide.mpp:.3g} µm per pixel",
-        f"{count:,} {'tile' if count == 1 else 'tiles'}",
+        f"{count:,} {'tile' if count == 1 else 'tiles'}", *sets,
     ]  # fmt: skip
     page = slide_page(
         predictions.names[0], model=model, facts=facts, levels=levels, layers=pictures,
@@ -107,6 +108,8 @@ def _legend(layer: TileLayer, hierarchy: ClassHierarchy) -> Legend:
         return Legend(f"At least {label} ({layer.level}), tile by tile", colors, "probability 1", "0", "½")
     reach = float(abs(layer.values).max())
     title = f"Evidence for {label} ({layer.level})"
+    if layer.kind == "finding":
+        title = f"Evidence that {label} is present"
     return Legend(title, colors, f"for: +{reach:.2g}", f"against: −{reach:.2g}", "0")
 
 
@@ -114,6 +117,7 @@ def _strips(
     slide: Slide, tiles: Heatmap, layers: Sequence[TileLayer], predictions: SlidePredictions
 ) -> list[TileStrip]:
     """Tiles of the finest level: the most attended, the most urgent, and those that say most for the called class."""
+    from pams_mil.class_checks import SEPARATOR
     from pams_mil.report.slide_page import TileStrip
     from pams_mil.wsi.heat_figure import top_tiles
 
@@ -128,6 +132,15 @@ def _strips(
         (("urgency", finest, as_urgent), f"The tiles likeliest at least {hierarchy.display(as_urgent)}", "{:.1%}"),
         (("evidence", finest, called), f"The tiles that say most for {hierarchy.display(called)}", "{:+.3g}"),
     ]
+    if predictions.findings is not None:
+        wanted += [
+            (
+                ("finding", finest, label),
+                f"The tiles that say most for the presence of {hierarchy.display(label)}",
+                "{:+.3g}",
+            )
+            for label in reversed(predictions.called_findings()[0].split(f"{SEPARATOR} "))
+        ]
     strips = []
     by_key = {layer.key: layer for layer in layers}
     for key, title, text in wanted:

@@ -77,7 +77,8 @@ def predict(
     says otherwise, the column disagrees says so, and ..._review.csv lists the slide. The column exposure says which
     patients the model has seen.
 
-    With --certificate also the columns certified, certified_slide, cannot_exclude, interval_low and interval_high.
+    With --certificate also the columns certified, certified_slide, cannot_exclude, interval_low and interval_high; and
+    certified_findings where slides have several.
 
     A slide that cannot be predicted does not stop the others: it is listed, also in ..._failed.csv, and the exit code
     is 1. The certified call of its patient is withheld.

@@ -98,6 +98,7 @@ class Session:
                 for label, rank in zip(names, ranks, strict=True)
             ],
             "order": tree.order(),
+            "findings": tree.finding_classes.tolist() if tree.findings == "several" else [],
             "boundaries": self.boundaries,
             "reviewer": self.journal.reviewer,
             "blind": self.blind,

@@ -24,7 +24,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pams_mil import atomic
-from pams_mil.errors import OutputError, PamsError
+from pams_mil.class_checks import SEPARATOR
+from pams_mil.errors import LabelError, OutputError, PamsError
 from pams_mil.evaluate.reviews import HEADER
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -272,7 +273,7 @@ class Journal:
             raise ReviewError("The number of the last event that was seen is missing.")
         if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
             raise ReviewError("The time spent must be a number of seconds.")
-        label = self._label(content.get("class", "")) if action == "read" else ""
+        label = self._reading(content.get("class", "")) if action == "read" else ""
         verdict = ("agree" if label == facts["model_call"] else "override") if action == "read" else action
         return {
             **self._stamp(slide_id), **{name: facts[name] for name in FACTS}, "action": action, "verdict": verdict,
@@ -296,6 +297,16 @@ class Journal:
     def _stamp(self, slide_id: str) -> dict[str, Any]:
         return {"slide_id": slide_id, "reviewer": self.reviewer, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "case": self.digests.get(slide_id, ""), "classes": self.hierarchy.digest}  # fmt: skip
+
+    def _reading(self, label: object) -> str:
+        """A class, or the findings of a slide as a table writes them, each once."""
+        if self.hierarchy.findings == "one" or not isinstance(label, str):
+            return self._label(label)
+        try:
+            members = self.hierarchy.set_of(label)
+        except LabelError as error:
+            raise ReviewError(str(error)) from error
+        return f"{SEPARATOR} ".join(self.hierarchy.classes[member] for member in members)
 
     def _label(self, label: object) -> str:
         if not isinstance(label, str) or label not in self.hierarchy.names():

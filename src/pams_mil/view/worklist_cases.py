@@ -20,6 +20,7 @@ from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.exposure import Roles
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.finding_sets import finding_path, set_label, sets_with_call
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 
 
@@ -65,7 +66,8 @@ class Cases(WorklistSlides):
     """Slides with what models and labels say about them.
 
     `target` is -1 where no label is known. `probabilities` [n, c] is None for files that give calls alone;
-    `agreement` [n] is None for a single model.
+    `agreement` [n] is None for a single model. `findings` [n, k] are probabilities of single findings, where slides
+    have several.
     """
 
     call: Ints
@@ -73,6 +75,7 @@ class Cases(WorklistSlides):
     probabilities: Array | None
     agreement: Array | None
     certified: CertifiedCalls | None = None
+    findings: Array | None = None
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -82,6 +85,7 @@ class Cases(WorklistSlides):
         aligned = [first, *(_aligned(first, other) for other in models[1:])]
         scored = [model.probabilities for model in aligned if model.probabilities is not None]
         mean = np.mean(scored, axis=0) if len(scored) == len(aligned) else None
+        single = [model.finding_probabilities for model in aligned if model.finding_probabilities is not None]
         calls = np.stack([model.predicted for model in aligned])
         call = _call(first, mean, calls)
         patients = first.patient_ids if first.patient_ids is not None else first.slide_ids
@@ -94,6 +98,7 @@ class Cases(WorklistSlides):
             call=call,
             target=_targets(aligned),
             probabilities=mean,
+            findings=np.mean(single, axis=0) if len(single) == len(aligned) else None,
             agreement=urgency.agreement(calls, call) if len(aligned) > 1 else None,
             models=tuple(model.name for model in models),
             notes=tuple(dict.fromkeys(note for model in models for note in model.notes)),
@@ -107,7 +112,9 @@ class Cases(WorklistSlides):
             raise PredictionsError("A certificate needs class probabilities; these predictions have calls alone.")
         seen = certificate.exposure.roles(self.slide_ids, self.patient_ids)
         roles = seen if self.roles is None else _joined([self.roles, seen])
-        certified = apply_certificate(certificate, self.probabilities, self.patient_ids, incomplete=incomplete)
+        certified = apply_certificate(
+            certificate, self.probabilities, self.patient_ids, incomplete=incomplete, findings=self.findings
+        )
         return replace(self, roles=roles, certified=certified)
 
     def slides(self) -> WorklistSlides:
@@ -125,6 +132,7 @@ class Cases(WorklistSlides):
             certified = replace(
                 certified, slide=certified.slide[rows], call=certified.call[rows], high=certified.high[rows],
                 low=None if certified.low is None else certified.low[rows],
+                sets=None if certified.sets is None else certified.sets[rows],
                 withheld=frozenset(place for place, hide in enumerate(withheld) if hide),
             )  # fmt: skip
         return replace(
@@ -138,6 +146,7 @@ class Cases(WorklistSlides):
             probabilities=None if self.probabilities is None else self.probabilities[rows],
             agreement=None if self.agreement is None else self.agreement[rows],
             certified=certified,
+            findings=None if self.findings is None else self.findings[rows],
         )
 
     @cached_property
@@ -162,10 +171,16 @@ class Cases(WorklistSlides):
         return None if self.probabilities is None else decision_path(self.probabilities, self.hierarchy)
 
     def call_at(self, row: int, kappa: float | None) -> str:
-        """The class that one case is called: at κ, or as predicted."""
-        if kappa is None or self.path is None:
-            return self.hierarchy.names()[int(self.call[row])]
-        return self.hierarchy.names()[int(self.path.take(np.array([row])).calls(kappa)[0])]
+        """What one case is called, at κ or as predicted: a class, or a set of findings."""
+        call = int(self.call[row])
+        if kappa is not None and self.path is not None:
+            call = int(self.path.take(np.array([row])).calls(kappa)[0])
+        name = self.hierarchy.names()[call]
+        if self.findings is None:
+            return name
+        path = finding_path(self.findings[[row]], self.hierarchy)
+        present = sets_with_call(path, [call], 1.0 if kappa is None else kappa, self.hierarchy)[0]
+        return set_label(present, self.hierarchy, name)
 
     @cached_property
     def columns(self) -> dict[str, list[Any]]:
@@ -178,6 +193,10 @@ class Cases(WorklistSlides):
             # Not rounded: the call changes at these very numbers. What no finite κ reaches is null.
             reach = self.path.reach
             shown["reach"] = [[kappa if math.isfinite(kappa) else None for kappa in row] for row in reach.tolist()]
+        if self.findings is not None:
+            shown["findings"] = np.round(self.findings, 5).tolist()
+            own = finding_path(self.findings, self.hierarchy).reach.tolist()
+            shown["finding_reach"] = [[kappa if math.isfinite(kappa) else None for kappa in row] for row in own]
         if self.agreement is not None:
             shown["agreement"] = np.round(self.agreement, 5).tolist()
         if self.certified is not None:

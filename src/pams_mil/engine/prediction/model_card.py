@@ -9,6 +9,7 @@ from pams_mil import __version__
 from pams_mil.engine.prediction.predict import LoadedRun
 from pams_mil.engine.run.folder import read_json
 from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
+from pams_mil.hierarchy import ClassHierarchy
 
 _METRICS = (
     ("acc", "Accuracy"),
@@ -28,7 +29,8 @@ def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificate:
         f"# {spec.settings['model']['name']} trained with {spec.settings['method']['name']}\n",
         f"A bag classifier for the classes of `{_inline(hierarchy.name)}`, least urgent first: "
         f"{_inline(hierarchy.order())}. "
-        f"It takes the features [n, {spec.in_features}] of one slide's tiles and gives class probabilities.\n",
+        f"It takes the features [n, {spec.in_features}] of one slide's tiles and gives class probabilities."
+        f"{_findings(hierarchy)}\n",
         "## Training\n",
         _list({
             "method": _options(spec.settings["method"]),
@@ -55,6 +57,19 @@ def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificate:
         + "\n",
     ]  # fmt: skip
     return "\n".join(section for section in parts if section)
+
+
+def _findings(hierarchy: ClassHierarchy) -> str:
+    """That the model reports sets, where it does."""
+    if hierarchy.findings == "one":
+        return ""
+    names = _inline(", ".join(hierarchy.classes[index] for index in hierarchy.finding_classes.tolist()))
+    nothing = f" `{_inline(hierarchy.nothing)}` means that none was found." if hierarchy.nothing else ""
+    return (
+        f" It reports a set of findings for every slide: beside the most urgent one, which the class probabilities are "
+        f"about, a probability for each of {names}, which need not sum to 1.{nothing} No finding of a set is more "
+        "urgent than the call. An exported graph gives the class probabilities alone."
+    )
 
 
 def _scores(run: LoadedRun) -> str:

@@ -5,6 +5,7 @@ For other tools it is written as HDF5 (attention), as parquet tables, and as col
 x, y                              corner of the tile in level-0 pixels, where it is known
 pams_attention_<level>            where the model looked; sums to 1 over the slide
 pams_evidence_<level>_<class>     what the tile says for (above 0) and against a class; see `evidence`
+pams_finding_<level>_<class>      what it says for and against the presence of a finding, where slides have several
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ Attend = Callable[[BagSample, list[Tensor]], None]
 _CHUNK = 2048  # tiles scored at once, each as a bag of its own
 
 
-def each_alone(learner: Learner, features: Tensor, slide_id: str) -> list[Array]:
-    """The probabilities [n, c] of bags that hold one tile each, per trained level."""
-    parts: list[list[Tensor]] = []
+def each_alone(learner: Learner, features: Tensor, slide_id: str) -> tuple[list[Array], Array | None]:
+    """The probabilities of bags that hold one tile each: [n, c] per trained level, and [n, k] of single findings."""
+    pieces = []
     for start in range(0, len(features), _CHUNK):
         rows = features[start : start + _CHUNK]
-        parts.append(learner.predict(BagBatch(rows, (1,) * len(rows), (slide_id,) * len(rows))).probabilities)
-    return [torch.cat(level).numpy() for level in zip(*parts, strict=True)]
+        pieces.append(learner.predict(BagBatch(rows, (1,) * len(rows), (slide_id,) * len(rows))))
+    levels = zip(*(piece.probabilities for piece in pieces), strict=True)
+    findings = [piece.findings for piece in pieces if piece.findings is not None]
+    return [torch.cat(level).numpy() for level in levels], torch.cat(findings).numpy() if findings else None
 
 
 def evidence(alone: Array, attention: Array) -> Array:
@@ -64,6 +67,20 @@ def evidence(alone: Array, attention: Array) -> Array:
     return centered
 
 
+def finding_evidence(alone: Array, attention: Array) -> Array:
+    """What every tile says for and against the presence of every finding, [n, k].
+
+    With p_ik the probability of finding k in a bag that holds tile i alone, e_ik = a_i ln(p_ik / (1 − p_ik)). For
+    attention pooling these add up, over tiles, to the bag's own log-odds.
+
+    >>> finding_evidence(np.array([[0.5], [0.8]]), np.array([0.5, 0.5])).round(3).tolist()
+    [[0.0], [0.693]]
+    """
+    p = alone.clip(1e-15, 1 - 1e-15)  # a sigmoid may be exactly 0 or 1
+    weighted: Array = attention[:, None] * np.log(p / (1 - p))
+    return weighted
+
+
 def at_least(alone: Array, ranks: Sequence[int]) -> dict[int, Array]:
     """For every boundary of urgency, by the first class above it, the probability [n] of what is as urgent or more.
 
@@ -76,14 +93,14 @@ def at_least(alone: Array, ranks: Sequence[int]) -> dict[int, Array]:
 
 @dataclass(frozen=True)
 class TileLayer:
-    """One value per tile: the attention of a level, or the evidence for or the urgency of one of its classes.
+    """One value per tile: the attention of a level, the evidence for or urgency of a class, or that for a finding.
 
     >>> layer = TileLayer("evidence", "WHO group", "low grade", np.zeros(2))
     >>> layer.name, layer.scale
     ('evidence WHO group low grade', 'sign')
     """
 
-    kind: Literal["attention", "urgency", "evidence"]
+    kind: Literal["attention", "urgency", "evidence", "finding"]
     level: str
     label: str | None
     values: Array
@@ -112,8 +129,8 @@ def measure(learner: Learner, features: Tensor, attention: list[Tensor], slide_i
     """
     hierarchy, levels = learner.hierarchy, learner.levels[-len(attention) :]
     layers: list[TileLayer] = []
-    alone = each_alone(learner, features, slide_id)[-len(attention) :]
-    for level, weights, probabilities in zip(levels, attention, alone, strict=True):
+    alone, findings = each_alone(learner, features, slide_id)
+    for level, weights, probabilities in zip(levels, attention, alone[-len(attention) :], strict=True):
         name, labels = hierarchy.level_names[level], hierarchy.names(level)
         shares = weights.double().numpy()
         layers.append(TileLayer("attention", name, None, shares))
@@ -122,6 +139,11 @@ def measure(learner: Learner, features: Tensor, attention: list[Tensor], slide_i
             layers += [TileLayer("urgency", name, labels[first], values) for first, values in urgencies.items()]
         by_class = evidence(probabilities, shares).T
         layers += [TileLayer("evidence", name, label, v) for label, v in zip(labels, by_class, strict=True)]
+    if findings is not None:
+        by_finding = finding_evidence(findings, attention[-1].double().numpy()).T
+        places = zip(hierarchy.finding_classes.tolist(), by_finding, strict=True)
+        finest = hierarchy.level_names[-1]
+        layers += [TileLayer("finding", finest, hierarchy.classes[index], values) for index, values in places]
     return layers
 
 

@@ -3,6 +3,16 @@
 export const $ = (selector) => document.querySelector(selector);
 
 // An element with text as text, never as markup: names of slides and classes come from files.
+// The findings that are called beside a call, most urgent first: for their own probability, and none beyond the call.
+export function calledSet(overview, cases, row, kappa) {
+  const call = cases.call[row];
+  const top = overview.classes[call].rank;
+  const reach = cases.finding_reach?.[row] ?? [];
+  const own = overview.findings.filter((index, place) => reach[place] != null && reach[place] <= (kappa ?? 1) && overview.classes[index].rank <= top);
+  const set = [...new Set([call, ...own.sort((a, b) => overview.classes[b].rank - overview.classes[a].rank)])];
+  return set.length > 1 ? set.filter((index) => overview.findings.includes(index)) : set;  // "nothing" stands alone
+}
+
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {

@@ -2,7 +2,7 @@
 
 import { getHeat, getJson, post } from "./api.js";
 import { drawLegend, paint, place, shaded, strongest } from "./heat.js";
-import { $, badge, chip, explain, make, number, percent, rankColor, toast } from "./page.js";
+import { $, badge, calledSet, chip, explain, make, number, percent, rankColor, toast } from "./page.js";
 import { Regions } from "./regions.js";
 
 const STRIP = 12;
@@ -37,9 +37,12 @@ export class SlideView {
   }
 
   fillVerdicts() {
-    const buttons = this.overview.classes.map((one, index) => make("button", { "data-class": one.name, title: `Read as ${one.shown} (${index + 1})`, onclick: () => this.read(one.name) },
+    const buttons = this.overview.classes.map((one, index) => make("button", { "data-class": one.name, title: `Read as ${one.shown} (${index + 1})`, onclick: () => this.pick(one.name) },
       make("i", { style: { background: rankColor(one.rank, this.top) } }), one.shown, " ", make("kbd", {}, String(index + 1))));
     $("#verdict-classes").append(...buttons);
+    this.marked = new Set();
+    $("#read-marked").hidden = !this.overview.findings.length;
+    $("#read-marked").addEventListener("click", () => this.readMarked());
     $("#defer").addEventListener("click", () => this.give({ action: "defer" }));
     $("#undo").addEventListener("click", () => this.give({ action: "undo" }));
   }
@@ -48,6 +51,8 @@ export class SlideView {
     if (this.row === row) { this.restore(settings); return; }
     this.leave();
     this.row = row;
+    this.marked.clear();
+    $("#read-marked").disabled = true;
     const key = this.cases.key[row];
     this.spent = 0;
     this.clock(true);
@@ -124,16 +129,23 @@ export class SlideView {
 
   // --- what the model says
 
+  // Classes that are called, the most urgent first: one, or a set of findings.
+  called() { return this.overview.findings.length ? calledSet(this.overview, this.cases, this.row, this.hooks.kappa()) : [this.cases.call[this.row]]; }
+
   showCall() {
     const { cases, row, overview } = this;
     const call = cases.call[row];
     if (call == null) { $("#call").replaceChildren(make("p", { class: "dim" }, "The model's call is hidden until you have given your reading.")); return; }
     const one = overview.classes[call];
-    const parts = [make("div", { class: "big" }, chip(rankColor(one.rank, this.top), one.shown))];
+    const parts = [make("div", { class: "big" }, ...this.called().map((index) => chip(rankColor(overview.classes[index].rank, this.top), overview.classes[index].shown)))];
     if (cases.probabilities) {
       const bars = overview.classes.map((item, index) => [item, cases.probabilities[row][index]]).reverse().flatMap(([item, share]) => [
         make("span", {}, item.shown), make("i", {}, make("b", { style: { width: percent(share).replace(" ", ""), background: rankColor(item.rank, this.top) } })), make("span", {}, percent(share))]);
       parts.push(make("div", { class: "bars" }, ...bars));
+    }
+    if (cases.findings) {
+      const rows = overview.findings.map((index, place) => [overview.classes[index], cases.findings[row][place]]).reverse();
+      parts.push(make("p", { class: "dim" }, `Present: ${rows.map(([item, share]) => `${item.shown} ${percent(share)}`).join(", ")}`));
     }
     const facts = [["Expected severity", `${number(cases.severity[row])} of ${this.top}`, "severity"]];
     overview.boundaries.forEach((bound, index) => { if (cases.at_least) facts.unshift([`At least ${bound.shown}`, percent(cases.at_least[row][index], 1), "at_least"]); });
@@ -178,12 +190,30 @@ export class SlideView {
     $("#undo").disabled = !verdict?.verdict;
     for (const button of $("#verdict-classes").children) {
       const name = button.dataset.class;
-      button.classList.toggle("mine", verdict?.class === name);
+      button.classList.toggle("mine", Boolean(verdict?.class?.split("; ").includes(name)));
+      button.setAttribute("aria-pressed", this.marked.has(name));
       button.title = call != null && this.overview.classes[call].name === name ? `Agree with the call (a)` : `Read as ${shown(name)}`;
     }
   }
 
   read(name) { return this.give({ action: "read", class: name }); }
+
+  // One finding: a click is the reading. Several: clicks mark findings, and Enter or "Read as marked" gives them.
+  pick(name) {
+    if (!this.overview.findings.length) { this.read(name); return; }
+    if (!this.marked.delete(name)) this.marked.add(name);
+    $("#read-marked").disabled = !this.marked.size;
+    this.showVerdict();
+  }
+
+  readMarked() {
+    if (!this.marked.size) return;
+    this.read([...this.marked].join("; "));
+    this.marked.clear();
+    $("#read-marked").disabled = true;
+  }
+
+  agree() { this.read(this.called().map((index) => this.overview.classes[index].name).join("; ")); }
 
   async give(content) {
     const { row } = this;
@@ -328,8 +358,9 @@ export class SlideView {
   onKey(key) {
     const call = this.cases.call[this.row];
     const one = /^[1-9]$/.test(key) ? this.overview.classes[Number(key) - 1] : null;
-    if (one) this.read(one.name);
-    else if (key === "a" && call != null) this.read(this.overview.classes[call].name);
+    if (one) this.pick(one.name);
+    else if (key === "Enter" && this.marked.size) this.readMarked();
+    else if (key === "a" && call != null) this.agree();
     else if (key === "d") this.give({ action: "defer" });
     else if (key === "u") this.give({ action: "undo" });
     else if (key === "h") { $("#heat-on").checked = !$("#heat-on").checked; this.showHeat(); this.remember(); }
