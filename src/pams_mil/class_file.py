@@ -13,21 +13,29 @@ classes as listed, as in the paper; `rank`: steps of urgency), `findings` (`one`
 class; `several`: the set of all that were found, `DCIS; UDH`), `nothing` (with several: the class that means that
 nothing was found) and `source` (free text).
 
+Hundreds of classes are easier to keep in a table: a `.csv` with the columns `class` and `rank` (a whole number, higher
+is more urgent; equal ranks are equally urgent) and, optionally, `group` and `display`. Rows may be in any order;
+distances then count steps of urgency.
+
 Every scalar is read as text, so classes called `No`, `0` or `1.0` keep their spelling. YAML anchors, tags and
 very large or deeply nested files are refused before anything is expanded.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pams_mil.class_checks import Level
+from pams_mil.class_checks import Level, names_by_rank
 from pams_mil.errors import HierarchyError, listing, nearest
 from pams_mil.yaml_guard import MOST_CHARACTERS, check_events
 
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 KEYS = ("name", "classes", "levels", "display", "aliases", "ranks", "distance", "findings", "nothing", "source")
+TABLE_COLUMNS = ("class", "group", "rank", "display")
 PRESET = "preset:"
 """Before a name: the preset, even where a file has that name, too."""
 
@@ -85,7 +94,7 @@ def read_class_file(name_or_path: str | Path) -> tuple[str, str]:
             f"Presets: {listing(presets())}. 'pams classes init' writes a template for your own."
         )
     if not path.is_file():
-        raise HierarchyError(f"{path} is not a file; expected a YAML class file.")
+        raise HierarchyError(f"{path} is not a file; expected a class file, YAML or CSV.")
     if path.stat().st_size > MOST_CHARACTERS:
         raise HierarchyError(
             f"{path} is {path.stat().st_size:,} bytes; expected at most {MOST_CHARACTERS:,}. Is it the right file?"
@@ -100,6 +109,8 @@ def read_class_file(name_or_path: str | Path) -> tuple[str, str]:
 
 def class_fields(text: str, where: str) -> dict[str, Any]:
     """The fields of a class file as the arguments of `ClassHierarchy`."""
+    if where.lower().endswith(".csv"):
+        return table_fields(text, where)
     check_events(text, where=where, error=HierarchyError)
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -133,6 +144,55 @@ def class_fields(text: str, where: str) -> dict[str, Any]:
         "distance_by": _text(fields.get("distance", "index"), f"'distance' in {where}"),
         "findings": _text(fields.get("findings", "one"), f"'findings' in {where}"),
         "nothing": _text(fields.get("nothing", ""), f"'nothing' in {where}"),
+    }
+
+
+def table_fields(text: str, where: str) -> dict[str, Any]:
+    r"""The fields of a table of classes as the arguments of `ClassHierarchy`.
+
+    >>> fields = table_fields("class,group,rank\nIC,bad,5\nN,good,1\nPB,good,1\n", "here.csv")
+    >>> [(level.names, level.ranks) for level in fields["levels"]]
+    [(('good', 'bad'), (0, 1)), (('N', 'PB', 'IC'), (0, 0, 1))]
+    """
+    header = text.partition("\n")[0]
+    rows = list(csv.DictReader(io.StringIO(text), delimiter=";" if ";" in header and "," not in header else ","))
+    columns = tuple(rows[0]) if rows else ()
+    if not {"class", "rank"} <= set(columns) or set(columns) - set(TABLE_COLUMNS):
+        raise HierarchyError(
+            f"{where} must have the columns 'class' and 'rank', and may have 'group' and 'display'; found "
+            f"{listing(columns) if columns else 'no rows'}."
+        )
+    ranks: dict[str, int] = {}
+    for number, row in enumerate(rows, 2):
+        name = row["class"] or ""
+        if not name or not re.fullmatch(r"[+-]?[0-9]{1,9}", (row["rank"] or "").strip()):
+            raise HierarchyError(
+                f"Row {number} of {where} must name a class and a rank, a whole number that is higher for more urgent "
+                f"classes; found {name!r} and {row['rank']!r}."
+            )
+        if name in ranks:
+            raise HierarchyError(f"{where} has the class {name!r} twice, again in row {number}.")
+        ranks[name] = int(row["rank"])
+    group_of = {row["class"]: row.get("group") or "" for row in rows}
+    without = [name for name, group in group_of.items() if not group]
+    if "group" in columns and without:
+        raise HierarchyError(f"{where} names no group for {listing(without)}; give every class one, or none at all.")
+    members: dict[str, list[str]] = {}
+    for name in sorted(ranks, key=ranks.__getitem__):
+        members.setdefault(group_of[name], []).append(name)
+    for (low, below), (high, above) in pairwise(members.items()):
+        if ranks[above[0]] <= ranks[below[-1]]:
+            raise HierarchyError(
+                f"The groups {low!r} and {high!r} in {where} contradict the ranks: {below[-1]!r} of {low!r} has rank "
+                f"{ranks[below[-1]]}, {above[0]!r} of {high!r} {ranks[above[0]]}. All classes of a group must be less "
+                "urgent than all of the next; change ranks, or regroup."
+            )
+    tied = {group: list(names_by_rank(names, [ranks[one] for one in names])) for group, names in members.items()}
+    return {
+        "name": Path(where).stem,
+        "levels": class_levels(tied if "group" in columns else tied[""], where),
+        "display_names": {row["class"]: row["display"] for row in rows if row.get("display")},
+        "distance_by": "rank",
     }
 
 

@@ -73,6 +73,7 @@ def make_tables_and_features(folder: Path) -> None:
     (folder / "results.csv").write_text("\n".join(foreign) + "\n")
     (folder / "my-classes.yaml").write_text(block_of(ROOT / "docs/tutorial.md", "yaml", "classes:"))
     (folder / "second.yaml").write_text(block_of(ROOT / "docs/disputed.md", "yaml", "classes:"))
+    (folder / "many.csv").write_text(block_of(ROOT / "docs/disputed.md", "csv", "rank"))
     make_published_weights(folder)
     for name, text in files_of(ROOT / "docs/bring-your-own.md").items():
         (folder / name).write_text(text)

@@ -42,7 +42,7 @@ def score_tables(result: Audit, level: int, width: int) -> list[Table]:
     room = width - _HEAD_WIDTH
     beside = len(rows) * _BESIDE_WIDTH <= room
     most = len(rows) if beside else max(1, room // _STACKED_WIDTH)
-    title: Text | None = Text(f"{hierarchy.level_names[level]}: {hierarchy.order(level)}")
+    title: Text | None = Text(f"{hierarchy.level_names[level]}: {hierarchy.short_order(level)}")
     tables = []
     for start in range(0, len(rows), most):
         tables.append(_table(rows[start : start + most], rows, title, beside=beside))

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.order_audit import OrderAudit
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
-from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.hierarchy import READABLE, ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTIAL
 from pams_mil.report import charts, live
 from pams_mil.report.curve_chart import curve_chart
@@ -64,6 +66,8 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command:
         severe=[severe_table(model, hierarchy, dict(pages or {})) for model in audit.models],
         radar=_radar(audit),
         matrix=matrix_cells,
+        readable=READABLE,
+        by_class=[class_tables(model.finest, hierarchy) for model in audit.models],
         most_listed=MOST_LISTED,
         kappas=KAPPAS,
     )  # fmt: skip
@@ -211,6 +215,27 @@ def subgroup_table(audit: SubgroupAudit) -> ReportTable:
     return ReportTable(head, rows)
 
 
+def class_tables(scores: LevelScores, hierarchy: ClassHierarchy) -> list[tuple[str, ReportTable]]:
+    """Every class by itself, group by group, where there are too many for a matrix; else nothing."""
+    if len(scores.classes) <= READABLE:
+        return []
+    cells, severe, names = scores.confusion, hierarchy.outranks(), scores.classes
+    rows: dict[str, list[list[str | TableCell]]] = {}
+    for index, name in enumerate(names):
+        row = cells[index]
+        group = "All classes" if hierarchy.num_levels < 2 else hierarchy.names(0)[hierarchy.groups(0)[index]]
+        elsewhere = np.where(np.arange(len(row)) == index, 0, row)
+        wrong = hierarchy.display(names[int(elsewhere.argmax())]) if elsewhere.any() else "–"
+        rows.setdefault(hierarchy.display(group), []).append(
+            [
+                hierarchy.display(name), str(int(row.sum())), str(int(row[index])), str(int(row[severe[index]].sum())),
+                str(int(row[severe[:, index]].sum())), wrong,
+            ]
+        )  # fmt: skip
+    head: list[str | TableHead] = ["class", "slides", "right", "missed ↓", "false alarms ↓", "most often mistaken for"]
+    return [(f"{group}: {len(lines)} classes", ReportTable(head, lines, text=(0, 5))) for group, lines in rows.items()]
+
+
 def order_tables(audit: OrderAudit) -> list[ReportTable]:
     """Rates by order; and, where models are compared, which one is safer by each."""
     names = audit.orders.names
@@ -284,13 +309,13 @@ def _best(audit: Audit, level: int) -> dict[str, int]:
 def _model_charts(hierarchy: ClassHierarchy, levels: list[LevelScores]) -> dict[str, Any]:
     finest = levels[-1]
     severe, distance = hierarchy.outranks(), hierarchy.distance()
-    steps = range(1, finest.confusion.shape[0])
+    steps, many = range(1, finest.confusion.shape[0]), len(finest.classes) > READABLE
     under = [int(finest.confusion[severe & (distance == step)].sum()) for step in steps]
     over = [int(finest.confusion[severe.T & (distance == step)].sum()) for step in steps]
     return {
-        "bars": charts.diverging_bars(under, over),
+        "bars": None if many else charts.diverging_bars(under, over),
         "expected": None
-        if finest.expected_class is None
+        if finest.expected_class is None or many
         else charts.expected_class(
             finest.classes, finest.expected_class.tolist(), hierarchy.ranks().tolist(),
             finest.confusion.sum(1).tolist(), [hierarchy.display(label) for label in finest.classes],

@@ -117,9 +117,27 @@ class Counts:
         missed, alarms = (f"{count} ({_percent(count, self.n)})" for count in (self.missed, self.false_alarms))
         return [self.name, "as decided", missed, alarms, _percent(right, self.n), f"{100 * cost:.1f}{beside}"]
 
-    def matrix(self) -> list[list[dict[str, Any]]]:
+    def matrix(self, level: int = -1) -> list[list[dict[str, Any]]]:
         """Cells with the CSS classes of their kind and their shade, a share of the true class."""
-        return matrix_cells(self.cells, self.hierarchy)
+        size, groups = self.hierarchy.num_classes(level), self.hierarchy.groups(level)
+        lifted = np.zeros((size, size), dtype=np.int64)
+        np.add.at(lifted, (groups[:, None], groups[None, :]), self.cells)
+        return matrix_cells(lifted, self.hierarchy, level)
+
+    def missed_by_group(self, level: int) -> list[dict[str, Any]]:
+        """Misses of every group, most urgent first: slides that are called less urgent than their class."""
+        groups, names = self.hierarchy.groups(level), self.hierarchy.names(level)
+        low = np.bincount(groups, weights=self._called_low(), minlength=len(names)).astype(np.int64)
+        total = np.bincount(groups, weights=self.cells.sum(1), minlength=len(names)).astype(np.int64)
+        return [
+            {
+                "index": index,
+                "name": self.hierarchy.display(names[index]),
+                "percent": 100 * low[index] / max(1, total[index]),
+                "text": f"{low[index]} of {total[index]}",
+            }
+            for index in range(len(names) - 1, -1, -1)
+        ]
 
     def _called_low(self) -> Ints:
         low: Ints = np.where(self.hierarchy.outranks(), self.cells, 0).sum(1)
@@ -163,15 +181,30 @@ class FirstScreen:
         return self.first.missed_by_class()
 
     @property
+    def level(self) -> int | None:
+        """The level of the matrix: the finest that is readable; None where even the coarsest has too many classes."""
+        return self.first.hierarchy.readable_level()
+
+    @property
+    def is_finest(self) -> bool:
+        """Whether all classes are shown at once; else groups first, and classes fold out."""
+        return self.level == self.first.hierarchy.num_levels - 1
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """Misses by group, where classes are too many to be shown at once."""
+        return [] if self.is_finest or self.level is None else self.first.missed_by_group(self.level)
+
+    @property
     def classes(self) -> list[str]:
-        """Names as people know them, least urgent first."""
+        """Names in the matrix as people know them, least urgent first."""
         hierarchy = self.first.hierarchy
-        return [hierarchy.display(name) for name in hierarchy.names()]
+        return [] if self.level is None else [hierarchy.display(name) for name in hierarchy.names(self.level)]
 
     @property
     def matrix(self) -> list[list[dict[str, Any]]]:
         """The confusion matrix."""
-        return self.first.matrix()
+        return [] if self.level is None else self.first.matrix(self.level)
 
     @property
     def tied(self) -> bool:

@@ -280,6 +280,7 @@
   }
   function drawMatrix(counts) {
     const table = by("live-matrix");
+    if (!table) return; // too many classes: groups, as decided
     for (let t = 0; t < size; t++) {
       const all = counts.cells.subarray(t * size, (t + 1) * size).reduce((sum, count) => sum + count, 0);
       for (let r = 0; r < size; r++) {

@@ -1,0 +1,112 @@
+"""419 classes from a table of groups and ranks: trained, audited, certified, and a page that stays readable."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from pams_mil import ClassHierarchy
+from pams_mil.data import Bag, BagInfo, write_bag
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.engine import configure, train
+from pams_mil.engine.prediction.predict import load_runs, predict
+from pams_mil.errors import HierarchyError
+from pams_mil.evaluate.audit import audit
+from pams_mil.evaluate.certify import certify
+from pams_mil.evaluate.predictions import Predictions
+from pams_mil.report.audit_html import audit_page
+
+SIZE = 419
+
+
+def class_table(folder):
+    rows = [f"c{i},g{i // 42},{100 * (i // 42) + i % 42 // 3}" for i in range(SIZE)]
+    path = folder / "many.csv"
+    path.write_text("\n".join(["class,group,rank", *rows[::-1]]) + "\n")
+    return path
+
+
+def test_a_table_gives_groups_ranks_and_ties(tmp_path):
+    tree = ClassHierarchy.load(class_table(tmp_path))
+    assert (tree.name, len(tree), tree.num_levels, tree.distance_by) == ("many", SIZE, 2, "rank")
+    assert tree.names(0) == tuple(f"g{i}" for i in range(10))
+    for i in range(0, SIZE, 7):
+        for j in range(0, SIZE, 11):
+            a, b = ((100 * (k // 42) + k % 42 // 3) for k in (i, j))
+            assert tree.outranks()[tree.index(f"c{i}"), tree.index(f"c{j}")] == (a > b)
+    assert tree.short_order() == f"419 classes, in groups {tree.order(0)}"
+    flat = tmp_path / "flat.csv"
+    flat.write_text("class;rank;display\nhigh;2;High grade\nlow;0;\nother;0;\n")
+    assert ClassHierarchy.load(flat).order() == "low ≡ other ≺ high"
+    assert ClassHierarchy.load(flat).display("high") == "High grade"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "class,group,rank\na,x,0\nb,y,2\nc,x,3\n",
+            "groups 'x' and 'y' .* contradict the ranks: 'c' of 'x' has rank 3",
+        ),
+        ("class,group,rank\na,x,0\nb,y,0\n", "contradict the ranks"),
+        ("class,group,rank\na,x,0\nb,,2\n", "names no group for 'b'"),
+        ("class,rank\na,0\nb,high\n", "Row 3 .* a whole number .* found 'b' and 'high'"),
+        ("class,rank\na,0\na,1\n", "has the class 'a' twice, again in row 3"),
+        ("class,urgency\na,0\n", "must have the columns 'class' and 'rank'.* found 'class', 'urgency'"),
+        ("class,rank\n", "found no rows"),
+        ("class,rank\na,0,9\n", "columns 'class' and 'rank'"),
+    ],
+)
+def test_a_bad_table_is_refused_in_words(tmp_path, text, message):
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(HierarchyError, match=message):
+        ClassHierarchy.load(path)
+
+
+def test_hundreds_of_classes_are_audited_and_certified(tmp_path):
+    tree, n = ClassHierarchy.load(class_table(tmp_path)), SIZE
+    rng = np.random.default_rng(0)
+    target = np.arange(n)
+    p = np.exp(-0.2 * np.abs(np.arange(SIZE) - target[:, None]) + rng.gumbel(size=(n, SIZE)))
+    p /= p.sum(1, keepdims=True)
+    model = Predictions("many", tree, [f"s{i}" for i in range(n)], target, p.argmax(1), p)
+    result = audit([model], resamples=10)
+    assert certify(model, alpha=0.2).n == n
+    page = audit_page(result)
+    assert len(page) < 2_000_000
+    assert page.count("<td") < 20_000  # no matrix of 419 x 419
+    assert 'id="live-matrix"' not in page
+    assert "419 classes are too many for one matrix" in page
+    assert "g3: 42 classes" in page
+    ranks = tree.ranks()
+    for number in (0, 100, 418):
+        row = re.search(rf"<tr><td[^>]*>{tree.classes[number]}</td>(.*?)</tr>", page, re.S)
+        assert row is not None
+        cells = re.findall(r"<td[^>]*>([^<]*)</td>", row[1])
+        call = p[number].argmax()
+        counts = [1, call == number, ranks[number] > ranks[call], ranks[number] < ranks[call]]
+        assert cells[:4] == [str(int(one)) for one in counts]
+
+
+def test_hundreds_of_classes_train(tmp_path):
+    classes, rng = class_table(tmp_path), np.random.default_rng(0)
+    origin, records = BagInfo(encoder="tiny", tile_px=256, tile_px0=256, mpp=1.0), []
+    for number in range(30):
+        split = ("train", "val", "test")[number % 3]
+        records.append(SlideRecord(f"s{number}", f"p{number}", f"c{number * 13}", split))
+        features = rng.standard_normal((4, 8)).astype(np.float32)
+        write_bag(tmp_path / f"features/s{number}.h5", Bag(features, None, origin))
+    Manifest(tuple(records)).write(tmp_path / "manifest.csv")
+    config = configure(
+        tmp_path / "manifest.csv", classes=str(classes), method={"name": "msce", "distance": "rank"},
+        features=tmp_path / "features", model={"name": "abmil", "embedding_features": 8, "attention_features": 4},
+        epochs=1, compute={"accelerator": "cpu", "threads": 1},
+    )  # fmt: skip
+    train(config, tmp_path / "run")
+    predictions = predict(load_runs([tmp_path / "run"]), tmp_path / "manifest.csv", split="test").labeled("run")
+    assert predictions.probabilities is not None
+    assert predictions.probabilities.shape == (10, SIZE)
+    assert audit([predictions], resamples=0).models[0].finest.n == 10
