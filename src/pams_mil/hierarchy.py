@@ -29,9 +29,6 @@ from pams_mil.class_checks import SEPARATOR, DistanceBy, Findings, Level, check_
 from pams_mil.class_file import class_fields, class_levels, read_class_file, tied_lists
 from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest
 
-READABLE = 40
-"""Most classes of a matrix or an order that people can take in at once; pages fold out more."""
-
 
 @dataclass(frozen=True, repr=False)
 class ClassHierarchy:
@@ -323,27 +320,6 @@ class ClassHierarchy:
         'N ≺ PB ≺ UDH ≺ FEA ≡ ADH ≺ DCIS ≺ IC'
         """
         return "".join(map("".join, zip(self._signs(self.level(level)), self.names(level), strict=True)))
-
-    def short_order(self, level: int = -1) -> str:
-        """The order for people: of the finest level, at or above `level`, that is readable at once, with the count.
-
-        >>> ClassHierarchy.load("isup").short_order() == ClassHierarchy.load("isup").order()
-        True
-        >>> ClassHierarchy.flat([f"c{i}" for i in range(419)]).short_order()
-        '419 classes, c0 to c418'
-        """
-        level = self.level(level)
-        count = self.num_classes(level)
-        if count <= READABLE:
-            return self.order(level)
-        readable = self.readable_level(level)
-        names = self.names(level)
-        span = f"{names[0]} to {names[-1]}" if readable is None else f"in groups {self.order(readable)}"
-        return f"{count} classes, {span}"
-
-    def readable_level(self, level: int = -1) -> int | None:
-        """The finest level at or above `level` with at most `READABLE` classes; None where there is none."""
-        return next((one for one in range(self.level(level), -1, -1) if self.num_classes(one) <= READABLE), None)
 
     def tree(self) -> str:
         """The classes as a tree of text, with the signs of their order and the names to show people."""

@@ -17,6 +17,7 @@ from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.certify import certify
 from pams_mil.evaluate.predictions import Predictions
 from pams_mil.report.audit_html import audit_page
+from pams_mil.report.readable import short_order
 
 SIZE = 419
 
@@ -36,7 +37,7 @@ def test_a_table_gives_groups_ranks_and_ties(tmp_path):
         for j in range(0, SIZE, 11):
             a, b = ((100 * (k // 42) + k % 42 // 3) for k in (i, j))
             assert tree.outranks()[tree.index(f"c{i}"), tree.index(f"c{j}")] == (a > b)
-    assert tree.short_order() == f"419 classes, in groups {tree.order(0)}"
+    assert short_order(tree) == f"419 classes, in groups {tree.order(0)}"
     flat = tmp_path / "flat.csv"
     flat.write_text("class;rank;display\nhigh;2;High grade\nlow;0;\nother;0;\n")
     assert ClassHierarchy.load(flat).order() == "low ≡ other ≺ high"

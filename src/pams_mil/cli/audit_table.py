@@ -37,12 +37,14 @@ _HEAD_WIDTH, _STACKED_WIDTH, _BESIDE_WIDTH = 20, 15, 26
 
 def score_tables(result: Audit, level: int, width: int) -> list[Table]:
     """The tables of one level for a terminal of this many columns; the first has the title."""
+    from pams_mil.report.readable import short_order
+
     hierarchy = result.hierarchy
     rows = [row for model in result.models for row in _rows(model, level)]
     room = width - _HEAD_WIDTH
     beside = len(rows) * _BESIDE_WIDTH <= room
     most = len(rows) if beside else max(1, room // _STACKED_WIDTH)
-    title: Text | None = Text(f"{hierarchy.level_names[level]}: {hierarchy.short_order(level)}")
+    title: Text | None = Text(f"{hierarchy.level_names[level]}: {short_order(hierarchy, level)}")
     tables = []
     for start in range(0, len(rows), most):
         tables.append(_table(rows[start : start + most], rows, title, beside=beside))

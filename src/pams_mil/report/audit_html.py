@@ -14,12 +14,13 @@ from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.order_audit import OrderAudit
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
-from pams_mil.hierarchy import READABLE, ClassHierarchy
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTIAL
 from pams_mil.report import charts, live
 from pams_mil.report.curve_chart import curve_chart
 from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells, rank_shares
 from pams_mil.report.page import format_interval, format_p, format_share, format_shares, format_value, render
+from pams_mil.report.readable import READABLE, short_order
 from pams_mil.report.report_table import ReportTable, TableCell, TableHead
 
 MOST_LISTED = 500
@@ -67,6 +68,7 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command:
         radar=_radar(audit),
         matrix=matrix_cells,
         readable=READABLE,
+        order=short_order(hierarchy),
         by_class=[class_tables(model.finest, hierarchy) for model in audit.models],
         most_listed=MOST_LISTED,
         kappas=KAPPAS,

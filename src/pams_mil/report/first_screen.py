@@ -23,6 +23,7 @@ from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.operating import CurveResampler, class_shares, constant_calls
 from pams_mil.report import live
 from pams_mil.report.curve_chart import CurveBand, CurveSeries, curve_chart, curve_plane
+from pams_mil.report.readable import readable_level
 from pams_mil.report.report_table import TableHead
 from pams_mil.severity import PENALTY
 
@@ -183,7 +184,7 @@ class FirstScreen:
     @property
     def level(self) -> int | None:
         """The level of the matrix: the finest that is readable; None where even the coarsest has too many classes."""
-        return self.first.hierarchy.readable_level()
+        return readable_level(self.first.hierarchy)
 
     @property
     def is_finest(self) -> bool:
