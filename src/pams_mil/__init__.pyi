@@ -14,6 +14,7 @@ from pams_mil.discover import list_models as list_models
 from pams_mil.discover import list_remixes as list_remixes
 from pams_mil.engine.config.run_config import configure as configure
 from pams_mil.engine.estimator import PamsClassifier as PamsClassifier
+from pams_mil.engine.prediction.predict import load as load
 from pams_mil.engine.prediction.predict import predict as predict
 from pams_mil.engine.training.train import train as train
 from pams_mil.errors import PamsError as PamsError

@@ -16,6 +16,9 @@ def export(
     onnx: bool | None = typer.Option(
         None, "--onnx/--no-onnx", help="Write an ONNX graph, or fail; not at all. Default: where the model allows it."
     ),
+    push: str | None = typer.Option(
+        None, "--push", metavar="OWNER/NAME", help="Also upload weights and card to the hub; private if new."
+    ),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow a run that names your own method or model."),
     json: bool = typer.Option(False, "--json", help="Print the files as JSON."),
 ) -> None:
@@ -24,11 +27,15 @@ def export(
     Example: pams export runs/pams-abmil-seed0 --out exported
     """
     from pams_mil.engine.prediction.export import export as run_export
+    from pams_mil.engine.prediction.hub import push as push_to_hub
 
     folder = out or run / "export"
     files = run_export(run, folder, onnx=onnx, trusted=trust_code)
+    address = None if push is None else push_to_hub(folder, push)
     if json:
-        print_json({"out": str(folder), "files": files})
+        print_json({"out": str(folder), "files": files, "hub": address})
         return
     for file, what in files.items():
         print_result(f"{folder / file}: {what}")
+    if address is not None:
+        print_result(f"Uploaded weights, description and card: {address}")

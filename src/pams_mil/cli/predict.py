@@ -33,7 +33,7 @@ def predict(
     paths: list[Path] = typer.Argument(
         ...,
         metavar="RUN... MANIFEST|SLIDE...",
-        help="Run folders, or the folder of a cross-validation; then the table of slides, or slide files.",
+        help="Run folders, the folder of a cross-validation, or hf://owner/name; then the table of slides, or slide files.",
     ),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     split: str | None = typer.Option(None, "--split", help="Only this split; default: all slides."),
@@ -87,6 +87,7 @@ def predict(
     """
     from pams_mil.data.bags.feature_origin import complete_origin
     from pams_mil.engine.prediction.certificates import certificate_for
+    from pams_mil.engine.prediction.hub import is_hub, local_folder
     from pams_mil.engine.prediction.predict import identity_of, load_runs
     from pams_mil.engine.prediction.predict import predict as run_prediction
     from pams_mil.engine.prediction.scored_runs import refuse_other_classes
@@ -106,6 +107,9 @@ def predict(
         raise ConfigError("Expected at least one run folder before the slides: pams predict RUN SLIDE...")
     if out is None and len(runs) > 1:
         raise ConfigError("The predictions of several runs belong to none of them; say where to write with --out.")
+    if out is None and is_hub(runs[0]):
+        raise ConfigError("Predictions of a model on the hub need a folder of their own; say where with --out.")
+    runs = [local_folder(run) for run in runs]
     if into_stores and features is None:
         raise ConfigError("--into-stores needs --features, the folder of the LazySlide stores.")
     loaded = load_runs(runs, trusted=trust_code, device=device)

@@ -24,6 +24,7 @@ from pams_mil.digests import file_digest
 from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.learner import Learner, Prediction
+from pams_mil.engine.prediction.hub import local_folder
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
 from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
@@ -82,12 +83,13 @@ def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, de
     """The model of a run folder (its best or last checkpoint) or of a checkpoint file.
 
     Args:
-        path: A run folder, an exported folder, or a `.safetensors` checkpoint.
+        path: A run folder, an exported folder, a `.safetensors` checkpoint, or `hf://owner/name@revision`.
         which: "best" or "last".
         trusted: Allow a checkpoint that names methods or models in modules outside of PAMS.
         device: Where to put the model.
     """
-    file = _checkpoint_file(Path(path), which)
+    path = local_folder(path)
+    file = _checkpoint_file(path, which)
     saved = checkpoint.load(file)
     spec = RunSpec.from_json(saved.state.get("spec"))
     if trusted and spec.code:
@@ -99,6 +101,17 @@ def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, de
         learner = spec.build(trusted=trusted)
     load_weights(learner, saved)
     return LoadedRun(Path(path), learner.to(device).eval(), spec, dict(saved.state))
+
+
+def load(path: Path | str, *, trusted: bool = False, device: str = "cpu") -> LoadedRun:
+    """A trained model, ready for `predict`: a run folder, an exported folder, or `hf://owner/name@revision`.
+
+    Args:
+        path: Where it is; files of a hub are kept in its cache, and are read from there without a network.
+        trusted: Allow a model that names code outside of PAMS.
+        device: Where to put the model.
+    """
+    return load_run(path, trusted=trusted, device=device)
 
 
 def load_runs(paths: Sequence[Path | str], *, trusted: bool = False, device: str = "auto") -> list[LoadedRun]:
