@@ -33,7 +33,7 @@ def predict(
     paths: list[Path] = typer.Argument(
         ...,
         metavar="RUN... MANIFEST|SLIDE...",
-        help="Run folders, the folder of a cross-validation, or hf://owner/name; then the table of slides, or slide files.",
+        help="Run folders, a cross-validation folder, or hf://owner/name; then the table of slides, or slide files.",
     ),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     split: str | None = typer.Option(None, "--split", help="Only this split; default: all slides."),
