@@ -123,10 +123,10 @@ def test_digests_of_the_presets_are_stable():
 
 @given(trees())
 def test_equal_trees_hash_equal_and_survive_copying(hierarchy: ClassHierarchy):
-    for twin in (copy.deepcopy(hierarchy), pickle.loads(pickle.dumps(hierarchy))):
-        assert twin == hierarchy
-        assert hash(twin) == hash(hierarchy)
-        assert twin.digest == hierarchy.digest
+    for copied in (copy.deepcopy(hierarchy), pickle.loads(pickle.dumps(hierarchy))):
+        assert copied == hierarchy
+        assert hash(copied) == hash(hierarchy)
+        assert copied.digest == hierarchy.digest
 
 
 @given(trees(), st.data())

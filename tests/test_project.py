@@ -27,11 +27,11 @@ def test_hooks_are_those_of_make_check() -> None:
     assert hooked == checked == {"ruff format --check", "ruff check", "mypy"}
 
 
-def test_every_python_that_is_promised_is_tested() -> None:
-    promised = {line.rpartition(" ")[2] for line in PROJECT["project"]["classifiers"] if " 3." in line}
+def test_every_python_that_is_declared_is_tested() -> None:
+    declared = {line.rpartition(" ")[2] for line in PROJECT["project"]["classifiers"] if " 3." in line}
     matrix = read(".github/workflows/ci.yml")["jobs"]["test"]["strategy"]["matrix"]
-    assert set(matrix["python"]) == promised
-    assert PROJECT["project"]["requires-python"] == f">={min(promised)}"
+    assert set(matrix["python"]) == declared
+    assert PROJECT["project"]["requires-python"] == f">={min(declared)}"
     assert {entry["os"] for entry in matrix["include"]} >= {"macos-latest", "windows-latest"}
 
 

@@ -78,14 +78,14 @@ def test_figure_1_gives_the_papers_numbers(tmp_path):
     assert (a["curve"], a["urgency_auc"], a["missed_at"]) == (None, None, None)
 
 
-def test_json_has_the_promised_keys(predictions):
+def test_json_has_the_documented_keys(predictions):
     found = json.loads(run(predictions, "--classes", "bracs", "--json").stdout)
     levels = found["files"][0]["levels"]
     assert list(levels) == ["group", "class"]
-    promised = {"acc", "balanced_acc", "auc", "ascc", "asmc", "ecc", "emc", "risk", "severe_errors", "missed_rate",
+    documented = {"acc", "balanced_acc", "auc", "ascc", "asmc", "ecc", "emc", "risk", "severe_errors", "missed_rate",
                 "false_alarm_rate", "n", "errors", "ci"}  # fmt: skip
     for scores in levels.values():
-        assert promised <= set(scores)
+        assert documented <= set(scores)
         for metric in ("acc", "auc", "ascc", "asmc", "missed_rate"):
             low, high = scores["ci"][metric]
             assert low <= scores[metric] <= high

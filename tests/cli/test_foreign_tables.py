@@ -153,15 +153,15 @@ def test_gzipped_tables_are_read_by_what_they_are(tmp_path, two_models):
     hidden = tmp_path / "no-suffix"
     hidden.write_bytes(packed.read_bytes())
     assert read_table(packed) == read_table(two_models) == read_table(hidden)
-    torn = tmp_path / "torn.csv.gz"
-    torn.write_bytes(packed.read_bytes()[:-40])
+    truncated = tmp_path / "truncated.csv.gz"
+    truncated.write_bytes(packed.read_bytes()[:-40])
     with pytest.raises(TableError, match="damaged or cut short gzip"):
-        read_table(torn)
+        read_table(truncated)
     flipped = bytearray(packed.read_bytes())
     flipped[len(flipped) // 2] ^= 0xFF
-    torn.write_bytes(bytes(flipped))
+    truncated.write_bytes(bytes(flipped))
     with pytest.raises(TableError):
-        read_table(torn)
+        read_table(truncated)
 
 
 def test_a_small_file_with_an_endless_line_is_refused(tmp_path):

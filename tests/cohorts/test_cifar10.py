@@ -110,9 +110,9 @@ def test_a_forged_batch_runs_nothing(tmp_path: Path) -> None:
 def test_torn_and_foreign_sources_are_refused(batches: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     content = (batches / "test_batch").read_bytes()
     for cut in (0, 10, 100, len(content) - 2):
-        (batches / "torn").write_bytes(content[:cut])
-        with pytest.raises(BagError, match="torn"):
-            read_batch(batches / "torn")
+        (batches / "truncated").write_bytes(content[:cut])
+        with pytest.raises(BagError, match="truncated"):
+            read_batch(batches / "truncated")
     with pytest.raises(ParameterError, match="not a copy of CIFAR-10"):
         len(Cifar10(tmp_path_factory.mktemp("empty")))
     with pytest.raises(ParameterError, match="There is no folder"):

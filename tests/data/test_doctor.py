@@ -186,7 +186,7 @@ def test_a_missing_bag_is_told_from_an_unusable_one_by_its_kind(tmp_path: Path) 
     good = Manifest(tuple(SlideRecord(slide, slide, "N") for slide in (odd, "s1")))
     write_pack(tmp_path / "p", good, tmp_path / "f")
     manifest = Manifest((*good.records, SlideRecord("absent", "q", "N")))
-    (tmp_path / "f" / f"{odd}.h5").write_bytes(b"torn")
+    (tmp_path / "f" / f"{odd}.h5").write_bytes(b"truncated")
     found = {p.slides: p.kind for p in diagnose(manifest, TREE, features=tmp_path / "f").errors}
     assert found == {(odd,): "unusable bag", ("absent",): "missing bag"}
     found = {p.slides: p.kind for p in diagnose(manifest, TREE, features=tmp_path / "p").errors}

@@ -210,14 +210,16 @@ def _broken(tmp_path: Path, kind: str) -> tuple[Path, str]:
     if kind == "locked":
         (tmp_path / "slide-17.h5.lock").touch()
         return path, "is being written"
-    if kind == "torn":
+    if kind == "truncated":
         path.write_bytes(path.read_bytes()[:-1000])
         return path, "cut short|truncated or damaged"
     path.write_bytes(b"")
     return path, "0 bytes"
 
 
-@pytest.mark.parametrize("kind", ["missing", "kind", "rows", "empty", "keys", "integers", "locked", "torn", "zero"])
+@pytest.mark.parametrize(
+    "kind", ["missing", "kind", "rows", "empty", "keys", "integers", "locked", "truncated", "zero"]
+)
 def test_unusable_files_are_refused_by_name(tmp_path: Path, kind: str) -> None:
     path, message = _broken(tmp_path, kind)
     with pytest.raises(BagError, match=message) as caught:

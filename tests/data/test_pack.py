@@ -194,8 +194,8 @@ def test_one_damaged_shard_does_not_hide_the_slides_of_the_others(tmp_path: Path
     manifest = feature_folder(tmp_path)
     monkeypatch.setattr(pack_writer, "SHARD_BYTES", 1)
     write_pack(tmp_path / "p", manifest, tmp_path / "h5_files")
-    torn = tmp_path / "p" / "shard-00002.safetensors"
-    torn.write_bytes(torn.read_bytes()[:-9])
+    truncated = tmp_path / "p" / "shard-00002.safetensors"
+    truncated.write_bytes(truncated.read_bytes()[:-9])
     pack = Pack(tmp_path / "p")
     for number in (0, 1, 3, 4, 5):
         np.testing.assert_array_equal(

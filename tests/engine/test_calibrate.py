@@ -173,13 +173,13 @@ def test_a_torn_validation_slide_is_named_and_left_out(tmp_path):
     cohort = make_cohort(tmp_path / "cohort", sizes={"val": 16})
     folder = run(settings(cohort, epochs=2, lr=3e-2), tmp_path / "run")
     whole = calibrate(folder)
-    (cohort / "bags" / "val-5.h5").write_bytes(b"torn")
+    (cohort / "bags" / "val-5.h5").write_bytes(b"truncated")
     found = calibrate(folder)
     assert (whole.num_slides, found.num_slides) == (16, 15)
     assert any("'val-5' was left out" in note for note in found.notes)
     assert found.validation != whole.validation
     for file in (cohort / "bags").glob("val-*"):
-        file.write_bytes(b"torn")
+        file.write_bytes(b"truncated")
     with pytest.raises(RunError, match="None of the 16 validation slides could be predicted"):
         calibrate(folder)
     assert read_calibration(folder).num_slides == 15  # what was there stays

@@ -58,7 +58,7 @@ def test_finest_method_sums_into_coarse_levels(cohort, runs):
 
 
 @pytest.mark.parametrize("name", ["pams", "dtfd"])
-def test_prediction_is_deterministic_and_independent_of_company(cohort, runs, tmp_path, name):
+def test_prediction_is_deterministic_and_independent_of_batch_composition(cohort, runs, tmp_path, name):
     whole = predicted(cohort, runs[name])
     again = predicted(cohort, runs[name])
     assert all(np.array_equal(one, two) for one, two in zip(whole.probabilities, again.probabilities, strict=True))
@@ -102,7 +102,7 @@ def test_no_labels_and_no_patients_are_needed(cohort, runs, tmp_path):
 
 
 def test_slides_of_two_patients_are_never_one_bag(tmp_path):
-    """As in training: numbers of cases that every patient starts anew would mix patients."""
+    """As in training: numbers of cases that restart with every patient would mix patients."""
     table = tmp_path / "slides.csv"
     table.write_text("slide_id,patient_id,case_id\ns1,p1,1\ns2,p1,1\ns3,p2,2\n")
     hierarchy = ClassHierarchy.flat(["a", "b"])

@@ -1,4 +1,4 @@
-"""What a run promises besides surviving kills: no test split, no bad numbers, no mismatches."""
+"""What a run guarantees besides surviving kills: no test split, no bad numbers, no mismatches."""
 
 from __future__ import annotations
 

@@ -220,8 +220,8 @@ def test_simpler_means_fewer_parts_then_a_simpler_pooling_then_less_of_each():
     plain = recipe("abmil").config(SHARED)
     found = {one.name: simplicity(one.name, one.config(SHARED), plain) for one in order}
     assert sorted(found, key=found.__getitem__) == [one.name for one in order]
-    twin = configure("m.csv", classes="any", method="ce")
-    assert simplicity("a", twin, plain) != simplicity("b", twin, plain)
+    other = configure("m.csv", classes="any", method="ce")
+    assert simplicity("a", other, plain) != simplicity("b", other, plain)
 
 
 def test_spaces_of_ones_own(tmp_path):

@@ -31,7 +31,7 @@ def figure_models() -> tuple[Predictions, Predictions]:
     return Predictions("A", FIGURE_TREE, slides, true, a), Predictions("B", FIGURE_TREE, slides, true, b)
 
 
-def twins(seed: int = 0, rows: int = 120, patients: int = 40) -> tuple[Predictions, Predictions]:
+def two_models(seed: int = 0, rows: int = 120, patients: int = 40) -> tuple[Predictions, Predictions]:
     """Two models of the same quality on the same slides."""
     rng = np.random.default_rng(seed)
     target, patient = rng.integers(0, 7, rows), rng.integers(0, patients, rows)
@@ -71,7 +71,7 @@ def test_a_model_does_not_differ_from_itself(model: Predictions):
 
 
 def test_reversing_the_pair_reverses_the_signs():
-    forward, back = compare(*twins(), resamples=300), compare(*twins()[::-1], resamples=300)
+    forward, back = compare(*two_models(), resamples=300), compare(*two_models()[::-1], resamples=300)
     for level, differences in forward.levels.items():
         for metric, d in differences.items():
             mirrored = back.levels[level][metric]
@@ -82,7 +82,7 @@ def test_reversing_the_pair_reverses_the_signs():
 
 
 def test_a_permutation_p_value_is_small_for_a_real_difference_and_honest_for_none():
-    good, _ = twins(rows=200, patients=100)
+    good, _ = two_models(rows=200, patients=100)
     bad = replace(good, name="bad", predicted=np.maximum(good.predicted - 2, 0), probabilities=None)
     clear = compare(good, bad, resamples=300).levels["class"]
     assert clear["missed_rate"].p_value == 1 / 501
@@ -97,7 +97,7 @@ def test_p_values_are_uniform_when_the_models_are_alike(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "SWAPS", 400)
     p_values = []
     for seed in range(120):
-        one, two = (replace(model, probabilities=None) for model in twins(seed, rows=90, patients=30))
+        one, two = (replace(model, probabilities=None) for model in two_models(seed, rows=90, patients=30))
         p_values.append(compare(one, two, resamples=2).levels["class"]["ascc"].p_value)
     assert 0.4 < np.mean(p_values) < 0.6
     assert np.mean(np.array(p_values) < 0.05) < 0.12
@@ -114,7 +114,7 @@ def test_a_swap_of_whole_patients_respects_the_clusters():
 
 def test_intervals_of_differences_are_paired():
     """A candidate that only repairs a few mistakes has a narrow interval, though each model's own is wide."""
-    reference, _ = twins(rows=300, patients=300)
+    reference, _ = two_models(rows=300, patients=300)
     reference = replace(reference, probabilities=None)
     predicted = reference.predicted.copy()
     wrong = np.flatnonzero(predicted != reference.target)[:15]
@@ -127,13 +127,13 @@ def test_intervals_of_differences_are_paired():
 
 
 def test_auc_differences_have_intervals_and_p_values():
-    d = compare(*twins(), resamples=100).levels["group"]["auc"]
+    d = compare(*two_models(), resamples=100).levels["group"]["auc"]
     assert 0 < d.p_value <= 1
     assert d.interval[0] < d.difference < d.interval[1]
 
 
 def test_holm_over_several_models():
-    models = [*twins(0), twins(3)[0], twins(4)[0]]
+    models = [*two_models(0), two_models(3)[0], two_models(4)[0]]
     models = [
         replace(model, name=f"m{n}", target=models[0].target, patient_ids=models[0].patient_ids, probabilities=None)
         for n, model in enumerate(models)
@@ -149,7 +149,7 @@ def test_holm_over_several_models():
 
 
 def test_only_shared_slides_are_compared_whatever_their_order():
-    one, two = twins()
+    one, two = two_models()
     order = np.random.default_rng(9).permutation(len(two))[:100]
     a, b, notes = paired(one, two.take(order))
     assert list(a.slide_ids) == list(b.slide_ids)
@@ -161,14 +161,14 @@ def test_only_shared_slides_are_compared_whatever_their_order():
 
 
 def test_either_file_may_know_the_patients():
-    one, two = twins()
+    one, two = two_models()
     unknown = replace(one, patient_ids=None)
     assert compare(unknown, two, resamples=20).levels == compare(one, two, resamples=20).levels
     assert compare(one, replace(two, patient_ids=None), resamples=20).levels == compare(one, two, resamples=20).levels
 
 
 def test_files_that_disagree_on_patients_are_told_apart_from_other_names_for_them():
-    one, two = twins()
+    one, two = two_models()
     renamed = replace(two, patient_ids=[f"case {patient}" for patient in two.patient_ids])
     assert compare(one, renamed, resamples=20).notes == ()
     assert compare(one, renamed, resamples=20).levels == compare(one, two, resamples=20).levels
@@ -179,7 +179,7 @@ def test_files_that_disagree_on_patients_are_told_apart_from_other_names_for_the
 
 
 def test_the_verdict_does_not_claim_what_the_slides_do_not_show():
-    one, two = (replace(model, probabilities=None) for model in twins(rows=12, patients=12))
+    one, two = (replace(model, probabilities=None) for model in two_models(rows=12, patients=12))
     sentence = verdict(compare(one, two, resamples=200))
     assert "is safer than" not in sentence
 
@@ -212,7 +212,7 @@ def test_the_verdict_calls_mistakes_milder_only_on_evidence():
 
 
 def test_models_that_cannot_be_compared():
-    one, two = twins()
+    one, two = two_models()
     with pytest.raises(PredictionsError, match=r"share no slide ids.*'slide 0', 'slide 1'.*'x0'"):
         compare(one, replace(two, slide_ids=[f"x{n}" for n in range(len(two))]))
     with pytest.raises(PredictionsError, match=r"disagree on the true class of 120 slides.*labelled differently"):
@@ -233,7 +233,7 @@ def test_the_verdict_needs_evidence_that_it_can_show():
 
 
 def test_without_resamples_there_are_tests_but_no_intervals():
-    one, _ = twins()
+    one, _ = two_models()
     perfect = replace(one, name="perfect", predicted=one.target)
     comparison = compare(one, perfect, resamples=0)
     missed = comparison.levels["class"]["missed_rate"]
@@ -244,7 +244,7 @@ def test_without_resamples_there_are_tests_but_no_intervals():
 
 
 def test_json_of_a_comparison_is_strict():
-    one, _ = twins()
+    one, _ = two_models()
     perfect = replace(one, name="perfect", predicted=one.target)
     read = json.loads(strict_json(compare_all([one, perfect], resamples=20)[0].to_json()), parse_constant=pytest.fail)
     assert (read["reference"], read["candidate"], read["n"]) == ("one", "perfect", 120)
@@ -255,7 +255,7 @@ def test_json_of_a_comparison_is_strict():
 
 
 def test_progress_of_several_comparisons_grows_to_one():
-    models = [*twins(), replace(twins()[1], name="three")]
+    models = [*two_models(), replace(two_models()[1], name="three")]
     seen: list[float] = []
     compare_all(models, resamples=10, progress=seen.append)
     assert seen == sorted(seen)
@@ -263,7 +263,7 @@ def test_progress_of_several_comparisons_grows_to_one():
 
 
 def test_the_verdict_about_a_model_without_errors():
-    one, _ = twins()
+    one, _ = two_models()
     perfect = replace(one, name="perfect", predicted=one.target, probabilities=None)
     sentence = verdict(compare(one, perfect, resamples=100))
     assert sentence.startswith("perfect is safer than one: it misses urgency in 0.0 % of the slides")

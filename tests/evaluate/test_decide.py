@@ -1,4 +1,4 @@
-"""Decision rules: by hand, against loops, and by what they promise to optimize."""
+"""Decision rules: by hand, against loops, and by what they claim to optimize."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.evaluate.test_compare import twins
+from tests.evaluate.test_compare import two_models
 from tests.strategies import predictions, random_predictions
 
 from pams_mil import ClassHierarchy
@@ -62,7 +62,7 @@ def test_a_resample_is_the_file_with_those_patients(model: Predictions, seed: in
 
 def test_a_swap_exchanges_calls_and_ranks_of_whole_patients():
     """Ranks on each model's own curve: squeezing one model's probabilities changes nothing."""
-    one, two = twins(rows=60, patients=20)
+    one, two = two_models(rows=60, patients=20)
     pair = MethodPair.of(one, two, resamples=0, swaps=30)
     found = pair.swapped([Reading.of(METRICS[key]) for key in ("missed_rate", "urgency_auc")])
     for draw, coin in enumerate(pair.coins):
@@ -151,7 +151,7 @@ def test_without_anything_shared_between_networks_the_test_is_welchs():
 
 
 def test_one_seed_each_is_about_these_networks_and_is_tested_by_swaps():
-    one, two = twins(rows=80, patients=12)
+    one, two = two_models(rows=80, patients=12)
     comparison = compare(one, two, resamples=50)
     assert not comparison.about_methods
     assert "these two networks" in comparison.subject
@@ -167,7 +167,7 @@ def test_one_seed_each_is_about_these_networks_and_is_tested_by_swaps():
 
 
 def test_few_patients_are_swapped_in_every_way():
-    one, two = twins(rows=30, patients=5)
+    one, two = two_models(rows=30, patients=5)
     pair = MethodPair.of(one, two, resamples=0, swaps=2000)
     assert len(pair.coins) == 2**5 - 1
     p = pair.contrasts([Reading.of(METRICS["acc"])])["acc"].p_value
@@ -213,7 +213,7 @@ def test_patients_are_drawn_within_folds():
 
 
 def test_the_matched_point_is_the_mean_of_both_and_the_same_from_either_side():
-    one, two = twins()
+    one, two = two_models()
     ranks = TREE.ranks()
     own = [float(np.mean(ranks[m.predicted] > ranks[m.target])) for m in (one, two)]
     there, back = (compare(*pair, resamples=60).matched["class"] for pair in ((one, two), (two, one)))
@@ -232,7 +232,7 @@ def test_the_matched_point_is_the_mean_of_both_and_the_same_from_either_side():
 
 
 def test_another_operating_point_of_the_same_model_is_no_difference():
-    one, _ = twins(rows=300, patients=100)
+    one, _ = two_models(rows=300, patients=100)
     urgent = replace(one, name="urgent", predicted=decision_path(one.probabilities, TREE).calls(5.0))
     found = compare(one, urgent, resamples=100).matched["class"]
     for gap in (found.missed, found.false_alarms, found.urgency_auc, found.severity_auc, *found.at_kappa.values()):
@@ -243,7 +243,7 @@ def test_another_operating_point_of_the_same_model_is_no_difference():
 
 
 def test_a_better_model_is_better_at_equal_false_alarms():
-    one, _ = twins(rows=300, patients=150)
+    one, _ = two_models(rows=300, patients=150)
     sharper = 0.5 * one.probabilities + 0.5 * np.eye(7)[one.target] * np.random.default_rng(0).random((300, 1))
     better = replace(one, name="better", probabilities=sharper / sharper.sum(1, keepdims=True))
     found = compare(one, better, resamples=200).matched["class"]
@@ -257,7 +257,7 @@ def test_a_better_model_is_better_at_equal_false_alarms():
 
 def test_coarse_levels_are_those_of_the_one_answer():
     """At every κ the coarse curve counts the finest call, lifted; summed probabilities would call otherwise."""
-    one, _ = twins(rows=200, patients=60)
+    one, _ = two_models(rows=200, patients=60)
     path = decision_path(one.probabilities, TREE)
     points = score(one, resamples=0)[0].points
     ranks, lifted = TREE.ranks(0), TREE.lift(one.target, 0)
@@ -270,7 +270,7 @@ def test_coarse_levels_are_those_of_the_one_answer():
 
 def test_severity_auc_weighs_misses_by_their_distance():
     """Against a plain loop over all κ, and equal to urgency AUC (and AUC) for two classes."""
-    one, _ = twins(rows=80, patients=40)
+    one, _ = two_models(rows=80, patients=40)
     path, distance, ranks = decision_path(one.probabilities, TREE), TREE.distance(), TREE.ranks()
     kappas = np.unique(path.reach[np.isfinite(path.reach)])
 
@@ -302,7 +302,7 @@ def test_severity_auc_weighs_misses_by_their_distance():
 
 @pytest.mark.parametrize("key", sorted(METRICS))
 def test_every_metric_is_a_function_of_weights_within_its_bounds(key: str):
-    one, _ = twins(rows=50, patients=20)
+    one, _ = two_models(rows=50, patients=20)
     slides = Slides(TREE, one.target, one.predicted, one.probabilities)
     rng = np.random.default_rng(1)
     weights = rng.integers(0, 4, (4, 50))
@@ -356,13 +356,13 @@ def test_bins_move_a_long_curve_by_less_than_a_twentieth_of_a_point():
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_hardly_any_slides(rows):
-    one, two = (model.take(np.arange(rows)) for model in twins())
+    one, two = (model.take(np.arange(rows)) for model in two_models())
     assert compare(one, two, resamples=20).matched["class"] is not None
     assert score(one, resamples=20)[-1].points.n == rows
 
 
 def test_only_one_class_is_undefined_and_said_as_such():
-    one, two = (replace(model, target=np.full(len(model), 3)) for model in twins())
+    one, two = (replace(model, target=np.full(len(model), 3)) for model in two_models())
     found = compare(one, two, resamples=20).matched["class"]
     assert np.isnan(found.urgency_auc.difference)
     assert found.urgency_auc.p_value is None
@@ -370,7 +370,7 @@ def test_only_one_class_is_undefined_and_said_as_such():
 
 
 def test_points_of_one_model():
-    one, _ = twins(rows=200, patients=60)
+    one, _ = two_models(rows=200, patients=60)
     found = score(one, resamples=200)[-1].points
     assert found.urgency_auc.value == pytest.approx(urgency_auc(one.target, one.probabilities, TREE))
     assert found.urgency_auc.interval[0] < found.urgency_auc.value < found.urgency_auc.interval[1]
@@ -381,7 +381,7 @@ def test_points_of_one_model():
     assert np.mean((found.band.low <= inside) & (inside <= found.band.high)) > 0.9
     read = json.loads(strict_json(found.to_json()), parse_constant=pytest.fail)
     assert set(read["missed_at"]) == {"0.05", "0.1", "0.2", "0.3"}
-    long, _ = twins(rows=2000, patients=500)
+    long, _ = two_models(rows=2000, patients=500)
     shown = score(long, resamples=0)[-1].points.to_json()["curve"]
     assert 900 < len(shown["kappa"]) < 1100
     assert 1.0 in shown["kappa"]

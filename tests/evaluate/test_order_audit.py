@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.evaluate.test_compare import twins
+from tests.evaluate.test_compare import two_models
 from tests.evaluate.test_verdict import sharpened
 from typer.testing import CliRunner
 
@@ -28,7 +28,7 @@ UPSIDE_DOWN = ClassHierarchy.of(TREE.classes[::-1], name="upside down")
 
 
 def models():
-    one, _ = twins(rows=400, patients=200)
+    one, _ = two_models(rows=400, patients=200)
     return one, sharpened(one, "better", 0.8)
 
 

@@ -97,7 +97,7 @@ def test_no_other_temperature_fits_better(seed, classes):
     truth[:classes] = np.arange(classes)
 
     place = np.ones(1)
-    for _ in range(3):  # begun anew where it stopped: its simplex may collapse before the minimum
+    for _ in range(3):  # restarted where it stopped: its simplex may collapse before the minimum
         other = minimize(
             lambda theta: reference.nll(p, truth, 1 / max(theta[0], 1e-6), none), place, method="Nelder-Mead",
             options={"xatol": 1e-9, "fatol": 1e-13, "maxiter": 20_000, "maxfev": 20_000},

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.evaluate.test_compare import twins
+from tests.evaluate.test_compare import two_models
 
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.compare import compare
@@ -27,7 +27,7 @@ def sharpened(model: Predictions, name: str, weight: float = 0.5) -> Predictions
 
 
 def test_another_dial_of_the_same_model_is_never_safer():
-    one, _ = twins(rows=400, patients=200)
+    one, _ = two_models(rows=400, patients=200)
     urgent = replace(redecide(one, "kappa=1.5"), name="urgent")
     for pair in ((one, urgent), (urgent, one)):
         sentence = verdict(compare(*pair, resamples=60))
@@ -39,7 +39,7 @@ def test_another_dial_of_the_same_model_is_never_safer():
 
 
 def test_fewer_misses_at_equal_false_alarms_are_safer_whatever_the_dials():
-    one, _ = twins(rows=400, patients=200)
+    one, _ = two_models(rows=400, patients=200)
     better = sharpened(one, "better")
     careless = replace(redecide(better, "kappa=0.3"), name="better")  # misses more as decided
     for candidate in (better, careless):
@@ -52,7 +52,7 @@ def test_fewer_misses_at_equal_false_alarms_are_safer_whatever_the_dials():
 
 
 def test_no_worse_in_both_is_enough_without_probabilities():
-    one, _ = twins(rows=400, patients=200)
+    one, _ = two_models(rows=400, patients=200)
     better = replace(sharpened(one, "better", 0.8), probabilities=None)
     sentence = verdict(compare(one, better, resamples=60))
     assert sentence.startswith("better is safer than one: it misses urgency in")
@@ -60,7 +60,7 @@ def test_no_worse_in_both_is_enough_without_probabilities():
 
 
 def test_fewer_misses_with_more_false_alarms_need_probabilities():
-    one, _ = twins(rows=400, patients=200)
+    one, _ = two_models(rows=400, patients=200)
     urgent = replace(redecide(one, "kappa=1.5"), name="urgent", probabilities=None)
     sentence = verdict(compare(one, urgent, resamples=40))
     assert "Without the probabilities of both, they cannot be compared at equal false alarms" in sentence
@@ -68,21 +68,21 @@ def test_fewer_misses_with_more_false_alarms_need_probabilities():
 
 
 def test_few_patients_are_said_first_and_settle_nothing():
-    one, _ = twins(rows=200, patients=4)
+    one, _ = two_models(rows=200, patients=4)
     sentence = verdict(compare(one, sharpened(one, "better"), resamples=40))
     assert sentence.startswith("Only 4 patients: too few to call either model safer.")
     assert "is safer than" not in sentence
 
 
 def test_a_constant_call_is_not_compared():
-    one, _ = twins(rows=200, patients=100)
+    one, _ = two_models(rows=200, patients=100)
     constant = replace(one, name="constant", predicted=np.full(200, 6), probabilities=np.full((200, 7), 1 / 7))
     sentence = verdict(compare(one, constant, resamples=40))
     assert sentence == "one and constant are not compared: the calls of constant carry no information."
 
 
 def test_all_right_and_two_slides_give_words():
-    one, two = twins(rows=200, patients=100)
+    one, two = two_models(rows=200, patients=100)
     perfect = replace(one, predicted=one.target, probabilities=np.eye(7)[one.target])
     assert "equally safe on these 200 slides: both miss 0.0 % and over-call 0.0 %" in verdict(
         compare(perfect, replace(perfect, name="again"), resamples=20)
@@ -94,7 +94,7 @@ def test_all_right_and_two_slides_give_words():
 
 def test_the_sentence_has_the_sign_and_the_interval_of_the_table():
     """Candidate − reference in both, whoever of the two is named as the safer one."""
-    one, _ = twins(rows=300, patients=60)
+    one, _ = two_models(rows=300, patients=60)
     rng, signs = np.random.default_rng(5), set()
     for kappa in (0.5, 0.7, 1.4, 2.0):
         p = one.probabilities + rng.random(one.probabilities.shape) * 0.3

@@ -4,7 +4,7 @@ from tests.faults import survey
 
 
 def pytest_terminal_summary(terminalreporter):
-    """What the fault suite counted; docs/promises.md repeats it."""
+    """What the fault suite counted; docs/guarantees.md repeats it."""
     if survey.TABLE:
         terminalreporter.section("faults")
         for line in survey.lines():

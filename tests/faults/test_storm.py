@@ -1,6 +1,6 @@
 """The fault suite: kills at random moments, flipped bits, full disks and hostile files, by the hundred.
 
-`make test-slow` runs it and prints the counts that docs/promises.md states, with their limits.
+`make test-slow` runs it and prints the counts that docs/guarantees.md states, with their limits.
 """
 
 from __future__ import annotations

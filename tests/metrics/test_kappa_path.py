@@ -1,4 +1,4 @@
-"""The decision path: by hand, against exact fractions, and by what it promises."""
+"""The decision path: by hand, against exact fractions, and by its properties."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ def test_mirrored_errors_tie_symmetrically_and_are_told_apart_asymmetrically(
     missed = np.where(outranks, S + S.T, 0) + np.diag(np.diagonal(S)) + np.where(~outranks & ~outranks.T, S, 0)
     np.fill_diagonal(missed, np.diagonal(S))
     assume((missed * outranks).any())
-    over_called = np.where(outranks.T, missed.T, np.where(outranks, 0, missed))
-    bad, good = score(missed), score(over_called)
+    false_alarms = np.where(outranks.T, missed.T, np.where(outranks, 0, missed))
+    bad, good = score(missed), score(false_alarms)
     assert float(bad["acc"]) == float(good["acc"])
     for metric in ("ecc", "emc"):
         assert float(bad[metric]) == pytest.approx(float(good[metric]), rel=1e-12)

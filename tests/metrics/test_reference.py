@@ -93,7 +93,7 @@ def test_severity_metrics_equal_their_equations(case: tuple[ClassHierarchy, int,
         "risk": reference.risk(S, outranks, penalty),
         "severe_errors": reference.severe(S, outranks),
         "missed_rate": reference.severe(S, outranks) / n,
-        "false_alarm_rate": reference.over_calls(S, outranks) / n,
+        "false_alarm_rate": reference.false_alarms(S, outranks) / n,
     }
     for key, value in expected.items():
         assert found[key] == pytest.approx(value, rel=1e-12), key

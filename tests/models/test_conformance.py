@@ -1,4 +1,4 @@
-"""What every model promises, over everything that discovery lists; and the suite rejects a model that breaks it."""
+"""What every model guarantees, over everything that discovery lists; and the suite rejects a model that breaks it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bags(*sizes):
     return [torch.randn(n, WIDTH) for n in sizes]
 
 
-def check_company(model):
+def check_batch_composition(model):
     """A bag alone, packed with others and padded with garbage gives the same logits and attention."""
     parts = bags(5, 300, 1, 64)
     parts[1] *= 30
@@ -64,9 +64,9 @@ def test_the_expected_models_are_discovered():
 
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_company_does_not_matter(name, grad):
+def test_batch_composition_does_not_matter(name, grad):
     with torch.set_grad_enabled(grad):
-        check_company(build(name).eval())
+        check_batch_composition(build(name).eval())
 
 
 class Coupled(MeanPool):
@@ -80,7 +80,7 @@ class Coupled(MeanPool):
 def test_a_model_that_couples_bags_is_rejected():
     torch.manual_seed(0)
     with pytest.raises(AssertionError):
-        check_company(Coupled(in_features=WIDTH, num_classes=3).eval())
+        check_batch_composition(Coupled(in_features=WIDTH, num_classes=3).eval())
 
 
 @pytest.mark.parametrize("name", NAMES)

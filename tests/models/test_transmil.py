@@ -1,4 +1,4 @@
-"""TransMIL equals its equations, the published composition, and itself in any company."""
+"""TransMIL equals its equations, the published composition, and itself in any batch."""
 
 from __future__ import annotations
 

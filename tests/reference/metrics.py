@@ -45,7 +45,7 @@ def severe(S: Counts, outranks: Outranks) -> int:
     return sum(count for t, r, count in cells(S) if outranks(t, r))
 
 
-def over_calls(S: Counts, outranks: Outranks) -> int:
+def false_alarms(S: Counts, outranks: Outranks) -> int:
     return sum(count for t, r, count in cells(S) if outranks(r, t))
 
 

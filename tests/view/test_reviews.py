@@ -103,7 +103,7 @@ def test_a_torn_or_damaged_line_is_skipped_and_counted(cohort, tmp_path):
     journal.path.write_text(first.replace("mild", "none") + "\n" + second + "\n" + first[:40])
     session = session_of(cohort, reviews=tmp_path)
     assert [slide for slide, _ in session.journal.states()] == ["s-2"]
-    assert session.journal.skipped == 1  # the torn one may still be being written
+    assert session.journal.skipped == 1  # the truncated one may still be being written
     give(session, "s-3", **{"class": "none"})
     again = session_of(cohort, reviews=tmp_path)
     assert [slide for slide, _ in again.journal.states()] == ["s-2", "s-3"]

@@ -96,7 +96,7 @@ def test_a_certificate_file_decides_and_orders_the_worklist(tmp_path):
     with pytest.raises(PamsError, match="names no patients"):
         open_session(replace(asked, paths=[bare]))
     assert open_session(replace(asked, paths=[bare], patients_are_slides=True)).guarantee
-    (tmp_path / "new_failed.csv").write_text("slide_id,reason\nx,torn\n")
+    (tmp_path / "new_failed.csv").write_text("slide_id,reason\nx,truncated\n")
     with pytest.raises(PredictionsError, match="could not be predicted"):
         open_session(asked)
     assert open_session(replace(asked, certificate=None)).cases

@@ -38,7 +38,7 @@ def test_efficientnet_lite0_equals_the_published_network(lite0, side):
     np.testing.assert_allclose(lite0(tiles), expected, atol=2e-5)
 
 
-def test_a_tile_has_the_same_features_in_any_company(lite0):
+def test_a_tile_has_the_same_features_in_any_batch(lite0):
     together = lite0(TILES)
     assert together.shape == (11, 1280)
     assert together.dtype == np.float32

@@ -50,17 +50,17 @@ def failures(out):
 
 def test_failures_are_listed_and_a_rerun_does_only_what_is_missing(slides, tmp_path):
     out = tmp_path / "out"
-    (slides / "torn.tiff").write_bytes((slides / "s0.tiff").read_bytes()[:300])
+    (slides / "truncated.tiff").write_bytes((slides / "s0.tiff").read_bytes()[:300])
     paths = [slides, slides / "gone.tiff"]
     first = run(paths, out)
-    assert (first.made, sorted(first.failed)) == (["s0", "s1", "s2"], ["gone", "torn"])
+    assert (first.made, sorted(first.failed)) == (["s0", "s1", "s2"], ["gone", "truncated"])
     assert not first.is_complete
-    assert "cannot be read as a slide" in failures(out)["torn"]["message"]
+    assert "cannot be read as a slide" in failures(out)["truncated"]["message"]
     assert "There is no slide" in failures(out)["gone"]["message"]
     stamps = {slide: bag_path(out, slide).stat().st_mtime_ns for slide in first.made}
-    shutil.copy(slides / "s1.tiff", slides / "torn.tiff")
+    shutil.copy(slides / "s1.tiff", slides / "truncated.tiff")
     second = run(paths, out)
-    assert (second.made, sorted(second.kept), list(second.failed)) == (["torn"], ["s0", "s1", "s2"], ["gone"])
+    assert (second.made, sorted(second.kept), list(second.failed)) == (["truncated"], ["s0", "s1", "s2"], ["gone"])
     assert list(failures(out)) == ["gone"]
     assert stamps == {slide: bag_path(out, slide).stat().st_mtime_ns for slide in stamps}
     shutil.copy(slides / "s2.tiff", slides / "gone.tiff")
@@ -162,12 +162,12 @@ def test_a_slide_called_like_our_own_files_does_no_harm(slides, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "twins", [("a.tiff", "sub/a.tiff"), ("a.tiff", "a.svs"), ("a.tiff", "A.tiff"), ("é.tiff", "e\u0301.tiff")]
+    "colliding", [("a.tiff", "sub/a.tiff"), ("a.tiff", "a.svs"), ("a.tiff", "A.tiff"), ("é.tiff", "e\u0301.tiff")]
 )
-def test_slides_that_would_share_a_bag_are_refused_before_any_work(tmp_path, twins):
+def test_slides_that_would_share_a_bag_are_refused_before_any_work(tmp_path, colliding):
     (tmp_path / "sub").mkdir()
-    for twin in twins:
-        (tmp_path / twin).write_bytes(b"x")
+    for name in colliding:
+        (tmp_path / name).write_bytes(b"x")
     if len(list(tmp_path.rglob("*.*"))) < 2:
         pytest.skip("this file system takes the two names for one")
     with pytest.raises(SlideError, match="not unique"):
@@ -236,11 +236,11 @@ def test_the_scene_knows_where_its_lesion_is():
 def test_a_list_of_failures_that_someone_spoiled_is_written_anew(slides, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    (slides / "torn.tiff").write_bytes(b"II*\0")
+    (slides / "truncated.tiff").write_bytes(b"II*\0")
     for spoiled in ("slide,comment\na,b\nc,d\n", "a,b\n1,2,3\n1,2\n"):
         (out / "failures.csv").write_text(spoiled)
-        assert list(run([slides], out).failed) == ["torn"]
-        assert list(failures(out)) == ["torn"]
+        assert list(run([slides], out).failed) == ["truncated"]
+        assert list(failures(out)) == ["truncated"]
 
 
 def test_a_slide_with_the_longest_name_that_a_file_can_have_does_not_stop_the_others(slides, tmp_path):

@@ -42,17 +42,17 @@ def test_another_encoder_is_refused(tmp_path):
 
 
 def test_a_slide_that_fails_is_an_error_here(tmp_path):
-    (tmp_path / "torn.tiff").write_bytes(b"II*\0")
-    with pytest.raises(SlideError, match=r"torn\.tiff cannot be read"):
-        bags_for_run(find_slides([tmp_path / "torn.tiff"]), tmp_path / "out", MADE, encoder=ENCODER)
+    (tmp_path / "truncated.tiff").write_bytes(b"II*\0")
+    with pytest.raises(SlideError, match=r"truncated\.tiff cannot be read"):
+        bags_for_run(find_slides([tmp_path / "truncated.tiff"]), tmp_path / "out", MADE, encoder=ENCODER)
 
 
 def test_one_slide_that_fails_does_not_stop_the_others(tmp_path):
-    (tmp_path / "torn.tiff").write_bytes(b"II*\0")
+    (tmp_path / "truncated.tiff").write_bytes(b"II*\0")
     said = []
-    sources = find_slides([write(tmp_path / "a.tiff"), tmp_path / "torn.tiff"])
+    sources = find_slides([write(tmp_path / "a.tiff"), tmp_path / "truncated.tiff"])
     ready = bags_for_run(sources, tmp_path / "out", MADE, encoder=ENCODER, announce=said.append)
-    assert ready.manifest.read_text().split() == ["slide_id", "a", "torn"]
+    assert ready.manifest.read_text().split() == ["slide_id", "a", "truncated"]
     assert [path.name for path in ready.features.glob("*.h5")] == ["a.h5"]
     assert len(said) == 1
-    assert "torn.tiff cannot be read" in said[0]
+    assert "truncated.tiff cannot be read" in said[0]

@@ -100,23 +100,23 @@ def test_slides_are_predicted_and_shown_with_a_run_on_plain_features(home, tmp_p
 
 def test_one_bad_slide_does_not_stop_the_others(home, tmp_path):
     assert train(home, tmp_path / "run", "data.mpp=4", "data.tile_px=16").exit_code == 0
-    (tmp_path / "torn.tiff").write_bytes(b"II*\0")
+    (tmp_path / "truncated.tiff").write_bytes(b"II*\0")
     done = pams(
-        "heatmap", tmp_path / "run", tmp_path / "torn.tiff", home / "slides" / "s1.tiff", "--encoder", ENCODER,
+        "heatmap", tmp_path / "run", tmp_path / "truncated.tiff", home / "slides" / "s1.tiff", "--encoder", ENCODER,
         "--out", tmp_path / "h", "--picture-px", 300, "--json",
     )  # fmt: skip
     assert done.exit_code == 1
-    assert "torn.tiff cannot be read" in done.stderr
+    assert "truncated.tiff cannot be read" in done.stderr
     assert (tmp_path / "h" / "s1" / "slide.html").exists()
 
 
 def test_one_bad_slide_does_not_stop_the_prediction_of_the_others(home, tmp_path):
     assert train(home, tmp_path / "run", "data.mpp=4", "data.tile_px=16").exit_code == 0
-    (tmp_path / "torn.tiff").write_bytes(b"II*\0")
-    slides = (tmp_path / "torn.tiff", home / "slides" / "s1.tiff")
+    (tmp_path / "truncated.tiff").write_bytes(b"II*\0")
+    slides = (tmp_path / "truncated.tiff", home / "slides" / "s1.tiff")
     done = pams("predict", tmp_path / "run", *slides, "--encoder", ENCODER, "--out", tmp_path / "p")
     assert done.exit_code == 1, done.output
-    assert "torn.tiff cannot be read" in done.stderr
+    assert "truncated.tiff cannot be read" in done.stderr
     rows = (tmp_path / "p" / "predictions.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == ["s1"]
 

@@ -1,4 +1,4 @@
-"""Killed at random moments and started again, alone or in company: the same bags, bit for bit."""
+"""Killed at random moments and started again, alone or beside others: the same bags, bit for bit."""
 
 from __future__ import annotations
 

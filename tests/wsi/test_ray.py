@@ -30,7 +30,7 @@ def test_a_cluster_gives_the_same_bags_even_if_a_node_is_lost(tmp_path, monkeypa
     from pams_mil.wsi.ray_slides import extract_on_cluster
 
     slides = make(tmp_path / "slides", 10)
-    (slides / "torn.tiff").write_bytes(b"II*\0")
+    (slides / "truncated.tiff").write_bytes(b"II*\0")
     sources = find_slides([slides])
     extract(sources, tmp_path / "alone", ColorEncoder(), SETTINGS, WORK)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
@@ -55,9 +55,9 @@ def test_a_cluster_gives_the_same_bags_even_if_a_node_is_lost(tmp_path, monkeypa
             cluster.remove_node(second, allow_graceful=False)
         work.join(timeout=600)
         assert not work.is_alive()
-        assert list(found[0].failed) == ["torn"]
+        assert list(found[0].failed) == ["truncated"]
         assert bags(out) == bags(tmp_path / "alone")
-        assert "torn" in (out / "failures.csv").read_text()
+        assert "truncated" in (out / "failures.csv").read_text()
     finally:
         ray.shutdown()
         cluster.shutdown()

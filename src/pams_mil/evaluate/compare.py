@@ -1,7 +1,7 @@
 """Is one method safer than another? Every metric's difference at every level, and misses at equal false alarms.
 
 Both are scored on the slides they share. A model can always miss less by raising more false alarms, so misses are also
-compared where both raise equally many: the mean of the two models' own false-alarm rates, taken anew in every resample,
+compared where both raise equally many: the mean of the two models' own false-alarm rates, recomputed in every resample,
 so that neither has the advantage of its own operating point. Operating points that are chosen on the slides that are
 scored describe the two curves; to compare decisions as deployed, fix κ beforehand (`matching_kappa`).
 """

@@ -3,7 +3,7 @@
 A sample is `Predictions` that know patient, slide, fold and seed; rows of one seed and fold are one network. A metric
 is an entry of `METRICS` (`pams_mil.metrics.metric`). A result is a `Contrast`: a method's score, or a difference.
 
-    score      per network, then averaged: calls are scored seed by seed (the folds of a seed put together, for a call
+    score      per network, then averaged: calls are scored seed by seed (the folds of a seed pooled, as a call
                needs no threshold); what ranks slides is computed within each network and averaged by slides
     chance     patients, drawn with replacement within folds; networks, where a method has several seeds
 

@@ -241,7 +241,7 @@ class _Collector:
 
     def add(self, piece: Columns) -> None:
         layout = self.layout
-        # Cases that were put off have no class and leave before anything is looked up.
+        # Deferred cases have no class and leave before anything is looked up.
         if self.reading is not None:
             piece = self.reading.decided(piece)
         slides = piece[layout.slide]

@@ -4,8 +4,8 @@ For a group g with slides s, misses m_s in {0, 1} and class t_s, and r_t the sha
 
     observed O_g = Σ m_s,     expected E_g = Σ r_(t_s),     T = Σ_g (O_g − E_g)² / E_g
 
-E_g is what the group would have with the model's overall error rates and its own mix of classes. The p-value of T deals
-the groups anew among patients with the same most urgent class, so a site with more cancers is no worse for it. Where
+E_g is what the group would have with the model's overall error rates and its own mix of classes. The p-value of T permutes
+the groups among patients with the same most urgent class, so a site with more cancers is no worse for it. Where
 patients have slides in several groups, whole rows of group labels are exchanged between patients with as many slides.
 
 The interval of a share is Wilson's with n / deff slides: deff, at least 1, is the variance of the share over patients
@@ -167,7 +167,7 @@ def expected_events(event: Bools, target: Ints) -> Array:
 
 
 def deals_of_groups(group: Ints, patient: Ints, target: Ints, *, seed: int, deals: int) -> Iterator[Ints]:
-    """The groups of slides [n], dealt anew: patients exchange them with patients that are alike.
+    """The groups of slides [n], permuted: patients exchange them with patients that are alike.
 
     Alike are patients with the same most urgent class and, where a patient is in several groups, as many slides.
     """

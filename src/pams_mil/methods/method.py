@@ -171,6 +171,6 @@ def _method_of(kind: Any, name: str) -> type[Method]:
             f"{listing([parameter.name for parameter in options])}."
         )
     members = [(parameter.name, Any, field(default=parameter.default)) for parameter in options]
-    made: Any = make_dataclass(kind.__name__, members, bases=(FunctionMethod,), frozen=True, kw_only=True)
-    made.function = staticmethod(kind)
-    return cast(type[Method], made)
+    method: Any = make_dataclass(kind.__name__, members, bases=(FunctionMethod,), frozen=True, kw_only=True)
+    method.function = staticmethod(kind)
+    return cast(type[Method], method)

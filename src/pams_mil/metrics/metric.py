@@ -187,7 +187,7 @@ PROBABILITY_METRICS = (
     *(
         _curve(
             f"missed_at_{100 * share:.0f}", f"Missed at {100 * share:.0f} % false alarms", False,
-            "missed urgency at an operating point with so many false alarms", partial(_missed_at, share),
+            "missed urgency at an operating point with this share of false alarms", partial(_missed_at, share),
         )
         for share in FALSE_ALARMS
     ),

@@ -1,4 +1,4 @@
-"""Metrics that need class probabilities: AUC, calibration, and where the probability of the wrong goes."""
+"""Metrics that need class probabilities: AUC, calibration, and where errors put their probability."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ RESAMPLES = 2000
 GROUPS = 2048
 _BLOCK_ENTRIES = 1 << 22
 _DENSE_ENTRIES = 1 << 26
-_DENSE_SPEED = 17  # measured: a dense product does about so many entries while a sparse one does one
+_DENSE_SPEED = 17  # measured: a dense product does about 17 entries while a sparse one does one
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from pams_mil.metrics.resampling import Sums
 from pams_mil.severity import PENALTY, metric_weight, symmetric_weight
 
 BINS = 4096
-"""Events along a resampled curve are put into at most so many bins; a curve as observed is never binned."""
+"""Events along a resampled curve are put into at most this number of bins; a curve as observed is never binned."""
 SCORE_BINS = 1024
-"""Scores of more slides than BINS are put into so many bins for the AUC of resamples."""
+"""Scores of more slides than BINS are put into this number of bins for the AUC of resamples."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -130,7 +130,7 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
         self.classes_ = self.estimator_.classes_
         if self.hierarchy is None:
             names = [f"class {number}" for number in range(len(self.classes_))]
-            # One class alone is no order; a second one that is never called makes it one.
+            # One class alone is not an order; a second one that is never called makes it one.
             padded = names if len(names) > 1 else [*names, "no other"]
             self.hierarchy_ = ClassHierarchy.flat(padded, ties=[padded])
             self._index: Ints = np.arange(len(self.classes_))

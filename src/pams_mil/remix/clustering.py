@@ -3,7 +3,7 @@
     s_i = cos(p, z_i), p the mean of all rows;   first clusters = L bins of s   (`bin_labels`)
     T times: p_l = mean of cluster l; z_i goes to the cluster of argmax_l cos(p_l, z_i)   (`refine`)
 
-Algorithm 1 says argmin, which sends an instance to the least similar prototype and is no clustering; argmax is what its
+Algorithm 1 says argmin, which sends an instance to the least similar prototype and is not a clustering; argmax is what its
 source (PseMix) does. `init="kmeans"` starts from L random instances instead of bins: spherical k-means.
 
 The bins are half-open intervals of s:
@@ -152,7 +152,7 @@ def euclidean_clusters(values: Tensor, *, clusters: int, iterations: int, genera
     for _ in range(iterations + 1):
         # |z|^2 is the same for all centers, so it is left out and no difference z - c is ever formed.
         score = torch.mm(values, centers.T) - centers.square().sum(1) / 2
-        # Numbered anew without those that nobody chose: that drops empty clusters, and `means` divides by no 0.
+        # Renumbered without empty ones: that drops empty clusters, and `means` divides by no 0.
         nearest = torch.unique(score.max(1).indices, return_inverse=True)[1]
         if torch.equal(nearest, labels):
             break

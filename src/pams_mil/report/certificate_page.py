@@ -66,7 +66,7 @@ def _bound_table(certificate: Certificate) -> ReportTable:
         TableHead("κ needed", "the smallest κ that meets this bound"),
         TableHead("calibration patients", "those that this bound is about"),
         "missed among them",
-        TableHead("smallest α possible", "what so many patients can certify without a single miss"),
+        TableHead("smallest α possible", "what this number of patients can certify without a single miss"),
         TableHead("90 % of systems", "miss rates of systems calibrated on as many other patients"),
     ]
     return ReportTable(heads, [

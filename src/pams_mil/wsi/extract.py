@@ -355,6 +355,6 @@ def _earlier(path: Path) -> dict[str, tuple[str, str, str]]:
     try:
         columns = read_table(path)
         cells = zip(*(columns[name] for name in _FAILURE_COLUMNS), strict=True)
-    except (TableError, KeyError):  # edited or torn by someone else: no reason to lose what this run has found
+    except (TableError, KeyError):  # edited or truncated by someone else: no reason to lose what this run has found
         return {}
     return {slide: (file, reason, message) for slide, file, reason, message in cells}

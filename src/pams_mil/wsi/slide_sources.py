@@ -122,7 +122,9 @@ def _below(folder: Path) -> Iterator[Path]:
     for name, folders, files in os.walk(folder):
         here = Path(name)
         entries = [entry for entry in (*files, *folders) if _looks_like_slide(Path(entry))]
-        stems = {Path(entry).stem for entry in entries}  # an image that was converted beside itself is no second slide
+        stems = {
+            Path(entry).stem for entry in entries
+        }  # an image that was converted beside itself is not a second slide
         entries += [entry for entry in folders if Path(entry).stem not in stems and is_ome_zarr(here / entry)]
         yield from (here / entry for entry in entries)
         # In place, as os.walk asks: the thousands of chunks of a store are not walked through.

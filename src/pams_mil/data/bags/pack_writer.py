@@ -168,7 +168,7 @@ def _prepare(out: Path, shards: int) -> None:
         ]
         if foreign:
             raise OutputError(f"{out} holds other files ({listing(foreign)}); give the pack a folder of its own.")
-        # First of all: from here until the index is written again this is no pack, however the work ends.
+        # First of all: from here until the index is written again this is not a pack, however the work ends.
         (out / INDEX).unlink(missing_ok=True)
         for name in names:
             number = _SHARD.fullmatch(name)

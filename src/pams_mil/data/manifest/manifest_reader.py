@@ -126,19 +126,19 @@ def has_class_columns(header: Iterable[str], named: Mapping[str, str], classes: 
 
 def _with_sets(table: tables.Columns, path: Path, slide: str, classes: ClassHierarchy) -> tables.Columns:
     """The table with one label, `DCIS; UDH`, in place of a column of 0 and 1 per class."""
-    found = {
+    spelled = {
         name: [spelling for spelling in _spellings(classes, index) if spelling in table]
         for index, name in enumerate(classes.classes)
     }
-    lacking = [name for name, columns in found.items() if not columns and name != classes.nothing]
-    twice = [columns for columns in found.values() if len(columns) > 1]
+    lacking = [name for name, columns in spelled.items() if not columns and name != classes.nothing]
+    twice = [columns for columns in spelled.values() if len(columns) > 1]
     if lacking or twice:
         what = f"no column {listing(lacking)}" if lacking else f"the columns {listing(twice[0])} for one class"
         raise ManifestError(
             f"{path} has a column of 0 and 1 per class, but {what}; expected one for each of "
             f"{listing(classes.classes, most=30)}" + (f", {classes.nothing!r} optional." if classes.nothing else ".")
         )
-    marks = {name: columns[0] for name, columns in found.items() if columns}
+    marks = {name: columns[0] for name, columns in spelled.items() if columns}
     labels = []
     for row, slide_id in enumerate(table[slide]):
         cells = {name: table[column][row].strip() for name, column in marks.items()}

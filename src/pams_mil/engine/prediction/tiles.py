@@ -178,7 +178,7 @@ def write_into_store(store: Path, sample: BagSample, columns: Mapping[str, Array
     """Add columns to the tiles of a LazySlide store, where `zs.pl.tiles` draws them; earlier ones are replaced.
 
     Tiles are found by their corner, never by their row. Tiles without features get an empty value. Only the table of
-    tiles is written anew, whole; all else in the store stays as it is.
+    tiles is rewritten; all else in the store stays as it is.
     """
     file = store / "shapes" / "tiles" / "shapes.parquet"
     table = read_parquet(file)

@@ -67,7 +67,7 @@ class AveragedWeights:
             self._put(own)
 
     def restore(self, own: Mapping[str, Tensor], steps: int) -> None:
-        """Take the module's present weights for θ̄ after so many steps, and give it these to train on."""
+        """Take the module's present weights for θ̄ after this number of steps, and give it these to train on."""
         for name, weight in self._module.named_parameters():
             self.tensors[name].copy_(weight.detach())
         self.steps = steps

@@ -139,7 +139,7 @@ def _train_epoch(
 def add_gradients(
     fabric: Processes, module: Any, bags: Sequence[TrainingBag], *, of: int, last: bool = True
 ) -> dict[str, float]:
-    """Add the gradients of some bags, out of so many of an optimizer step; the mean of every term over them."""
+    """Add the gradients of bags, out of `of` of an optimizer step; the mean of every term over these bags."""
     # Before every pass: a resumed run draws what it would have drawn, however many passes came before.
     seed_everything(fabric.device, bags[0].seed)
     # Processes exchange gradients once per optimizer step, with its last pass.

@@ -22,7 +22,7 @@ class Watch:
         """An epoch of `steps` bags begins, `done` of them trained before an interruption."""
 
     def stepped(self, terms: Mapping[str, float], bags: int = 1) -> None:
-        """So many bags were trained on, with this mean of every term."""
+        """`bags` were trained on, with this mean of every loss term."""
 
     def epoch_finished(self, row: Mapping[str, Any]) -> None:
         """The epoch's row of `metrics.csv`."""

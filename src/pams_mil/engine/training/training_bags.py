@@ -118,9 +118,9 @@ class TrainingBags(Dataset[TrainingBag]):
         # All processes draw the same order and take every n-th step of it.
         order = torch.randperm(len(self), generator=seeding.generator(self.seed, "order", epoch)).tolist()
         keys = [
-            StepKey(epoch, slide, part)
+            StepKey(epoch, slide, number)
             for slide in order
-            for part in range(1 if self.pairing is None else len(self.pairing.steps(slide, epoch)))
+            for number in range(1 if self.pairing is None else len(self.pairing.steps(slide, epoch)))
         ]
         short = -len(keys) % world_size  # processes that wait for each other must take equally many steps
         return [*keys, *keys[:short]][rank::world_size]

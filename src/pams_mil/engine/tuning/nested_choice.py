@@ -1,7 +1,7 @@
-"""The choice made anew for every fold, without the patients that the fold tests: what choosing itself is worth.
+"""Nested choice: repeated for every fold without the patients that the fold tests; what choosing itself is worth.
 
 In a cross-validation every slide tests one fold and validates another, so a choice among recipes has seen the label of
-every slide that it is then tested on. Here the patients of fold k's test part are left out of the validation slides,
+every slide that it is then tested on. Here the patients of fold k's test subset are left out of the validation slides,
 the same rule chooses again, and fold k is tested with that choice. Nothing is trained for it: recipes of the deciding
 rung have runs for all folds. Earlier rungs are not run again, so this is about the choice among the last recipes.
 """

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 KEPT = 3
 """One recipe of this many goes on to the next rung."""
 LEAST = 3
-"""Where there are so many, the reference and at least two others go on: the first rung sees few slides."""
+"""Where there are enough, the reference and at least two others go on: the first rung sees few slides."""
 FIRST_FOLDS = 0.4
 """The share of folds on which the first rung compares."""
 ENOUGH = 8
@@ -22,7 +22,7 @@ ENOUGH = 8
 
 @dataclass(frozen=True)
 class Rung:
-    """So many recipes, the reference among them, on the first so many folds and seeds."""
+    """A number of recipes, the reference among them, on the first folds and seeds."""
 
     recipes: int
     folds: int
@@ -45,7 +45,7 @@ def stages(folds: int, seeds: int) -> tuple[tuple[int, int], ...]:
 
 
 def halve(recipes: int, ahead: Sequence[tuple[int, int]]) -> tuple[Rung, ...]:
-    """The rungs that so many recipes climb.
+    """The rungs that this number of recipes climbs.
 
     >>> [rung.recipes for rung in halve(40, stages(5, 3))]
     [40, 14, 5]
@@ -80,7 +80,7 @@ def runs_of(rungs: Sequence[Rung], done: int = 0) -> int:
 
 
 def plan(recipes: int, folds: int, seeds: int, runs: float, *, climbed: int = 0) -> tuple[Rung, ...]:
-    """The rungs that fit into so many runs; empty when none do.
+    """The rungs that fit into a budget of runs; empty when none do.
 
     As many seeds as fit while at least ENOUGH recipes can enter (or all there are), else fewer seeds; then as many
     recipes as fit.

@@ -168,7 +168,7 @@ class Tuning:
         )
 
     def _by_fold(self, rung: RungRecord) -> list[str]:
-        """The recipe chosen anew for each fold without its test patients; empty where that cannot be done."""
+        """The recipe chosen again for each fold without its test patients; empty where that cannot be done."""
         task = self.task
         if rung.folds < task.folds or rung is not self.folder.rungs[-1]:  # weights are gone once the next rung began
             return []

@@ -1,4 +1,4 @@
-"""The validation predictions of recipes, put together slide by slide: all that a choice is allowed to see."""
+"""The validation predictions of recipes, pooled slide by slide: all that a choice is allowed to see."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def expected_bound(total: npt.ArrayLike, curve: LossCurve) -> Array:
 
 
 def clopper_pearson(misses: npt.ArrayLike, n: int, delta: float) -> Array:
-    """The exact upper bound on a probability after so many misses of n, wrong with probability at most δ.
+    """The exact upper bound on a probability after k misses of n, wrong with probability at most δ.
 
     >>> clopper_pearson([0, 22], 22, 0.1).round(4).tolist()
     [0.0994, 1.0]
@@ -265,7 +265,7 @@ class Bound:
         kappa: The smallest κ that meets it.
         n: Calibration patients that count.
         mass: Their weight: n, unless a prevalence re-weights them.
-        smallest_alpha: The smallest α that so many patients can certify.
+        smallest_alpha: The smallest α that n patients can certify.
         observed: Missed urgency of the calibration patients at κ.
         spread: Of the miss rate of the one system that is shipped.
         findings: Whether it is about the share of a patient's findings that are missed, not about the most urgent one.

@@ -171,5 +171,5 @@ def load_certificate(path: Path | str) -> Certificate | OrderCertificate:
             f"{path} was changed after it was written, or has another version than {ORDERS_VERSION}. Make it again "
             "with 'pams certify'."
         )
-    parts = (Certificate.from_json(part, str(path)) for part in content["certificates"])
+    parts = (Certificate.from_json(entry, str(path)) for entry in content["certificates"])
     return OrderCertificate(tuple(content["orders"]), tuple(parts))

@@ -203,14 +203,14 @@ def _shares(weights: Any, rows: int) -> Tensor | None:
 @contextmanager
 def _untouched(module: nn.Module) -> Iterator[None]:
     """Evaluation without gradients, whose modes and random numbers are as before afterwards."""
-    modes = [(part, part.training) for part in module.modules()]
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             module.eval()
             yield
     finally:
-        for part, mode in modes:
-            part.training = mode
+        for submodule, mode in modes:
+            submodule.training = mode
 
 
 def _is_required(parameter: inspect.Parameter | None) -> bool:

@@ -36,7 +36,7 @@ def reference_kernels() -> Iterator[None]:
 
 
 def kernels_on() -> bool:
-    """Whether kernels may be used: not switched off, and no tracer or function transform looks on.
+    """Whether kernels may be used: not switched off, and no tracer or function transform is active.
 
     >>> kernels_on()
     True

@@ -13,7 +13,7 @@ from pams_mil.errors import SlideError
 from pams_mil.wsi.readers.slide_reader import PyramidLevel
 
 MOST_PIXELS = 400_000_000
-"""Largest plain image, 1.2 GB once decoded; larger ones belong into a pyramidal file."""
+"""Largest plain image, 1.2 GB once decoded; larger ones belong in a pyramidal file."""
 _limit = threading.Lock()
 
 
