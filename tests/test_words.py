@@ -61,15 +61,12 @@ def foreign_words(text: str) -> list[str]:
 
 def vague_variables(source: str) -> list[str]:
     """Variables and parameters of a source text that do not say what they hold; fields of classes are not variables."""
-    names = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ClassDef):
-            node.body = [item for item in node.body if not isinstance(item, ast.AnnAssign | ast.Assign)]
-        elif isinstance(node, ast.arg):
-            names.append(node.arg)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.append(node.id)
-    return sorted(VAGUE.intersection(names))
+    nodes = list(ast.walk(ast.parse(source)))
+    items = [item for node in nodes if isinstance(node, ast.ClassDef) for item in node.body]
+    fields = {item.target for item in items if isinstance(item, ast.AnnAssign)}
+    names = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    names |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n not in fields}
+    return sorted(VAGUE & names)
 
 
 def texts() -> list[Path]:

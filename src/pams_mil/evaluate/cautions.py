@@ -164,7 +164,7 @@ def collapse(top: TopCall, label: str) -> Caution:
 
 
 def _no_skill(confusion: Ints) -> bool:
-    """Whether the calls are no better than a constant call; always true of a level where all slides are of one group."""
+    """Whether the calls are no better than a constant call; always true where all slides are of one group."""
     return bool(reduce.balanced_accuracy(confusion) <= 1 / np.count_nonzero(confusion.sum(1)) + 1e-12)
 
 

@@ -4,9 +4,9 @@ For a group g with slides s, misses m_s in {0, 1} and class t_s, and r_t the sha
 
     observed O_g = Σ m_s,     expected E_g = Σ r_(t_s),     T = Σ_g (O_g − E_g)² / E_g
 
-E_g is what the group would have with the model's overall error rates and its own mix of classes. The p-value of T permutes
-the groups among patients with the same most urgent class, so a site with more cancers is no worse for it. Where
-patients have slides in several groups, whole rows of group labels are exchanged between patients with as many slides.
+E_g is what the group would have with the model's overall error rates and its own mix of classes. The p-value of T
+permutes the groups among patients with the same most urgent class, so a site with more cancers is no worse for it.
+Where patients have slides in several groups, rows of group labels are exchanged between those with as many slides.
 
 The interval of a share is Wilson's with n / deff slides: deff, at least 1, is the variance of the share over patients
 divided by the one that independent slides would have. Where nothing, or everything, was missed it counts patients.

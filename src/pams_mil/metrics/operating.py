@@ -35,7 +35,7 @@ class OperatingCurve:
     false_alarms: Array
 
     def missed_at(self, false_alarms: npt.ArrayLike) -> Array:
-        """The share missed at the operating point with this share of false alarms (between two points: a mix of both)."""
+        """The share missed at the operating point with these false alarms (between two points: a mix of both)."""
         return missed_at(self.missed, self.false_alarms, np.asarray(false_alarms, dtype=np.float64))
 
     def false_alarms_at(self, missed: npt.ArrayLike) -> Array:

@@ -216,7 +216,7 @@ class AuditReport:
         return ReportTable(misses.head, misses.rows[:count], misses.text)
 
     def decide(self, rule: str = "kappa", *, kappa: float | None = None) -> AuditReport:
-        """The same models with the decision rule re-applied to their probabilities: `decide(kappa=3)`, or `decide("ascc")`."""
+        """Re-apply a decision rule to the models' probabilities: `decide(kappa=3)`, or `decide("ascc")`."""
         wanted = rule if kappa is None else f"kappa={float(kappa)!r}"
         if wanted == "kappa":
             raise ParameterError("Give the cost of a missed urgency in false alarms, e.g. decide(kappa=3).")

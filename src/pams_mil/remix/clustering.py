@@ -3,8 +3,8 @@
     s_i = cos(p, z_i), p the mean of all rows;   first clusters = L bins of s   (`bin_labels`)
     T times: p_l = mean of cluster l; z_i goes to the cluster of argmax_l cos(p_l, z_i)   (`refine`)
 
-Algorithm 1 says argmin, which sends an instance to the least similar prototype and is not a clustering; argmax is what its
-source (PseMix) does. `init="kmeans"` starts from L random instances instead of bins: spherical k-means.
+Algorithm 1 says argmin, which sends an instance to the least similar prototype and is not a clustering; argmax is what
+its source (PseMix) does. `init="kmeans"` starts from L random instances instead of bins: spherical k-means.
 
 The bins are half-open intervals of s:
     * quantile: equal counts (the default; every bin is occupied unless rows repeat),
