@@ -37,7 +37,7 @@ $(DOCS_READY): $(READY)
 demo: $(DEMO_READY)  ## the demonstration, with a report in demo-report/
 	@OMP_NUM_THREADS=1 $(BIN)/pams demo --out demo-report
 
-view: $(READY)  ## the viewer on made slides, in your browser
+view: $(READY)  ## the viewer on synthetic slides, in your browser
 	@$(BIN)/pams view --demo
 
 test: $(READY)  ## tests, and the doctests of src and Markdown
