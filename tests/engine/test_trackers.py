@@ -62,6 +62,7 @@ def test_an_unknown_tracker_is_refused_before_anything_is_read(cohort: Path, tmp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.filterwarnings("ignore")  # of the packages that MLflow uses
 def test_mlflow_with_a_local_store(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
