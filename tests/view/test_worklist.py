@@ -14,6 +14,7 @@ from pams_mil.cli.main import app
 from pams_mil.errors import ConfigError, PamsError, PredictionsError
 from pams_mil.evaluate.certify import Certificate, apply_certificate
 from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.reveal import reveal
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.view.opening import Asked, open_session, reviewer_name
 from pams_mil.view.worklist_cases import Cases
@@ -135,6 +136,32 @@ def test_the_order_is_worth_what_the_labels_say(cohort, tmp_path):
     assert (last["urgent"], last["worklist"]["last"], last["arrival"]["last"]) == (1, 1.0, 2.0)
     waits = np.array(found["waits"]["by_class"])
     assert (waits[2] <= waits[1]).all()
+
+
+def test_verdicts_reveal_a_cost_ratio_or_say_why_not(tmp_path):
+    folder = write_cohort(tmp_path / "cohort", slides=False, ids=("s-1",))
+    rng, names, lines = np.random.default_rng(0), ("none", "mild", "severe"), []
+    p = rng.dirichlet(np.ones(3), 120)
+    for number, row in enumerate(p):
+        lines.append(",".join([f"s{number}", f"p{number}", "test", "", names[row.argmax()], *map(repr, row.tolist())]))
+    head = "slide_id,patient_id,split,target,prediction,p_none,p_mild,p_severe"
+    (folder / "predictions.csv").write_text("\n".join([head, *lines]) + "\n")
+    session = session_of(folder, reviews=tmp_path / "r", features=None)
+    assert session.order_worth()["revealed"] == ""
+    rows = {slide: row for row, slide in enumerate(session.cases.slide_ids)}
+    verdicts = []
+    for number in range(120):  # a noisy reader to whom a miss costs four false alarms
+        below = np.concatenate([[0], p[number].cumsum()[:-1]])
+        costs = 4 * (1 - below - p[number]) + below
+        chance = np.exp(-6 * costs)
+        verdicts.append(int(rng.choice(3, p=chance / chance.sum())))
+        session.give(rows[f"s{number}"], {"action": "read", "class": names[verdicts[-1]], "seen": 0})
+        if number == 19:
+            assert "verdicts are informative" in session.order_worth()["revealed"]
+    sentence = session.order_worth()["revealed"]
+    assert sentence == reveal(p, verdicts, session.cases.hierarchy, kappa=1.0).sentence
+    assert sentence.startswith("The readers act as if a miss cost")
+    assert client_of(session)[0].get("/api/order").json()["revealed"] == sentence
 
 
 def test_without_labels_verdicts_count_then_probabilities(tmp_path):

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from pams_mil.arrays import Ints
-from pams_mil.errors import BagError, PamsError, SlideError
+from pams_mil.errors import BagError, PamsError, PredictionsError, SlideError
 from pams_mil.evaluate.reading_order import order_worth
+from pams_mil.evaluate.reveal import reveal
 from pams_mil.exposure import ROLES, Role
 from pams_mil.view.heat import Heat, HeatMaker
 from pams_mil.view.pyramid import OVERLAP_PX, TILE_PX, Pyramid
@@ -189,10 +190,36 @@ class Session:
         for slide, verdict in self.journal.states():
             if verdict.label and slide in shown.row_of:
                 read[shown.row_of[slide]] = shown.hierarchy.index(verdict.label)
-        return order_worth(
+        worth = order_worth(
             {"labels": shown.target, "verdicts": read}, shown.call, shown.order, shown.hierarchy.ranks(),
             shown.probabilities,
         )  # fmt: skip
+        return {**worth, "revealed": self._revealed(shown, read)}
+
+    def _revealed(self, shown: Cases, read: Ints) -> str:
+        """The cost ratio that the verdicts act by, in a sentence, or why there is none; empty without verdicts."""
+        rows = np.flatnonzero(read >= 0)
+        if shown.probabilities is None or not len(rows):
+            return ""
+        states = dict(self.journal.states())
+        verdicts = [states[shown.slide_ids[row]] for row in rows.tolist()]
+        kappas = {verdict.facts.get("kappa", "") for verdict in verdicts}
+        if len(kappas) > 1:
+            return "The verdicts were given at several operating points, and a cost ratio is fitted to those of one."
+        stated = kappas.pop()
+        kappa, ranks = float(stated or 1), shown.hierarchy.ranks()
+        if not stated and (ranks[shown.call] != ranks[shown.probabilities.argmax(1)])[rows].any():
+            return (
+                "The calls are not the most probable classes, so the cost ratio that made them is not known."
+            )
+        try:
+            return reveal(
+                shown.probabilities[rows], read[rows], shown.hierarchy,
+                patients=[shown.patient_ids[row] for row in rows.tolist()],
+                blind=[verdict.blind for verdict in verdicts], kappa=kappa,
+            ).sentence  # fmt: skip
+        except PredictionsError as error:
+            return str(error)
 
     def slide(self, row: int) -> dict[str, Any]:
         """Size, scale and state of one slide; problems in words, never an error."""

@@ -17,6 +17,7 @@ export async function showOrder(overview) {
   page.append(make("h1", {}, "What the order is worth"), make("p", { class: "dim" }, BASIS[found.basis]));
   if (found.piles.length) page.append(...pileSection(overview, found));
   if (found.waits) page.append(...waitSection(overview, found.waits));
+  if (found.revealed) page.append(make("h2", {}, "What your verdicts reveal"), make("p", {}, found.revealed));
   $("#order").replaceChildren(page);
 }
 
