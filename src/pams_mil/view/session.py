@@ -209,9 +209,7 @@ class Session:
         stated = kappas.pop()
         kappa, ranks = float(stated or 1), shown.hierarchy.ranks()
         if not stated and (ranks[shown.call] != ranks[shown.probabilities.argmax(1)])[rows].any():
-            return (
-                "The calls are not the most probable classes, so the cost ratio that made them is not known."
-            )
+            return "The calls are not the most probable classes, so the cost ratio that made them is not known."
         try:
             return reveal(
                 shown.probabilities[rows], read[rows], shown.hierarchy,
