@@ -191,7 +191,7 @@ def test_the_example_in_the_help_of_every_verb_runs(verb: tuple[str, ...], place
         parse(words)
         return
     if "init" in verb:
-        Path(words[-1]).unlink(missing_ok=True)
+        Path(words[len(verb)]).unlink(missing_ok=True)
     for before in FIRST.get(verb, ()):
         run(before)
     run(words)
