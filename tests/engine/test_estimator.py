@@ -12,10 +12,10 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 from tests.engine.cohort import CLASSES, NAMES, run, settings, weights
 
-from pams_mil import ClassHierarchy, PamsClassifier
+from pams_mil import ClassHierarchy, PamsClassifier, load
 from pams_mil.data import Bag, write_bag
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
-from pams_mil.engine.memory_fit import fit_in_memory
+from pams_mil.engine.memory_fit import fit_in_memory, probabilities_in_memory
 from pams_mil.errors import PamsError
 
 TINY = {"name": "abmil", "embedding_features": 16, "attention_features": 4}
@@ -153,7 +153,7 @@ def test_steps_in_memory_are_those_of_a_run(tmp_path, batch):
     trained = weights(run(config, tmp_path / "run") / "best.safetensors")
     hierarchy = ClassHierarchy.load(str(tmp_path / "classes.yaml"))
     patients = [record.patient_id for record in records]
-    in_memory = fit_in_memory(bags[:6], [record.label for record in records[:6]], patients[:6], hierarchy, config)
+    in_memory, _ = fit_in_memory(bags[:6], [record.label for record in records[:6]], patients[:6], hierarchy, config)
     assert all(torch.equal(trained[name], tensor) for name, tensor in in_memory.state_dict().items())
 
 
@@ -170,3 +170,17 @@ def test_predict_at_an_operating_point_follows_the_exact_path():
         calls = decision_path(p, model.hierarchy_).calls(kappa)
         assert model.predict(bags, kappa=kappa).tolist() == [names[index] for index in calls]
     assert set(model.predict(bags, kappa=float("inf"))) == {"atypia"}
+
+
+def test_a_saved_classifier_predicts_the_same(tmp_path):
+    random = np.random.default_rng(0)
+    bags = [random.standard_normal((5, 6)).astype(np.float32) for _ in range(12)]
+    fitted = PamsClassifier(["b", "a", "c"], model=TINY, epochs=1).fit(bags, list("bac") * 4)
+    with pytest.raises(PamsError, match=r"ends in \.safetensors, found"):
+        fitted.save(tmp_path / "mine.pkl")
+    fitted.save(tmp_path / "mine.safetensors")
+    loaded = load(tmp_path / "mine.safetensors")
+    assert list(loaded.spec.hierarchy.names()) == ["b", "a", "c"]
+    columns = [list(fitted.classes_).index(name) for name in "bac"]
+    expected = fitted.predict_proba(bags)[:, columns]
+    np.testing.assert_array_equal(probabilities_in_memory(loaded.learner, bags), expected)

@@ -8,6 +8,7 @@ A bag is an array [n_i, d]; a plain table [n, d] is n bags of one row, which is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 from pams_mil.arrays import AnyArray
 from pams_mil.engine.config.run_config import configure
 from pams_mil.engine.memory_fit import fit_in_memory, probabilities_in_memory
+from pams_mil.engine.run import checkpoint
 from pams_mil.errors import LabelError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 from pams_mil.metrics.kappa_path import decision_path
@@ -100,7 +102,8 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "memory", classes="memory", method=self.method, model=self.model, seed=self.seed, epochs=self.epochs,
             lr=self.lr, batch=self.batch, weight_decay=self.weight_decay,
         )  # fmt: skip
-        self.learner_ = fit_in_memory(bags, [names[label] for label in labels.tolist()], patients, hierarchy, config)
+        called = [names[label] for label in labels.tolist()]
+        self.learner_, self.spec_ = fit_in_memory(bags, called, patients, hierarchy, config)
         return self
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
@@ -123,6 +126,17 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         calls = decision_path(p[:, np.argsort(order)], self.hierarchy_).calls(kappa)
         chosen = self.classes_[np.argsort(order)[calls]]
         return chosen
+
+    def save(self, path: Path | str) -> None:
+        """Write a checkpoint `<name>.safetensors` that `pams_mil.load`, `predict` and `pams predict` take.
+
+        Its classes are those of the hierarchy, in order of urgency.
+        """
+        check_is_fitted(self, "learner_")
+        if Path(path).suffix != ".safetensors":
+            raise ParameterError(f"A saved classifier is a file that ends in .safetensors, found {str(path)!r}.")
+        state = {"spec": self.spec_.to_json()}
+        checkpoint.save(Path(path), checkpoint.Checkpoint(dict(self.learner_.state_dict()), state))
 
     def _classes(self, labels: AnyArray) -> tuple[ClassHierarchy, dict[Any, str]]:
         """The hierarchy, and the name in it of every label; sets `classes_`."""

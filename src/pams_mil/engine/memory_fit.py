@@ -55,8 +55,8 @@ def fit_in_memory(
     patients: Sequence[str],
     hierarchy: ClassHierarchy,
     config: RunConfig,
-) -> Learner:
-    """A learner trained for all epochs on bags [n_i, d]; the caller's random state is left as it was."""
+) -> tuple[Learner, RunSpec]:
+    """A learner trained for all epochs on bags [n_i, d], and its spec; the caller's random state is left as it was."""
     config = complete(config)
     refuse_missing_init(config)
     cohort = _cohort(bags, labels, patients, hierarchy)
@@ -79,7 +79,7 @@ def fit_in_memory(
                 clip_gradients(here, learner, optimizer, config.training)
                 optimizer.step()
                 optimizer.zero_grad()
-    return learner.eval()
+    return learner.eval(), spec
 
 
 def probabilities_in_memory(learner: Learner, bags: Sequence[AnyArray]) -> npt.NDArray[np.float64]:
