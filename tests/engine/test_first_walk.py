@@ -1,0 +1,68 @@
+"""What a first walk stumbled over: foreign tables, decimal commas, files in the wrong place, missing features."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.engine.cohort import settings
+from typer.testing import CliRunner
+
+import pams_mil
+from pams_mil.cli.main import app
+from pams_mil.engine import train
+
+
+def pams(*words: object, code: int = 0) -> str:
+    done = CliRunner(env={"COLUMNS": "400"}).invoke(app, [str(word) for word in words])
+    assert done.exit_code == code, f"{done.output}\n{done.exception!r}"
+    return done.output.replace("\n", " ")
+
+
+@pytest.fixture(scope="module")
+def run(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(settings(cohort, epochs=1), tmp_path_factory.mktemp("walk") / "run").path
+
+
+def test_a_table_of_another_hospital_needs_no_split(run: Path, cohort: Path, tmp_path: Path):
+    rows = (cohort / "manifest.csv").read_text().splitlines()
+    columns = rows[0].split(",")
+    kept = [columns.index(name) for name in ("slide_id", "patient_id", "label")]
+    lines = [row.split(",") for row in rows if row == rows[0] or row.startswith("test-")]
+    table = tmp_path / "hospital.csv"
+    table.write_text("\n".join(",".join(line[place] for place in kept) for line in lines) + "\n")
+    out = pams("evaluate", run, "--manifest", table, "--features", cohort / "bags", "--resamples", 10)
+    assert "AsCC" in out
+    before = {path: path.read_bytes() for path in (run / "predictions").glob("manifest-*")}
+    pams("predict", run, table, "--features", cohort / "bags")
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert (run / "predictions/hospital-all.csv").is_file()
+
+
+def test_decimal_commas_strings_for_classes_and_rules(tmp_path: Path):
+    (tmp_path / "classes.yaml").write_text("name: two\nclasses: [N, IC]\n")
+    table = tmp_path / "table.csv"
+    table.write_text("slide_id;target;prediction;p_N;p_IC\ns1;N;N;0,658;0,342\ns2;IC;IC;0,1;0,9\n")
+    predictions = pams_mil.read_predictions(table, str(tmp_path / "classes.yaml"))
+    assert predictions.probabilities is not None
+    assert predictions.probabilities[0].tolist() == [0.658, 0.342]
+    # 3 · 0.342 > 0.658: a miss that costs three false alarms is not risked
+    assert pams_mil.redecide(predictions, "kappa=3").predicted.tolist() == [1, 1]
+
+
+def test_a_feature_file_is_not_taken_for_a_table(run: Path, cohort: Path):
+    file = next((cohort / "bags").glob("*.h5"))
+    assert "is an HDF5 file, such as the features of one slide, not a table" in pams("predict", run, file, code=2)
+
+
+def test_missing_features_are_counted_and_do_not_block_the_corrected_command(cohort: Path, tmp_path: Path):
+    shutil.copytree(cohort / "bags", tmp_path / "bags")
+    for number in range(3):
+        (tmp_path / f"bags/train-{number}.h5").unlink()
+    words = ["train", "--manifest", cohort / "manifest.csv", "--classes", cohort / "classes.yaml", "--epochs", 1]
+    words += ["--out", tmp_path / "run", "accelerator=cpu", "--features"]
+    refused = pams(*words, tmp_path / "bags", code=2)
+    assert "3" in refused
+    assert "pams check" in refused
+    pams(*words, cohort / "bags")
