@@ -23,6 +23,8 @@ CASES = 20
 """Patients of every class in the CLAM folder: a quarter of them can certify 10 % of the malignant ones."""
 NEW = 5
 """Slides of new-slides.csv."""
+SETS = 80
+"""Patients with sets of findings: two in five of them certify."""
 SLIDES = ("train", "train", "val", "test")
 METHODS = ("pams", "ce")
 TINY = BagInfo(encoder="tiny", tile_px=256, tile_px0=256, mpp=1.0)
@@ -141,3 +143,23 @@ def make_clam_folder(folder: Path) -> None:
             folder / f"clam/h5_files/new_{number}.h5", random.standard_normal((9, 16)).astype(np.float32), corners
         )
     (folder / "clam/dataset.csv").write_text("\n".join(rows) + "\n")
+
+
+def make_sets(folder: Path) -> None:
+    """Slides with several findings: a table with a column of 0 and 1 per finding, features, and new slides."""
+    random, names = np.random.default_rng(2), ("UDH", "ADH", "DCIS")
+    rows, new = ["slide_id,patient_id," + ",".join(names)], ["slide_id,patient_id"]
+    for number in range(SETS + NEW):
+        present = random.random(len(names)) < 0.4
+        features = random.standard_normal((9, 16)).astype(np.float32)
+        for place in np.flatnonzero(present):
+            features[place, place] += 6.0
+        slide = f"sets_{number}"
+        write_bag(folder / f"sets/features/{slide}.h5", Bag(features, None, TINY))
+        if number < SETS:
+            rows.append(",".join([slide, f"patient_{number}", *(str(int(one)) for one in present)]))
+        else:
+            new.append(f"{slide},patient_{number}")
+    (folder / "sets/labels.csv").write_text("\n".join(rows) + "\n")
+    (folder / "sets/new-slides.csv").write_text("\n".join(new) + "\n")
+    (folder / "sets/classes.yaml").write_text(block_of(ROOT / "docs/findings.md", "yaml", "findings: several"))

@@ -32,7 +32,7 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "cohort make synthetic": ("--set", "scale=0.02", "--set", "largest=60"),
 }
 """What is added to a command so that it takes a second; everything that the page says stays as it is."""
-TRAIN_THEMSELVES = ("README.md", "training.md", "slides.md", "tutorial.md", "tune.md")
+TRAIN_THEMSELVES = ("README.md", "training.md", "slides.md", "tutorial.md", "tune.md", "findings.md")
 """Pages whose commands make the runs that they use; the others start with trained ones."""
 SCHEMAS = ROOT / "docs/reference/schemas"
 ROOT_COMMAND: Any = typer.main.get_command(app)
@@ -43,7 +43,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Parts of a newcomer's folder, each made once when it is first asked for."""
     makers = {
         "tables": newcomer.make_tables_and_features, "slides": newcomer.make_slides, "digits": newcomer.make_digits,
-        "clam": newcomer.make_clam_folder,
+        "clam": newcomer.make_clam_folder, "sets": newcomer.make_sets,
     }  # fmt: skip
     made: dict[str, Path] = {}
 
@@ -113,7 +113,7 @@ def parse(words: tuple[str, ...]) -> None:
 def parts_for(page: Path, words: list[tuple[str, ...]]) -> list[str]:
     text = " ".join(" ".join(command) for command in words)
     parts = ["tables" if page.name in TRAIN_THEMSELVES else "runs"]
-    parts += [part for part in ("slides", "digits", "clam") if f"{part}/" in text]
+    parts += [part for part in ("slides", "digits", "clam", "sets") if f"{part}/" in text]
     return parts
 
 

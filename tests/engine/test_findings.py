@@ -24,7 +24,7 @@ from pams_mil.engine.training.train import train
 from pams_mil.errors import PamsError, ParameterError
 from pams_mil.evaluate.finding_scores import called_sets
 from pams_mil.evaluate.prediction_layouts import read_predictions
-from pams_mil.evaluate.predictions import write_predictions
+from pams_mil.evaluate.predictions import join_files, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.tables import read_table
@@ -218,3 +218,22 @@ def test_tiles_say_what_speaks_for_each_finding(run_folder: Path) -> None:
     odds = torch.log(whole.findings[0] / (1 - whole.findings[0]))
     np.testing.assert_allclose([layer.values.sum() for layer in layers], odds.numpy(), atol=1e-4)
     assert {layer.scale for layer in layers} == {"sign"}
+
+
+def test_audits_join_seeds_whose_files_have_one_name(run_folder: Path, cohort: Path, tmp_path: Path) -> None:
+    """Every run calls its file predictions.csv: none of them may stand for the others."""
+    predicted = predict([run_folder], cohort / "manifest.csv", split="test", features=cohort / "bags")
+    for seed in range(3):
+        predicted.write(tmp_path / f"seed{seed}")
+    done = pams("audit", f"model={tmp_path}/seed*/predictions.csv", "--classes", cohort / "classes.yaml",
+                "--resamples", 20, "--json")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    read = read_predictions(tmp_path / "seed0/predictions.csv", ClassHierarchy.load(cohort / "classes.yaml"))
+    joined = join_files("model", [read] * 3)
+    assert joined.num_seeds == 3
+    assert joined.finding_probabilities.shape == (3 * len(read), 3)
+    assert joined.finding_targets.shape == (3 * len(read), 3)
+    slides = {
+        finding["name"]: finding["slides"] for finding in json.loads(done.stdout)["files"][0]["findings"]["findings"]
+    }
+    assert slides["b"] == 3 * int(read.finding_targets[:, 0].sum())

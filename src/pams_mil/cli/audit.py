@@ -108,12 +108,10 @@ def audit(
         models = [
             join_files(
                 name,
-                {
-                    path.name: read_predictions(
-                        path, hierarchy, source, name=name, progress=partial(progress, f"Reading {name}")
-                    )
+                [
+                    read_predictions(path, hierarchy, source, name=name, progress=partial(progress, f"Reading {name}"))
                     for path in paths
-                },
+                ],
             )
             for name, paths, source in asked
         ]

@@ -221,6 +221,8 @@ def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
     probabilities = [fold.probabilities for fold in parts if fold.probabilities is not None]
     known = all(fold.patient_ids is not None for fold in parts)
     roles = [fold.roles for fold in parts if fold.roles is not None]
+    sets = [fold.finding_targets for fold in parts if fold.finding_targets is not None]
+    single = [fold.finding_probabilities for fold in parts if fold.finding_probabilities is not None]
     return replace(
         parts[0],
         name=name,
@@ -232,6 +234,8 @@ def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
         tags={tag: [cell for fold in parts for cell in fold.tags[tag]] for tag in parts[0].tags},
         roles=[one for fold in roles for one in fold] if len(roles) == len(parts) else None,
         exposure_known=all(fold.exposure_known for fold in parts),
+        finding_targets=np.concatenate(sets) if len(sets) == len(parts) else None,
+        finding_probabilities=np.concatenate(single) if len(single) == len(parts) else None,
     )
 
 
@@ -245,32 +249,30 @@ def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
     return join_predictions(name, [replace(one, tags={tag: one.tags[tag] for tag in shared}) for one in seeded])
 
 
-def join_files(name: str, files: Mapping[str, Predictions]) -> Predictions:
+def join_files(name: str, files: Sequence[Predictions]) -> Predictions:
     """The files of a method's networks as one sample: files that share slides are seeds, the others folds of a seed.
 
     >>> two = ClassHierarchy.flat(["low", "high"])
     >>> def file(*slides): return Predictions("m", two, slides, np.zeros(2, int), np.zeros(2, int))
-    >>> joined = join_files("m", {"a": file("1", "2"), "b": file("3", "4"), "c": file("1", "2"), "d": file("3", "4")})
+    >>> joined = join_files("m", [file("1", "2"), file("3", "4"), file("1", "2"), file("3", "4")])
     >>> joined.num_seeds, joined.network.tolist()
     (2, [0, 0, 1, 1, 2, 2, 3, 3])
     """
     if len(files) == 1:
-        return next(iter(files.values()))
-    seeds: list[dict[str, Predictions]] = []
-    for file, one in files.items():
-        slides = set(one.slide_ids)
-        seed = next(
-            (other for other in seeds if all(slides.isdisjoint(fold.slide_ids) for fold in other.values())), None
-        )
+        return files[0]
+    seeds: list[list[Predictions]] = []
+    for file in files:
+        slides = set(file.slide_ids)
+        seed = next((other for other in seeds if all(slides.isdisjoint(fold.slide_ids) for fold in other)), None)
         if seed is None:
-            seeds.append({file: one})
+            seeds.append([file])
         else:
-            seed[file] = one
+            seed.append(file)
     joined = {}
     for number, folds in enumerate(seeds):
         labelled = [
             one if len(folds) == 1 else replace(one, tags={**one.tags, "fold": [str(place)] * len(one)})
-            for place, one in enumerate(folds.values())
+            for place, one in enumerate(folds)
         ]
         joined[str(number)] = join_predictions(name, labelled)
     return join_seeds(name, joined) if len(joined) > 1 else joined["0"]
