@@ -379,3 +379,17 @@ def test_files_of_several_networks_are_one_method(tmp_path):
     assert found["comparisons"][0]["n"] == 70
     shown = flat(run(f"ce={tmp_path}/nothing-*.csv", "--classes", "bracs", code=2))
     assert "no file matches" in shown
+
+
+def test_files_of_one_name_in_several_folders_are_all_read(tmp_path):
+    lines = "slide_id,patient_id,target,prediction\n"
+    for fold in range(3):
+        folder = tmp_path / f"fold{fold}"
+        folder.mkdir()
+        rows = "".join(f"s{fold}{row},p{fold}{row},N,IC\n" for row in range(4))
+        (folder / "predictions.csv").write_text(lines + rows)
+    done = CliRunner().invoke(
+        app, ["audit", f"ce={tmp_path}/fold*/predictions.csv", "--classes", "bracs", "--json", "--resamples", "0"]
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["files"][0]["slides"] == 12
