@@ -266,3 +266,12 @@ def test_a_committee_goes_on_where_it_was_stopped_and_refuses_another(committee:
     many = pams(*words)
     assert many.exit_code == 2
     assert "8 members, not 99" in many.output
+
+
+def test_options_of_a_committee_are_never_ignored(cohort: Path, tmp_path: Path) -> None:
+    alone = pams(*command(cohort, tmp_path / "cv", "--members", 3))
+    assert alone.exit_code == 2
+    assert "go with a committee" in " ".join(alone.output.split())
+    seeds = pams(*committee_command(cohort, tmp_path / "cv", "--seeds", 2))
+    assert seeds.exit_code == 2
+    assert "--seeds goes with --method" in " ".join(seeds.output.split())

@@ -12,6 +12,7 @@ from pams_mil.cli.console import output, print_json, print_note, progress_bar
 from pams_mil.cli.fold_options import FOLDS, VAL_SHARE, fold_cohort
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
+from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,8 +85,16 @@ def cv(
         "data.manifest": manifest, "data.features": features or manifest.parent, "classes": classes, "method": method,
         "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
     }  # fmt: skip
+    several = is_committee(method, model, changes or [])
+    if several and seeds > 1:
+        raise ConfigError("--seeds goes with --method or --model; a committee has members instead, see --members.")
+    if not several and (members is not None or reference is not None or committee != "committee"):
+        raise ConfigError(
+            "--committee, --members and --reference go with a committee, which is trained where neither a method nor a "
+            "model is named; found --method, --model, or a setting of one."
+        )
     cohort, split, _ = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading)
-    if is_committee(method, model, changes or []):
+    if several:
         recipe = load_committee(committee, most=members)
         shared = {"data": {"manifest": manifest, "features": features or manifest.parent}, "classes": classes,
                   "training": dict(recipe.training), "seed": seed}  # fmt: skip
@@ -115,7 +124,8 @@ def cv(
     by_fold, pooled = _read(done.folder.predictions_file, hierarchy, name, len(split.folds))
     models = [pooled]
     if done.folder.reference.exists():
-        plain = f"{len(done.folder.reference.seeds())} networks of AB-MIL with cross-entropy, averaged"
+        count = len(done.folder.reference.seeds())
+        plain = "AB-MIL with cross-entropy" + (f", {count} networks averaged" if count > 1 else "")
         models.insert(0, _read(done.folder.reference.predictions_file, hierarchy, plain, len(split.folds))[1])
     scores = _scores(by_fold, best_epochs(done.folder, len(by_fold)))
     atomic.write_csv(done.folder.folds_file, list(scores[0]), (list(row.values()) for row in scores))
