@@ -87,9 +87,10 @@ def finding_scores(
         y, s = true[:, k], called[:, k]
         sensitivity, specificity = ratio(y & s, y), ratio(~y & ~s, ~y)
         auc, auc_interval = _auc(y, p[:, k], unit, draws)
+        count = int(y.sum()) // predictions.num_seeds  # a slide has a row per seed
         scores.append(
             FindingScore(
-                predictions.hierarchy.classes[index], int(y.sum()), sensitivity[0], specificity[0], auc,
+                predictions.hierarchy.classes[index], count, sensitivity[0], specificity[0], auc,
                 sensitivity[1], specificity[1], auc_interval,
             )
         )  # fmt: skip
