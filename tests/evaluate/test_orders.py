@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
 from pams_mil.cli.main import app
-from pams_mil.errors import CertificateError, HierarchyError
+from pams_mil.engine.prediction.certificates import write_certificate
+from pams_mil.errors import CertificateError, HierarchyError, OutputError
 from pams_mil.evaluate.certify import certify, certify_orders, load_certificate
 from pams_mil.evaluate.orders import Orders, disputed_rates
 from pams_mil.evaluate.predictions import Predictions, write_predictions
@@ -127,6 +128,21 @@ def test_orders_that_cannot_be_compared_are_refused():
         Orders.of({"x": ["a", "b"]})
     twice = Orders.of([ClassHierarchy.flat(["a", "b"]), ClassHierarchy.flat(["b", "a"])])
     assert twice.names == ("classes (1)", "classes (2)")
+
+
+def test_a_stricter_certificate_of_several_orders_is_kept(tmp_path):
+    orders = random_orders(3)
+    one = sample(*cases(3))
+    strict, lax = (certify_orders(one, orders, alpha=alpha) for alpha in (0.1, 0.3))
+    assert strict.covers(lax)
+    assert not lax.covers(strict)
+    assert not strict.covers(strict.certificates[0])
+    path = write_certificate(strict, None, tmp_path)
+    with pytest.raises(OutputError, match="guarantees what the new certificate does not"):
+        write_certificate(lax, None, tmp_path)
+    assert load_certificate(path).to_json() == strict.to_json()
+    write_certificate(lax, None, tmp_path / "other")
+    assert write_certificate(strict, None, tmp_path / "other").exists()  # a stricter one may replace a laxer one
 
 
 @pytest.mark.parametrize("unit", ["case", "slide"])

@@ -121,9 +121,9 @@ def certify(
 
 def _certify_orders(certificate: OrderCertificate, folder: Path | None, *, json: bool) -> None:
     """Write and print the certificate of several orders."""
-    path = None if folder is None else folder / "order-certificate.json"
-    if path is not None:
-        certificate.write(path)
+    from pams_mil.engine.prediction.certificates import write_certificate
+
+    path = None if folder is None else write_certificate(certificate, None, folder)
     if json:
         content = certificate.to_json()
         parts = [{**one, "calibration": {"digest": one["calibration"]["digest"]}} for one in content["certificates"]]

@@ -88,21 +88,24 @@ def own_certificate(run: LoadedRun) -> Certificate | None:
     return certificate
 
 
-def write_certificate(certificate: Certificate, page: str, folder: Path) -> Path:
-    """Write certificate.html, then certificate.json; one that guarantees what this one does not is never replaced.
+def write_certificate(certificate: Certificate | OrderCertificate, page: str | None, folder: Path) -> Path:
+    """Write certificate.json, or order-certificate.json of several orders, after the page where there is one.
+
+    A certificate that guarantees what this one does not is never replaced.
 
     Raises:
         OutputError: the folder holds a certificate of the same weights that this one does not cover.
     """
-    path = folder / "certificate.json"
-    before = Certificate.load(path) if path.exists() else None
+    path = folder / ("certificate.json" if isinstance(certificate, Certificate) else "order-certificate.json")
+    before = load_certificate(path) if path.exists() else None
     if before is not None and before.weights == certificate.weights and not certificate.covers(before):
         raise OutputError(
             f"{path} guarantees what the new certificate does not: {' '.join(before.bound_sentences)} It is kept. "
             "Write the new one to another folder with --out, or move the old one away."
         )
     # The JSON last: it is what others look for, and then nothing of it is missing.
-    atomic.write_text(folder / "certificate.html", page)
+    if page is not None:
+        atomic.write_text(folder / "certificate.html", page)
     certificate.write(path)
     return path
 

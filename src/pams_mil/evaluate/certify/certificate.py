@@ -148,11 +148,13 @@ class Certificate:
         cells = ("".join(f"<td>{cell}</td>" for cell in row) for row in rows)
         return f"{lines}<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
-    def covers(self, other: Certificate) -> bool:
+    def covers(self, other: object) -> bool:
         """Whether this certificate guarantees all that another one does, for the same weights and classes.
 
         A bound on average and one with a confidence do not imply each other.
         """
+        if not isinstance(other, Certificate):
+            return False
         mine, theirs = self.guarantee.confidence, other.guarantee.confidence
         return (
             self._subject == other._subject

@@ -66,6 +66,17 @@ class OrderCertificate:
         """The largest κ that any order needs."""
         return max(certificate.kappa for certificate in self.certificates)
 
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Digests of the weights that all orders are certified for."""
+        return self.certificates[0].weights
+
+    def covers(self, other: object) -> bool:
+        """Whether it guarantees, for every order of another one, all that the other does."""
+        return isinstance(other, OrderCertificate) and all(
+            any(mine.covers(theirs) for mine in self.certificates) for theirs in other.certificates
+        )
+
     @cached_property
     def orders(self) -> Orders:
         """The orders."""
