@@ -73,7 +73,7 @@ def draw(hierarchy: ClassHierarchy, true: int) -> None:
     colors = [
         MISS if hierarchy.outranks()[true, r] else ALARM if hierarchy.outranks()[r, true] else TIE for r in range(7)
     ]
-    figure, axes = plt.subplots(3, 5, figsize=(12, 6.6), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(4, 4, figsize=(11, 8.4), sharey=True, layout="constrained")
     for axis, name in zip(axes.flat, table, strict=False):
         axis.bar(hierarchy.names(), table[name], color=colors)
         axis.set_title(name, fontsize=11, fontweight="bold" if name == "pams" else "normal", family="monospace")

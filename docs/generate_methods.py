@@ -36,8 +36,8 @@ loss also works alone:
 ```
 
 The same as a pure function that returns one value per sample: `from pams_mil.methods.msce import msce_loss`. Modules:
-`CELoss`, `WeightedCELoss`, `MSCELoss`, `HXELoss`, `SoftLabelsLoss`, `CDWCELoss`, `CO2Loss`, `EMDLoss`, `SORDLoss`,
-`CORNLoss`.
+`CELoss`, `WeightedCELoss`, `MSCELoss`, `HXELoss`, `SoftLabelsLoss`, `CDWCELoss`, `OCELoss`, `CO2Loss`, `EMDLoss`,
+`SORDLoss`, `CORNLoss`.
 
 Letters: t is the true class, r a predicted one, p the softmax, C the number of classes; class indices grow with
 urgency. Levels h run from 1, the coarsest, to H; in code from 0. Matrices are `[true, predicted]`.

@@ -149,6 +149,6 @@ def test_training_follows_the_revealed_cost_ratio(tmp_path):
     assert implied_cost(costs[-1])[3, 2] == pytest.approx(result.boundaries["malignant"].kappa)
     with pytest.raises(ConfigError, match="other classes"):
         with_revealed_costs(configure("labels.csv", classes="bracs"), tmp_path / "reveal.json")
-    with pytest.raises(ConfigError, match="'ce' has no costs"):
+    with pytest.raises(ConfigError, match="found the method 'ce'"):
         with_revealed_costs(config.model_copy(update={"method": configure("l", classes="x", method="ce").method}),
                             tmp_path / "reveal.json")  # fmt: skip

@@ -27,7 +27,8 @@ from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective
 
 NAMES = discover.available("methods")
 EXPECTED = {
-    "cdw_ce", "ce", "chang", "co2", "corn", "emd", "haf", "hong", "hxe", "pams", "soft_labels", "sord", "weighted_ce",
+    "cdw_ce", "ce", "chang", "co2", "corn", "emd", "haf", "hong", "hxe", "oce", "pams", "soft_labels",
+    "sord", "weighted_ce",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from tests.methods.conformance import Output
 from tests.methods.strategies import trees
 
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods import MSCELoss
+from pams_mil.methods import MSCELoss, OCELoss
 from pams_mil.methods.pams import Pams, msce_loss
 from pams_mil.severity import loss_weight
 
@@ -39,7 +39,8 @@ def test_a_miss_costs_more_than_the_mirrored_alarm(data, sureness):
     pairs = np.argwhere(hierarchy.outranks(level))
     assume(len(pairs))
     urgent, harmless = data.draw(st.sampled_from(pairs.tolist()))
-    check_misses_cost_more(MSCELoss(hierarchy, level), hierarchy, level, urgent, harmless, sureness)
+    for loss in (MSCELoss, OCELoss):
+        check_misses_cost_more(loss(hierarchy, level), hierarchy, level, urgent, harmless, sureness)
 
 
 @given(data=st.data())

@@ -44,6 +44,8 @@ BAD = [
     ("cdw_ce", {"alpha": True}, "alpha must be a finite number above 0, found True"),
     ("co2", {"delta": -1}, "delta must be a finite number of at least 0, found -1"),
     ("co2", {"lambda_margin": float("inf")}, "lambda_margin must be a finite number of at least 0, found inf"),
+    ("oce", {"miss": 0}, "miss must be a finite number above 0, found 0"),
+    ("oce", {"costs": 3}, "costs must be a list with one matrix or none per level, found 3"),
     ("sord", {"alpha": -2}, "alpha must be a finite number above 0, found -2"),
     ("weighted_ce", {"weights": "urgency"}, "weights must be 'priority' or a list of numbers above 0"),
     ("weighted_ce", {"weights": []}, "weights must be 'priority' or a list of numbers above 0, found []"),

@@ -21,6 +21,7 @@ from pams_mil.methods.emd import emd_loss
 from pams_mil.methods.haf import geometry_loss
 from pams_mil.methods.hxe import hxe_loss, hxe_matrices
 from pams_mil.methods.margin import margin_values
+from pams_mil.methods.oce import Oce, oce_loss
 from pams_mil.methods.pams import msce_loss
 from pams_mil.methods.soft_labels import soft_labels_loss, soft_target
 from pams_mil.methods.sord import sord_loss
@@ -48,6 +49,9 @@ def ours_and_loops(name, hierarchy, level, logits):
             lambda z, t: soft_labels_loss(z, t, soft),
             lambda z, t: reference.soft_labels(z, t, hierarchy, level, beta=5),
         )
+    if name == "oce":
+        cost = torch.tensor(Oce(miss=3.5).cost(hierarchy, level))
+        return lambda z, t: oce_loss(z, t, cost), lambda z, t: reference.oce(z, t, hierarchy, level, miss=3.5)
     if name == "weighted_ce":
         given_weights = [float(number * number + 1) for number in range(hierarchy.num_classes(0))]
         weight = torch.tensor(WeightedCrossEntropy(weights=given_weights).class_weight(hierarchy, level))
@@ -69,8 +73,8 @@ def ours_and_loops(name, hierarchy, level, logits):
 
 
 NAMES = [
-    "ce", "weighted_ce", "msce", "msce-power", "msce-literal", "hxe", "hxe-plain", "soft_labels", "cdw_ce", "co2",
-    "emd", "sord", "corn",
+    "ce", "weighted_ce", "msce", "msce-power", "msce-literal", "hxe", "hxe-plain", "soft_labels", "cdw_ce", "oce",
+    "co2", "emd", "sord", "corn",
 ]  # fmt: skip
 
 

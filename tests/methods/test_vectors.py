@@ -8,7 +8,17 @@ import torch
 
 from pams_mil import ops
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods import CDWCELoss, CO2Loss, EMDLoss, HXELoss, MSCELoss, SoftLabelsLoss, SORDLoss, WeightedCELoss
+from pams_mil.methods import (
+    CDWCELoss,
+    CO2Loss,
+    EMDLoss,
+    HXELoss,
+    MSCELoss,
+    OCELoss,
+    SoftLabelsLoss,
+    SORDLoss,
+    WeightedCELoss,
+)
 from pams_mil.methods.corn import corn_log_probabilities, corn_loss
 from pams_mil.methods.hxe import hxe_matrices
 from pams_mil.methods.msce import Msce
@@ -87,6 +97,14 @@ def test_cdw_ce():
     close(CDWCELoss(THREE)(P3, torch.tensor([0])), 0.6445856)
     close(CDWCELoss(THREE)(P3, torch.tensor([1])), 1.3093333)
     close(CDWCELoss(THREE, alpha=1.0)(P3, torch.tensor([0])), 0.4338645)
+
+
+def test_oce():
+    # true 1, over mild to urgent: −ln 0.2 − 2 ln(1 − 0.7) − 1 ln(1 − 0.1); a miss of one step costs 2 alarms of one
+    close(OCELoss(THREE)(P3, torch.tensor([1])), 4.1227440)
+    close(OCELoss(THREE, miss=1.0)(P3, torch.tensor([0])), 0.3566749 + 0.2231436 + 2 * 0.1053605)
+    # Costs of 0 beside the diagonal are cross-entropy.
+    close(OCELoss(THREE, costs=[np.eye(3).tolist()])(P3, torch.tensor([2])), 2.3025851)
 
 
 def test_co2():

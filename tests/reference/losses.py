@@ -90,6 +90,16 @@ def cdw_ce(z, t, *, alpha):
     return loss
 
 
+def oce(z, t, hierarchy, level, *, miss):
+    log_p, ranks = log_softmax(z), hierarchy.ranks(level)
+    loss = -log_p[t]
+    for r in range(len(z)):
+        if r != t:
+            cost = abs(t - r) * (miss if ranks[t] > ranks[r] else 1.0)
+            loss -= cost * log_sum([log_p[j] for j in range(len(z)) if j != r])
+    return loss
+
+
 def co2(z, t, *, delta, lambda_margin):
     p, margin = softmax(z), 0.0
     for k in range(len(z) - 1):

@@ -117,6 +117,7 @@ OBJECTIVES = {
         "soft_labels", lambda m, tree, z, t, level: losses.soft_labels(z, t, tree, level, beta=m.beta)
     ),
     "cdw_ce": one_term("cdw_ce", lambda m, tree, z, t, level: losses.cdw_ce(z, t, alpha=m.alpha)),
+    "oce": one_term("oce", lambda m, tree, z, t, level: losses.oce(z, t, tree, level, miss=m.miss)),
     "co2": one_term("co2", lambda m, tree, z, t, level: losses.co2(z, t, delta=m.delta, lambda_margin=m.lambda_margin)),
     "emd": one_term("emd", lambda m, tree, z, t, level: losses.emd(z, t)),
     "sord": one_term("sord", lambda m, tree, z, t, level: losses.sord(z, t, alpha=m.alpha)),

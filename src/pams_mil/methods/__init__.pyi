@@ -6,6 +6,7 @@ from pams_mil.methods.losses import CORNLoss as CORNLoss
 from pams_mil.methods.losses import EMDLoss as EMDLoss
 from pams_mil.methods.losses import HXELoss as HXELoss
 from pams_mil.methods.losses import MSCELoss as MSCELoss
+from pams_mil.methods.losses import OCELoss as OCELoss
 from pams_mil.methods.losses import SoftLabelsLoss as SoftLabelsLoss
 from pams_mil.methods.losses import SORDLoss as SORDLoss
 from pams_mil.methods.losses import WeightedCELoss as WeightedCELoss

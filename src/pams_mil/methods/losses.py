@@ -22,6 +22,7 @@ from pams_mil.methods.hxe import Hxe
 from pams_mil.methods.method import LevelMethod, Method
 from pams_mil.methods.msce import Msce
 from pams_mil.methods.objective import LevelLoss
+from pams_mil.methods.oce import Oce
 from pams_mil.methods.soft_labels import SoftLabels
 from pams_mil.methods.sord import Sord
 from pams_mil.methods.weighted_ce import WeightedCrossEntropy
@@ -80,6 +81,7 @@ HXELoss = HierarchyLoss.of(Hxe, "HXELoss")
 SoftLabelsLoss = HierarchyLoss.of(SoftLabels, "SoftLabelsLoss")
 CDWCELoss = HierarchyLoss.of(CdwCe, "CDWCELoss")
 CO2Loss = HierarchyLoss.of(Co2, "CO2Loss")
+OCELoss = HierarchyLoss.of(Oce, "OCELoss")
 EMDLoss = HierarchyLoss.of(Emd, "EMDLoss")
 SORDLoss = HierarchyLoss.of(Sord, "SORDLoss")
 CORNLoss = HierarchyLoss.of(Corn, "CORNLoss")

@@ -21,17 +21,15 @@ import numpy as np
 from torch import Tensor
 
 from pams_mil.arrays import Array
-from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.checks import checked
+from pams_mil.methods.checks import CostMatrix, check_costs, checked, level_cost
 from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.method import LevelMethod
 from pams_mil.methods.objective import LevelLoss
 from pams_mil.parameters import require_choice, require_number
-from pams_mil.severity import Distance, Orientation, check_cost, loss_weight, scaled_ranks
+from pams_mil.severity import Distance, Orientation, loss_weight, scaled_ranks
 
 DISCOVER = "Msce"
-CostMatrix = Sequence[Sequence[float]]
 
 
 def msce_loss(logits: Tensor, target: Tensor, severity: Tensor, *, detach_weight: bool = False) -> Tensor:
@@ -102,20 +100,13 @@ class Msce(LevelMethod):
             require_number("alpha", self.alpha, above=1)
         require_choice("distance", self.distance, get_args(Distance))
         require_choice("orientation", self.orientation, ("intended", "literal"))
-        if self.costs is not None and not isinstance(self.costs, (list, tuple)):
-            raise ParameterError(f"costs must be a list with one matrix or none per level, found {self.costs!r}.")
-        for cost in self.costs or ():
-            if cost is not None:
-                check_cost(cost, len(cost) if hasattr(cost, "__len__") else 0, zero_diagonal=False)
+        check_costs(self.costs)
 
     def severity(self, hierarchy: ClassHierarchy, level: int = -1) -> Array:
         """M at a level."""
-        costs = self.costs if self.costs is not None else [None] * hierarchy.num_levels
-        if len(costs) != hierarchy.num_levels:
-            raise ParameterError(f"costs must hold one entry per level, {hierarchy.num_levels}, found {len(costs)}.")
-        cost = costs[hierarchy.level(level)]
-        if cost is not None:
-            return check_cost(cost, hierarchy.num_classes(level), zero_diagonal=False)
+        own = level_cost(self.costs, hierarchy, level)
+        if own is not None:
+            return own
         if self.alpha is None:
             return np.ones((hierarchy.num_classes(level),) * 2)
         return loss_weight(hierarchy, level, alpha=self.alpha, distance=self.distance, orientation=self.orientation)

@@ -97,7 +97,7 @@ def with_revealed_costs(config: RunConfig, file: Path | str) -> RunConfig:
     if reveal.classes != hierarchy.digest:
         raise ConfigError(f"{file} was made with other classes than {config.classes!r}; reveal it with the same ones.")
     if config.method.name not in ("msce", "pams"):
-        raise ConfigError(f"The method {config.method.name!r} has no costs; --kappa-from goes with 'msce' or 'pams'.")
+        raise ConfigError(f"--kappa-from sets the costs of 'msce' or 'pams', found the method {config.method.name!r}.")
     kappas = {name: fit.kappa for name, fit in reveal.boundaries.items()}
     costs = boundary_costs(hierarchy, kappas, reveal.overall.kappa)
     return config.model_copy(update={"method": Choice(**{**config.method.model_dump(), "costs": costs})})
