@@ -21,8 +21,8 @@ import numpy as np
 from goals import Goals
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.compare import compare
-from pams_mil.evaluate.prediction_layouts import read_predictions
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import score, severe_errors
 
 ROWS, PATIENTS, AUC_RESAMPLES, RESAMPLES = 1_000_000, 100_000, 5, 2000

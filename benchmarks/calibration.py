@@ -18,8 +18,8 @@ import numpy as np
 from pams_mil.engine.prediction.calibrate import run_bias
 from pams_mil.engine.prediction.predict import load_run
 from pams_mil.engine.prediction.scored_runs import predict_to_score
-from pams_mil.evaluate.debias import TrainingBias
-from pams_mil.evaluate.probability_calibration import fit_probability_calibration
+from pams_mil.evaluate.decisions.debias import TrainingBias
+from pams_mil.evaluate.decisions.probability_calibration import fit_probability_calibration
 from pams_mil.metrics.proper import brier, nll, rps
 
 

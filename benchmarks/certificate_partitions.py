@@ -19,8 +19,8 @@ from pams_mil import ClassHierarchy
 from pams_mil.evaluate.certify import certify
 from pams_mil.evaluate.certify.make import rates
 from pams_mil.evaluate.certify.miss_losses import SlideReach
-from pams_mil.evaluate.prediction_layouts import read_predictions
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 
 
 def together(files: list[str], hierarchy: ClassHierarchy) -> Predictions:

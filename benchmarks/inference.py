@@ -21,7 +21,7 @@ import sklearn.metrics
 from goals import Goals
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.compare import compare
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.metric import bin_error
 from pams_mil.metrics.operating import operating_curve
 from pams_mil.metrics.slides import Slides

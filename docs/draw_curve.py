@@ -20,8 +20,8 @@ import numpy as np
 from pams_mil import tables
 from pams_mil.evaluate.compare import Matched, compare
 from pams_mil.evaluate.operating_points import OperatingPoints
-from pams_mil.evaluate.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import score
 from pams_mil.hierarchy import ClassHierarchy
 

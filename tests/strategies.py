@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from pams_mil import ClassHierarchy
 from pams_mil.class_checks import Level
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 
 STEMS = ("c", "grade ", "é", "=cmd()", "<b>", 'a,"b"', "no", "0", "1.", "-x", "'q", "階", "#", "a: b", "line\nbreak ")
 MOST_CLASSES = 30

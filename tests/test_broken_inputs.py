@@ -11,7 +11,7 @@ import yaml
 
 from pams_mil import ClassHierarchy, PamsError
 from pams_mil.errors import HierarchyError
-from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.hierarchy import parse
 
 FOLDER = Path(__file__).with_name("broken")

@@ -24,7 +24,7 @@ TORCH_FREE = [
     "pams_mil.discover",
     "pams_mil.metrics",
     "pams_mil.metrics.resampling",
-    "pams_mil.evaluate.prediction_layouts",
+    "pams_mil.evaluate.predictions.prediction_layouts",
     "pams_mil.evaluate.scores",
     "pams_mil.evaluate.certify",
     "pams_mil.evaluate.compare",

@@ -19,8 +19,8 @@ from pams_mil.engine.prediction.predict import predict as predict
 from pams_mil.engine.training.train import train as train
 from pams_mil.errors import PamsError as PamsError
 from pams_mil.evaluate.certify.make import certify as certify
-from pams_mil.evaluate.decide import redecide as redecide
-from pams_mil.evaluate.prediction_layouts import read_predictions as read_predictions
+from pams_mil.evaluate.decisions.decide import redecide as redecide
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions as read_predictions
 from pams_mil.hierarchy import ClassHierarchy as ClassHierarchy
 from pams_mil.methods.losses import CDWCELoss as CDWCELoss
 from pams_mil.methods.losses import CELoss as CELoss

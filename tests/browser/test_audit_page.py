@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.audit import audit
-from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.report import live
 from pams_mil.report.audit_html import audit_page, write_audit

@@ -7,7 +7,7 @@ import pytest
 from tests.browser.chromium import CHROMIUM, Browser
 
 from pams_mil import ClassHierarchy
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.report.bench import Entry, summarize
 from pams_mil.report.bench_page import bench_page
 

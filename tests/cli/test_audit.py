@@ -18,7 +18,7 @@ from pams_mil import ClassHierarchy
 from pams_mil.cli.audit import _names
 from pams_mil.cli.demo import figure_1_models
 from pams_mil.cli.main import app
-from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 
 TREE = ClassHierarchy.load("bracs")
 NAMES = TREE.names()

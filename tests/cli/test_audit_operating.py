@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.cli.test_audit import TREE, made, run
 
-from pams_mil.evaluate.predictions import write_predictions
+from pams_mil.evaluate.predictions.predictions import write_predictions
 
 
 def audited(tmp_path, *models):

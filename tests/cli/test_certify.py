@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.evaluate.certify import Certificate, certify
-from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 
 FLAT_FILE = "name: flat\nclasses: [benign, atypical, malignant]\n"
 

@@ -18,7 +18,7 @@ from pams_mil.engine.prediction.scored_runs import stored_predictions
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import ExposureError
 from pams_mil.evaluate.certify import Certificate
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.exposure import MARK, ROLES, RULES, Exposure, admit, parse_roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.tables import read_table

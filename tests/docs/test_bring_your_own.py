@@ -15,7 +15,7 @@ from pams_mil import discover
 from pams_mil.data import read_bag
 from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.evaluate.audit import audit
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods import create_method
 from pams_mil.metrics import Metric, add_metric

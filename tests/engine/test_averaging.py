@@ -16,7 +16,7 @@ from pams_mil.engine.prediction.predict import load_run
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.training.averaging import AveragedWeights
 from pams_mil.errors import CheckpointError, ConfigError
-from pams_mil.evaluate.refinement import refined_nll
+from pams_mil.evaluate.decisions.probability_calibration import refined_nll
 from pams_mil.tables import read_table
 
 FILES = ("last.safetensors", "best.safetensors")

@@ -22,7 +22,7 @@ from pams_mil.engine.prediction.calibrate import run_bias
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.run_calibration import read_calibration
 from pams_mil.errors import CheckpointError, RunError
-from pams_mil.evaluate.probability_calibration import fit_probability_calibration
+from pams_mil.evaluate.decisions.probability_calibration import fit_probability_calibration
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import loss_weight
 from pams_mil.tables import read_table

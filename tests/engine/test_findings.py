@@ -22,9 +22,9 @@ from pams_mil.engine.prediction.predict import load_run, predict
 from pams_mil.engine.prediction.tiles import measure
 from pams_mil.engine.training.train import train
 from pams_mil.errors import PamsError, ParameterError
-from pams_mil.evaluate.finding_scores import called_sets
-from pams_mil.evaluate.prediction_layouts import read_predictions
-from pams_mil.evaluate.predictions import join_files, write_predictions
+from pams_mil.evaluate.predictions.findings import called_sets
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions.predictions import join_files, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.tables import read_table

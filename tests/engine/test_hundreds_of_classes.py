@@ -15,7 +15,7 @@ from pams_mil.engine.prediction.predict import load_runs, predict
 from pams_mil.errors import HierarchyError
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.certify import certify
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.report.audit_html import audit_page
 from pams_mil.report.readable import short_order
 

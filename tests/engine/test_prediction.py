@@ -17,8 +17,8 @@ from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.prediction_table import read_for_prediction
 from pams_mil.engine.prediction.tiles import csv_as_parquet
 from pams_mil.errors import CheckpointError, ManifestError, OutputError, PredictionsError, RunError
-from pams_mil.evaluate.decide import DecisionRule
-from pams_mil.evaluate.prediction_layouts import read_predictions
+from pams_mil.evaluate.decisions.decide import DecisionRule
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.tables import read_table

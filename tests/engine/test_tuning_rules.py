@@ -22,7 +22,7 @@ from pams_mil.engine.tuning.schedule import ENOUGH, fewest_runs, halve, plan, ru
 from pams_mil.engine.tuning.simplicity import in_words, parts_of, simplicity
 from pams_mil.engine.tuning.tuning_folder import TuningFolder
 from pams_mil.errors import ConfigError, RunError
-from pams_mil.evaluate.predictions import Predictions, numbered, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, numbered, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import urgency_auc
 

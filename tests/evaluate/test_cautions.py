@@ -19,8 +19,8 @@ from pams_mil.cli.main import app
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.cautions import FEW_PATIENTS, TopCall, cautions
 from pams_mil.evaluate.compare import compare
-from pams_mil.evaluate.decide import redecide
-from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.decisions.decide import redecide
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.report.audit_html import audit_page
 

@@ -16,7 +16,7 @@ from pams_mil import ClassHierarchy
 from pams_mil.atomic import strict_json
 from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.compare import compare, compare_all, paired
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.metrics.metric import METRICS
 

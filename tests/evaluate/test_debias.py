@@ -14,9 +14,9 @@ from scipy.optimize import brentq, minimize
 from tests.reference import calibration as reference
 
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate.debias import TrainingBias, msce_posterior
-from pams_mil.evaluate.decide import least_risk, most_probable, redecide
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.decisions.debias import TrainingBias, msce_posterior
+from pams_mil.evaluate.decisions.decide import least_risk, most_probable, redecide
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import implied_cost, loss_weight
 
@@ -216,5 +216,5 @@ def test_refusals(call, message):
 
 
 def test_needs_no_torch():
-    code = "import sys, pams_mil.evaluate.debias, pams_mil.remix.drift; sys.exit('torch' in sys.modules)"
+    code = "import sys, pams_mil.evaluate.decisions.debias, pams_mil.remix.drift; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

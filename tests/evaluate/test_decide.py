@@ -14,8 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pams_mil.errors import ParameterError, PredictionsError
-from pams_mil.evaluate.decide import RULES, DecisionRule, decide, least_risk, most_ascc, most_probable, redecide
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.decisions.decide import (
+    RULES,
+    DecisionRule,
+    decide,
+    least_risk,
+    most_ascc,
+    most_probable,
+    redecide,
+)
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import lca_cost, metric_weight
 
@@ -135,7 +143,7 @@ def test_predictions_are_decided_anew():
 
 
 def test_decisions_need_no_torch():
-    code = "import sys, pams_mil.evaluate.decide; sys.exit('torch' in sys.modules)"
+    code = "import sys, pams_mil.evaluate.decisions.decide; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 from pams_mil import ClassHierarchy
 from pams_mil.cli.main import app
 from pams_mil.errors import PredictionsError
-from pams_mil.evaluate.decide import redecide
-from pams_mil.evaluate.fixed_kappa import at_fixed_kappa, matching_kappa
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.decisions.decide import at_fixed_kappa, matching_kappa, redecide
+from pams_mil.evaluate.predictions.predictions import Predictions
 
 TREE = ClassHierarchy.flat(["a", "b", "c", "d"], ties=[["b", "c"]])
 

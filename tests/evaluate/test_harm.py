@@ -7,8 +7,8 @@ import pytest
 
 from pams_mil import ClassHierarchy
 from pams_mil.cli.demo import figure_1_models
-from pams_mil.evaluate.harm import by_penalty, by_swap
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.experiments.paper import by_penalty, by_swap
 from pams_mil.metrics import ascc
 
 

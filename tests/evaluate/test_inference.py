@@ -20,9 +20,8 @@ from pams_mil.atomic import strict_json
 from pams_mil.evaluate import contrasts, decision_path, estimate, join_seeds
 from pams_mil.evaluate.compare import compare, with_matched
 from pams_mil.evaluate.contrast import Contrast, adjusted
-from pams_mil.evaluate.inference import MethodPair
-from pams_mil.evaluate.method_networks import Networks, Reading, units_of
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.inference import MethodPair, Networks, Reading, units_of
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import score
 from pams_mil.metrics import operating_curve, urgency_auc
 from pams_mil.metrics.metric import LABEL_METRICS, METRICS, LabelMetrics, observed

@@ -15,9 +15,8 @@ import pytest
 from scipy.special import ndtr
 
 from pams_mil import ClassHierarchy
-from pams_mil.evaluate.inference import MethodPair
-from pams_mil.evaluate.method_networks import Reading
-from pams_mil.evaluate.predictions import Predictions, join_seeds
+from pams_mil.evaluate.inference import MethodPair, Reading
+from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.operating import operating_curve
 from pams_mil.metrics.resampling import Units, swap_p_value

@@ -11,8 +11,8 @@ from tests.strategies import predictions
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import PredictionsError
-from pams_mil.evaluate.prediction_layouts import Source, read_predictions, recognize
-from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions, recognize
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 
 TREE = ClassHierarchy.flat(["low", "mid", "high"], name="grades")
 PROBABILITIES = [[0.2, 0.3, 0.5], [0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]
@@ -128,7 +128,7 @@ def test_tags_and_subsets(tmp_path: Path):
 
 
 def test_files_larger_than_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from pams_mil.evaluate import prediction_layouts as layouts
+    from pams_mil.evaluate.predictions import prediction_layouts as layouts
     from pams_mil.tables import read_chunks
 
     path = tmp_path / "x.csv"

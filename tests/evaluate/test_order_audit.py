@@ -17,9 +17,9 @@ from pams_mil.cli.main import app
 from pams_mil.errors import HierarchyError
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.compare import compare
-from pams_mil.evaluate.decide import redecide
+from pams_mil.evaluate.decisions.decide import redecide
 from pams_mil.evaluate.orders import Orders
-from pams_mil.evaluate.predictions import write_predictions
+from pams_mil.evaluate.predictions.predictions import write_predictions
 from pams_mil.evaluate.verdict import safer_model, verdict
 
 TREE = ClassHierarchy.load("bracs")

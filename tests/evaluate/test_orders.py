@@ -13,7 +13,7 @@ from pams_mil.engine.prediction.certificates import write_certificate
 from pams_mil.errors import CertificateError, HierarchyError, OutputError
 from pams_mil.evaluate.certify import certify, certify_orders, load_certificate
 from pams_mil.evaluate.orders import Orders, disputed_rates
-from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 
 NAMES = ["N", "UDH", "FEA", "ADH", "DCIS"]
 

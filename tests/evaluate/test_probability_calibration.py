@@ -19,12 +19,12 @@ from sklearn.frozen import FrozenEstimator
 from tests.reference import calibration as reference
 
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate import softmax_fit
-from pams_mil.evaluate.debias import TrainingBias
-from pams_mil.evaluate.probability_calibration import (
+from pams_mil.evaluate.decisions.debias import TrainingBias
+from pams_mil.evaluate.decisions.probability_calibration import (
     ProbabilityCalibration,
     cross_calibrated,
     fit_probability_calibration,
+    fit_softmax,
 )
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import loss_weight
@@ -166,7 +166,7 @@ def test_bounded_strengths_are_the_best_of_a_grid(seed):
     for msce in np.linspace(0, 1, 5):
         for remix in np.linspace(0, 1, 5):
             moved = bias.remove(p, msce=msce, remix=remix)
-            assert best <= softmax_fit.fit(np.log(moved)[:, :, None], target, np.ones(1)).value + 1e-9
+            assert best <= fit_softmax(np.log(moved)[:, :, None], target, np.ones(1)).value + 1e-9
 
 
 @given(seeds, st.integers(2, 6))
@@ -277,7 +277,7 @@ def test_round_trip_through_json():
 def test_newton_ends_where_the_gradient_is_zero(seed):
     random = np.random.default_rng(seed)
     features, truth = random.normal(size=(40, 3, 4)), random.dirichlet(np.ones(3), size=40)
-    found = softmax_fit.fit(features, truth, np.zeros(4))
+    found = fit_softmax(features, truth, np.zeros(4))
 
     def loss(theta):
         total = 0.0

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from pams_mil import ClassHierarchy
 from pams_mil.cli.main import app
 from pams_mil.errors import PredictionsError
-from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.evaluate.readers import audit_readers, others_reference
 from pams_mil.metrics.operating import operating_curve
 

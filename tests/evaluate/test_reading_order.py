@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.reference import reading_order as reference
 
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate import reading_order as order
+from pams_mil.evaluate.decisions import worklist as order
 
 PILES = st.lists(st.booleans(), min_size=1, max_size=40).filter(any)
 

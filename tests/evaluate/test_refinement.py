@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.reference import calibration as reference
 
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate.refinement import refined_nll
+from pams_mil.evaluate.decisions.probability_calibration import refined_nll
 from pams_mil.hierarchy import ClassHierarchy
 
 FOUR = ClassHierarchy.flat("abcd", ties=["bc"])

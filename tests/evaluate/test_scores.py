@@ -12,7 +12,7 @@ from tests.strategies import predictions, random_predictions
 
 from pams_mil import ClassHierarchy, metrics
 from pams_mil.atomic import strict_json
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import score, severe_errors
 from pams_mil.metrics.metric import METRICS
 

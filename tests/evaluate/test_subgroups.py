@@ -13,7 +13,7 @@ from tests.reference import subgroups as reference
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.evaluate.subgroups import (
     chi_squared,
     clustered_interval,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate import urgency
+from pams_mil.evaluate.decisions import worklist
 
 
 @st.composite
@@ -23,7 +23,11 @@ def cases(draw):
 @given(cases())
 def test_the_numbers_are_those_of_the_loop(case):
     p, ranks = case
-    severity, reached, share = urgency.expected_severity(p, ranks), urgency.at_least(p, ranks), urgency.uncertainty(p)
+    severity, reached, share = (
+        worklist.expected_severity(p, ranks),
+        worklist.at_least(p, ranks),
+        worklist.uncertainty(p),
+    )
     for row, values in enumerate(p.tolist()):
         assert severity[row] == pytest.approx(sum(v * r for v, r in zip(values, ranks, strict=True)))
         for position, bound in enumerate(sorted(set(ranks))[1:]):
@@ -35,17 +39,17 @@ def test_the_numbers_are_those_of_the_loop(case):
 
 
 def test_more_urgent_probability_never_lowers_the_severity():
-    low, high = urgency.expected_severity([[0.5, 0.3, 0.2], [0.4, 0.3, 0.3]], [0, 1, 2])
+    low, high = worklist.expected_severity([[0.5, 0.3, 0.2], [0.4, 0.3, 0.3]], [0, 1, 2])
     assert high > low
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: urgency.expected_severity([[0.5, 0.5]], [0, 1, 2]),
-        lambda: urgency.uncertainty([[1.0]]),
-        lambda: urgency.at_least([[float("nan"), 1.0]], [0, 1]),
-        lambda: urgency.agreement([0, 1], [0, 1]),
+        lambda: worklist.expected_severity([[0.5, 0.5]], [0, 1, 2]),
+        lambda: worklist.uncertainty([[1.0]]),
+        lambda: worklist.at_least([[float("nan"), 1.0]], [0, 1]),
+        lambda: worklist.agreement([0, 1], [0, 1]),
     ],
 )
 def test_what_does_not_fit_is_refused(call):

@@ -11,8 +11,8 @@ from tests.evaluate.test_compare import two_models
 
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.compare import compare
-from pams_mil.evaluate.decide import redecide
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.decisions.decide import redecide
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.verdict import verdict
 
 TREE = ClassHierarchy.load("bracs")

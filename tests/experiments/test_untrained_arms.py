@@ -9,8 +9,8 @@ import pytest
 from tests.strategies import random_predictions
 
 from pams_mil.engine.config.run_config import Choice
-from pams_mil.evaluate.debias import msce_posterior
-from pams_mil.evaluate.decide import least_risk
+from pams_mil.evaluate.decisions.debias import msce_posterior
+from pams_mil.evaluate.decisions.decide import least_risk
 from pams_mil.experiments.derived_rows import with_untrained
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.bench import Entry, summarize

@@ -34,7 +34,7 @@ from pams_mil.engine import open_run, predict
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.training import train as training
 from pams_mil.evaluate.audit import audit
-from pams_mil.evaluate.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.audit_html import audit_page
 from pams_mil.tables import read_table

@@ -13,7 +13,7 @@ from tests.strategies import trees_and_levels
 
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate import decision_path
-from pams_mil.evaluate.decide import least_risk
+from pams_mil.evaluate.decisions.decide import least_risk
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import lca_cost, metric_weight
 

@@ -13,7 +13,7 @@ from tests.strategies import predictions
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import calibration_error, expected_class_of_errors, expected_cost, macro_auc
 from pams_mil.metrics.probability import class_aucs
 

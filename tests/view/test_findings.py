@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.view.sessions import give, session_of, write_tiles
 
-from pams_mil.evaluate.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.tables import read_table
 from pams_mil.view.verdict_journal import ReviewError

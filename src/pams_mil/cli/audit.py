@@ -18,7 +18,7 @@ from pams_mil.cli.table_options import SEEN_PATIENTS
 from pams_mil.errors import ConfigError, listing
 
 if TYPE_CHECKING:
-    from pams_mil.evaluate.prediction_layouts import Source
+    from pams_mil.evaluate.predictions.prediction_layouts import Source
 
 
 def audit(
@@ -79,10 +79,10 @@ def audit(
     """
     from pams_mil.cli.audit_table import parse_labels, parse_tag, show, write
     from pams_mil.evaluate.audit import audit as run_audit
-    from pams_mil.evaluate.decide import DecisionRule, redecide
+    from pams_mil.evaluate.decisions.decide import DecisionRule, redecide
     from pams_mil.evaluate.orders import Orders
-    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
-    from pams_mil.evaluate.predictions import join_files
+    from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+    from pams_mil.evaluate.predictions.predictions import join_files
 
     if readers or model is not None:
         _audit_readers(
@@ -137,7 +137,7 @@ def _audit_readers(
 ) -> None:  # fmt: skip
     """Readers in columns of one table, and a model's predictions of the same slides."""
     from pams_mil.cli.reader_table import show_readers
-    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+    from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
     from pams_mil.evaluate.readers import read_readers
     from pams_mil.hierarchy import ClassHierarchy
 
@@ -202,7 +202,7 @@ def models_of(
     files: dict[str, list[Path]], source: Source, preds: list[str], probas: list[str]
 ) -> list[tuple[str, list[Path], Source]]:
     """Name, files and source of every model: one per name, or one per name and prediction column."""
-    from pams_mil.evaluate.probability_columns import PREDICTION
+    from pams_mil.evaluate.predictions.probability_columns import PREDICTION
 
     if len(probas) not in (0, 1, max(1, len(preds))):
         raise ConfigError(f"Expected one --proba, or one for each --pred ({len(preds)}); found {len(probas)}.")

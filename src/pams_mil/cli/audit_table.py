@@ -24,8 +24,8 @@ from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from pams_mil.evaluate.audit import Audit, ModelAudit
-    from pams_mil.evaluate.finding_scores import FindingScores
-    from pams_mil.evaluate.order_audit import OrderAudit
+    from pams_mil.evaluate.orders import OrderAudit
+    from pams_mil.evaluate.predictions.findings import FindingScores
     from pams_mil.evaluate.scores import LevelScores
     from pams_mil.evaluate.subgroups import SubgroupAudit
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pams_mil.evaluate.certify import Certificate, OrderCertificate
     from pams_mil.evaluate.certify.miss_losses import Unit
-    from pams_mil.evaluate.prediction_layouts import Source
-    from pams_mil.evaluate.predictions import Predictions
+    from pams_mil.evaluate.predictions.prediction_layouts import Source
+    from pams_mil.evaluate.predictions.predictions import Predictions
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
 
@@ -74,7 +74,7 @@ def certify(
     from pams_mil.evaluate.certify import certify as run_certify
     from pams_mil.evaluate.certify import certify_orders
     from pams_mil.evaluate.orders import Orders
-    from pams_mil.evaluate.prediction_layouts import Source
+    from pams_mil.evaluate.predictions.prediction_layouts import Source
     from pams_mil.report.certificate_page import certificate_page
 
     shares, priors = _pairs(at, "--at"), _pairs(prevalence, "--prevalence")
@@ -187,7 +187,7 @@ def _from_runs(
 
 def _from_table(path: Path, classes: str | None, calibration: str | None, source: Source) -> Predictions:
     from pams_mil import tables
-    from pams_mil.evaluate.prediction_layouts import read_predictions
+    from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
     from pams_mil.hierarchy import ClassHierarchy
 
     if classes is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pams_mil.engine.grid.cross_validation import CrossValidation
     from pams_mil.engine.grid.grid import Engine, Progress
-    from pams_mil.evaluate.predictions import Predictions
+    from pams_mil.evaluate.predictions.predictions import Predictions
     from pams_mil.hierarchy import ClassHierarchy
 
 _SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate", "false_alarm_rate")
@@ -177,7 +177,7 @@ def _train(
 def _read(file: Path, hierarchy: ClassHierarchy, name: str, folds: int) -> tuple[list[Predictions], Predictions]:
     import numpy as np
 
-    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
+    from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 
     pooled = read_predictions(file, hierarchy, Source(tags=("fold",)), name=name)
     # Where folds of the table overlap, a slide is tested by several, and its cell says "0 2".

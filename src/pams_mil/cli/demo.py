@@ -13,7 +13,7 @@ from pams_mil.errors import counted
 
 if TYPE_CHECKING:
     from pams_mil.engine.config.grid_config import GridConfig
-    from pams_mil.evaluate.predictions import Predictions
+    from pams_mil.evaluate.predictions.predictions import Predictions
 
 FIGURE_1 = {
     "A": ((44, 5, 1), (6, 42, 2), (8, 1, 91)),
@@ -106,7 +106,7 @@ def audit_figure_1(out: Path) -> None:
     """Audit the two models of the paper's Figure 1 and write the report."""
     from pams_mil.cli.audit_table import show, write
     from pams_mil.evaluate.audit import audit
-    from pams_mil.evaluate.predictions import write_predictions
+    from pams_mil.evaluate.predictions.predictions import write_predictions
 
     models = figure_1_models()
     for model in models:
@@ -129,7 +129,7 @@ def figure_1_models() -> list[Predictions]:
     """Predictions with exactly the figure's confusion matrices, models paired at random within each true class."""
     import numpy as np
 
-    from pams_mil.evaluate.predictions import Predictions
+    from pams_mil.evaluate.predictions.predictions import Predictions
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.seeding import numpy_generator
 

@@ -50,8 +50,8 @@ def monitor(
     from pams_mil import atomic
     from pams_mil.evaluate.certify import Certificate
     from pams_mil.evaluate.certify import monitor as run_monitor
-    from pams_mil.evaluate.prediction_layouts import Source, read_predictions
-    from pams_mil.evaluate.predictions import refuse_unread_labels
+    from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+    from pams_mil.evaluate.predictions.predictions import refuse_unread_labels
 
     reference = Certificate.load(certificate)
     new = read_predictions(

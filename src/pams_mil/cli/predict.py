@@ -94,7 +94,7 @@ def predict(
     from pams_mil.engine.prediction.slide_predictions import Destination
     from pams_mil.engine.prediction.tiles import attention_writer, csv_as_parquet, one_after_the_other, tile_writer
     from pams_mil.engine.run.folder import RunFolder
-    from pams_mil.evaluate.decide import DecisionRule
+    from pams_mil.evaluate.decisions.decide import DecisionRule
     from pams_mil.wsi.extract import is_slide
 
     rule = DecisionRule.parse(decide)

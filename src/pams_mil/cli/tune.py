@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pams_mil.engine.tuning.tune import Tuning, TuningTask
     from pams_mil.engine.tuning.tuning_folder import TuningFolder
     from pams_mil.evaluate.audit import Audit
-    from pams_mil.evaluate.predictions import Predictions
+    from pams_mil.evaluate.predictions.predictions import Predictions
 
 
 def tune(
@@ -144,7 +144,7 @@ def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:
 def _out_of_fold(tuning: Tuning, name: str) -> list[Predictions]:
     """The reference and the chosen recipe, every slide by the fold that tested it."""
     from pams_mil.engine.tuning.recipes import REFERENCE
-    from pams_mil.evaluate.prediction_layouts import read_predictions
+    from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 
     hierarchy = tuning.task.hierarchy
     return [

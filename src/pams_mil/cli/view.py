@@ -49,7 +49,7 @@ def view(
 
     Example: pams view runs/pams-abmil-seed0 --slides slides/
     """
-    from pams_mil.evaluate.prediction_layouts import Source
+    from pams_mil.evaluate.predictions.prediction_layouts import Source
 
     try:
         from pams_mil.view.opening import Asked, open_session

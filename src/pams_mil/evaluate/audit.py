@@ -10,12 +10,11 @@ from typing import Any
 from pams_mil import __version__
 from pams_mil.evaluate.cautions import Caution, cautions
 from pams_mil.evaluate.compare import Comparison, compare_all
-from pams_mil.evaluate.decide import DecisionRule
-from pams_mil.evaluate.finding_scores import FindingScores, finding_scores
+from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.operating_points import OperatingPoints
-from pams_mil.evaluate.order_audit import OrderAudit, audit_orders
-from pams_mil.evaluate.orders import Orders
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.orders import OrderAudit, Orders, audit_orders
+from pams_mil.evaluate.predictions.findings import FindingScores, finding_scores
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, SevereError, score, severe_errors
 from pams_mil.evaluate.subgroups import DEALS, SubgroupAudit, subgroups
 from pams_mil.evaluate.verdict import verdict

@@ -27,7 +27,7 @@ import numpy as np
 
 from pams_mil.arrays import Ints
 from pams_mil.errors import listing
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.exposure import MARK
 from pams_mil.metrics import reduce
 from pams_mil.metrics.confusion import count_cells

@@ -19,9 +19,8 @@ from pams_mil.arrays import Array
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.cautions import cautions
 from pams_mil.evaluate.contrast import Contrast, adjusted
-from pams_mil.evaluate.inference import SWAPS, MethodPair
-from pams_mil.evaluate.method_networks import Reading
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.inference import SWAPS, MethodPair, Reading
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.metric import KAPPAS, LABEL_METRICS, METRICS, PARTIAL, Metric
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.metrics.slides import Curve

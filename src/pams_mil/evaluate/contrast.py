@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from pams_mil.arrays import Array
 from pams_mil.metrics.metric import METRICS
-from pams_mil.metrics.resampling import holm, percentile_interval
+from pams_mil.metrics.resampling import holm, percentile_interval, swap_p_value
 
 Interval = tuple[float, float]
 Varied = Literal["nothing", "patients", "patients and networks"]
@@ -149,6 +149,96 @@ class Contrast:
             "family": self.family,
             "varied": self.varied,
         }
+
+
+def contrast_of(
+    key: str,
+    candidate: Array,
+    reference: Array | None = None,
+    *,
+    drawn: Array | None = None,
+    drawn_reference: Array | None = None,
+    swapped: Array | None = None,
+    units: int = 0,
+) -> Contrast:
+    """The contrast from scores by seed [S] and their resamples [S, B]; equations: `pams_mil.evaluate.inference`."""
+    sides = [(candidate, drawn)] if reference is None else [(candidate, drawn), (reference, drawn_reference)]
+    means = [_mean(scores) for scores, _ in sides]
+    value = means[0] if reference is None else float(subtract(np.array(means[0]), np.array(means[1])))
+    result = Contrast(
+        key, value,
+        reference=math.nan if reference is None else means[1], candidate=math.nan if reference is None else means[0],
+        seeds=tuple(candidate.tolist()), reference_seeds=() if reference is None else tuple(reference.tolist()),
+    )  # fmt: skip
+    if swapped is not None:
+        result = replace(result, p_value=swap_p_value(value, swapped), varied="patients")
+    if drawn is None:
+        return result
+    averaged = [_seed_mean(samples) for _, samples in sides if samples is not None]
+    samples = averaged[0] if reference is None else subtract(averaged[0], averaged[1])
+    finite = samples[np.isfinite(samples)]
+    if 2 * finite.size < samples.size or finite.size < 2 or not math.isfinite(value):
+        return replace(result, varied="patients", samples=samples)
+    variance = float(finite.var(ddof=1))
+    if any(np.isfinite(scores).sum() < 2 for scores, _ in sides):
+        contrast = replace(
+            result, interval=percentile_interval(samples), varied="patients", samples=samples,
+            standard_error=math.sqrt(variance),
+        )  # fmt: skip
+        # Several networks against one, or other folds: patients alone, and no swaps.
+        if reference is not None and swapped is None and variance > 0:
+            t = abs(value) / math.sqrt(variance)
+            contrast = replace(contrast, p_value=float(2 * stdtr(max(1, units - 1), -t)))
+        return contrast
+    between, shared = [], variance
+    for scores, resampled in sides:
+        if resampled is None:
+            continue
+        ok = np.isfinite(scores)
+        count = int(ok.sum())
+        between.append((float(scores[ok].var(ddof=1)) / count, count - 1))
+        by_patients = resampled[ok][:, np.isfinite(resampled[ok]).all(axis=0)]
+        centered = by_patients - scores[ok][:, None]
+        shared -= float(centered.var(axis=0, ddof=1).mean()) / count
+    shared = max(0.0, shared)
+    total = shared + sum(component for component, _ in between)
+    if not total > 0:
+        return replace(result, interval=(value, value), varied="patients and networks", standard_error=0.0,
+                       p_value=1.0 if reference is not None and value == 0 else None, samples=samples)  # fmt: skip
+    df = total**2 / (shared**2 / max(1, units - 1) + sum(component**2 / free for component, free in between))
+    result = replace(
+        result, varied="patients and networks", standard_error=math.sqrt(total), df=df, samples=samples,
+        p_value=None if reference is None else float(2 * stdtr(df, -abs(value) / math.sqrt(total))),
+    )  # fmt: skip
+    low, high = result.interval_at(0.95)
+    if reference is None and key in METRICS:
+        low, high = max(low, METRICS[key].bounds[0]), min(high, METRICS[key].bounds[1])
+    return replace(result, interval=(low, high))
+
+
+def _mean(scores: Array) -> float:
+    if len(scores) == 1:
+        return float(scores[0])
+    finite = scores[np.isfinite(scores)]
+    return float(finite.mean()) if finite.size else float(scores[0])
+
+
+def _seed_mean(samples: Array) -> Array:
+    """The mean over seeds in every resample, of the finite ones."""
+    if len(samples) == 1:
+        only: Array = samples[0]
+        return only
+    finite = np.isfinite(samples)
+    with np.errstate(invalid="ignore"):
+        mean: Array = np.where(finite, samples, 0.0).sum(0) / finite.sum(0)
+    return mean
+
+
+def subtract(candidate: Array, reference: Array) -> Array:
+    """The difference; two models without errors (both infinite) do not differ."""
+    with np.errstate(invalid="ignore"):
+        difference: Array = np.where(candidate == reference, 0.0, candidate - reference)
+    return difference
 
 
 def adjusted(families: Sequence[Mapping[str, Contrast]]) -> list[dict[str, Contrast]]:

@@ -4,7 +4,8 @@ A sample is `Predictions` that know patient, slide, fold and seed; rows of one s
 is an entry of `METRICS` (`pams_mil.metrics.metric`). A result is a `Contrast`: a method's score, or a difference.
 
     score      per network, then averaged: calls are scored seed by seed (the folds of a seed pooled, as a call
-               needs no threshold); what ranks slides is computed within each network and averaged by slides
+               needs no threshold); what ranks slides is computed within each network and averaged by slides, as
+               networks lean differently, and pooled at one threshold they would look worse than each is
     chance     patients, drawn with replacement within folds; networks, where a method has several seeds
 
 With A* the scores of the S_A seeds in resamples of patients (networks fixed), s² the sample variance between seeds and
@@ -25,20 +26,18 @@ Used as:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from scipy.special import stdtr
 
 from pams_mil.arrays import Array, Ints
-from pams_mil.evaluate.contrast import Contrast
-from pams_mil.evaluate.method_networks import Networks, Reading, average, grouped, units_of
-from pams_mil.evaluate.predictions import Predictions
-from pams_mil.metrics.metric import METRICS, Metric
-from pams_mil.metrics.resampling import RESAMPLES, Weights, percentile_interval, swap_p_value
-from pams_mil.metrics.slides import Slides, Statistic
+from pams_mil.evaluate.contrast import Contrast, contrast_of, subtract
+from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.metrics.metric import Metric
+from pams_mil.metrics.resampling import RESAMPLES, Units, Weights
+from pams_mil.metrics.slides import Curve, Ranking, Slides, Statistic
 from pams_mil.severity import PENALTY
 
 SWAPS = 2000
@@ -157,7 +156,7 @@ class MethodPair:
                     parts[key].append(pair)
             for key, pairs in parts.items():
                 first, second = (average([pair[side] for pair in pairs], sizes) for side in (0, 1))
-                result[key] = _minus(second, first)
+                result[key] = subtract(second, first)
         return result
 
 
@@ -210,91 +209,118 @@ def _same_folds(first: Predictions, second: Predictions) -> bool:
     return all(fold.get(slide) == own for slide, own in zip(first.slide_ids, first.folds, strict=True))
 
 
-def contrast_of(
-    key: str,
-    candidate: Array,
-    reference: Array | None = None,
-    *,
-    drawn: Array | None = None,
-    drawn_reference: Array | None = None,
-    swapped: Array | None = None,
-    units: int = 0,
-) -> Contrast:
-    """The contrast from scores by seed [S] and their resamples [S, B]."""
-    sides = [(candidate, drawn)] if reference is None else [(candidate, drawn), (reference, drawn_reference)]
-    means = [_mean(scores) for scores, _ in sides]
-    value = means[0] if reference is None else float(_minus(np.array(means[0]), np.array(means[1])))
-    result = Contrast(
-        key, value,
-        reference=math.nan if reference is None else means[1], candidate=math.nan if reference is None else means[0],
-        seeds=tuple(candidate.tolist()), reference_seeds=() if reference is None else tuple(reference.tolist()),
-    )  # fmt: skip
-    if swapped is not None:
-        result = replace(result, p_value=swap_p_value(value, swapped), varied="patients")
-    if drawn is None:
-        return result
-    averaged = [_seed_mean(samples) for _, samples in sides if samples is not None]
-    samples = averaged[0] if reference is None else _minus(averaged[0], averaged[1])
-    finite = samples[np.isfinite(samples)]
-    if 2 * finite.size < samples.size or finite.size < 2 or not math.isfinite(value):
-        return replace(result, varied="patients", samples=samples)
-    variance = float(finite.var(ddof=1))
-    if any(np.isfinite(scores).sum() < 2 for scores, _ in sides):
-        contrast = replace(
-            result, interval=percentile_interval(samples), varied="patients", samples=samples,
-            standard_error=math.sqrt(variance),
-        )  # fmt: skip
-        # Several networks against one, or other folds: patients alone, and no swaps.
-        if reference is not None and swapped is None and variance > 0:
-            t = abs(value) / math.sqrt(variance)
-            contrast = replace(contrast, p_value=float(2 * stdtr(max(1, units - 1), -t)))
-        return contrast
-    between, shared = [], variance
-    for scores, resampled in sides:
-        if resampled is None:
-            continue
-        ok = np.isfinite(scores)
-        count = int(ok.sum())
-        between.append((float(scores[ok].var(ddof=1)) / count, count - 1))
-        by_patients = resampled[ok][:, np.isfinite(resampled[ok]).all(axis=0)]
-        centered = by_patients - scores[ok][:, None]
-        shared -= float(centered.var(axis=0, ddof=1).mean()) / count
-    shared = max(0.0, shared)
-    total = shared + sum(component for component, _ in between)
-    if not total > 0:
-        return replace(result, interval=(value, value), varied="patients and networks", standard_error=0.0,
-                       p_value=1.0 if reference is not None and value == 0 else None, samples=samples)  # fmt: skip
-    df = total**2 / (shared**2 / max(1, units - 1) + sum(component**2 / free for component, free in between))
-    result = replace(
-        result, varied="patients and networks", standard_error=math.sqrt(total), df=df, samples=samples,
-        p_value=None if reference is None else float(2 * stdtr(df, -abs(value) / math.sqrt(total))),
-    )  # fmt: skip
-    low, high = result.interval_at(0.95)
-    if reference is None and key in METRICS:
-        low, high = max(low, METRICS[key].bounds[0]), min(high, METRICS[key].bounds[1])
-    return replace(result, interval=(low, high))
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What is read from a statistic's weighted sums: values [b] or [b, k] of the resamples in a slice."""
+
+    key: str
+    statistic: Callable[..., Statistic]
+    value: Callable[[Any, slice], Array]
+    within_network: bool = False
+
+    @classmethod
+    def of(cls, metric: Metric) -> Reading:
+        """A metric is read from every resample alike."""
+        return cls(metric.key, metric.statistic, lambda view, _: metric.value(view), metric.within_network)
 
 
-def _mean(scores: Array) -> float:
-    if len(scores) == 1:
-        return float(scores[0])
-    finite = scores[np.isfinite(scores)]
-    return float(finite.mean()) if finite.size else float(scores[0])
+class Networks:
+    """A method's slides at one level, seed by seed and network by network."""
+
+    def __init__(self, predictions: Predictions, level: int = -1, penalty: float = PENALTY) -> None:
+        self.slides = Slides(
+            predictions.hierarchy, predictions.target, predictions.predicted, predictions.probabilities, level, penalty
+        )
+        if predictions.probabilities is not None:
+            self.slides = replace(self.slides, finest_path=predictions.path)
+        seeds = predictions.seed_number
+        self.seeds = [np.flatnonzero(seeds == seed) for seed in np.unique(seeds)]
+        network = predictions.network
+        self.networks = [[rows[network[rows] == one] for one in np.unique(network[rows])] for rows in self.seeds]
+        rank = self.slides.hierarchy.ranks(level)[self.slides.true]
+        small = [rows for seed in self.networks for rows in seed if len(np.unique(rank[rows])) < 2]
+        self.too_small = tuple(predictions.network_name(int(rows[0])) for rows in small)
+        """Networks whose slides are all equally urgent: they have no curve and are left out of its mean."""
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one seed."""
+        return len(self.seeds) == 1
+
+    def pieces(self, seed: int, within_network: bool) -> list[tuple[Ints, Slides]]:
+        """The slides that are scored together, of one seed."""
+        rows = self.networks[seed] if within_network else [self.seeds[seed]]
+        return [(one, self.slides if len(one) == len(self.slides) else self.slides.take(one)) for one in rows]
+
+    def read(
+        self, readings: Sequence[Reading], unit: Ints | None = None, weights: Weights | None = None
+    ) -> dict[str, Array]:
+        """Values [S, B] or [S, B, k] of every reading; without weights as observed (B = 1), on exact curves."""
+        result: dict[str, list[Array]] = {reading.key: [] for reading in readings}
+        for seed in range(len(self.seeds)):
+            for (make, within), group in grouped(readings).items():
+                parts: dict[str, list[Array]] = {reading.key: [] for reading in group}
+                sizes = []
+                for rows, slides in self.pieces(seed, within):
+                    sizes.append(len(rows))
+                    for key, values in _read_piece(make, slides, group, rows, unit, weights).items():
+                        parts[key].append(values)
+                for key, of_networks in parts.items():
+                    result[key].append(average(of_networks, sizes))
+        return {key: np.stack(values) for key, values in result.items()}
 
 
-def _seed_mean(samples: Array) -> Array:
-    """The mean over seeds in every resample, of the finite ones."""
-    if len(samples) == 1:
-        only: Array = samples[0]
-        return only
-    finite = np.isfinite(samples)
+def grouped(readings: Sequence[Reading]) -> dict[tuple[Callable[..., Statistic], bool], list[Reading]]:
+    """Readings by the statistic that they share."""
+    groups: dict[tuple[Callable[..., Statistic], bool], list[Reading]] = {}
+    for reading in readings:
+        groups.setdefault((reading.statistic, reading.within_network), []).append(reading)
+    return groups
+
+
+def _read_piece(
+    make: Callable[..., Statistic], slides: Slides, group: Sequence[Reading], rows: Ints, unit: Ints | None,
+    weights: Weights | None,
+) -> dict[str, Array]:  # fmt: skip
+    if weights is None or unit is None:
+        statistic = make(slides, bins=None) if make in (Curve, Ranking) else make(slides)
+        view = statistic.view(statistic.sums.once())
+        return {reading.key: reading.value(view, slice(0, 1)) for reading in group}
+    statistic = make(slides)
+    used, of_row = np.unique(unit[rows], return_inverse=True)
+    table = statistic.sums.by_unit(of_row, len(used))
+    own = weights if len(used) == weights.shape[1] else weights[:, used]
+    pieces: dict[str, list[Array]] = {reading.key: [] for reading in group}
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for block in table.blocks(own):
+            view = statistic.view(table(own[block]))
+            for reading in group:
+                pieces[reading.key].append(reading.value(view, block))
+    return {key: np.concatenate(values) for key, values in pieces.items()}
+
+
+def average(values: Sequence[Array], sizes: Sequence[int]) -> Array:
+    """The mean of networks by their slides; a network whose value is undefined is left out."""
+    if len(values) == 1:
+        return values[0]
+    stacked = np.stack(values)
+    size = np.asarray(sizes, dtype=np.float64).reshape(-1, *([1] * (stacked.ndim - 1)))
+    weight = np.where(np.isnan(stacked), 0.0, size)
     with np.errstate(invalid="ignore"):
-        mean: Array = np.where(finite, samples, 0.0).sum(0) / finite.sum(0)
-    return mean
+        total: Array = np.where(weight > 0, stacked * weight, 0.0).sum(0) / weight.sum(0)
+    return total
 
 
-def _minus(candidate: Array, reference: Array) -> Array:
-    """The difference; two models without errors (both infinite) do not differ."""
-    with np.errstate(invalid="ignore"):
-        difference: Array = np.where(candidate == reference, 0.0, candidate - reference)
-    return difference
+def units_of(predictions: Predictions, *, seed: int = 0) -> tuple[Units, Ints]:
+    """What is resampled, and the unit of every row: patients within their folds, if every patient has one fold."""
+    patient = predictions.patient
+    count = int(patient.max()) + 1
+    stratum = None
+    if predictions.folds is not None:
+        folds = predictions.fold_number
+        stratum = np.zeros(count, dtype=np.int64)
+        stratum[patient] = folds
+        if not (stratum[patient] == folds).all():
+            stratum = None  # another split for every seed, or slides of a patient in several folds
+    units = Units.of(count, stratum, seed=seed)
+    return units, units.of_patient[patient]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pams_mil.arrays import Array
 from pams_mil.evaluate.contrast import Contrast
-from pams_mil.evaluate.method_networks import Networks
+from pams_mil.evaluate.inference import Networks
 from pams_mil.metrics.benefit import NetBenefit, net_benefit
 from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, MISSES, PARTIAL
 from pams_mil.metrics.operating import CurveResampler, OperatingCurve, class_shares, constant_calls, missed_at

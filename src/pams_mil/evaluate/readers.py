@@ -23,7 +23,7 @@ import numpy as np
 
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.errors import PredictionsError, listing, nearest
-from pams_mil.evaluate.predictions import Predictions, numbered
+from pams_mil.evaluate.predictions.predictions import Predictions, numbered
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.label_scores import quadratic_kappa

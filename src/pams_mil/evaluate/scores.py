@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from pams_mil.arrays import Array
 from pams_mil.evaluate.contrast import Contrast, Interval
-from pams_mil.evaluate.inference import Drawn, contrast_of, draw
-from pams_mil.evaluate.method_networks import Networks, Reading
+from pams_mil.evaluate.inference import Drawn, Networks, Reading, contrast_of, draw
 from pams_mil.evaluate.operating_points import Band, OperatingPoints, false_alarm_grid, missed_on, operating_points
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import reduce
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.metric import LABEL_METRICS, METRICS

@@ -23,7 +23,7 @@ import numpy as np
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.errors import ParameterError, listing, nearest
 from pams_mil.evaluate.cautions import FEW_PATIENTS
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.proper import wilson
 from pams_mil.metrics.resampling import holm
 

@@ -16,8 +16,8 @@ from pams_mil.cohorts.cifar10_bags import Cifar10
 from pams_mil.engine.config.run_config import Strict, build, with_overrides
 from pams_mil.engine.config.yaml_file import read_yaml
 from pams_mil.errors import ConfigError
-from pams_mil.evaluate.prediction_layouts import read_predictions
-from pams_mil.evaluate.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.experiments.image_study import Budget, ImageSet, resnet18, small_network, train_and_predict
 from pams_mil.experiments.paper import FOLDER, Study, paper_table
 from pams_mil.hierarchy import ClassHierarchy

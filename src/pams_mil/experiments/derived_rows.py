@@ -18,10 +18,10 @@ from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.engine.prediction.calibrate import calibrate
 from pams_mil.errors import PamsError
-from pams_mil.evaluate.debias import TrainingBias
-from pams_mil.evaluate.decide import redecide
-from pams_mil.evaluate.predictions import Predictions
-from pams_mil.evaluate.probability_calibration import ProbabilityCalibration
+from pams_mil.evaluate.decisions.debias import TrainingBias
+from pams_mil.evaluate.decisions.decide import redecide
+from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalibration
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.experiments.entries import read_entries
 from pams_mil.methods.pams import Pams
 from pams_mil.report.bench import Entry

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.evaluate.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions import Predictions, join_predictions
+from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.bench import Entry
 from pams_mil.report.epochs import mean_epochs

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pams_mil.arrays import Pixels
 from pams_mil.engine.config.run_config import Strict
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.seeding import generator
 

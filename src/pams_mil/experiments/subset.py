@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from pams_mil.errors import ConfigError
 from pams_mil.evaluate.contrast import Contrast
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import score
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.reduce import divide

@@ -173,4 +173,4 @@ def _method_of(kind: Any, name: str) -> type[Method]:
     members = [(parameter.name, Any, field(default=parameter.default)) for parameter in options]
     method: Any = make_dataclass(kind.__name__, members, bases=(FunctionMethod,), frozen=True, kw_only=True)
     method.function = staticmethod(kind)
-    return cast(type[Method], method)
+    return cast("type[Method]", method)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pams_mil.arrays import Ints
 from pams_mil.errors import LabelError, ParameterError, listing
-from pams_mil.evaluate.predictions import Predictions, check_probabilities
+from pams_mil.evaluate.predictions.predictions import Predictions, check_probabilities
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.columns import class_columns, column_names, require_urgency_order
 

@@ -15,9 +15,9 @@ from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.audit import audit as audit_predictions
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import certify
-from pams_mil.evaluate.decide import redecide
+from pams_mil.evaluate.decisions.decide import redecide
 from pams_mil.evaluate.orders import Orders
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import as_hierarchy
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.resampling import RESAMPLES

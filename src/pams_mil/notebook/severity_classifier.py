@@ -20,7 +20,7 @@ from pams_mil.arrays import AnyArray, Array, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import certify
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.notebook.array_inputs import label_indices

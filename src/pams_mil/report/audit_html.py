@@ -11,7 +11,7 @@ import numpy as np
 
 from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
-from pams_mil.evaluate.order_audit import OrderAudit
+from pams_mil.evaluate.orders import OrderAudit
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
 from pams_mil.hierarchy import ClassHierarchy

@@ -15,7 +15,7 @@ from pams_mil.errors import PredictionsError, counted
 from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.operating_points import OperatingPoints
-from pams_mil.evaluate.predictions import Predictions, join_seeds
+from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
 from pams_mil.evaluate.scores import LevelScores, score
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.hierarchy import ClassHierarchy

@@ -12,7 +12,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
 from pams_mil.evaluate.certify.make import calibration_digest, rates
 from pams_mil.evaluate.certify.miss_losses import SlideReach, Unit
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.report import svg
 from pams_mil.report.page import render
 from pams_mil.report.report_table import ReportTable, TableHead

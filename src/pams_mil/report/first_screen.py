@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from pams_mil.arrays import Array, Ints
 from pams_mil.errors import counted
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.kappa_path import decision_path

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.severity import PENALTY, metric_weight

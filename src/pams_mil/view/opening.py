@@ -13,8 +13,8 @@ from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.errors import ConfigError, PredictionsError
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import require_patients
-from pams_mil.evaluate.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.exposure import admit
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.view.heat import HeatMaker

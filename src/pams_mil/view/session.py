@@ -16,7 +16,7 @@ import numpy as np
 
 from pams_mil.arrays import Ints
 from pams_mil.errors import BagError, PamsError, PredictionsError, SlideError
-from pams_mil.evaluate.reading_order import order_worth
+from pams_mil.evaluate.decisions.worklist import order_worth
 from pams_mil.evaluate.reveal import reveal
 from pams_mil.exposure import ROLES, Role
 from pams_mil.view.heat import Heat, HeatMaker

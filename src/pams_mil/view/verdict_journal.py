@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from pams_mil import atomic
 from pams_mil.class_checks import SEPARATOR
 from pams_mil.errors import LabelError, OutputError, PamsError
-from pams_mil.evaluate.reviews import HEADER
+from pams_mil.evaluate.predictions.reviews import HEADER
 from pams_mil.hierarchy import ClassHierarchy
 
 MOST_NOTE = 2000

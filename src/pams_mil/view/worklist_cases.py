@@ -14,10 +14,10 @@ import numpy as np
 
 from pams_mil.arrays import Array, Ints
 from pams_mil.errors import PredictionsError, listing
-from pams_mil.evaluate import urgency
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.certificate import Certificate
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.decisions import worklist
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.exposure import Roles
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import finding_path, set_label, sets_with_call
@@ -99,7 +99,7 @@ class Cases(WorklistSlides):
             target=_targets(aligned),
             probabilities=mean,
             findings=np.mean(single, axis=0) if len(single) == len(aligned) else None,
-            agreement=urgency.agreement(calls, call) if len(aligned) > 1 else None,
+            agreement=worklist.agreement(calls, call) if len(aligned) > 1 else None,
             models=tuple(model.name for model in models),
             notes=tuple(dict.fromkeys(note for model in models for note in model.notes)),
             roles=_joined([model.roles for model in aligned]),
@@ -188,8 +188,8 @@ class Cases(WorklistSlides):
         shown: dict[str, list[Any]] = {"call": self.call.tolist(), "severity": np.round(self.severity, 5).tolist()}
         if self.probabilities is not None and self.path is not None:
             shown["probabilities"] = np.round(self.probabilities, 5).tolist()
-            shown["at_least"] = np.round(urgency.at_least(self.probabilities, self.hierarchy.ranks()), 5).tolist()
-            shown["uncertainty"] = np.round(urgency.uncertainty(self.probabilities), 5).tolist()
+            shown["at_least"] = np.round(worklist.at_least(self.probabilities, self.hierarchy.ranks()), 5).tolist()
+            shown["uncertainty"] = np.round(worklist.uncertainty(self.probabilities), 5).tolist()
             # Not rounded: the call changes at these very numbers. What no finite κ reaches is null.
             reach = self.path.reach
             shown["reach"] = [[kappa if math.isfinite(kappa) else None for kappa in row] for row in reach.tolist()]
@@ -215,7 +215,7 @@ class Cases(WorklistSlides):
         ranks = self.hierarchy.ranks()
         if self.probabilities is None:
             return ranks[self.call].astype(np.float64)
-        return urgency.expected_severity(self.probabilities, ranks)
+        return worklist.expected_severity(self.probabilities, ranks)
 
     @cached_property
     def order(self) -> Ints:

@@ -181,5 +181,5 @@ def _with_all_levels(name: str, opened: Reader, path: Path) -> tuple[str, Reader
 
 def _opened(name: str, path: Path, cache: object) -> Reader:
     module = importlib.import_module(f"pams_mil.wsi.readers.{name}_reader")
-    reader = cast(Callable[..., Reader], getattr(module, _CLASSES[name]))
+    reader = cast("Callable[..., Reader]", getattr(module, _CLASSES[name]))
     return reader(path, cache=cache) if name == "openslide" and cache is not None else reader(path)

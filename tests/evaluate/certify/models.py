@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from pams_mil import ClassHierarchy
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 
 TREE = ClassHierarchy.load("bracs")
 FLAT = ClassHierarchy.flat(["benign", "atypical", "malignant"])

@@ -19,7 +19,7 @@ from pams_mil.evaluate.certify import Certificate, apply_certificate, certify
 from pams_mil.evaluate.certify.bounds import Guarantee
 from pams_mil.evaluate.certify.make import largest_kappa_below, prevalence_weights, rates
 from pams_mil.evaluate.certify.miss_losses import SlideReach, boundaries, boundary_rank, rank_index, rank_reach
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.kappa_path import decision_path
 
 

@@ -12,9 +12,8 @@ from pams_mil.errors import CertificateError, ParameterError, PredictionsError
 from pams_mil.evaluate.certify import Certificate, apply_certificate, bounds, certify, monitor
 from pams_mil.evaluate.certify.bounds import Guarantee, smallest_kappa
 from pams_mil.evaluate.certify.miss_losses import UNITS, FindingReach, path_of, rank_index, rank_reach
-from pams_mil.evaluate.finding_columns import headline_probabilities
-from pams_mil.evaluate.finding_scores import called_sets
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.findings import called_sets, headline_probabilities
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import finding_path, missed_share
 

@@ -107,7 +107,7 @@ def test_calibration_sampling_error_is_not_taken_for_a_change():
     p = np.tile([0.0, 0.0, 1.0], (3000, 1))
     missed = np.arange(3000) % 25 < 4
     p[missed] = [1.0, 0.0, 0.0]
-    from pams_mil.evaluate.predictions import Predictions
+    from pams_mil.evaluate.predictions.predictions import Predictions
 
     new = Predictions("new", FLAT, [f"n{i}" for i in range(3000)], np.full(3000, 2), p.argmax(1), p)
     check = monitor(made, new).checks[0]

@@ -13,7 +13,7 @@ from pams_mil.evaluate.certify import bounds, certify
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, certified_bound, smallest_kappa
 from pams_mil.evaluate.certify.miss_losses import UNITS
 from pams_mil.evaluate.certify.monitor import find_violation
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 
 pytestmark = pytest.mark.slow
 # the package exports the function of the same name

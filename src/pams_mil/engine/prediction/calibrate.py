@@ -23,8 +23,8 @@ from pams_mil.engine.run.folder import RunFolder, open_run
 from pams_mil.engine.run.spec import DATA_PARTS, RunSpec, refuse_other, with_slides
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.errors import PamsError, ParameterError, RunError, listing
-from pams_mil.evaluate.debias import SMALLEST, TrainingBias, msce_posterior
-from pams_mil.evaluate.probability_calibration import cross_calibrated, fit_probability_calibration
+from pams_mil.evaluate.decisions.debias import SMALLEST, TrainingBias, msce_posterior
+from pams_mil.evaluate.decisions.probability_calibration import cross_calibrated, fit_probability_calibration
 from pams_mil.exposure import Exposure
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.msce import msce_loss

@@ -21,7 +21,7 @@ from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.checkpoint import weights_digest
 from pams_mil.engine.run.folder import CALIBRATION
 from pams_mil.errors import CheckpointError, RunError
-from pams_mil.evaluate.probability_calibration import ProbabilityCalibration
+from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalibration
 from pams_mil.exposure import Exposure
 
 FORMAT = "pams-calibration"

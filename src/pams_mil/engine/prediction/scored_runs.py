@@ -17,9 +17,9 @@ from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import read_json, require_run
 from pams_mil.engine.run.spec import RunSpec
 from pams_mil.errors import CheckpointError, ConfigError, PredictionsError, counted
-from pams_mil.evaluate.fixed_kappa import at_fixed_kappa, matching_kappa
-from pams_mil.evaluate.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.decisions.decide import at_fixed_kappa, matching_kappa
+from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 
 OWN_SPLIT = "test"

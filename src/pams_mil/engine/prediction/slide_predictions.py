@@ -23,10 +23,9 @@ from pams_mil.errors import OutputError, PredictionsError, listing
 from pams_mil.evaluate.certify import Certificate, CertifiedCalls, OrderCertificate, apply_certificate
 from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.certify.order_certificate import CertifiedSets
-from pams_mil.evaluate.decide import DecisionRule
-from pams_mil.evaluate.finding_columns import united_label
-from pams_mil.evaluate.finding_scores import called_sets
-from pams_mil.evaluate.predictions import DECIDED_BY, Predictions
+from pams_mil.evaluate.decisions.decide import DecisionRule
+from pams_mil.evaluate.predictions.findings import called_sets, united_label
+from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions
 from pams_mil.exposure import COLUMN, Exposure, Roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import set_label

@@ -16,7 +16,7 @@ from pams_mil.engine.learner import Learner
 from pams_mil.engine.training.one_process import Processes
 from pams_mil.errors import NotFiniteError, PamsError, RunError, listing
 from pams_mil.evaluate.cautions import TopCall
-from pams_mil.evaluate.refinement import refined_nll
+from pams_mil.evaluate.decisions.probability_calibration import refined_nll
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.metric import LabelMetrics

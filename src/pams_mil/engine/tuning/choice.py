@@ -25,7 +25,7 @@ import numpy as np
 from pams_mil.arrays import Array
 from pams_mil.errors import RunError
 from pams_mil.evaluate.inference import estimate
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.metric import METRICS
 
 RESAMPLES = 1000

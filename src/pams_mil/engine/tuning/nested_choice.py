@@ -19,8 +19,8 @@ from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.tuning.choice import choose
 from pams_mil.engine.tuning.validation_scores import score_validation
-from pams_mil.evaluate.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 
 NAME = "chosen fold by fold"

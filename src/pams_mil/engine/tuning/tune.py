@@ -32,7 +32,7 @@ from pams_mil.engine.tuning.timed_engine import TimedEngine
 from pams_mil.engine.tuning.tuning_folder import TIMES, RungRecord, TuningFolder
 from pams_mil.engine.tuning.validation_scores import read_validation, score_validation
 from pams_mil.errors import RunError, counted
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.exposure import Exposure
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.operating import urgency_auc

@@ -11,8 +11,8 @@ from pams_mil.arrays import Array
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.tuning.choice import RecipeScore, score_recipes
 from pams_mil.errors import RunError
-from pams_mil.evaluate.prediction_layouts import read_predictions
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 
 

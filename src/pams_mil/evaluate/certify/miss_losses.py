@@ -30,7 +30,7 @@ import numpy.typing as npt
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.class_checks import names_by_rank
 from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import finding_path
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path

@@ -42,7 +42,7 @@ from pams_mil.evaluate.certify.bounds import Bound, Guarantee, clopper_pearson, 
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.certify.miss_losses import FindingReach, SlideReach, Unit, path_of
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.exposure import Roles
 
 LEVEL = 0.05

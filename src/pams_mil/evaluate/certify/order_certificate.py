@@ -22,7 +22,7 @@ from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.certificate import Certificate, content_digest
 from pams_mil.evaluate.certify.make import certify
 from pams_mil.evaluate.orders import Orders
-from pams_mil.evaluate.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.exposure import Exposure
 from pams_mil.hierarchy import ClassHierarchy
 

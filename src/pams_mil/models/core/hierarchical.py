@@ -75,11 +75,11 @@ class HierarchicalModel(nn.Module):
         self.findings: nn.Linear | None = None
         if hierarchy is not None and hierarchy.findings == "several":
             # Beside the head of the most urgent finding, on the same vectors.
-            width = cast(MILModel, self.towers[-1]).vector_features
+            width = cast("MILModel", self.towers[-1]).vector_features
             self.findings = nn.Linear(width, len(hierarchy.finding_classes))
 
     def _share(self, kind: str, num_classes: Sequence[int]) -> None:
-        tower = cast(MILModel, self.towers[0])
+        tower = cast("MILModel", self.towers[0])
         if tower.ranks_instances and kind == "split":
             raise ParameterError("Split heads cannot rank single instances: use distillation='afs' with them.")
         self.heads = make_level_heads(kind, tower.embedding_features, num_classes)
@@ -91,7 +91,7 @@ class HierarchicalModel(nn.Module):
     @property
     def packs(self) -> bool:
         """Whether several bags may go through one pass with the outcome of a pass each."""
-        return all(cast(MILModel, tower).packs for tower in self.towers)
+        return all(cast("MILModel", tower).packs for tower in self.towers)
 
     @property
     def judges_instances(self) -> bool:
@@ -125,8 +125,8 @@ class HierarchicalModel(nn.Module):
         return [*(Scored(logits, own.seen, None) for logits in coarse), own]
 
     def _forward_shared(self, batch: BagBatch, attention: bool) -> tuple[LevelOutput, ...]:
-        tower = cast(MILModel, self.towers[0])
-        tier1_heads = cast(Any, self.tier1_heads)
+        tower = cast("MILModel", self.towers[0])
+        tier1_heads = cast("Any", self.tier1_heads)
         # Instances are ranked once for all levels, by the finest.
         ranking = heads_of(tier1_heads)[-1] if tower.ranks_instances and tier1_heads is not None else None
         embedded = tower.embed(batch, attention=attention, tier1_head=ranking)

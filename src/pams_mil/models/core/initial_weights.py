@@ -39,7 +39,7 @@ def start_from(model: HierarchicalModel, source: str | Path | Mapping[str, Any])
     Raises:
         CheckpointError: unsafe or unreadable, another architecture, another feature width, other widths inside.
     """
-    towers = [cast(MILModel, tower) for tower in model.towers]
+    towers = [cast("MILModel", tower) for tower in model.towers]
     state = published_state(towers[-1], source)
     bad = [key for key, value in state.items() if not torch.isfinite(value).all()]
     if bad:
@@ -52,7 +52,7 @@ def start_from(model: HierarchicalModel, source: str | Path | Mapping[str, Any])
 
 
 def _take_head(model: HierarchicalModel, of_classes: Mapping[str, Tensor]) -> str:
-    finest = cast(MILModel, model.towers[-1])
+    finest = cast("MILModel", model.towers[-1])
     begun = "All but the head starts from published weights; "
     if not of_classes:
         return begun + "the file has no head, so it starts fresh."

@@ -79,7 +79,7 @@ def create_encoder(
     if notice and announce is not None:
         announce(notice)
     arguments = (argument, options) if argument else (options,)
-    return cast(Encoder, module.create(*arguments))
+    return cast("Encoder", module.create(*arguments))
 
 
 def weights_digest(encoder: Encoder) -> str:
@@ -104,4 +104,4 @@ def _foreign(full_name: str) -> Encoder:
             encoder.digest = file_digest(path)
     except AttributeError as error:
         raise ConfigError(f"The encoder {full_name!r} needs an attribute 'name', stored in every bag.") from error
-    return cast(Encoder, encoder)
+    return cast("Encoder", encoder)

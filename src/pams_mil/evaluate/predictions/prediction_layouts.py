@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from pams_mil.arrays import Array
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
-from pams_mil.evaluate import reviews
-from pams_mil.evaluate.finding_columns import FindingColumns, finding_columns, headline_probabilities
-from pams_mil.evaluate.predictions import DECIDED_BY, Predictions, check_probabilities, sidecar
-from pams_mil.evaluate.probability_columns import probability_columns
+from pams_mil.evaluate.predictions import reviews
+from pams_mil.evaluate.predictions.findings import FindingColumns, finding_columns, headline_probabilities
+from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, check_probabilities, sidecar
+from pams_mil.evaluate.predictions.probability_columns import probability_columns
 from pams_mil.exposure import COLUMN, Roles, parse_roles, roles_of_split
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 from pams_mil.tables import Columns, OnFraction, parse_number, read_chunks, table_name
@@ -59,7 +59,7 @@ class Source:
     tags: tuple[str, ...] = ()
     labels_needed: bool = True
     scores: str | None = None
-    """Columns of the probabilities: see `pams_mil.evaluate.probability_columns`."""
+    """Columns of the probabilities: see `pams_mil.evaluate.predictions.probability_columns`."""
 
 
 def read_predictions(

@@ -2,14 +2,30 @@
 
     ln q_y = (ln p_y + σ c_y(p) − τ ln g_y) / T + const
 
-c(p) is what undoes MSCE and g the class drift of the remix (`pams_mil.evaluate.debias`), each for runs that have it and
-with a strength from 0 (leave the network's probabilities alone) to 1 (believe the theory). T is the temperature.
+c(p) is what undoes MSCE and g the class drift of the remix (`pams_mil.evaluate.decisions.debias`), each for runs that
+have it and with a strength from 0 (leave the network's probabilities alone) to 1 (believe the theory). T is the
+temperature.
 
 There is no offset per class or per rank: it would also learn how common the classes are among these slides, and deny
 urgency elsewhere; on the cohort of docs/calibration.md it never scored better than temperature and strengths alone.
 
 With 1/T, σ/T and τ/T as unknowns the negative log-likelihood is convex. To keep every answer finite, also when all
 slides are right, one further slide's worth of evidence says what the network says: T = 1, no strength.
+
+`refined_nll` is the score after such a fit: how much probabilities know, whatever their operating point and however
+sure of themselves they are.
+
+    refined NLL = min over 1/T >= 0 and β of  mean_i −ln q_i,t_i,     ln q_iy = ln p_iy / T + β · rank(y) + const
+
+A model that merely leans toward urgency, or away from it, is forgiven by β, and one that is too sure by T; what is left
+is what it cannot tell apart. So an epoch that is chosen by it cannot win by moving the operating point.
+
+Under both is softmax regression with few coefficients, fitted by Newton's method:
+
+    q_ik ∝ exp(Σ_j θ_j X[i, k, j]),   minimize L(θ) = −Σ_i Σ_k Y_ik ln q_ik / Σ Y
+
+L is convex in θ, so its minimum is the only one. Each step solves the Hessian, damped as much as L needs to fall:
+where every q is 0 or 1 there is slope but no curvature, and a plain step would go anywhere.
 """
 
 from __future__ import annotations
@@ -21,20 +37,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 
 from pams_mil import seeding
 from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate import softmax_fit
-from pams_mil.evaluate.debias import TrainingBias, logarithm
+from pams_mil.evaluate.decisions.debias import TrainingBias, logarithm
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.probability import check_probabilities
+from pams_mil.metrics.confusion import Labels
+from pams_mil.metrics.probability import check_probabilities, labels_and_probabilities
 
 FEWEST_SLIDES = 10
 """With fewer, nothing is fitted."""
 PRIOR_SLIDES = 1.0
-"""How many slides' worth of evidence says that the network is right as it is."""
+"""How many slides' worth of evidence says what the network says; it keeps fits finite when every slide is right."""
 HOTTEST = 100.0
 """A temperature above this says that the probabilities are no help."""
 
@@ -157,8 +173,7 @@ def _fit(p: Array, true: Ints, bias: TrainingBias, prior_slides: float) -> Proba
     strengths lie within bounds is the minimum: at most 3² small fits, the square of two strengths, its sides and its
     corners.
     """
-    # The further slide is dealt out over all rows: on each, a little evidence that its class is drawn from p.
-    truth = np.eye(p.shape[1])[true] + prior_slides / len(p) * p
+    truth = _with_prior(p, true, prior_slides)
     logits, corrections = logarithm(p), bias.corrections(p)
     best_value, best = np.inf, (0.0, dict[str, float]())
     choices: tuple[float | None, ...] = (None, 0.0, 1.0)
@@ -186,12 +201,18 @@ def _fit_at(
     base = logits + sum(corrections[name] for name, strength in state.items() if strength == 1.0)
     # θ = (1/T, σ/T of the free strengths): linear in the features, hence convex.
     features = np.stack([base, *(corrections[name] for name in free)], axis=2)
-    fitted = softmax_fit.fit(features, truth, np.eye(features.shape[2])[0])
+    fitted = fit_softmax(features, truth, np.eye(features.shape[2])[0])
     inverse = float(fitted.theta[0])
     # 1/T may be 0 here; strengths are then no numbers and the caller passes over the fit.
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = dict(zip(free, (fitted.theta[1:] / inverse).tolist(), strict=True))
     return fitted.value, inverse, {name: ratios.get(name, strength or 0.0) for name, strength in state.items()}
+
+
+def _with_prior(p: Array, true: Ints, prior_slides: float) -> Array:
+    """One-hot labels plus the further slide, dealt out over all rows: a little evidence for a class drawn from p."""
+    evidence: Array = np.eye(p.shape[1])[true] + prior_slides / len(p) * p
+    return evidence
 
 
 def _check_slides(p: Array, true: Ints, names: tuple[str, ...]) -> None:
@@ -209,3 +230,127 @@ def _check_slides(p: Array, true: Ints, names: tuple[str, ...]) -> None:
             f"All {len(true)} slides are {names[int(true[0])]!r}; probability calibration needs at least two classes "
             "to compare."
         )
+
+
+def refined_nll(
+    y_true: Labels,
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    prior_slides: float = PRIOR_SLIDES,
+) -> float:
+    """The negative log-likelihood after the best temperature and lean toward urgency; lower is better.
+
+    Args:
+        y_true: Class names or indices of `level`.
+        probabilities: [n, c] of the classes at `level`.
+        hierarchy: Order and ties of the classes.
+        level: The level that labels and probabilities are of.
+        prior_slides: How many slides' worth of evidence is added for what the network says, in the fit alone.
+
+    >>> hierarchy = ClassHierarchy.flat(["benign", "malignant"])
+    >>> timid = [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.9, 0.1]]
+    >>> round(refined_nll([0, 1, 1, 0], timid, hierarchy), 3) < 0.3  # the order is right, though nothing is called
+    True
+    >>> round(refined_nll([0, 1, 1, 0], [[0.5, 0.5]] * 4, hierarchy), 4)  # ln 2
+    0.6931
+    """
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
+    logits = logarithm(p)
+    rank = np.unique(hierarchy.ranks(level), return_inverse=True)[1].astype(np.float64)
+    # coefficients 1/T and β
+    features = np.stack([logits, np.broadcast_to(rank, p.shape)], axis=2)
+    truth = _with_prior(p, true, prior_slides)
+    coefficients = _temperature_and_lean(features, truth)
+    if coefficients[0] < 0:  # worse than knowing nothing: the best temperature that is one is infinite
+        coefficients = np.concatenate([[0.0], fit_softmax(features[:, :, 1:], truth, np.zeros(1)).theta])
+    # The further slide took part in the fit alone; what is scored are the slides.
+    q = log_softmax(features @ coefficients, axis=1)
+    return float(-q[np.arange(len(true)), true].mean())
+
+
+def _temperature_and_lean(features: Array, truth: Array) -> Array:
+    """1/T and β; where all slides are right beyond doubt there is no best T, and the network's own will do."""
+    as_it_is = np.array([1.0, 0.0])
+    try:
+        return fit_softmax(features, truth, as_it_is).theta
+    except ParameterError:
+        return as_it_is
+
+
+_STEPS = 200
+_ENOUGH = 1e-16
+"""Stop when a full step would lower L by less than this."""
+_PERFECT = 1e-12
+_DAMPING = (0.0, *(10.0**power for power in range(-10, 11)))
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """Coefficients θ [j] and the value of L there."""
+
+    theta: Array
+    value: float
+
+
+def fit_softmax(features: Array, truth: Array, start: Array) -> Minimum:
+    """The coefficients of least L.
+
+    Args:
+        features: X, [n, c, j].
+        truth: Y, [n, c], at least 0: which class each sample is of, or how much of each.
+        start: θ to begin with, [j]; directions that the samples say nothing about stay there.
+
+    >>> X = np.log([[[0.8], [0.2]], [[0.8], [0.2]], [[0.8], [0.2]]])  # says 80 % three times, and is right twice
+    >>> float(fit_softmax(X, np.array([[1, 0], [1, 0], [0, 1.0]]), np.ones(1)).theta[0]).__round__(6)  # ln 2 / ln 4
+    0.5
+    """
+    theta = np.asarray(start, dtype=np.float64).copy()
+    value = _loss(features, truth, theta)
+    for number in range(_STEPS):
+        slope, curvature = _derivatives(features, truth, theta)
+        moved = _step(features, truth, theta, value, slope, curvature)
+        if moved is None:
+            # L came to 0 by growing θ: it would go on falling for ever, only floats no longer show it.
+            if number and value < _PERFECT:
+                break
+            return Minimum(theta, value)
+        theta, value = moved.theta, moved.value
+    raise ParameterError(
+        "The fit has no finite answer: every sample is told apart without a mistake, so that ever sharper "
+        "probabilities score ever better. Give it more samples, or some evidence against."
+    )
+
+
+def _step(features: Array, truth: Array, theta: Array, value: float, slope: Array, curvature: Array) -> Minimum | None:
+    """A better place, as far away as Newton's method dares; None when there is none."""
+    for damping in _DAMPING:
+        # least squares, so that directions without curvature are left alone
+        step = -np.linalg.lstsq(curvature + damping * np.eye(len(theta)), slope, rcond=1e-13)[0]
+        gain = float(-slope @ step) / 2
+        if damping == 0 and not gain > _ENOUGH:
+            return None
+        loss = _loss(features, truth, theta + step)
+        # Armijo's rule: a small share of the predicted decrease must come true. NaN compares as false and is damped.
+        if loss <= value - 1e-4 * gain:
+            return Minimum(theta + step, loss)
+    return None
+
+
+def _loss(features: Array, truth: Array, theta: Array) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):  # a step too far is not finite, and not taken
+        return float(-(truth * log_softmax(features @ theta, axis=1)).sum() / truth.sum())
+
+
+def _derivatives(features: Array, truth: Array, theta: Array) -> tuple[Array, Array]:
+    """Gradient [j] and Hessian [j, j] of L."""
+    truth = truth / truth.sum()
+    # Rows of Y need not sum to 1, and q is compared with each row's own sum.
+    weight = truth.sum(axis=1, keepdims=True)
+    q = softmax(features @ theta, axis=1)
+    slope = np.einsum("nk,nkj->j", weight * q - truth, features)
+    # The Hessian is the covariance of a row's features under q, summed over rows.
+    centered = features - np.einsum("nk,nkj->nj", q, features)[:, None, :]
+    curvature = np.einsum("nk,nkj,nkl->jl", weight * q, centered, centered)
+    return slope, curvature

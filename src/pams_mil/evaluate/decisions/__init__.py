@@ -1,0 +1,1 @@
+"""From probabilities to decisions: calibration, training bias undone, decision rules and the order of a worklist."""

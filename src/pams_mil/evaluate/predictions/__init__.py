@@ -1,0 +1,1 @@
+"""Predictions tables: what every audit starts from, in our layout, other tools' and readers'."""
