@@ -140,7 +140,7 @@ def test_without_anything_shared_between_networks_the_test_is_welchs():
     """If patients explain nothing that networks share, all that is left is Welch's t-test between seeds."""
     rng = np.random.default_rng(0)
     a, b = rng.normal(0.7, 0.02, 5), rng.normal(0.75, 0.05, 4)
-    from pams_mil.evaluate.inference import contrast_of
+    from pams_mil.evaluate.contrast import contrast_of
 
     noise = [scores[:, None] + rng.normal(0, 0.01, (len(scores), 4000)) for scores in (a, b)]
     found = contrast_of("acc", b, a, drawn=noise[1], drawn_reference=noise[0], units=100)

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array
-from pams_mil.evaluate.contrast import Contrast, Interval
-from pams_mil.evaluate.inference import Drawn, Networks, Reading, contrast_of, draw
+from pams_mil.evaluate.contrast import Contrast, Interval, contrast_of
+from pams_mil.evaluate.inference import Drawn, Networks, Reading, draw
 from pams_mil.evaluate.operating_points import Band, OperatingPoints, false_alarm_grid, missed_on, operating_points
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import reduce
