@@ -40,3 +40,17 @@ def test_no_two_classes_share_a_name():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(str(path.relative_to(ROOT)))
     assert not {name: places for name, places in homes.items() if len(places) > 1}
+
+
+def test_learners_predict_in_the_inference_loop_alone():
+    """Another loop would have its own idea of devices, packs, memory and answers that are not finite."""
+    callers = {
+        str(path.relative_to(ROOT))
+        for path in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "predict"
+        and ast.unparse(node.func.value).endswith("learner")
+    }
+    assert callers == {"engine/inference_loop.py"}

@@ -50,6 +50,8 @@ COLUMN = "exposure"
 FILE = "exposure.json"
 FORMAT, VERSION = "pams-exposure", 1
 _NONE = "none"
+_NO_ROLES: Roles = frozenset()
+_KINDS = ("patients", "slides", "features")
 _CONSEQUENCE: Mapping[Purpose, str] = {
     "test scores": "Scores of patients that a model has seen are too good; they are not test scores",
     "guarantee": "What such patients show is too good to guarantee it to others",
@@ -66,7 +68,9 @@ _ADVICE: Mapping[Purpose, str] = {
 
 @dataclass(frozen=True)
 class Exposure:
-    """Patient -> roles and slide -> roles, both by digest; the union of two is `one | two`.
+    """Patient, slide and features -> roles, all by digest; the union of two is `one | two`.
+
+    Features are known by the fingerprints of their files, so that a copy of a slide under another id is recognized.
 
     >>> seen = Exposure.of([("s1", "P-1", "train"), ("s2", "P-2", "select")]) | Exposure.of([("s1", "P-1", "tune")])
     >>> [role_cell(roles) for roles in seen.roles(["x", "s2", "y"], ["p-1 ", "other", "new"])]
@@ -75,38 +79,52 @@ class Exposure:
 
     patients: Mapping[str, Roles] = field(default_factory=dict)
     slides: Mapping[str, Roles] = field(default_factory=dict)
+    features: Mapping[str, Roles] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[str, str, Role]]) -> Exposure:
-        """The exposure of (slide, patient, role)."""
-        patients: dict[str, Roles] = {}
-        slides: dict[str, Roles] = {}
+    def of(cls, rows: Iterable[tuple[str, str, Role]], fingerprints: Mapping[str, str] | None = None) -> Exposure:
+        """The exposure of (slide, patient, role), with the fingerprints of slides' features where they are known."""
+        seen = cls({}, {}, {})
         for slide, patient, role in rows:
-            for known, key in ((patients, _patient_key(patient)), (slides, text_digest(slide))):
-                known[key] = known.get(key, frozenset()) | {role}
-        return cls(patients, slides)
+            keys = (_patient_key(patient), text_digest(slide), (fingerprints or {}).get(slide))
+            for known, key in zip(seen._kinds(), keys, strict=True):
+                if key is not None:
+                    known[key] = known.get(key, _NO_ROLES) | {role}
+        return seen
 
     def __or__(self, other: Exposure) -> Exposure:
-        return Exposure(_union(self.patients, other.patients), _union(self.slides, other.slides))
+        return Exposure(*map(_union, self._kinds(), other._kinds()))
 
     def without(self, *roles: Role) -> Exposure:
         """The exposure with some roles left out."""
-        return Exposure(*({k: v - {*roles} for k, v in known.items()} for known in (self.patients, self.slides)))
+        return Exposure(*({key: value - {*roles} for key, value in known.items()} for known in self._kinds()))
 
-    def roles(self, slide_ids: Sequence[str], patient_ids: Sequence[str]) -> tuple[Roles, ...]:
-        """The roles of every row: those of its patient, in any spelling, and those of its slide under any patient."""
-        nothing: Roles = frozenset()
+    def roles(
+        self, slide_ids: Sequence[str], patient_ids: Sequence[str], features: Sequence[Iterable[str]] | None = None
+    ) -> tuple[Roles, ...]:
+        """The roles of every row: of its patient in any spelling, of its slide id, and of equal features.
+
+        Args:
+            slide_ids: Of every row.
+            patient_ids: Of every row.
+            features: The fingerprints of the files behind every row.
+        """
+        rows = zip(slide_ids, patient_ids, features or [()] * len(slide_ids), strict=True)
         return tuple(
-            self.patients.get(_patient_key(patient), nothing) | self.slides.get(text_digest(slide), nothing)
-            for slide, patient in zip(slide_ids, patient_ids, strict=True)
+            self.patients.get(_patient_key(patient), _NO_ROLES)
+            | self.slides.get(text_digest(slide), _NO_ROLES)
+            | _NO_ROLES.union(*(self.features.get(mark, _NO_ROLES) for mark in marks))
+            for slide, patient, marks in rows
         )
+
+    def _kinds(self) -> tuple[dict[str, Roles], ...]:
+        return tuple(cast("dict[str, Roles]", getattr(self, kind)) for kind in _KINDS)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without any name, and a digest of them."""
-        kinds = {"patients": self.patients, "slides": self.slides}
         content: dict[str, Any] = {
             kind: {key: role_cell(roles) for key, roles in sorted(known.items()) if roles}
-            for kind, known in kinds.items()
+            for kind, known in zip(_KINDS, self._kinds(), strict=True)
         }
         content = {"format": FORMAT, "version": VERSION, **content}
         return {**content, "digest": digest(content)}
@@ -121,11 +139,12 @@ class Exposure:
                 f"Cannot determine which patients the model has seen: {where} is incomplete, of another version, or "
                 "was changed after it was written. Restore it from a copy."
             )
-        patients, slides = (
-            {str(key): parse_roles(cell) or frozenset() for key, cell in plain[kind].items()}
-            for kind in ("patients", "slides")
+        return cls(
+            *(
+                {str(key): parse_roles(cell) or _NO_ROLES for key, cell in plain.get(kind, {}).items()}
+                for kind in _KINDS
+            )
         )
-        return cls(patients, slides)
 
     def write(self, folder: Path) -> None:
         """Write `exposure.json`."""
@@ -202,7 +221,8 @@ def admit(
     if not seen_patients:
         raise ExposureError(
             f"{reason} {_ADVICE[purpose]}; or, if these are other patients with the same ids, give them ids of their "
-            "own; or go on with --seen-patients, which marks everything that is made from it."
+            "own (slides with the same features are the same slide, whatever their ids); "
+            "or go on with --seen-patients, which marks everything that is made from it."
         )
     return (f"{MARK}: {reason}", *notes)
 
@@ -249,4 +269,4 @@ def _patient_key(patient_id: str) -> str:
 
 
 def _union(one: Mapping[str, Roles], two: Mapping[str, Roles]) -> dict[str, Roles]:
-    return {key: one.get(key, frozenset()) | two.get(key, frozenset()) for key in {**one, **two}}
+    return {key: one.get(key, _NO_ROLES) | two.get(key, _NO_ROLES) for key in {**one, **two}}

@@ -150,6 +150,40 @@ def test_a_table_that_calls_training_slides_test_is_refused(cohort, trained, tmp
     assert "12 of 12 patients trained the model" in pams(*words, "--resamples", 0, code=2)  # in any spelling
 
 
+def test_a_copy_of_a_training_slide_is_a_training_slide_whatever_it_is_called(cohort, trained, tmp_path):
+    """Features of a training slide under the name of another hospital's slide and patient."""
+    bags = shutil.copytree(cohort / "bags", tmp_path / "bags")
+    shutil.copy(bags / "train-3.h5", bags / "foreign-0.h5")
+    shutil.copy(bags / "val-1.h5", bags / "foreign-1.h5")
+    rows = ["foreign-0,q0,a", "foreign-1,q1,b", *(f"test-{i},q{i + 2},{'abcd'[i % 4]}" for i in range(8))]
+    (tmp_path / "hospital.csv").write_text("\n".join(["slide_id,patient_id,label", *rows]) + "\n")
+    words = ("evaluate", trained, "--manifest", tmp_path / "hospital.csv", "--features", bags, "--resamples", 0)
+    text = pams(*words, code=2)
+    assert "1 of 10 patients trained the model ('q0'); 1 of 10 patients chose its epoch ('q1')" in text
+    assert "slides with the same features are the same slide, whatever their ids" in text
+    assert MARK in pams(*words, "--seen-patients")
+    exported = tmp_path / "export"
+    pams("export", trained, "--out", exported, "--no-onnx")
+    found = predict([exported], tmp_path / "hospital.csv", features=bags)
+    assert [role_cell(roles) for roles in found.roles][:3] == ["train", "select", "none"]
+
+
+def test_labels_that_changed_after_training_are_named(cohort, tmp_path):
+    folder = tmp_path / "cohort"
+    shutil.copytree(cohort, folder)
+    done = run(settings(folder, epochs=1), tmp_path / "run")
+    assert "changed after training" not in pams("evaluate", done, "--resamples", 0)
+    table = (folder / "manifest.csv").read_text()
+    (folder / "manifest.csv").write_text(table.replace("test-1,p-test-1,b,", "test-1,p-test-1,d,"))
+    text = pams("evaluate", done, "--resamples", 0)
+    assert "labels of 1 of 8 slides were changed after training: 'test-1: was b, is now d'" in text
+    for name in ("scores.json", "report.html"):
+        assert "changed after training" in (done / "reports/manifest-test" / name).read_text()
+    # More epochs do not make the new labels those of the training.
+    pams("train", "--resume", "epochs=2", "--out", done)
+    assert "changed after training" in pams("evaluate", done, "--resamples", 0)
+
+
 def test_another_hospital_needs_no_split_and_never_replaces_the_runs_own_predictions(cohort, trained, tmp_path):
     pams("evaluate", trained, "--resamples", 0)
     own = (trained / "predictions/manifest-test.csv").read_bytes()
@@ -265,6 +299,17 @@ def test_one_command_loads_each_checkpoint_once(cohort, trained, tmp_path, monke
     loaded.clear()
     pams("evaluate", *runs, "--resamples", 0, "--out", tmp_path / "report")
     assert len(loaded) == most
+    monkeypatch.setattr("pams_mil.view.serve.Server.run", lambda server: None)
+    commands = [
+        ("certify", *runs, "--alpha", "0.4", "--out", tmp_path / "certified"),
+        ("view", *runs, "--no-browser", "--reviews", tmp_path / "reviews"),
+        *[("export", trained, "--out", tmp_path / "export", "--onnx")][: most == 1],
+    ]
+    for command in commands:
+        loaded.clear()
+        pams(*command)
+        # An export reads back what it wrote, as every checkpoint that is saved.
+        assert len([path for path in loaded if path.parent in runs]) == most, command
 
 
 def test_scores_cannot_be_had_around_the_rule():

@@ -72,7 +72,7 @@ def test_findings_are_learned_beside_the_most_urgent_one(cohort: Path, tmp_path:
     loaded, manifest = load_run(run.path), Manifest.read(cohort / "manifest.csv").select("test")
     hierarchy = ClassHierarchy.load(cohort / "classes.yaml")
     bags = BagDataset(manifest, hierarchy, cohort / "bags")
-    said = [answer.outcome[0].findings[0] for answer in infer([loaded.learner], bags, "cpu")]
+    said = [answer.outcome[0].findings[0] for answer in infer([loaded.learner], bags)]
     present = hierarchy.finding_matrix(record.label for record in manifest)
     p = torch.stack(said).numpy()
     assert np.mean([roc_auc_score(present[:, k], p[:, k]) for k in range(3)]) > 0.85

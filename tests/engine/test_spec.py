@@ -20,7 +20,7 @@ from pams_mil.engine.prediction.predict import load_run
 from pams_mil.engine.prediction.scored_runs import predict_to_score
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.spec import RunSpec, differences, refuse_other, stored_spec
-from pams_mil.engine.run.trained_slides import TrainedSlides, trained_slides
+from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.errors import BagError, CheckpointError, ExposureError, ManifestError, RunError
 from pams_mil.evaluate.audit import audit
 from pams_mil.tables import read_table
@@ -73,7 +73,7 @@ def test_names_of_patients_stay_in_the_run_folder(done, tmp_path):
 
 
 def test_run_says_which_patients_trained_it_and_which_chose_its_epoch(done):
-    seen = trained_slides(done)
+    seen = open_run(done).slides()
     assert seen.patients("train") == tuple(f"p-train-{number}" for number in range(12))
     assert seen.patients("val") == tuple(f"p-val-{number}" for number in range(8))
     assert seen.patients("test") == ()
@@ -83,10 +83,10 @@ def test_altered_list_of_slides_is_refused(done, tmp_path):
     copy = shutil.copytree(done, tmp_path / "copy")
     (copy / "cohort.csv").write_text((copy / "cohort.csv").read_text().replace("p-train-3", "p-train-4"))
     with pytest.raises(RunError, match="was changed after it was written"):
-        trained_slides(copy)
+        open_run(copy).slides()
     (copy / "cohort.csv").unlink()
     with pytest.raises(RunError, match="cannot be read"):
-        trained_slides(copy)
+        open_run(copy).slides()
 
 
 cells = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=6)

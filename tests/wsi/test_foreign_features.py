@@ -98,6 +98,20 @@ def test_slides_are_predicted_and_shown_with_a_run_on_plain_features(home, tmp_p
     assert (tmp_path / "h" / "s0" / "slide.html").exists()
 
 
+def test_heatmaps_of_several_slides_load_the_run_once(home, tmp_path, monkeypatch):
+    from pams_mil.engine.prediction import predict as predict_module
+
+    assert train(home, tmp_path / "run", "data.mpp=4", "data.tile_px=16").exit_code == 0
+    loaded, load = [], predict_module.checkpoint.load
+    monkeypatch.setattr(predict_module.checkpoint, "load", lambda path: loaded.append(path) or load(path))
+    slides = (home / "slides/s0.tiff", home / "slides/s1.tiff")
+    done = pams("heatmap", tmp_path / "run", *slides, "--features", home / "clam", "--out", tmp_path / "h",
+                "--picture-px", 200)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert len(list((tmp_path / "h").glob("*/slide.html"))) == 2
+    assert len(loaded) == 1
+
+
 def test_one_bad_slide_does_not_stop_the_others(home, tmp_path):
     assert train(home, tmp_path / "run", "data.mpp=4", "data.tile_px=16").exit_code == 0
     (tmp_path / "truncated.tiff").write_bytes(b"II*\0")

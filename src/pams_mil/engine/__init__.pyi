@@ -6,5 +6,4 @@ from pams_mil.engine.prediction.predict import load_run as load_run
 from pams_mil.engine.prediction.predict import predict as predict
 from pams_mil.engine.run.folder import RunFolder as RunFolder
 from pams_mil.engine.run.folder import open_run as open_run
-from pams_mil.engine.run.trained_slides import trained_slides as trained_slides
 from pams_mil.engine.training.train import train as train

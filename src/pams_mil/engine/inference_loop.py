@@ -1,8 +1,9 @@
-"""Inference: the one loop in which trained learners see bags; validation, prediction and calibration all use it.
+"""Inference: the one place where trained learners see bags.
 
-Small bags go through one pass together, and one bad bag never stops the rest. A probability may differ in its last bits
-with batch composition, since the order of a sum follows the length of what is summed. The same bags in the same order
-give the same bits.
+Validation, prediction, calibration, the viewer's heat and the evidence of tiles use `infer` or its single pass. Small
+bags go through one pass together, and one bad bag never stops the rest. A probability may differ in its last bits with
+batch composition, since the order of a sum follows the length of what is summed. The same bags in the same order give
+the same bits.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ class BagOutcome(NamedTuple):
 def infer(
     learners: Sequence[Learner],
     bags: Bags,
-    device: torch.device | str,
     *,
     numbers: Iterable[int] | None = None,
     attention: bool = False,
@@ -52,7 +52,6 @@ def infer(
     Args:
         learners: In evaluation mode.
         bags: Read as their pass is due, and not all at once.
-        device: Where the learners are.
         numbers: Which bags; None: all.
         attention: Also return attention.
         losses: Also return the loss of every pass; every bag must be labeled.
@@ -71,15 +70,11 @@ def infer(
     def of_pack(pack: Sequence[tuple[int, BagSample]]) -> Iterator[BagOutcome]:
         samples = [sample for _, sample in pack]
         batch = BagBatch.pack([sample.features for sample in samples], [sample.slide_id for sample in samples])
-        targets = torch.tensor([sample.target for sample in samples], device=device) if losses else None
+        labels = [sample.target for sample in samples] if losses else None
         findings = [sample.findings for sample in samples]
         try:
-            with explain_out_of_memory(" and ".join(batch.keys), len(batch.features)), autocast():
-                placed = batch.to(device)
-                predictions = [
-                    learner.predict(placed, attention=attention, targets=targets, findings=findings)
-                    for learner in learners
-                ]
+            with autocast():
+                predictions = infer_batch(learners, batch, attention=attention, targets=labels, findings=findings)
         except PamsError as error:
             if len(pack) == 1:
                 yield BagOutcome(*pack[0], error)
@@ -96,3 +91,33 @@ def infer(
     for pack in in_packs(readable(), lambda one: len(one[1].features), most=most):
         yield from of_pack(pack)
     yield from unreadable
+
+
+def infer_batch(
+    learners: Sequence[Learner],
+    batch: BagBatch,
+    *,
+    attention: bool = False,
+    targets: Sequence[int] | None = None,
+    findings: Sequence[Sequence[int]] = (),
+) -> list[Prediction]:
+    """What each learner, in evaluation mode, predicts of the bags of one pass, on the device where the learner is.
+
+    Args:
+        learners: In evaluation mode.
+        batch: The bags.
+        attention: Also return attention.
+        targets: The finest class of every bag, for the loss; None: no loss.
+        findings: What was found in each bag, where slides have several findings.
+
+    Raises:
+        NotFiniteError: an answer that is not a finite number.
+        RunError: memory ran out.
+    """
+    predictions, placed = [], batch
+    with explain_out_of_memory(" and ".join(dict.fromkeys(batch.keys)), len(batch.features)):
+        for learner in learners:
+            labels = None if targets is None else torch.tensor(targets, device=learner.device)
+            placed = placed.to(learner.device)
+            predictions.append(learner.predict(placed, attention=attention, targets=labels, findings=findings))
+    return predictions

@@ -51,6 +51,11 @@ class Learner(nn.Module):
         self.register_buffer("ancestors", ancestors, persistent=False)
 
     @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.ancestors.device
+
+    @property
     def packs(self) -> bool:
         """Whether several bags may go through one pass with the outcome of a pass each.
 

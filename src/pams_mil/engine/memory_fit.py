@@ -87,7 +87,7 @@ def probabilities_in_memory(learner: Learner, bags: Sequence[AnyArray]) -> npt.N
     samples = [BagSample(torch.from_numpy(bag), -1, str(number), "") for number, bag in enumerate(bags)]
     rows = []
     # One bag per pass: whatever bags come along, a bag's probabilities have the same bits.
-    for _, _, outcome in infer([learner], samples, "cpu", most=1):
+    for _, _, outcome in infer([learner], samples, most=1):
         if isinstance(outcome, PamsError):
             raise outcome
         rows.append(outcome[0].probabilities[-1])

@@ -199,6 +199,7 @@ class HeatMaker:
             return self._stored(bag, slide_id)
         import torch  # noqa: PLC0415  a worklist without a run needs no torch
 
+        from pams_mil.engine.inference_loop import infer_batch  # noqa: PLC0415
         from pams_mil.engine.prediction.tiles import TileLayer, mean_layers, measure  # noqa: PLC0415
         from pams_mil.models.core.batch import BagBatch  # noqa: PLC0415
 
@@ -206,13 +207,16 @@ class HeatMaker:
         layers: list[list[TileLayer]] = []
         for run in self.runs:
             OriginCheck(run.spec.origin, whose=f"the run {run.path.name}")(slide_id, bag)
-            levels = run.learner.predict(BagBatch.single(features, slide_id), attention=True).attention or []
+        learners = [run.learner for run in self.runs]
+        predictions = infer_batch(learners, BagBatch.single(features, slide_id), attention=True)
+        for learner, prediction in zip(learners, predictions, strict=True):
+            levels = prediction.attention or []
             present = [weights for weights in levels if weights is not None]
             # None stands for a level whose model has no attention.
             if len(present) < len(levels) or not levels:
                 notes.append("The model has no attention to show.")
                 return {}
-            layers.append(measure(run.learner, features, present, slide_id))
+            layers.append(measure(learner, features, present, slide_id))
         return {layer.name: (layer.scale, layer.values) for layer in mean_layers(layers)}
 
     def _stored(self, bag: Bag, slide_id: str) -> dict[str, tuple[str, AnyArray]]:

@@ -91,7 +91,8 @@ class CellData:
         hierarchy = ClassHierarchy.load(config.classes)
         manifest = read_manifest(config.data, hierarchy)
         store = open_store(config.data.features_path, manifest)
-        features = cohort_features(config.data, store, manifest)
+        marks = fingerprints(store, (record for record in manifest if record.split in SEEN))
+        features = cohort_features(config.data, store, manifest, marks)
         return cls(hierarchy, manifest, store, TrainedSlides.of(manifest, *SEEN), features)
 
 

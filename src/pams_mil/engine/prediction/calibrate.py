@@ -53,12 +53,11 @@ def calibrate(
         progress: Called with the share done.
     """
     folder = run if isinstance(run, RunFolder) else open_run(run)
-    place = str(choose_device(device))
-    config, loaded = folder.config(), load_run(folder.path, trusted=trusted, device=place)
+    config, loaded = folder.config(), load_run(folder.path, trusted=trusted, device=str(choose_device(device)))
     hierarchy = loaded.spec.hierarchy
     cohort = open_cohort(config.data, hierarchy)
     _refuse_another_cohort(loaded, cohort, config)
-    raw, kept, failures = _predict(loaded.learner, cohort.val, place, progress)
+    raw, kept, failures = _predict(loaded.learner, cohort.val, progress)
     slides = _Slides.of([cohort.val.sources[index] for index in kept], hierarchy)
     drift, notes = _drift(config, cohort)
     notes += [f"The validation slide {name!r} was left out: {reason}" for name, reason in failures.items()]
@@ -115,12 +114,12 @@ class _Slides:
 
 
 def _predict(
-    learner: Learner, bags: BagDataset, device: str, progress: Progress | None
+    learner: Learner, bags: BagDataset, progress: Progress | None
 ) -> tuple[list[Array], list[int], dict[str, str]]:
     """Probabilities [n, c] of every trained level, the bags they are of, and why others have none."""
     rows: dict[int, list[Array]] = {}
     failures: dict[str, str] = {}
-    for done, (index, _, outcome) in enumerate(infer([learner], bags, device), 1):
+    for done, (index, _, outcome) in enumerate(infer([learner], bags), 1):
         if isinstance(outcome, PamsError):
             failures[bags.sources[index].name] = str(outcome)
         else:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pams_mil import atomic
+from pams_mil.engine.inference_loop import infer_batch
 from pams_mil.engine.prediction.predict import LoadedRun
 from pams_mil.errors import OutputError, first_line, needs_extra
 from pams_mil.models.core.batch import BagBatch
@@ -102,7 +103,7 @@ def _inputs(run: LoadedRun, n: int, generator: torch.Generator) -> dict[str, Ten
 
 
 def _difference(run: LoadedRun, call: Callable[..., Any], inputs: dict[str, Tensor]) -> float:
-    expected = run.learner.predict(BagBatch.single(inputs["features"])).probabilities
+    expected = infer_batch([run.learner], BagBatch.single(inputs["features"]))[0].probabilities
     outputs = call(None, {name: value.numpy() for name, value in inputs.items()})
     pairs = zip(outputs, expected, strict=True)
     return max(float(np.abs(np.asarray(one, dtype=np.float64) - two.numpy()).max()) for one, two in pairs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from pathlib import Path
@@ -34,6 +35,7 @@ from pams_mil.engine.run.checkpoint import load_weights
 from pams_mil.engine.run.cv_folder import with_folds
 from pams_mil.engine.run.folder import CODE, RunFolder, require_run
 from pams_mil.engine.run.spec import RunSpec, differences
+from pams_mil.engine.run.trained_slides import changed_labels
 from pams_mil.engine.training.run_cohort import read_manifest
 from pams_mil.errors import BagError, CheckpointError, PamsError, RunError
 from pams_mil.exposure import Exposure
@@ -168,8 +170,7 @@ def predict(
         progress: Called with the share done.
         **reading: How to read the table, as for `Manifest.read`.
     """
-    place = str(choose_device(device))
-    loaded = _loaded(runs, trusted=trusted, device=place)
+    loaded = _loaded(runs, trusted=trusted, device=device)
     exposure = exposure_of(loaded, calibrated=calibrated)
     calibrations = [run.calibration if calibrated else None for run in loaded]
     hierarchy = loaded[0].spec.hierarchy
@@ -180,19 +181,35 @@ def predict(
     bags = BagDataset(
         table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources, origin=origin
     )
-    results = _predict_bags([run.learner for run in loaded], calibrations, bags, place, attend, progress)
+    results = _predict_bags([run.learner for run in loaded], calibrations, bags, attend, progress)
     # Back into the order of the table: bags that cannot be read come last. By the number alone, answers have no order.
     probabilities = dict(sorted(results, key=operator.itemgetter(0)))
     weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
     gathered = _gather(loaded, table, probabilities)
+    roles = None
+    if exposure is not None:
+        marks = _fingerprints(store, table) if exposure.features else {}
+        rows = [marks.get(name, []) for name in gathered.names]
+        roles = exposure.roles(gathered.names, gathered.patient_ids, rows)
+    relabeled = [changed_labels(run.folder.path, table.manifest) for run in loaded]
     return replace(
         gathered,
         weights=weights,
         made_by=tuple(run.origin for run in loaded),
         exposure=exposure,
-        roles=None if exposure is None else exposure.roles(gathered.names, gathered.patient_ids),
+        roles=roles,
         table=table_identity(table.manifest.source, split),
+        relabeled={slide: change for of_run in relabeled for slide, change in of_run.items()},
     )
+
+
+def _fingerprints(store: BagStore, table: PredictionManifest) -> dict[str, list[str]]:
+    """The fingerprints of the feature files behind every bag; those that cannot be read have none."""
+    marks: dict[str, list[str]] = {}
+    for source in table.sources:
+        with suppress(BagError):
+            marks[source.name] = [store.fingerprint(record) for record in source.records]
+    return marks
 
 
 def table_identity(table: Path | None, split: str | None) -> dict[str, Any]:
@@ -217,9 +234,7 @@ def predict_own(
         features: Other feature files than those it was trained with.
         **options: As in `predict`.
     """
-    loaded = _loaded(
-        runs, trusted=options.pop("trusted", False), device=str(choose_device(options.get("device", "auto")))
-    )
+    loaded = _loaded(runs, trusted=options.pop("trusted", False), device=options.get("device", "auto"))
     place, manifest = features or data.features_path, read_manifest(data, loaded[0].spec.hierarchy)
     return predict(loaded, manifest, split=split, features=place, merge_cases=data.merge_cases, **options)
 
@@ -228,7 +243,6 @@ def _predict_bags(
     learners: list[Learner],
     calibrations: Sequence[RunCalibration | None],
     bags: BagDataset,
-    device: str,
     attend: Attend | None,
     progress: Callable[[float], None] | None,
 ) -> Iterator[tuple[int, list[Array] | PamsError]]:
@@ -236,7 +250,7 @@ def _predict_bags(
 
     Where slides have several findings, those of single findings [k] follow.
     """
-    for done, (index, sample, outcome) in enumerate(infer(learners, bags, device, attention=attend is not None), 1):
+    for done, (index, sample, outcome) in enumerate(infer(learners, bags, attention=attend is not None), 1):
         if isinstance(outcome, PamsError):
             yield index, outcome
         else:

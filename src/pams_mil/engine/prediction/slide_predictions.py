@@ -65,6 +65,7 @@ class SlidePredictions:
         table: Name, digest and split of the table.
         findings: [n, k] probabilities of single findings, where slides have several.
         labels: What the table says of each slide; a set where slides have several findings.
+        relabeled: Slides whose label is not the one that the table had when a run was trained: what it was, and is.
     """
 
     hierarchy: ClassHierarchy
@@ -88,6 +89,7 @@ class SlidePredictions:
     table: Mapping[str, Any] = field(default_factory=dict)
     findings: Array | None = None
     labels: tuple[str, ...] = ()
+    relabeled: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for level in self.probabilities:
@@ -199,6 +201,12 @@ class SlidePredictions:
             notes.append(
                 f"On {len(unlike)} of {len(self)} slides a coarser level's own output contradicts the call; the finest "
                 f"level decides: {listing(unlike, most=5)}."
+            )
+        if self.relabeled:
+            changes = [f"{slide}: was {before}, is now {now}" for slide, (before, now) in self.relabeled.items()]
+            notes.append(
+                f"The labels of {len(changes)} of {len(self)} slides were changed after training: {listing(changes)}. "
+                "Scores are of the labels as they are now."
             )
         return (*notes, *self.excluded)
 

@@ -28,6 +28,7 @@ from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.layouts.lazyslide import read_parquet, store_of
 from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.engine.inference_loop import infer_batch
 from pams_mil.engine.learner import Learner
 from pams_mil.errors import BagError, needs_extra
 from pams_mil.models.core.batch import BagBatch
@@ -43,7 +44,7 @@ def each_alone(learner: Learner, features: Tensor, slide_id: str) -> tuple[list[
     pieces = []
     for start in range(0, len(features), _CHUNK):
         rows = features[start : start + _CHUNK]
-        pieces.append(learner.predict(BagBatch(rows, (1,) * len(rows), (slide_id,) * len(rows))))
+        pieces += infer_batch([learner], BagBatch(rows, (1,) * len(rows), (slide_id,) * len(rows)))
     levels = zip(*(piece.probabilities for piece in pieces), strict=True)
     findings = [piece.findings for piece in pieces if piece.findings is not None]
     return [torch.cat(level).numpy() for level in levels], torch.cat(findings).numpy() if findings else None

@@ -2,6 +2,7 @@
 
 config.yaml     the effective settings            run.json      versions, identity, seeds, command
 cohort.csv      the slides of train and val       exposure.json  which patients the model has seen, by digest
+held_out.csv    those of test and calib, with the labels that they had when the run was started
 last.safetensors  best.safetensors                checkpoints, each one file
 metrics.csv     one row per epoch                 status.json   running, interrupted, failed or finished
 predictions/<table>-<split>.csv  ..._<level>.csv  by `pams predict` and `pams evaluate`; ...json says of which weights
@@ -31,7 +32,7 @@ from pams_mil.digests import file_digest
 from pams_mil.discover import own_file
 from pams_mil.engine.config.run_config import RunConfig, build
 from pams_mil.engine.config.yaml_file import read_yaml, write_yaml
-from pams_mil.engine.run.trained_slides import TrainedSlides
+from pams_mil.engine.run.trained_slides import HELD_OUT, TrainedSlides
 from pams_mil.errors import ExposureError, RunError, nearest
 from pams_mil.exposure import FILE, Exposure
 
@@ -114,14 +115,31 @@ class RunFolder:
         require_run(self)
         return build(RunConfig, read_yaml(self.config_file), where=str(self.config_file))
 
-    def start(self, config: RunConfig, facts: Mapping[str, Any], slides: TrainedSlides) -> None:
-        """Write what defines the run; `config.yaml` last, since its presence says that a run exists."""
+    def start(
+        self,
+        config: RunConfig,
+        facts: Mapping[str, Any],
+        slides: TrainedSlides,
+        fingerprints: Mapping[str, str] | None = None,
+        held_out: TrainedSlides | None = None,
+    ) -> None:
+        """Write what defines the run; `config.yaml` last, since its presence says that a run exists.
+
+        Args:
+            config: The settings.
+            facts: What `run.json` says beside versions and command.
+            slides: The slides that train the run or choose its epoch.
+            fingerprints: Of their features.
+            held_out: The other slides of the table; None: a run that is extended keeps those it began with.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         # A kill before `config.yaml` leaves files that a new start writes again; after it, all of them are there.
         slides.write(self.path)
+        if held_out is not None:
+            held_out.write(self.path, HELD_OUT)
         # A tuning may have noted before that its patients chose this recipe.
         before = Exposure.read(self.path) or Exposure()
-        seen = slides.exposure(selects=config.training.select != "last")
+        seen = slides.exposure(selects=config.training.select != "last", fingerprints=fingerprints)
         (before.without("train", "select") | seen).write(self.path)
         for name in (config.method.name, config.model.name, config.method.options.get("remix")):
             if (file := own_file(name)) is not None:
@@ -130,6 +148,10 @@ class RunFolder:
         write_yaml(
             self.config_file, config.to_json(), comment=f"Effective settings, written by pams-mil {__version__}."
         )
+
+    def slides(self) -> TrainedSlides:
+        """The slides that trained the run (`train`) and those that chose its epoch (`val`)."""
+        return TrainedSlides.read(self.path, read_json(self.path / "run.json").get("spec", {}).get("cohort", {}))
 
     def exposure(self) -> Exposure | None:
         """Which patients the weights have seen; None beside a checkpoint that came without it."""

@@ -7,8 +7,7 @@ names of patients are nobody else's business.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ from pams_mil.errors import PamsError, RunError
 from pams_mil.exposure import Exposure, Role
 
 FILE = "cohort.csv"
+HELD_OUT = "held_out.csv"
+"""The slides of the other splits as the table had them when the run was started: they have not been seen."""
 COLUMNS = ("slide_id", "patient_id", "case_id", "label", "split")
 _PLACE = {name: number for number, name in enumerate(COLUMNS)}
 Row = tuple[str, ...]
@@ -58,11 +59,12 @@ class TrainedSlides:
     def _cells(self, column: str, splits: Sequence[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(row[_PLACE[column]] for split in splits for row in self.part(split)))
 
-    def exposure(self, *, selects: bool) -> Exposure:
-        """The roles of the patients: `val` has chosen the epoch where the run `selects` one."""
+    def exposure(self, *, selects: bool, fingerprints: Mapping[str, str] | None = None) -> Exposure:
+        """The roles of patients, slides and features: `val` has chosen the epoch where the run `selects` one."""
         roles: dict[str, Role] = {"train": "train", **({"val": "select"} if selects else {})}
         slide, patient, split = _PLACE["slide_id"], _PLACE["patient_id"], _PLACE["split"]
-        return Exposure.of((row[slide], row[patient], roles[row[split]]) for row in self.rows if row[split] in roles)
+        rows = ((row[slide], row[patient], roles[row[split]]) for row in self.rows if row[split] in roles)
+        return Exposure.of(rows, fingerprints)
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """For every part how many slides of how many patients, and a digest of its rows."""
@@ -76,9 +78,9 @@ class TrainedSlides:
             for subset in sorted(parts)
         }
 
-    def write(self, folder: Path) -> None:
-        """Write `cohort.csv`."""
-        atomic.write_csv(folder / FILE, COLUMNS, self.rows)
+    def write(self, folder: Path, name: str = FILE) -> None:
+        """Write `cohort.csv`, or a file of another name."""
+        atomic.write_csv(folder / name, COLUMNS, self.rows)
 
     @classmethod
     def read(cls, folder: Path, expected: dict[str, Any]) -> TrainedSlides:
@@ -127,15 +129,15 @@ def slide_differences(before: TrainedSlides, now: TrainedSlides) -> list[Differe
     return differences
 
 
-def trained_slides(run: Path | str) -> TrainedSlides:
-    """The slides that trained a run (`train`) and those that chose its epoch (`val`).
-
-    Raises:
-        RunError: `cohort.csv` is missing, or was changed.
-    """
-    run = Path(run)
-    try:
-        cohort = json.loads((run / "run.json").read_text("utf-8"))["spec"]["cohort"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"Cannot determine which slides trained {run}: its run.json has no run spec.") from error
-    return TrainedSlides.read(run, cohort)
+def changed_labels(run: Path, records: Iterable[SlideRecord]) -> dict[str, tuple[str, str]]:
+    """Slides whose label is not the one that the table had when a run was started: what it was, and what it is."""
+    before: dict[tuple[str, str], str] = {}
+    for name in (FILE, HELD_OUT):
+        if (run / name).is_file():
+            table = tables.read_table(run / name)
+            before |= dict(zip(zip(table["slide_id"], table["patient_id"], strict=True), table["label"], strict=True))
+    return {
+        record.slide_id: (before[key], record.label)
+        for record in records
+        if record.label and before.get(key := (record.slide_id, record.patient_id), record.label) != record.label
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.bags.feature_origin import STATED, OriginCheck, complete_origin, stated_by_table
 from pams_mil.data.bags.store import BagStore, fingerprints, first_origin, open_store
 from pams_mil.data.examine import examine_manifest, refuse_errors
-from pams_mil.data.manifest.manifest import BagSource, Manifest, SlideRecord, merge_cases, slides_as_sources
+from pams_mil.data.manifest.manifest import PARTS, BagSource, Manifest, SlideRecord, merge_cases, slides_as_sources
 from pams_mil.digests import digest
 from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.engine.run.trained_slides import TrainedSlides
@@ -32,7 +32,11 @@ class Cohort:
     val: BagDataset
     features: dict[str, Any]
     slides: TrainedSlides
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    held_out: TrainedSlides | None = None
+    """The slides of the other splits, by name and label alone."""
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """Of the features of every slide in `slides`."""
 
 
 def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int = 0) -> Cohort:
@@ -45,7 +49,8 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int
     _refuse_shared_patients(manifest, seen)
     refuse_errors(examine_manifest(seen, hierarchy, whole=manifest), manifest.where)
     store = open_store(data.features_path, manifest)
-    features = cohort_features(data, store, manifest)
+    marks = fingerprints(store, seen)
+    features = cohort_features(data, store, manifest, marks)
     sources = [make_sources(subset, hierarchy, data) for subset in (train, val)]
     first = train.records[0].slide_id
     origin = OriginCheck(
@@ -57,8 +62,8 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int
         BagDataset(subset, hierarchy, store, cache_bytes=cache_bytes, sources=source, origin=origin)
         for subset, source in zip((train, val), sources, strict=True)
     ]
-    slides = TrainedSlides.of(seen, "train", "val")
-    return Cohort(hierarchy, datasets[0], datasets[1], features, slides, manifest.notes)
+    slides, held_out = TrainedSlides.of(seen, *SEEN), TrainedSlides.of(manifest, *(set(PARTS) - set(SEEN)))
+    return Cohort(hierarchy, datasets[0], datasets[1], features, slides, manifest.notes, held_out, marks)
 
 
 def read_manifest(data: DataConfig, hierarchy: ClassHierarchy) -> Manifest:
@@ -87,28 +92,33 @@ def make_sources(manifest: Manifest, hierarchy: ClassHierarchy, data: DataConfig
     return merge_cases(manifest, hierarchy) if data.merge_cases else slides_as_sources(manifest, hierarchy)
 
 
-def cohort_features(data: DataConfig, store: BagStore, manifest: Manifest) -> dict[str, Any]:
+def cohort_features(data: DataConfig, store: BagStore, manifest: Manifest, marks: Mapping[str, str]) -> dict[str, Any]:
     """How the features of train and val were made (`feature_origin`), and `files`, a digest of their content per split.
+
+    Args:
+        data: The settings of the data.
+        store: The features.
+        manifest: The whole table.
+        marks: Fingerprints of the features of train and val, by slide.
 
     Raises:
         ManifestError: slides of different splits have equal features.
     """
     seen = [record for record in manifest if record.split in SEEN]
-    prints = fingerprints(store, seen)
-    _refuse_copies(store, manifest, prints)
+    _refuse_copies(store, manifest, marks)
     stated = {key: getattr(data, key) for key in STATED}
     stated = complete_origin(stated_by_table(seen), stated, where="data", whose=f"the table {manifest.where}")
     origin = first_origin(store, manifest.select("train"))
-    files = {split: digest([[r.slide_id, prints[r.slide_id]] for r in seen if r.split == split]) for split in SEEN}
+    files = {split: digest([[r.slide_id, marks[r.slide_id]] for r in seen if r.split == split]) for split in SEEN}
     return {**complete_origin(origin, stated, where="data", whose="the feature files"), "files": files}
 
 
-def _refuse_copies(store: BagStore, manifest: Manifest, prints: Mapping[str, str]) -> None:
+def _refuse_copies(store: BagStore, manifest: Manifest, marks: Mapping[str, str]) -> None:
     """Refuse equal features under two ids in different splits, as 'pams check' does."""
     same: dict[str, list[SlideRecord]] = {}
     for record in manifest:
         try:
-            mark = prints.get(record.slide_id) or store.fingerprint(record)
+            mark = marks.get(record.slide_id) or store.fingerprint(record)
         except BagError:  # test slides need no features before they are predicted
             continue
         same.setdefault(mark, []).append(record)

@@ -86,10 +86,11 @@ def _train_in_process(
             if not folder.last.exists():
                 notes += [begun] if begun else []
                 facts = {**_facts(cohort, bags), "notes": notes, "spec": spec.to_json()}
-                folder.start(config, facts, cohort.slides)
+                folder.start(config, facts, cohort.slides, cohort.fingerprints, cohort.held_out)
             elif extended:
                 checkpoints.relabel_best()
-                folder.start(config, {**read_json(folder.path / "run.json"), "spec": spec.to_json()}, cohort.slides)
+                facts = {**read_json(folder.path / "run.json"), "spec": spec.to_json()}
+                folder.start(config, facts, cohort.slides, cohort.fingerprints)
             folder.set_status("running")
             for note in notes:
                 watch.noted(note)

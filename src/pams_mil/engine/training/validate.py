@@ -38,9 +38,7 @@ def validate(fabric: Processes, learner: Learner, bags: BagDataset) -> dict[str,
     # One row per bag: the probabilities of all trained levels side by side, then the loss.
     table = torch.zeros(len(bags), sum(sizes) + 1, dtype=torch.float64)
     numbers = range(fabric.global_rank, len(bags), fabric.world_size)
-    for number, _, outcome in infer(
-        [learner], bags, fabric.device, numbers=numbers, losses=True, autocast=fabric.autocast
-    ):
+    for number, _, outcome in infer([learner], bags, numbers=numbers, losses=True, autocast=fabric.autocast):
         if isinstance(outcome, NotFiniteError):
             table[number] = math.nan
         elif isinstance(outcome, PamsError):
