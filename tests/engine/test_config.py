@@ -229,3 +229,22 @@ def test_a_method_of_a_grid_may_bring_its_own_training_and_pairing():
     for broken, words in ((0.7, "must be settings"), ({"drop_instance": 0.7}, "drop_instances")):
         with pytest.raises(ConfigError, match=words):
             cells(build(GridConfig, {**GOOD, "methods": [{**arm, "training": broken}]}))
+
+
+def test_an_arm_of_a_grid_has_its_own_settings():
+    """Of one method on one model, before what the method and the grid name; other arms keep theirs."""
+    methods = ["ce", {"name": "pams", "training": {"epochs": 4, "lr": 0.5}}]
+    content = {**GOOD, "methods": methods, "models": ["abmil", {"name": "dtfd", "label": "DTFD"}], "seeds": [0]}
+    arms = {"DTFD": {"pams": {"epochs": 9}, "ce": {"epochs": 2}}, "transmil": {"ce": {"epochs": 1}}}
+    planned = cells(build(GridConfig, {**content, "training": {"epochs": 3}, "arms": arms}))
+    assert {(cell.model, cell.method): cell.config.training.epochs for cell in planned} == {
+        ("abmil", "ce"): 3, ("abmil", "pams"): 4, ("DTFD", "ce"): 2, ("DTFD", "pams"): 9,
+    }  # fmt: skip
+    assert planned[-1].config.training.lr == 0.5
+    for broken, words in (
+        ({"DTFD": {"PAMS": {}}}, r"no method labelled 'PAMS'.*Did you mean 'pams'"),
+        ({"dtfdd": {"pams": {}}}, r"no model labelled 'dtfdd'.*Did you mean 'DTFD'"),
+        ({"abmil": {"ce": {"epoch": 2}}}, "epochs"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            cells(build(GridConfig, {**content, "arms": broken}))

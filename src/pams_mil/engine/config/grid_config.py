@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
+from pams_mil import discover
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.engine.config.run_config import (
     Choice,
@@ -40,7 +41,8 @@ def _all(package: str) -> Any:
 class GridConfig(Strict):
     """A benchmark; a `label` beside a method's or model's name tells variants apart in the table.
 
-    A method may also bring `training` and `pairing` of its own: what it names there goes before the grid's.
+    A method may also bring `training` and `pairing` of its own: what it names there goes before the grid's. `arms`
+    goes before both: the `training` of one method on one model, by their labels.
     """
 
     data: DataConfig
@@ -57,6 +59,8 @@ class GridConfig(Strict):
     """COLUMN=VALUE of the cohort table: these slides are also scored apart from the others."""
     pairing: dict[str, Any] = Field(default_factory=dict)
     training: TrainingConfig = TrainingConfig()
+    arms: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    """{model: {method: settings}}, e.g. {abmil: {CE: {epochs: 10}}}: settings chosen arm by arm."""
     compute: ComputeConfig = ComputeConfig()
 
 
@@ -111,6 +115,7 @@ def cells(grid: GridConfig) -> list[Cell]:
                 f"{kind}: {listing(twice)} appears more than once; tell variants apart with 'label', "
                 "e.g. {name: pams, label: PAMS without remix, remix: null}."
             )
+    _check_arms(grid)
     planned = []
     folds: tuple[int | None, ...] = grid.folds or (None,)
     # The method changes fastest: when time is up, all methods have the same seeds and folds behind them.
@@ -119,7 +124,7 @@ def cells(grid: GridConfig) -> list[Cell]:
         data = grid.data if fold is None else grid.data.model_copy(update={"fold": fold})
         config = RunConfig(
             data=data, classes=grid.classes, method=_plain(method, _ARM_KEYS), model=_plain(model, ("label",)),
-            pairing={**grid.pairing, **_own(method, "pairing")}, training=_training(grid, method),
+            pairing={**grid.pairing, **_own(method, "pairing")}, training=_training(grid, model, method),
             compute=grid.compute, seed=seed,
         )  # fmt: skip
         planned.append(Cell(FileNames()[name], label(model), label(method), seed, fold, config, grid.split))
@@ -143,7 +148,22 @@ def _own(method: Choice, section: str) -> dict[str, Any]:
     return dict(own)
 
 
-def _training(grid: GridConfig, method: Choice) -> TrainingConfig:
-    own = _own(method, "training")
-    where = f"methods: training of {label(method)!r}"
+def _training(grid: GridConfig, model: Choice, method: Choice) -> TrainingConfig:
+    arm = grid.arms.get(label(model), {}).get(label(method), {})
+    where = f"arms: {label(model)}: {label(method)}" if arm else f"methods: training of {label(method)!r}"
+    own = {**_own(method, "training"), **arm}
     return build(TrainingConfig, {**grid.training.model_dump(), **own}, where=where) if own else grid.training
+
+
+def _check_arms(grid: GridConfig) -> None:
+    """Arms name methods of the grid, and models of the grid or any others, which `models=` may have left out."""
+    models = list(dict.fromkeys([*map(label, grid.models), *discover.available("models")]))
+    methods = [label(choice) for choice in grid.methods]
+    for model, arms in grid.arms.items():
+        for kind, names, known in (("model", [model], models), ("method", list(arms), methods)):
+            for name in names:
+                if name not in known:
+                    raise ConfigError(
+                        f"arms: there is no {kind} labelled {name!r} in the grid.{nearest(name, known)} "
+                        f"Found {listing(known)}."
+                    )
