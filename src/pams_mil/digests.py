@@ -31,6 +31,15 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=16)).hexdigest()
 
 
+def file_signature(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written or replaced; empty for one that is not there, which reading it explains."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
 def sampled_digest(path: Path) -> str:
     """Of a file's size and of a few KiB at its start, middle and end; of a folder, of all files in it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +13,16 @@ import pytest
 from click.testing import Result
 from tests.engine.cohort import make_cohort
 from tests.engine.here import Here
+from tests.engine.test_ray import OneByOne
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
+from pams_mil.data import Bag
+from pams_mil.data.bags.store import FolderStore
+from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.engine import predict
 from pams_mil.engine.grid import local_processes
+from pams_mil.engine.grid.benchmark_cell import bag_cache
 from pams_mil.engine.grid.cross_validation import folds_of_table
 from pams_mil.tables import read_table
 
@@ -266,6 +272,41 @@ def test_a_committee_goes_on_where_it_was_stopped_and_refuses_another(committee:
     many = pams(*words)
     assert many.exit_code == 2
     assert "8 members, not 99" in many.output
+
+
+def test_ray_trains_the_same_committee(
+    committee: Path, cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = OneByOne()
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+    words = committee_command(cohort, tmp_path / "cv", "--engine", "ray", "--gpus", 0.5)
+    words[words.index("--members") + 1], words[words.index("--reference") + 1] = 2, 0
+    done = pams(*words)
+    assert done.exit_code == 0, done.output
+    assert len(cluster.tasks) == 2 * FOLDS
+    assert dict(cluster.said)["options"]["num_gpus"] == 0.5
+    for name in ("mean-hidden", "attention-hidden"):
+        tables = [read_table(folder / f"members/{name}/predictions.csv") for folder in (committee, tmp_path / "cv")]
+        assert tables[0]["p_a"] == tables[1]["p_a"]
+
+
+def test_members_and_folds_read_a_feature_file_once(
+    cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    read = FolderStore.read
+
+    def count(self: FolderStore, record: SlideRecord, *, verify: bool = True) -> Bag:
+        if sys._getframe(1).f_code.co_filename.endswith("dataset.py"):  # not the checks of a run, which read one bag
+            reads.append(record.slide_id)
+        return read(self, record, verify=verify)
+
+    monkeypatch.setattr(FolderStore, "read", count)
+    bag_cache.cache_clear()
+    words = committee_command(cohort, tmp_path / "cv")
+    words[words.index("--members") + 1], words[words.index("--reference") + 1] = 2, 0
+    assert pams(*words).exit_code == 0
+    assert sorted(reads) == sorted(read_table(cohort / "manifest.csv")["slide_id"])
 
 
 def test_options_of_a_committee_are_never_ignored(cohort: Path, tmp_path: Path) -> None:

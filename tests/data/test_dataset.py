@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,9 @@ from tests.data.cohorts import TREE, feature_folder
 from torch.utils.data import DataLoader
 
 from pams_mil.data import BagDataset, BagSample, Manifest, Pack, write_pack
-from pams_mil.data.bags.dataset import keep_bags
+from pams_mil.data.bags.bag import Bag
+from pams_mil.data.bags.dataset import BagCache, keep_bags
+from pams_mil.data.bags.store import FolderStore
 from pams_mil.data.manifest.manifest import merge_cases
 from pams_mil.errors import BagError
 
@@ -84,9 +88,9 @@ def test_the_cache_keeps_to_its_budget_and_cannot_be_altered(cohort: tuple[Manif
     budget = 2 * 45 * 12 * 4
     dataset = BagDataset(manifest, TREE, features, cache_bytes=budget)
     clean = [dataset[number].features.clone() for number in range(6)]
-    held = dataset._cache
+    held = dataset._held
     assert 0 < len(held) < 6
-    assert sum(stored.nbytes for stored, _ in held.values()) == dataset._cached_bytes <= budget
+    assert sum(stored.nbytes for stored in held.values()) == dataset.cache.nbytes <= budget
     for number in range(6):
         dataset[number].features.zero_()
     for number in range(6):
@@ -135,3 +139,41 @@ def test_damage_is_found_at_the_first_read(cohort: tuple[Manifest, Path]) -> Non
         writers.clam(features / "s0.h5", values, coords)
     with pytest.raises(BagError, match="s0"):
         BagDataset(manifest, TREE, features)[0]
+
+
+def test_datasets_that_share_a_cache_read_a_file_once_until_it_changes(
+    cohort: tuple[Manifest, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, features = cohort
+    reads: list[str] = []
+    for kind in (FolderStore, Pack):
+
+        def count(self: Any, record: Any, *, verify: bool = True, of: Any = kind.read) -> Bag:
+            reads.append(record.slide_id)
+            return of(self, record, verify=verify)
+
+        monkeypatch.setattr(kind, "read", count)
+    cache = BagCache(1 << 20)
+    first = list(BagDataset(manifest, TREE, features, cache=cache))
+    again = list(BagDataset(manifest, TREE, features, cache=cache))
+    assert len(reads) == len(first) == 6
+    for one, other in zip(first, again, strict=True):
+        _same(one, other)
+        other.features.zero_()
+    for one, other in zip(first, BagDataset(manifest, TREE, features, cache=cache), strict=False):
+        _same(one, other)
+    list(BagDataset(manifest, TREE, features, cache=cache, with_coords=True))  # coordinates were not kept
+    assert len(reads) == 12
+    assert cache.nbytes <= cache.limit
+    assert len(pickle.loads(pickle.dumps(cache))) == 0
+
+
+def test_a_file_that_was_written_again_is_read_again(tmp_path: Path) -> None:
+    manifest = feature_folder(tmp_path)
+    cache = BagCache(1 << 20)
+    before = BagDataset(manifest, TREE, tmp_path / "h5_files", cache=cache)[0]
+    path = tmp_path / "h5_files" / f"{before.slide_id}.h5"
+    with h5py.File(path, "r+") as file:
+        file["features"][...] = file["features"][...] + 1
+    after = BagDataset(manifest, TREE, tmp_path / "h5_files", cache=cache)[0]
+    assert torch.equal(after.features, before.features + 1)

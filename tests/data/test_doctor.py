@@ -13,7 +13,7 @@ from tests.data import writers
 from tests.data.cohorts import TREE, feature_folder
 
 from pams_mil.data import Bag, BagInfo, Manifest, SlideRecord, write_bag, write_pack
-from pams_mil.data.bags.feature_origin import OriginCheck
+from pams_mil.data.bags.feature_origin import OriginCheck, feature_origin
 from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.doctor import diagnose
 from pams_mil.data.examine import examine_manifest, refuse_errors
@@ -241,14 +241,15 @@ def test_resolutions_are_compared_relatively_and_not_by_rounding(tmp_path: Path)
         assert ("mixed features" in kinds) == mixed, pair
         check = OriginCheck({"width": 8}, whose="the slide 's0'", slide_ids=["s0", "s1"])
         bags = [Bag(np.ones((2, 8), np.float32), info=BagInfo(mpp=mpp, encoder="uni")) for mpp in pair]
-        check("s0", bags[0])
+        origins = [feature_origin(bag) for bag in bags]
+        check("s0", origins[0])
         if mixed:
             with pytest.raises(BagError, match="Bags of another resolution cannot be mixed"):
-                check("s1", bags[1])
+                check("s1", origins[1])
         else:
-            check("s1", bags[1])
+            check("s1", origins[1])
         with pytest.raises(BagError, match="another encoder"):
-            check("s1", bags[0].with_info(encoder="conch"))
+            check("s1", feature_origin(bags[0].with_info(encoder="conch")))
 
 
 @pytest.mark.parametrize("odd", [0, 4])

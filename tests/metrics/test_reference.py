@@ -1,4 +1,4 @@
-"""Every label metric equals its equation, and the paper's Figure 1 comes out as printed."""
+"""Every label metric equals its equation, and the paper's Figure 1 comes out as in the paper."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Plain(nn.Module):
 
 
 class Batched(nn.Module):
-    """Logits [1, c] of [1, n, d], and raw scores per class on request, as published code often does."""
+    """Logits [1, c] of [1, n, d], and raw scores per class on request, as public code often does."""
 
     def __init__(self, in_dim: int, num_classes: int, embed_dim: int = 4) -> None:
         super().__init__()

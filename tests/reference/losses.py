@@ -1,4 +1,4 @@
-"""The losses as printed, written with loops over plain floats."""
+"""The losses of the equations, written with loops over plain floats."""
 
 from __future__ import annotations
 

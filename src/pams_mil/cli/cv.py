@@ -53,8 +53,12 @@ def cv(
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder; default cv/<method>-<model>-seed<seed>."
     ),
-    workers: int | None = typer.Option(None, "--workers", min=1, help="Folds at the same time; default: one per core."),
+    engine: str = typer.Option("local", "--engine", help="local (processes) or ray."),
+    workers: int | None = typer.Option(None, "--workers", min=1, help="Runs at the same time; default: one per core."),
     threads: int | None = typer.Option(None, "--threads", min=1, help="Torch threads of each."),
+    address: str | None = typer.Option(None, "--address", help="Ray cluster, e.g. auto; default: one of our own."),
+    cpus: float = typer.Option(1.0, "--cpus", help="Cores that a Ray task claims."),
+    gpus: float = typer.Option(0.0, "--gpus", help="GPUs that a Ray task claims; a fraction shares one."),
     patients_are_slides: bool = PATIENTS_ARE_SLIDES,
     slide_column: str | None = SLIDE_COLUMN,
     patient_column: str | None = PATIENT_COLUMN,
@@ -73,6 +77,7 @@ def cv(
     """
     from pams_mil import atomic
     from pams_mil.cli.audit_table import show, write
+    from pams_mil.cli.bench import make_engine
     from pams_mil.cli.train import read_settings
     from pams_mil.engine.grid.cross_validation import best_epochs, cross_validate, train_committee
     from pams_mil.engine.tuning.recipes import load_committee
@@ -93,6 +98,7 @@ def cv(
             "--committee, --members and --reference go with a committee, which is trained where neither a method nor a "
             "model is named; found --method, --model, or a setting of one."
         )
+    runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
     cohort, split, _ = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading)
     if several:
         recipe = load_committee(committee, most=members)
@@ -120,7 +126,7 @@ def cv(
 
         of_seeds = f" x {seeds} seeds" if seeds > 1 else ""
         name = f"{config.method.name} {config.model.name}, {len(split.folds)} folds{of_seeds}"
-    done = _train(work, folder, workers, threads)
+    done = _train(work, folder, runner)
     by_fold, pooled = _read(done.folder.predictions_file, hierarchy, name, len(split.folds))
     models = [pooled]
     if done.folder.reference.exists():
@@ -152,15 +158,12 @@ def is_committee(method: str | None, model: str | None, changes: list[str]) -> b
     return method is None and model is None and not any(key in ("method", "model", "pairing") for key in named)
 
 
-def _train(
-    work: Callable[[Engine, Progress], CrossValidation], folder: Path, workers: int | None, threads: int | None
-) -> CrossValidation:
+def _train(work: Callable[[Engine, Progress], CrossValidation], folder: Path, engine: Engine) -> CrossValidation:
     from pams_mil.cli.grid_bar import grid_bar
-    from pams_mil.engine.grid.local_processes import LocalEngine
 
     try:
         with grid_bar() as tell:
-            done = work(LocalEngine(workers, threads), tell)
+            done = work(engine, tell)
     except KeyboardInterrupt:
         print_note(f"Stopped; what was trained is in {folder}. Go on with the same command.")
         raise typer.Exit(130) from None

@@ -20,7 +20,7 @@ import numpy as np
 
 from pams_mil.arrays import AnyArray
 from pams_mil.data import Bag, read_bag
-from pams_mil.data.bags.feature_origin import OriginCheck
+from pams_mil.data.bags.feature_origin import OriginCheck, feature_origin
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.manifest.manifest import SlideRecord
@@ -206,7 +206,7 @@ class HeatMaker:
         features = torch.from_numpy(np.array(bag.features, np.float32))
         layers: list[list[TileLayer]] = []
         for run in self.runs:
-            OriginCheck(run.spec.origin, whose=f"the run {run.path.name}")(slide_id, bag)
+            OriginCheck(run.spec.origin, whose=f"the run {run.path.name}")(slide_id, feature_origin(bag))
         learners = [run.learner for run in self.runs]
         predictions = infer_batch(learners, BagBatch.single(features, slide_id), attention=True)
         for learner, prediction in zip(learners, predictions, strict=True):

@@ -7,7 +7,7 @@ bag is read; all workers share what has been verified.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from pams_mil.arrays import AnyArray
 from pams_mil.data.bags.bag import Bag
-from pams_mil.data.bags.feature_origin import OriginCheck
+from pams_mil.data.bags.feature_origin import OriginCheck, feature_origin
 from pams_mil.data.bags.store import BagStore, open_store
 from pams_mil.data.manifest.manifest import BagSource, Manifest, slides_as_sources
 from pams_mil.errors import BagError, ParameterError
@@ -36,6 +36,49 @@ class BagSample(NamedTuple):
     findings: tuple[int, ...] = ()
 
 
+class StoredBag(NamedTuple):
+    """A bag as it is cached: features in their stored precision, coordinates, and how each slide's were made."""
+
+    features: Tensor
+    coords: Tensor | None
+    origins: tuple[dict[str, Any], ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in memory."""
+        return self.features.nbytes + (0 if self.coords is None else self.coords.nbytes)
+
+
+class BagCache:
+    """Bags that were read, up to `limit` bytes; datasets that share one read a feature file once between them."""
+
+    def __init__(self, limit: int) -> None:
+        if limit < 0:
+            raise ParameterError(f"cache_bytes must be 0 or more, found {limit}.")
+        self.limit, self.nbytes = limit, 0
+        self._bags: dict[Hashable, StoredBag] = {}
+
+    def __len__(self) -> int:
+        return len(self._bags)
+
+    def get(self, key: Hashable) -> StoredBag | None:
+        """A bag that was kept."""
+        return self._bags.get(key)
+
+    def keep(self, key: Hashable, bag: StoredBag) -> bool:
+        """Keep a bag if there is room, and say so."""
+        # An epoch visits every bag once: whatever fits first is as good to keep as anything else.
+        if self.nbytes + bag.nbytes > self.limit:
+            return False
+        self._bags[key] = bag
+        self.nbytes += bag.nbytes
+        return True
+
+    def __reduce__(self) -> tuple[type[BagCache], tuple[int]]:
+        # A spawned worker would otherwise be sent all bags.
+        return BagCache, (self.limit,)
+
+
 class BagDataset(Dataset[BagSample]):
     """The bags of a manifest as a map-style torch dataset.
 
@@ -46,6 +89,7 @@ class BagDataset(Dataset[BagSample]):
         dtype: Precision of the returned features; None keeps what is stored.
         cache_bytes: Keep bags in memory, in their stored precision, until this many bytes are used. Each
             worker process has a cache of its own.
+        cache: A cache to share with other datasets of this process, in place of one of `cache_bytes`.
         with_coords: Return level-0 coordinates [n, 2] too, where the files have them.
         sources: Bags made of several slides (see `manifest.cases.merge_cases`); one bag per slide if None.
         origin: Holds every slide's features against what is expected of them; None: nothing is.
@@ -59,22 +103,22 @@ class BagDataset(Dataset[BagSample]):
         *,
         dtype: torch.dtype | None = torch.float32,
         cache_bytes: int = 0,
+        cache: BagCache | None = None,
         with_coords: bool = False,
         sources: Sequence[BagSource] | None = None,
         origin: OriginCheck | None = None,
     ) -> None:
-        if cache_bytes < 0:
-            raise ParameterError(f"cache_bytes must be 0 or more, found {cache_bytes}.")
         self.sources = tuple(slides_as_sources(manifest, hierarchy) if sources is None else sources)
         self.dtype = dtype
-        self.cache_bytes = cache_bytes
+        self.cache = BagCache(cache_bytes) if cache is None else cache
         self.with_coords = with_coords
         self.origin = origin
         self._store = open_store(features, manifest) if isinstance(features, (str, Path)) else features
         # In shared memory: what one worker has verified, no other does again. A race costs a second check and no more.
         self._verified = torch.zeros(len(self.sources), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
-        self._cache: dict[int, tuple[Tensor, Tensor | None]] = {}
-        self._cached_bytes = 0
+        # Bags that cannot be told from later ones of the same name are no one else's.
+        self._unshared = BagCache(self.cache.limit)
+        self._held: dict[int, StoredBag] = {}
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -90,35 +134,40 @@ class BagDataset(Dataset[BagSample]):
         # A negative index counts from the end, as in a list; the cache and the marks need the one true index.
         index %= len(self)
         source = self.sources[index]
-        stored, coords = self._cache.get(index) or self._load(index)
+        stored, coords, _ = self._held.get(index) or self._load(index)
         wanted = stored.dtype if self.dtype is None else self.dtype
-        cached = index in self._cache
+        cached = index in self._held
         features = stored.to(wanted, copy=cached)  # a copy, so that nobody can alter the cache
         if cached and coords is not None:
             coords = coords.clone()
         return BagSample(features, source.target, source.name, source.patient_id, coords, source.findings)
 
-    def _load(self, index: int) -> tuple[Tensor, Tensor | None]:
+    def _load(self, index: int) -> StoredBag:
+        source = self.sources[index]
+        identities = [self._store.identity(record) for record in source.records]
+        cache = self._unshared if None in identities else self.cache
+        key = (self.with_coords, *identities) if cache is self.cache else index
+        kept = cache.get(key)
+        stored = self._read(index) if kept is None else kept
+        if self.origin is not None:
+            for record, origin in zip(source.records, stored.origins, strict=True):
+                self.origin(record.slide_id, origin)
+        # Only now: a bag that was refused above is checked again when it is asked for again.
+        self._verified[index] = 1
+        if kept is not None or cache.keep(key, stored):
+            self._held[index] = stored
+        return stored
+
+    def _read(self, index: int) -> StoredBag:
         source = self.sources[index]
         verify = not bool(self._verified[index])
         bags = [self._store.read(record, verify=verify) for record in source.records]
-        if self.origin is not None:
-            for record, bag in zip(source.records, bags, strict=True):
-                self.origin(record.slide_id, bag)
         features = _tensor(bags[0].features) if len(bags) == 1 else _joined(bags, source)
         coords = _coords(bags) if self.with_coords else None
-        # Only now: a bag that was refused above is checked again when it is asked for again.
-        self._verified[index] = 1
-        size = features.nbytes + (0 if coords is None else coords.nbytes)
-        if self._cached_bytes + size <= self.cache_bytes:
-            # An epoch visits every bag once: whatever fits first is as good to keep as anything else.
-            self._cache[index] = (features, coords)
-            self._cached_bytes += size
-        return features, coords
+        return StoredBag(features, coords, tuple(map(feature_origin, bags)))
 
     def __getstate__(self) -> dict[str, Any]:
-        # A spawned worker would otherwise be sent the whole cache.
-        return {**self.__dict__, "_cache": {}, "_cached_bytes": 0}
+        return {**self.__dict__, "_held": {}}
 
 
 def keep_bags(samples: list[BagSample]) -> list[BagSample]:

@@ -83,9 +83,8 @@ class OriginCheck:
         shape = (len(self._slides), max(1, len(self._open)))
         self._values = torch.zeros(shape, dtype=torch.float64).share_memory_()  # type: ignore[no-untyped-call]
 
-    def __call__(self, slide_id: str, bag: Bag) -> None:
-        """Raise a `BagError` that names both slides and both values."""
-        origin = feature_origin(bag)
+    def __call__(self, slide_id: str, origin: Mapping[str, Any]) -> None:
+        """Raise a `BagError` that names both slides and both values; `origin` is what `feature_origin` says."""
         for key, expected, value in origin_differences(self.expected, origin):
             raise BagError(_refusal(slide_id, key, value, expected, self._whose))
         row = self._row.get(slide_id)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
 from pathlib import Path
@@ -131,6 +131,10 @@ class Pack:
         """Shape, number type and checksum of the slide's bag, as its shard states them."""
         note = self._shard(record.slide_id).notes[record.slide_id]
         return digest([note.shape, note.dtype, note.checksum])
+
+    def identity(self, record: SlideRecord) -> Hashable:
+        """The fingerprint: it has the checksum of the whole bag."""
+        return self.fingerprint(record)
 
     def _shard(self, slide_id: str) -> Shard:
         try:

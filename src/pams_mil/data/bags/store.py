@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.bags.layouts import read_bag
 from pams_mil.data.bags.layouts.lazyslide import is_store, store_of
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
-from pams_mil.digests import sampled_digest
+from pams_mil.digests import file_signature, sampled_digest
 from pams_mil.errors import BagError, MissingBagError, counted, listing
 
 
@@ -32,6 +32,10 @@ class BagStore(Protocol):
 
     def fingerprint(self, record: SlideRecord) -> str:
         """What tells the slide's stored features from others, without reading all of them."""
+        ...
+
+    def identity(self, record: SlideRecord) -> Hashable:
+        """What changes when the slide's features are written again; None where nothing says so."""
         ...
 
 
@@ -52,6 +56,11 @@ class FolderStore:
             return sampled_digest(path)
         except OSError as error:
             raise BagError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+    def identity(self, record: SlideRecord) -> Hashable:
+        """The feature file with its times and size; None for a store of many files."""
+        path = self._folder.find(record)
+        return None if path.is_dir() else (str(path), file_signature(path))
 
 
 def open_store(features: Path | str, manifest: Manifest) -> BagStore:

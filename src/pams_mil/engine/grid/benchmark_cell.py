@@ -7,10 +7,12 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pams_mil import atomic
+from pams_mil.data.bags.dataset import BagCache
 from pams_mil.data.bags.store import BagStore, fingerprints, open_store
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.digests import digest, file_digest
@@ -47,8 +49,10 @@ def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResul
         config = cell.config
         if threads is not None and config.compute.threads is None:
             config = config.model_copy(update={"compute": config.compute.model_copy(update={"threads": threads})})
-        train(config, folder.path, resume=True, owner=owner)
-        predict_cell(cell, folder)
+        # The cells that a process runs one after the other, such as the members of a committee, share what is read.
+        cache = bag_cache(config.data.features_path, config.compute.cache_mb << 20)
+        train(config, folder.path, resume=True, owner=owner, cache=cache)
+        predict_cell(cell, folder, cache)
     except RunInterruptedError as error:
         signal.raise_signal(signal.Signals(error.signal))  # saved; now the signal does what it would have done at once
         raise
@@ -59,6 +63,12 @@ def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResul
         return CellResult(cell.key, text or type(error).__name__, time.monotonic() - started)
     (folder.path / "failure.txt").unlink(missing_ok=True)
     return CellResult(cell.key, seconds=time.monotonic() - started)
+
+
+@lru_cache(maxsize=1)
+def bag_cache(features: Path, limit: int) -> BagCache:
+    """The bags of a feature folder that this process has read; those of the folder before are given up."""
+    return BagCache(limit)
 
 
 @dataclass(frozen=True)
@@ -102,10 +112,10 @@ def predicted_summary(store: BagStore, manifest: Manifest, split: str) -> dict[s
     return {**slides.summary(), "files": digest(fingerprints(store, manifest.select(split)))}
 
 
-def predict_cell(cell: Cell, folder: RunFolder) -> None:
+def predict_cell(cell: Cell, folder: RunFolder, cache: BagCache | None = None) -> None:
     """Predict the cell's split with the best checkpoint, then mark the cell as done."""
     data, split = cell.config.data, cell.split
-    predictions = predict_own([folder], data, split=split, trusted=True)
+    predictions = predict_own([folder], data, split=split, trusted=True, cache=cache)
     if predictions.failures:
         slide, reason = next(iter(predictions.failures.items()))
         raise RunError(

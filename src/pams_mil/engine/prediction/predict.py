@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pams_mil import discover
 from pams_mil.arrays import Array
-from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.data.bags.dataset import BagCache, BagDataset
 from pams_mil.data.bags.feature_origin import OriginCheck, origin_differences
 from pams_mil.data.bags.store import BagStore, first_origin, open_store
 from pams_mil.data.manifest.manifest import Manifest
@@ -151,6 +151,7 @@ def predict(
     calibrated: bool = False,
     attend: Attend | None = None,
     progress: Callable[[float], None] | None = None,
+    cache: BagCache | None = None,
     **reading: Any,
 ) -> SlidePredictions:
     """Probabilities of every slide at every level; several runs are averaged.
@@ -168,6 +169,7 @@ def predict(
         calibrated: Apply what `calibrate` fitted to each run; refused for runs without it or with other weights since.
         attend: Called with every bag and its attention.
         progress: Called with the share done.
+        cache: Bags that this process has read before; None: a bag is needed once, and not kept.
         **reading: How to read the table, as for `Manifest.read`.
     """
     loaded = _loaded(runs, trusted=trusted, device=device)
@@ -179,8 +181,9 @@ def predict(
     _refuse_other_features(loaded[0], store, table.manifest)
     origin = OriginCheck(loaded[0].spec.origin, whose=f"the run {loaded[0].path}")
     bags = BagDataset(
-        table.manifest, hierarchy, store, with_coords=attend is not None, sources=table.sources, origin=origin
-    )
+        table.manifest, hierarchy, store, cache=cache, with_coords=attend is not None, sources=table.sources,
+        origin=origin,
+    )  # fmt: skip
     results = _predict_bags([run.learner for run in loaded], calibrations, bags, attend, progress)
     # Back into the order of the table: bags that cannot be read come last. By the number alone, answers have no order.
     probabilities = dict(sorted(results, key=operator.itemgetter(0)))

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.data.bags.dataset import BagCache, BagDataset
 from pams_mil.data.bags.feature_origin import STATED, OriginCheck, complete_origin, stated_by_table
 from pams_mil.data.bags.store import BagStore, fingerprints, first_origin, open_store
 from pams_mil.data.examine import examine_manifest, refuse_errors
 from pams_mil.data.manifest.manifest import PARTS, BagSource, Manifest, SlideRecord, merge_cases, slides_as_sources
-from pams_mil.digests import digest
+from pams_mil.digests import digest, file_signature
 from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.errors import BagError, ManifestError, listing
@@ -39,8 +38,8 @@ class Cohort:
     """Of the features of every slide in `slides`."""
 
 
-def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int = 0) -> Cohort:
-    """Read the manifest, check it, and open the bags of train and val."""
+def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache | None = None) -> Cohort:
+    """Read the manifest, check it, and open the bags of train and val; what `cache` holds is not read again."""
     manifest = read_manifest(data, hierarchy)
     # Only these are read. The whole table serves to find patients that are in other splits too, and files by name.
     seen = replace(manifest, records=tuple(r for r in manifest if r.split in SEEN))
@@ -59,7 +58,7 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int
         slide_ids=[record.slide_id for record in seen],
     )
     datasets = [
-        BagDataset(subset, hierarchy, store, cache_bytes=cache_bytes, sources=source, origin=origin)
+        BagDataset(subset, hierarchy, store, cache=cache, sources=source, origin=origin)
         for subset, source in zip((train, val), sources, strict=True)
     ]
     slides, held_out = TrainedSlides.of(seen, *SEEN), TrainedSlides.of(manifest, *(set(PARTS) - set(SEEN)))
@@ -69,22 +68,13 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache_bytes: int
 def read_manifest(data: DataConfig, hierarchy: ClassHierarchy) -> Manifest:
     """The manifest as the settings say to read it; parsed once per process while its files stay as they are."""
     files = [path for path in (data.manifest, data.splits, data.clini) if path is not None]
-    return _parse(data.model_dump_json(), tuple(_signature(path) for path in files), hierarchy)
+    return _parse(data.model_dump_json(), tuple(file_signature(path) for path in files), hierarchy)
 
 
 @lru_cache(maxsize=16)
 def _parse(content: str, signatures: tuple[tuple[int, ...], ...], hierarchy: ClassHierarchy) -> Manifest:
     data = DataConfig.model_validate_json(content)
     return Manifest.read(data.manifest, classes=hierarchy, **data.reading())
-
-
-def _signature(path: Path) -> tuple[int, ...]:
-    """What changes when a file does; empty for one that is not there, which reading it explains."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return ()
-    return (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 def make_sources(manifest: Manifest, hierarchy: ClassHierarchy, data: DataConfig) -> list[BagSource]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from pams_mil import seeding
+from pams_mil.data.bags.dataset import BagCache
 from pams_mil.devices import torch_threads
 from pams_mil.engine.config.complete_config import CompleteConfig, complete
 from pams_mil.engine.config.run_config import RunConfig
@@ -40,7 +41,13 @@ _PAIRING_OPTIONS = ("rule", "own_class", "probability", "mode")
 
 
 def train(
-    config: RunConfig, out: Path | str, *, resume: bool = False, watch: Watch | None = None, owner: str = ""
+    config: RunConfig,
+    out: Path | str,
+    *,
+    resume: bool = False,
+    watch: Watch | None = None,
+    owner: str = "",
+    cache: BagCache | None = None,
 ) -> RunFolder:
     """Train a model and return its run folder.
 
@@ -50,6 +57,7 @@ def train(
         resume: Continue the run in `out` from its last checkpoint, or start it if there is none.
         watch: Told about progress.
         owner: On whose behalf the folder is locked; attempts of one owner may follow each other.
+        cache: Bags that other runs of this process have read; None: a cache of its own of `compute.cache_mb`.
     """
     config = complete(config)
     check_precision(config.training, config.compute.precision)
@@ -58,18 +66,25 @@ def train(
     with torch_threads(config.compute.threads):
         fabric = start_processes(config.compute)
         launch: Any = fabric.launch
-        launch(_train_in_process, config, folder, resume, watch or Watch(), owner)
+        launch(_train_in_process, config, folder, resume, watch or Watch(), owner, cache)
     return folder
 
 
 def _train_in_process(
-    fabric: Processes, config: CompleteConfig, folder: RunFolder, resume: bool, watch: Watch, owner: str
+    fabric: Processes,
+    config: CompleteConfig,
+    folder: RunFolder,
+    resume: bool,
+    watch: Watch,
+    owner: str,
+    cache: BagCache | None,
 ) -> None:
     with ExitStack() as stack:
         # The lock comes first, so that nobody else can start or resume here while the cohort is read.
         _together(fabric, lambda: _enter(stack, folder, resume, watch, owner))
         hierarchy = ClassHierarchy.load(config.classes)
-        cohort = open_cohort(config.data, hierarchy, cache_bytes=config.compute.cache_mb << 20)
+        cache = BagCache(config.compute.cache_mb << 20) if cache is None else cache
+        cohort = open_cohort(config.data, hierarchy, cache=cache)
         spec = RunSpec.of(config, hierarchy, cohort.slides, cohort.features)
         # Against `run.json`, which is there before the first checkpoint; a checkpoint is compared once more when it is
         # read.
