@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -87,10 +88,11 @@ def _validate_labels(hierarchy: ClassHierarchy) -> None:
 def _validate_findings(hierarchy: ClassHierarchy) -> None:
     names, nothing = hierarchy.classes, hierarchy.nothing
     if hierarchy.findings == "one":
-        if nothing:
+        if nothing or hierarchy.weights:
+            key = f"nothing: {nothing}" if nothing else "weights"
             raise HierarchyError(
-                f"{hierarchy.name!r} names 'nothing: {nothing}', which belongs to 'findings: several'; with one "
-                "finding per slide every class excludes the others."
+                f"{hierarchy.name!r} names '{key}', which belongs to 'findings: several'; with one finding per slide "
+                "every class excludes the others."
             )
         return
     if nothing and nothing not in names:
@@ -100,6 +102,16 @@ def _validate_findings(hierarchy: ClassHierarchy) -> None:
             f"'nothing' of {hierarchy.name!r} is {nothing!r}, but {names[0]!r} is less urgent; that nothing was found "
             "must be the least urgent of all."
         )
+    for label, weight in hierarchy.weights.items():
+        if label not in names or label == nothing:
+            raise HierarchyError(
+                f"'weights' of {hierarchy.name!r} mention {label!r}, which is not a finding.{nearest(label, names)}"
+            )
+        if not (math.isfinite(weight) and weight > 0):
+            raise HierarchyError(
+                f"The weight of {label!r} in {hierarchy.name!r} must be a number above 0: how many times as bad it is "
+                f"to miss it as a finding of weight 1; found {weight!r}."
+            )
     spelled = [name for level in hierarchy.levels for name in level.names if SEPARATOR in name]
     if spelled:
         raise HierarchyError(

@@ -11,7 +11,8 @@ the levels, coarsest first), `display` (class: name to show), `aliases` (class: 
 `ranks` (class: whole number, an alternative to nested lists at the finest level), `distance` (`index`: distances count
 classes as listed, as in the paper; `rank`: steps of urgency), `findings` (`one`: a slide's label is its most urgent
 class; `several`: the set of all that were found, `DCIS; UDH`), `nothing` (with several: the class that means that
-nothing was found) and `source` (free text).
+nothing was found), `weights` (with several: finding: how many times as bad it is to miss it, 1 unless given) and
+`source` (free text).
 
 Hundreds of classes are easier to keep in a table: a `.csv` with the columns `class` and `rank` (a whole number, higher
 is more urgent; equal ranks are equally urgent) and, optionally, `group` and `display`. Rows may be in any order;
@@ -42,7 +43,9 @@ from pams_mil.yaml_guard import MOST_CHARACTERS, check_events
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-KEYS = ("name", "classes", "levels", "display", "aliases", "ranks", "distance", "findings", "nothing", "source")
+KEYS = (
+    "name", "classes", "levels", "display", "aliases", "ranks", "distance", "findings", "nothing", "weights", "source",
+)  # fmt: skip
 TABLE_COLUMNS = ("class", "group", "rank", "display")
 PRESET = "preset:"
 """Before a name: the preset, even where a file has that name, too."""
@@ -144,6 +147,7 @@ def class_fields(text: str, where: str) -> dict[str, Any]:
         "distance_by": _text(fields.get("distance", "index"), f"'distance' in {where}"),
         "findings": _text(fields.get("findings", "one"), f"'findings' in {where}"),
         "nothing": _text(fields.get("nothing", ""), f"'nothing' in {where}"),
+        "weights": {label: _number(text) for label, text in _mapping(fields, "weights", where).items()},
     }
 
 
@@ -346,6 +350,14 @@ def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise HierarchyError(f"{what} must be text, found {_kind(value)}.")
     return value
+
+
+def _number(text: str) -> float:
+    """The number that a text spells; NaN, which no check lets pass, where it spells none."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
 
 
 def _texts(value: Any, what: str) -> tuple[str, ...]:

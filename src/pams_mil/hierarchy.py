@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.arrays import Bools, Ints
+from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.class_checks import SEPARATOR, DistanceBy, Findings, Level, check_hierarchy, names_by_rank, several_in_one
 from pams_mil.class_file import class_fields, class_levels, read_class_file, tied_lists
 from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest
@@ -60,6 +60,8 @@ class ClassHierarchy:
     findings: Findings = "one"
     nothing: str = ""
     """With several findings: the class that means "no finding" and excludes all others; empty: there is none."""
+    weights: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """With several findings: how many times as bad it is to miss each; 1 for those that are not named."""
 
     def __post_init__(self) -> None:
         if not self.level_names:
@@ -93,6 +95,7 @@ class ClassHierarchy:
         distance_by: DistanceBy = "index",
         findings: Findings = "one",
         nothing: str = "",
+        weights: Mapping[str, float] | None = None,
     ) -> ClassHierarchy:
         """One level, least urgent first; each of `ties` names neighbors that are equally urgent.
 
@@ -100,7 +103,9 @@ class ClassHierarchy:
         [0, 1, 1, 2]
         """
         levels = class_levels(tied_lists(list(names), ties), "the class list")
-        return cls(name=name, levels=levels, distance_by=distance_by, findings=findings, nothing=nothing)
+        return cls(
+            name, levels, distance_by=distance_by, findings=findings, nothing=nothing, weights=dict(weights or {})
+        )
 
     def __len__(self) -> int:
         return self.num_classes()
@@ -167,14 +172,13 @@ class ClassHierarchy:
         """For every class at `of_level`, the index of its ancestor at `level`."""
         return self.lift(np.arange(self.num_classes(of_level)), level, from_level=of_level)
 
-    def summed(self, probabilities: npt.NDArray[np.float64], level: int) -> npt.NDArray[np.float64]:
+    def summed(self, probabilities: Array, level: int) -> Array:
         """Probabilities [n, c] of the finest classes as those of a coarser level: every class has its members' sum.
 
         >>> ClassHierarchy.load("bracs").summed(np.full((1, 7), 1 / 7), 0).round(3).tolist()
         [[0.429, 0.286, 0.286]]
         """
-        members = self.groups(level)[:, None] == np.arange(self.num_classes(level))
-        coarse: npt.NDArray[np.float64] = probabilities @ members.astype(np.float64)
+        coarse: Array = probabilities @ (self.groups(level)[:, None] == np.arange(self.num_classes(level)))
         return coarse
 
     def outranks(self, level: int = -1) -> Bools:
@@ -263,6 +267,11 @@ class ClassHierarchy:
         """Indices of the finest classes that are findings: all but the one that means that nothing was found."""
         return np.array([index for index, name in enumerate(self.classes) if name != self.nothing], dtype=np.int64)
 
+    @cached_property
+    def finding_weights(self) -> Array:
+        """How many times as bad it is to miss each finding, [K]."""
+        return np.array([self.weights.get(self.classes[index], 1.0) for index in self.finding_classes.tolist()])
+
     def finding_matrix(self, labels: Iterable[str]) -> Bools:
         """Which findings each label names, [n, K]; a row without any is "nothing".
 
@@ -270,12 +279,8 @@ class ClassHierarchy:
         >>> tree.finding_matrix(["N", "UDH", "DCIS; UDH"]).astype(int).tolist()
         [[0, 0], [1, 0], [1, 1]]
         """
-        rows = [self.set_of(label) for label in labels]
-        present = np.zeros((len(rows), self.num_classes()), dtype=bool)
-        for row, indices in enumerate(rows):
-            present[row, list(indices)] = True
-        matrix: Bools = present[:, self.finding_classes]
-        return matrix
+        rows = [np.isin(self.finding_classes, self.set_of(label)) for label in labels]
+        return np.reshape(rows, (len(rows), len(self.finding_classes))).astype(bool)
 
     def _index(self, label: str, level: int) -> int:
         lookup = self._lookups[self.level(level)]
@@ -310,6 +315,8 @@ class ClassHierarchy:
             content.append({"distance": self.distance_by})
         if self.findings != "one":
             content.append({"findings": self.findings, "nothing": self.nothing})
+        if (self.finding_weights != 1.0).any():
+            content.append({"weights": self.finding_weights.tolist()})
         canonical = json.dumps(content, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -372,8 +379,7 @@ def parse(text: str, where: str = "the class file") -> ClassHierarchy:
 
 def hierarchy_to_json(hierarchy: ClassHierarchy) -> dict[str, Any]:
     """A class hierarchy as plain values, for files that must know their classes on their own."""
-    names = {"aliases": dict(hierarchy.aliases), "display_names": dict(hierarchy.display_names)}
-    return {**dataclasses.asdict(hierarchy), **names}
+    return dataclasses.asdict(hierarchy)
 
 
 def hierarchy_from_json(content: Mapping[str, Any]) -> ClassHierarchy:
@@ -384,17 +390,10 @@ def hierarchy_from_json(content: Mapping[str, Any]) -> ClassHierarchy:
     True
     """
     try:
-        fields = ("names", "parents", "ranks")
-        return ClassHierarchy(
-            name=content["name"],
-            levels=tuple(Level(*(tuple(level[key]) for key in fields)) for level in content["levels"]),
-            level_names=tuple(content["level_names"]),
-            display_names=dict(content["display_names"]),
-            aliases={label: tuple(others) for label, others in content["aliases"].items()},
-            source=content["source"],
-            distance_by=content["distance_by"],
-            findings=content["findings"],
-            nothing=content["nothing"],
-        )
+        fields: dict[str, Any] = {one.name: content[one.name] for one in dataclasses.fields(ClassHierarchy)}
+        keys = ("names", "parents", "ranks")
+        fields["levels"] = tuple(Level(*(tuple(level[key]) for key in keys)) for level in content["levels"])
+        fields["aliases"] = {label: tuple(others) for label, others in content["aliases"].items()}
+        return ClassHierarchy(**{**fields, "level_names": tuple(content["level_names"])})
     except (KeyError, TypeError, AttributeError) as error:
         raise HierarchyError(f"The classes are not described as expected: {error!r}.") from error

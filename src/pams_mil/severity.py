@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array
+from pams_mil.class_checks import Level
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -121,6 +122,19 @@ def metric_weight(hierarchy: ClassHierarchy, level: int = -1, *, penalty: float 
         raise ParameterError(f"penalty must be a finite number of at least 0, found {penalty!r}.")
     weight: Array = 1.0 + hierarchy.distance(level) + penalty * hierarchy.outranks(level)
     return weight
+
+
+def with_nothing(hierarchy: ClassHierarchy) -> ClassHierarchy:
+    """The classes with "nothing found" as the first of them: as they are where they name it, else one step below all.
+
+    >>> with_nothing(ClassHierarchy.flat(["UDH", "DCIS"], findings="several")).distance()[0].tolist()
+    [0, 1, 2]
+    """
+    if hierarchy.nothing:
+        return hierarchy
+    names, ranks = hierarchy.classes, hierarchy.levels[-1].ranks
+    level = Level((f"no {' or '.join(names)}", *names), (0,) * (len(names) + 1), (0, *(rank + 1 for rank in ranks)))
+    return ClassHierarchy(hierarchy.name, (level,), distance_by=hierarchy.distance_by)
 
 
 def symmetric_weight(hierarchy: ClassHierarchy, level: int = -1) -> Array:

@@ -21,12 +21,15 @@ from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.prediction.predict import load_run, predict
 from pams_mil.engine.prediction.tiles import measure
 from pams_mil.engine.training.train import train
+from pams_mil.engine.training.training_bags import TrainingBags
 from pams_mil.errors import PamsError, ParameterError
 from pams_mil.evaluate.predictions.findings import called_sets
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions.predictions import join_files, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
+from pams_mil.remix.pairing import Pairing
+from pams_mil.remix.strategy import create_remix
 from pams_mil.tables import read_table
 
 NAMES = "abcd"
@@ -85,6 +88,25 @@ def test_every_model_has_a_head_for_findings(cohort: Path, tmp_path: Path, model
     assert "findings" in log
     assert "findings_align" in log
     assert load_run(run.path).learner.model.findings is not None
+
+
+def test_a_remixed_bag_has_all_rows_and_findings_of_both(cohort: Path) -> None:
+    manifest = Manifest.read(cohort / "manifest.csv").select("train")
+    hierarchy = ClassHierarchy.load(cohort / "classes.yaml")
+    bags = BagDataset(manifest, hierarchy, cohort / "bags")
+    label = {record.slide_id: record.label for record in manifest}
+    count = {source.name: len(bags[row].features) for row, source in enumerate(bags.sources)}
+    for rule in ("keep_label", "urgent_label", "any"):  # also where the partner may be the more urgent one
+        pairing = Pairing(hierarchy, [source.name for source in bags.sources], bags.targets, rule=rule, probability=1.0)
+        steps = TrainingBags(bags, seed=0, remix=create_remix("sfr"), pairing=pairing, unite=True)
+        mixtures = [bag for bag in map(steps.__getitem__, steps.epoch_keys(0)) if "remixed" in bag.counts]
+        assert len(mixtures) > 50
+        for bag in mixtures:
+            pair = bag.name.split(" remixed with ")
+            assert len(bag.features) == sum(count[slide] for slide in pair)
+            union = hierarchy.finding_matrix(label[slide] for slide in pair).any(axis=0)
+            assert bag.findings == tuple(np.flatnonzero(union))
+            assert bag.targets == (hierarchy.index(label_of(union)),)
 
 
 def test_methods_without_a_form_for_sets_are_refused_before_training(cohort: Path, tmp_path: Path) -> None:

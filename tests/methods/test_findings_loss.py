@@ -1,6 +1,7 @@
 """The loss of several findings: equal to loops and to MSCE with two classes; alignment is 0 inside Fréchet's bounds."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,14 +9,16 @@ import torch
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import ParameterError
+from pams_mil.methods.ce import CrossEntropy
 from pams_mil.methods.findings_loss import (
-    FindingsTerm,
     boundary_members,
     findings_loss,
     frechet_loss,
     miss_costs,
 )
-from pams_mil.methods.msce import msce_loss
+from pams_mil.methods.msce import Msce, msce_loss
+from pams_mil.methods.pams import Pams
+from pams_mil.severity import loss_weight
 
 NAMES = ["N", "UDH", "FEA", "ADH", "DCIS", "IC"]
 TREE = ClassHierarchy.flat(NAMES, ties=[["FEA", "ADH"]], findings="several", nothing="N")
@@ -25,7 +28,7 @@ DRAW = torch.Generator().manual_seed(0)
 def test_equals_the_equation_and_msce_with_two_classes():
     z = 3 * torch.randn(20, 5, generator=DRAW, dtype=torch.float64)
     y = (torch.rand(20, 5, generator=DRAW) < 0.4).long()
-    m = torch.tensor(miss_costs(TREE, 1.6))
+    m = torch.tensor(miss_costs(TREE, loss_weight(TREE)))
     loss = findings_loss(z, y, m)
     by_msce = sum(
         msce_loss(torch.stack([torch.zeros_like(z[:, k]), z[:, k]], 1), y[:, k], torch.tensor([[1, 1], [m[k], 1]]))
@@ -76,7 +79,7 @@ def test_single_findings_reduce_to_softmax_being_inside_the_bounds():
 
 
 def test_gradients_and_terms():
-    term = FindingsTerm(TREE, alpha=1.6, align=1.0)
+    term = Pams().findings_term(TREE)
     logits = torch.randn(4, 6, generator=DRAW, requires_grad=True)
     z = torch.randn(4, 5, generator=DRAW, requires_grad=True)
     terms = term(logits, z, torch.ones(4, 5))
@@ -86,3 +89,28 @@ def test_gradients_and_terms():
     assert torch.isfinite(z.grad).all()
     with pytest.raises(ParameterError, match="Expected logits"):
         findings_loss(z, torch.ones(4, 4), torch.ones(5))
+
+
+def test_costs_of_a_miss_follow_the_settings_of_the_loss_and_the_weights():
+    steps = TREE.distance()[0, 1:]
+    weighted = replace(TREE, weights={"IC": 3})
+    unnamed = ClassHierarchy.flat(NAMES[1:], ties=[["FEA", "ADH"]], findings="several")
+    for method, tree, expected in (
+        (Msce(), TREE, 1.6 * steps),
+        (Msce(), unnamed, 1.6 * steps),  # "nothing" is one step below all
+        (Msce(distance="power"), TREE, 1.6**steps),
+        (Msce(alpha=None), TREE, np.ones(5)),
+        (Msce(), weighted, 1.6 * steps * [1, 1, 1, 1, 3]),
+        (Msce(costs=[np.arange(36.0).reshape(6, 6).tolist()]), TREE, np.arange(6, 36, 6)),
+        (CrossEntropy(), weighted, np.ones(5)),
+    ):
+        np.testing.assert_allclose(method.findings_term(tree).miss, expected, rtol=1e-6)
+    with pytest.raises(ParameterError, match=r"literal.*no form for several findings"):
+        Msce(orientation="literal").findings_term(TREE)
+
+
+def test_a_detached_weight_has_the_direction_of_cross_entropy():
+    z = torch.zeros(1, 5, requires_grad=True)
+    Msce(detach_weight=True).findings_term(TREE)(torch.zeros(1, 6), z, torch.ones(1, 5))["findings"].sum().backward()
+    weight = 1 + 0.5 * (1.6 * torch.arange(1, 6) - 1)
+    torch.testing.assert_close(z.grad[0], -0.5 * weight / 5)

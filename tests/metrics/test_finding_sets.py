@@ -1,5 +1,6 @@
 """Sets of findings: against loops, permutations and the single-label quantities they extend."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import HierarchyError, LabelError, ParameterError
+from pams_mil.hierarchy import hierarchy_from_json, hierarchy_to_json, parse
 from pams_mil.metrics import ascc
-from pams_mil.metrics.finding_sets import finding_path, finding_weight, missed_share, set_ascc
+from pams_mil.metrics.finding_sets import finding_reach, finding_weight, missed_share, set_ascc, sets_with_call
 from pams_mil.severity import metric_weight
 
 NAMES = ["N", "UDH", "FEA", "ADH", "DCIS", "IC"]
@@ -69,23 +71,25 @@ def test_single_findings_have_the_single_label_quantities():
 def test_called_sets_grow_and_losses_fall_with_kappa(seed):
     true, _, p = sets_of(seed)
     weights = np.random.default_rng(seed).uniform(0.5, 4, 5)
-    path = finding_path(p, TREE, weights=weights)
-    ranks, before, share = path.ranks, np.zeros_like(true), np.full(len(p), 1.0)
-    reach = path.kappa_to_reach(true)
+    tree = replace(TREE, weights=dict(zip(NAMES[1:], weights.tolist(), strict=True)))
+    ranks, before, share = tree.ranks()[1:], np.zeros_like(true), np.full(len(p), 1.0)
+    reach = finding_reach(p, tree)
     for kappa in (0.0, 0.1, 0.5, 1.0, 2.0, 9.0, 1e3, np.inf):
-        called = path.calls(kappa)
+        called = reach <= kappa
         assert (called >= before).all()
         for i in range(len(p)):
             for k in range(5):
                 assert called[i, k] == (p[i, k] >= 1 / (1 + kappa * weights[k]) or kappa == np.inf)
-            top_true = max((ranks[k] for k in range(5) if true[i, k]), default=-1)
-            top_called = max((ranks[k] for k in range(5) if called[i, k]), default=-1)
-            assert (kappa < reach[i]) == (top_called < top_true)
             missed = sum(weights[k] for k in range(5) if true[i, k] and not called[i, k])
             total = sum(weights[k] for k in range(5) if true[i, k])
-            assert path.missed_share(true, kappa)[i] == pytest.approx(missed / total if total else 0.0)
+            assert missed_share(true, called, weights)[i] == pytest.approx(missed / total if total else 0.0)
         now = missed_share(true, called, weights)
         assert (now <= share + 1e-12).all()
+        for top in range(6):  # beside a call, all that is called and not beyond it, and the call itself
+            beside = sets_with_call(p, np.full(len(p), top), kappa, tree)
+            for i in range(len(p)):
+                expected = {k for k in range(5) if called[i, k] and ranks[k] <= tree.ranks()[top]} | {top - 1} - {-1}
+                assert set(np.flatnonzero(beside[i])) == expected
         before, share = called, now
 
 
@@ -95,6 +99,10 @@ def test_labels_name_sets():
     assert TREE.index("UDH; DCIS") == 4
     assert TREE.index("FEA; ADH") == 2  # equally urgent: the first
     assert TREE.digest != ClassHierarchy.flat(NAMES, ties=[["FEA", "ADH"]]).digest
+    for weights, same in (({"UDH": 1}, True), ({"UDH": 2}, False)):
+        tree = replace(TREE, weights=weights)
+        assert (tree.digest == TREE.digest) == same
+        assert hierarchy_from_json(hierarchy_to_json(tree)) == tree
     assert ClassHierarchy.flat(["a; b", "c"]).index("a; b") == 0  # one finding: labels are whole
     for label, match in (("N; UDH", "together with a finding"), ("UDH; XX", "'XX' is not a class"), (";", "names no")):
         with pytest.raises(LabelError, match=match):
@@ -107,6 +115,11 @@ def test_class_files_that_cannot_be_meant_are_refused():
         ({"findings": "several", "nothing": "UDH"}, "is less urgent"),
         ({"findings": "several", "nothing": "X"}, "not a class"),
         ({"findings": "many"}, "must be 'one'"),
+        ({"weights": {"UDH": 2}}, "names 'weights', which belongs to 'findings: several'"),
+        ({"findings": "several", "weights": {"XX": 2}}, "'XX', which is not a finding"),
+        ({"findings": "several", "nothing": "N", "weights": {"N": 2}}, "'N', which is not a finding"),
+        ({"findings": "several", "weights": {"UDH": 0}}, "weight of 'UDH'.*must be a number above 0"),
+        ({"findings": "several", "weights": {"UDH": float("nan")}}, "found nan"),
     ):
         with pytest.raises(HierarchyError, match=match):
             ClassHierarchy.flat(NAMES, **options)
@@ -114,9 +127,16 @@ def test_class_files_that_cannot_be_meant_are_refused():
         ClassHierarchy.flat(["a;b", "c"], findings="several")
 
 
-def test_bad_probabilities_and_weights_are_refused():
+def test_bad_probabilities_are_refused():
     for p in ([[0.5] * 4], [[0.5, 0.5, 0.5, 0.5, 1.1]], [[np.nan] * 5]):
         with pytest.raises(ParameterError):
-            finding_path(p, TREE)
-    with pytest.raises(ParameterError, match="weights"):
-        finding_path([[0.5] * 5], TREE, weights=[1, 1, 1, 1, 0])
+            finding_reach(p, TREE)
+
+
+def test_weights_are_in_the_class_file():
+    text = "classes: [N, UDH, DCIS]\nfindings: several\nnothing: N\nweights: {DCIS: 2.5}"
+    assert parse(text).finding_weights.tolist() == [1.0, 2.5]
+    with pytest.raises(HierarchyError, match=r"weight of 'DCIS'.*number above 0.*found nan"):
+        parse(text.replace("2.5", "grave"))
+    with pytest.raises(HierarchyError, match="mapping from class"):
+        parse(text.replace("{DCIS: 2.5}", "2"))

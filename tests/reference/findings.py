@@ -16,8 +16,12 @@ def called(own, headline, ranks, kappa):
     return {k for k in range(len(own)) if own[k] <= kappa and ranks[k] <= top}
 
 
-def finding_losses(own, headline, ranks, present, patients, kappa, unit):
-    """The share of missed findings of every patient at one κ, in order of first appearance."""
+def finding_losses(own, headline, ranks, present, patients, kappa, unit, weights):
+    """The weighted share of missed findings of every patient at one κ, in order of first appearance."""
+
+    def weight(findings):
+        return sum(weights[k] for k in findings)
+
     losses = []
     for patient in dict.fromkeys(patients):
         rows = [row for row, whose in enumerate(patients) if whose == patient]
@@ -25,16 +29,16 @@ def finding_losses(own, headline, ranks, present, patients, kappa, unit):
         true = [{k for k, there in enumerate(present[row]) if there} for row in rows]
         if unit == "case":
             sets, true = [set().union(*sets)], [set().union(*true)]
-        shares = [len(y - s) / len(y) if y else 0.0 for y, s in zip(true, sets, strict=True)]
+        shares = [weight(y - s) / weight(y) if y else 0.0 for y, s in zip(true, sets, strict=True)]
         losses.append(sum(shares) / len(shares))
     return losses
 
 
-def smallest_kappa(own, headline, ranks, present, patients, alpha, unit):
+def smallest_kappa(own, headline, ranks, present, patients, alpha, unit, weights):
     """Conformal risk control over every κ at which anything can change; None when none will do."""
     kappas = {0.0, math.inf, *(x for row in own for x in row), *(x for row in headline for x in row)}
     for kappa in sorted(kappas):
-        losses = finding_losses(own, headline, ranks, present, patients, kappa, unit)
+        losses = finding_losses(own, headline, ranks, present, patients, kappa, unit, weights)
         if (sum(losses) + 1) / (len(losses) + 1) <= alpha + 1e-12:
             return kappa
     return None

@@ -40,6 +40,10 @@ classes:
 # aliases:
 #   Normal: [normal, NORM, "0"]          # other spellings in your tables; labels are never guessed
 # distance: rank                         # mistakes count steps of urgency; without it, classes as listed
+# findings: several                      # a slide's label is all that was found: In situ; Hyperplasia
+# nothing: Normal                        # with several: the class that means that nothing was found
+# weights:                               # with several: how many times as bad it is to miss a finding
+#   Invasive: 3
 # source: Agreed by our pathologists on 2026-01-31.
 """
 
@@ -87,6 +91,10 @@ def show(
     print_result(hierarchy.tree())
     output.print(f"\ndigest {hierarchy.digest}")
     output.print(f"distance {'steps of urgency' if hierarchy.distance_by == 'rank' else 'classes as listed'}")
+    if hierarchy.findings == "several":
+        named = zip(hierarchy.finding_classes.tolist(), hierarchy.finding_weights.tolist(), strict=True)
+        weights = ", ".join(f"{hierarchy.classes[index]} {weight:g}" for index, weight in named)
+        print_result(f"findings several; missing one weighs: {weights}; nothing found: {hierarchy.nothing or 'never'}")
     if hierarchy.source:
         output.print(f"source {hierarchy.source}")
     for level in range(hierarchy.num_levels):

@@ -50,4 +50,4 @@ class CrossEntropy(LevelMethod):
 
     def findings_term(self, hierarchy: ClassHierarchy) -> FindingsTerm:
         """Binary cross-entropy of every finding."""
-        return FindingsTerm(hierarchy, alpha=None, align=0.0)
+        return FindingsTerm(hierarchy)

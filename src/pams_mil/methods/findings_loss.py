@@ -1,7 +1,7 @@
 """Several findings per slide: a severity-aware loss per finding, and consistency with the most urgent one.
 
-With one logit z_k per finding, p_k = σ(z_k), y_k = 1 where finding k is present, and m_k = α d_k the cost of missing
-it, d_k its distance from "nothing":
+With one logit z_k per finding, p_k = σ(z_k), y_k = 1 where finding k is present, and m_k = w_k α d_k the cost of
+missing it, d_k its distance from "nothing" and w_k its weight in the class file (1 unless given):
 
     L = −Σ_k [ y_k (p_k + (1 − p_k) m_k) ln p_k + (1 − y_k) ln(1 − p_k) ]
 
@@ -33,7 +33,7 @@ _LEAST = 1e-7
 """Probabilities of the alignment stay this far from 0 and 1, where the divergence has no gradient."""
 
 
-def findings_loss(logits: Tensor, present: Tensor, miss: Tensor) -> Tensor:
+def findings_loss(logits: Tensor, present: Tensor, miss: Tensor, *, detach_weight: bool = False) -> Tensor:
     """Two-class MSCE summed over findings.
 
     Shapes: logits [b, k], present [b, k] of 0 and 1, miss [k] -> [b]
@@ -50,6 +50,8 @@ def findings_loss(logits: Tensor, present: Tensor, miss: Tensor) -> Tensor:
     z = ops.at_least_float32(logits)
     y, m = present.to(z), miss.to(z)
     weight = 1.0 + z.neg().sigmoid() * (m - 1.0)  # p + (1 − p) m, written around 1: m = 1 is cross-entropy to the bit
+    if detach_weight:
+        weight = weight.detach()
     return -(y * weight * logsigmoid(z) + (1.0 - y) * logsigmoid(-z)).sum(-1)
 
 
@@ -88,20 +90,22 @@ def boundary_members(hierarchy: ClassHierarchy) -> tuple[Array, Array]:
     return above.astype(np.float64), above[:, hierarchy.finding_classes].astype(np.float64)
 
 
-def miss_costs(hierarchy: ClassHierarchy, alpha: float | None) -> Array:
-    """m_k = max(1, α d_k), what missing each finding weighs, d_k its distance from "nothing"; 1 without α.
+def miss_costs(hierarchy: ClassHierarchy, severity: Array) -> Array:
+    """m_k = w_k M[k, nothing], what missing each finding weighs, with M of `with_nothing(hierarchy)`.
 
-    >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N")
-    >>> miss_costs(tree, 1.6).tolist()
-    [1.6, 3.2]
+    A matrix of a user's without a row for "nothing" counts from the least urgent finding.
+
+    >>> from pams_mil.severity import loss_weight
+    >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N", weights={"DCIS": 2})
+    >>> miss_costs(tree, loss_weight(tree, alpha=1.6)).tolist()
+    [1.6, 6.4]
     """
-    findings = hierarchy.finding_classes
-    if alpha is None:
-        return np.ones(len(findings))
-    place = hierarchy.classes.index(hierarchy.nothing) if hierarchy.nothing else 0
-    steps = hierarchy.distance()[place, findings] + (0 if hierarchy.nothing else 1)
-    costs: Array = np.maximum(1.0, alpha * steps)
-    return costs
+    nothing = hierarchy.classes.index(hierarchy.nothing) if hierarchy.nothing else 0
+    costs = severity[:, nothing]
+    if len(costs) > len(hierarchy.finding_classes):
+        costs = np.delete(costs, nothing)
+    weighted: Array = hierarchy.finding_weights * costs
+    return weighted
 
 
 class FindingsTerm(nn.Module):
@@ -109,24 +113,29 @@ class FindingsTerm(nn.Module):
 
     Args:
         hierarchy: Classes with `findings: several`.
-        alpha: α of the cost of a miss; None: binary cross-entropy.
+        miss: [k] what missing each finding weighs; None: binary cross-entropy.
         align: Weight of the alignment within Fréchet's bounds.
+        detach_weight: Take the weight of a missed finding as a constant.
     """
 
     miss: Tensor
     at_least: Tensor
     counts: Tensor
 
-    def __init__(self, hierarchy: ClassHierarchy, *, alpha: float | None, align: float) -> None:
+    def __init__(
+        self, hierarchy: ClassHierarchy, *, miss: Array | None = None, align: float = 0.0, detach_weight: bool = False
+    ) -> None:
         super().__init__()
         at_least, counts = boundary_members(hierarchy)
-        for name, values in (("miss", miss_costs(hierarchy, alpha)), ("at_least", at_least), ("counts", counts)):
+        costs = np.ones(counts.shape[1]) if miss is None else miss
+        for name, values in (("miss", costs), ("at_least", at_least), ("counts", counts)):
             self.register_buffer(name, torch.tensor(values, dtype=torch.float32), persistent=False)
-        self.align = align
+        self.align, self.detach_weight = align, detach_weight
 
     def forward(self, class_logits: Tensor, finding_logits: Tensor, present: Tensor) -> dict[str, Tensor]:
         """Named terms, [b] each; the mean over findings, so that it does not grow with their number."""
-        terms = {"findings": findings_loss(finding_logits, present, self.miss) / finding_logits.shape[-1]}
+        loss = findings_loss(finding_logits, present, self.miss, detach_weight=self.detach_weight)
+        terms = {"findings": loss / finding_logits.shape[-1]}
         if self.align:
             terms["findings_align"] = self.align * frechet_loss(
                 class_logits, finding_logits, self.at_least, self.counts

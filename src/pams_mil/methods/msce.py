@@ -21,13 +21,14 @@ import numpy as np
 from torch import Tensor
 
 from pams_mil.arrays import Array
+from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.checks import CostMatrix, check_costs, checked, level_cost
-from pams_mil.methods.findings_loss import FindingsTerm
+from pams_mil.methods.findings_loss import FindingsTerm, miss_costs
 from pams_mil.methods.method import LevelMethod
 from pams_mil.methods.objective import LevelLoss
 from pams_mil.parameters import require_choice, require_number
-from pams_mil.severity import Distance, Orientation, loss_weight, scaled_ranks
+from pams_mil.severity import Distance, Orientation, loss_weight, scaled_ranks, with_nothing
 
 DISCOVER = "Msce"
 
@@ -123,6 +124,11 @@ class Msce(LevelMethod):
         matrices = {"severity": severity}
         return LevelLoss(msce_loss, num_classes=len(severity), matrices=matrices, detach_weight=self.detach_weight)
 
-    def findings_term(self, hierarchy: ClassHierarchy) -> FindingsTerm:
-        """Two-class MSCE of every finding."""
-        return FindingsTerm(hierarchy, alpha=self.alpha, align=0.0)
+    def findings_term(self, hierarchy: ClassHierarchy, *, align: float = 0.0) -> FindingsTerm:
+        """Two-class MSCE of every finding, with the weight of missing it altogether."""
+        if self.orientation == "literal":
+            raise ParameterError("orientation='literal' has no form for several findings per slide; use 'intended'.")
+        # A cost matrix of the user's has no row for a "nothing" that is not a class.
+        tree = with_nothing(hierarchy) if self.costs is None else hierarchy
+        miss = miss_costs(hierarchy, self.severity(tree))
+        return FindingsTerm(hierarchy, miss=miss, align=align, detach_weight=self.detach_weight)

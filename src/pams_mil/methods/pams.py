@@ -75,6 +75,6 @@ class Pams(Msce):
         terms = {self.term: (self.lambda_msce, LevelTerm(losses)), "alignment": (align, alignment)}
         return Objective(terms, num_outputs=len(levels))
 
-    def findings_term(self, hierarchy: ClassHierarchy) -> FindingsTerm:
+    def findings_term(self, hierarchy: ClassHierarchy, *, align: float | None = None) -> FindingsTerm:
         """Two-class MSCE of every finding, aligned with the most urgent one within Fréchet's bounds."""
-        return FindingsTerm(hierarchy, alpha=self.alpha, align=self.lambda_align)
+        return super().findings_term(hierarchy, align=self.lambda_align if align is None else align)

@@ -1,6 +1,6 @@
 """Several findings per slide: what is called at a cost ratio κ, and how grave it is to miss some of them.
 
-For finding k of slide i with probability p_ik and weight w_k (1 unless the user says otherwise):
+For finding k of slide i with probability p_ik and weight w_k (1 unless the class file gives one):
 
     called at κ    S_i(κ) = {k : p_ik ≥ 1 / (1 + κ w_k)} = {k : κ ≥ r_ik},   r_ik = (1 − p_ik) / (p_ik w_k)
     weighted share of missed findings     ℓ₁ = Σ_{k ∈ Y∖S} w_k / Σ_{k ∈ Y} w_k,   0 where Y is empty
@@ -13,9 +13,6 @@ single findings it is AsCC.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
@@ -24,76 +21,24 @@ from pams_mil.arrays import Array, Bools
 from pams_mil.class_checks import SEPARATOR
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.severity import PENALTY, metric_weight
+from pams_mil.severity import PENALTY, metric_weight, with_nothing
 
 
-@dataclass(frozen=True)
-class FindingPath:
-    """The called sets of n slides at every κ.
-
-    Attributes:
-        reach: [n, K], the smallest κ at which finding k is called; inf where only κ = ∞ calls it.
-        ranks: [K], the findings' urgency.
-        weights: [K], what missing each costs.
-    """
-
-    reach: Array
-    ranks: npt.NDArray[np.int64]
-    weights: Array
-
-    def __len__(self) -> int:
-        return len(self.reach)
-
-    def calls(self, kappa: float) -> Bools:
-        """Which findings are called at one κ from 0 to inf, [n, K]."""
-        if not kappa >= 0:
-            raise ParameterError(f"kappa must be a number from 0 to inf, found {kappa!r}.")
-        called: Bools = self.reach <= kappa
-        return called
-
-    def kappa_to_reach(self, target: npt.ArrayLike) -> Array:
-        """The smallest κ at which some called finding is as urgent as the most urgent true one, [n]; 0 for "nothing".
-
-        With the true sets [n, K]: the most urgent finding is missed exactly for κ below this.
-        """
-        true = check_sets(target, self.reach.shape)
-        top = np.where(true, self.ranks, -1).max(axis=1, initial=-1)
-        enough = np.where(self.ranks[None, :] >= top[:, None], self.reach, np.inf).min(axis=1)
-        return np.where(top < 0, 0.0, enough)
-
-    def missed_share(self, target: npt.ArrayLike, kappa: float) -> Array:
-        """ℓ₁ at one κ, [n]."""
-        return missed_share(target, self.calls(kappa), self.weights)
-
-    def take(self, rows: npt.NDArray[Any]) -> FindingPath:
-        """The path of chosen slides."""
-        return FindingPath(self.reach[rows], self.ranks, self.weights)
-
-
-def finding_path(
-    probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, *, weights: npt.ArrayLike | None = None
-) -> FindingPath:
-    """What is called at every κ, exactly and without a grid.
+def finding_reach(probabilities: npt.ArrayLike, hierarchy: ClassHierarchy) -> Array:
+    """r_ik, the smallest κ at which each finding is called for its own probability, [n, K]; inf where only κ = ∞ does.
 
     Args:
         probabilities: [n, K], one per finding, each from 0 to 1; a row need not sum to 1.
-        hierarchy: Classes with `findings: several`.
-        weights: [K], what missing each finding costs; default 1.
+        hierarchy: Classes with `findings: several`, and their weights.
 
-    >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N")
-    >>> path = finding_path([[0.5, 0.25]], tree)
-    >>> path.reach.tolist(), path.calls(1).tolist(), path.calls(3).tolist()
-    ([[1.0, 3.0]], [[True, False]], [[True, True]])
+    >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N", weights={"DCIS": 3})
+    >>> finding_reach([[0.5, 0.25]], tree).tolist()
+    [[1.0, 1.0]]
     """
     p = check_finding_probabilities(probabilities, len(hierarchy.finding_classes))
-    w = np.ones(p.shape[1]) if weights is None else np.asarray(weights, dtype=np.float64)
-    if w.shape != (p.shape[1],) or not np.isfinite(w).all() or (w <= 0).any():
-        raise ParameterError(
-            f"weights must be {p.shape[1]} finite numbers above 0, one per finding, found {weights!r}."
-        )
     with np.errstate(divide="ignore"):
-        reach = (1.0 - p) / (p * w)
-    return FindingPath(reach, hierarchy.ranks()[hierarchy.finding_classes], w)
+        reach: Array = (1.0 - p) / (p * hierarchy.finding_weights)
+    return reach
 
 
 def set_label(present: npt.ArrayLike, hierarchy: ClassHierarchy, otherwise: str) -> str:
@@ -107,14 +52,19 @@ def set_label(present: npt.ArrayLike, hierarchy: ClassHierarchy, otherwise: str)
     return f"{SEPARATOR} ".join(hierarchy.classes[index] for index in members) or otherwise
 
 
-def sets_with_call(path: FindingPath, calls: npt.ArrayLike, kappa: float, hierarchy: ClassHierarchy) -> Bools:
+def sets_with_call(
+    probabilities: npt.ArrayLike, calls: npt.ArrayLike, kappa: float, hierarchy: ClassHierarchy
+) -> Bools:
     """The findings that are called at κ beside a call of the most urgent one, [n, K]: those that are not beyond it.
 
     One answer decides, as everywhere: the head of the most urgent finding says how urgent a slide is, and no other
     finding of the set outranks it. Findings that are in the set for their own probability stay in it as κ grows.
     """
     top = np.asarray(calls, dtype=np.int64)
-    called: Bools = path.calls(kappa) & (path.ranks[None, :] <= hierarchy.ranks()[top][:, None])
+    ranks = hierarchy.ranks()
+    called: Bools = (finding_reach(probabilities, hierarchy) <= kappa) & (
+        ranks[hierarchy.finding_classes] <= ranks[top][:, None]
+    )
     place = np.full(hierarchy.num_classes(), -1)
     place[hierarchy.finding_classes] = np.arange(called.shape[1])
     rows = np.flatnonzero(place[top] >= 0)
@@ -130,13 +80,6 @@ def missed_share(y_true: npt.ArrayLike, y_pred: npt.ArrayLike, weights: npt.Arra
     total, missed = (true * w).sum(axis=1), ((true & ~called) * w).sum(axis=1)
     share: Array = np.divide(missed, total, out=np.zeros(len(true)), where=total > 0)
     return share
-
-
-def most_urgent_rank(sets: npt.ArrayLike, ranks: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """The largest rank in each set, [n]; −1 for the empty one."""
-    present = np.asarray(sets, dtype=bool)
-    top: npt.NDArray[np.int64] = np.where(present, np.asarray(ranks, dtype=np.int64), -1).max(axis=1, initial=-1)
-    return top
 
 
 def set_ascc(
@@ -164,21 +107,12 @@ def set_ascc(
 
 
 def finding_weight(hierarchy: ClassHierarchy, *, penalty: float = PENALTY) -> Array:
-    """W between findings, `[true, predicted]`, [K + 1, K + 1]: the last row and column are "nothing".
-
-    Where no class means "nothing", it is one step less urgent than the least urgent finding.
-    """
-    W = metric_weight(hierarchy, penalty=penalty)
-    if hierarchy.nothing:
-        order = [*hierarchy.finding_classes.tolist(), hierarchy.classes.index(hierarchy.nothing)]
-        ordered: Array = W[np.ix_(order, order)]
-        return ordered
-    steps = 1.0 + hierarchy.distance()[0]  # of the least urgent class, which is one step above "nothing"
-    extended = np.ones((len(W) + 1, len(W) + 1))
-    extended[:-1, :-1] = W
-    extended[:-1, -1] = 1.0 + steps + penalty
-    extended[-1, :-1] = 1.0 + steps
-    return extended
+    """W between findings, `[true, predicted]`, [K + 1, K + 1]: the last row and column are "nothing"."""
+    tree = with_nothing(hierarchy)
+    nothing = tree.classes.index(hierarchy.nothing) if hierarchy.nothing else 0
+    order = [*(index for index in range(len(tree)) if index != nothing), nothing]
+    ordered: Array = metric_weight(tree, penalty=penalty)[np.ix_(order, order)]
+    return ordered
 
 
 def check_finding_probabilities(probabilities: npt.ArrayLike, findings: int) -> Array:

@@ -20,7 +20,7 @@ from pams_mil.evaluate.decisions import worklist
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.exposure import Roles
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.finding_sets import finding_path, set_label, sets_with_call
+from pams_mil.metrics.finding_sets import finding_reach, set_label, sets_with_call
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 
 
@@ -178,8 +178,7 @@ class Cases(WorklistSlides):
         name = self.hierarchy.names()[call]
         if self.findings is None:
             return name
-        path = finding_path(self.findings[[row]], self.hierarchy)
-        present = sets_with_call(path, [call], 1.0 if kappa is None else kappa, self.hierarchy)[0]
+        present = sets_with_call(self.findings[[row]], [call], 1.0 if kappa is None else kappa, self.hierarchy)[0]
         return set_label(present, self.hierarchy, name)
 
     @cached_property
@@ -195,7 +194,7 @@ class Cases(WorklistSlides):
             shown["reach"] = [[kappa if math.isfinite(kappa) else None for kappa in row] for row in reach.tolist()]
         if self.findings is not None:
             shown["findings"] = np.round(self.findings, 5).tolist()
-            own = finding_path(self.findings, self.hierarchy).reach.tolist()
+            own = finding_reach(self.findings, self.hierarchy).tolist()
             shown["finding_reach"] = [[kappa if math.isfinite(kappa) else None for kappa in row] for row in own]
         if self.agreement is not None:
             shown["agreement"] = np.round(self.agreement, 5).tolist()

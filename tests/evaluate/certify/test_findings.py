@@ -15,9 +15,10 @@ from pams_mil.evaluate.certify.miss_losses import UNITS, FindingReach, path_of, 
 from pams_mil.evaluate.predictions.findings import called_sets, headline_probabilities
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.finding_sets import finding_path, missed_share
+from pams_mil.metrics.finding_sets import finding_reach, missed_share
 
 TREE = ClassHierarchy.flat(["N", "UDH", "ADH", "DCIS"], ties=[["UDH", "ADH"]], findings="several", nothing="N")
+WEIGHTED = replace(TREE, weights={"ADH": 0.5, "DCIS": 4.0})
 CALIBRATIONS = 2000
 
 
@@ -46,27 +47,30 @@ def model(patients: int, seed: int = 0, *, own_head: bool = True) -> Predictions
 @pytest.mark.parametrize("own_head", [True, False])
 def test_losses_and_kappa_are_those_of_the_loops(unit, own_head):
     for seed in range(6):
-        predictions = model(25, seed, own_head=own_head)
+        tree = (TREE, WEIGHTED)[seed % 2]
+        predictions = replace(model(25, seed, own_head=own_head), hierarchy=tree)
         curve = FindingReach.of(predictions).miss_losses(unit)
-        own = finding_path(predictions.finding_probabilities, TREE).reach
+        own = finding_reach(predictions.finding_probabilities, tree)
         headline = rank_reach(path_of(predictions.probabilities, TREE, "m"))
         ranks = rank_index(TREE)[TREE.finding_classes].tolist()
         patients, present = predictions.patient.tolist(), predictions.finding_targets
+        weights = tree.finding_weights.tolist()
         for kappa in (0.0, 0.3, 1.0, 7.0, np.inf):
-            expected = reference.finding_losses(own, headline, ranks, present, patients, kappa, unit)
+            expected = reference.finding_losses(own, headline, ranks, present, patients, kappa, unit, weights)
             np.testing.assert_allclose(curve.losses(kappa), expected, atol=1e-12)
-        expected = reference.smallest_kappa(own, headline, ranks, present, patients, 0.2, unit)
+        expected = reference.smallest_kappa(own, headline, ranks, present, patients, 0.2, unit, weights)
         assert smallest_kappa(curve, 0.2, Guarantee()) == expected
         assert certify(predictions, findings=0.2, unit=unit).kappa == expected
 
 
 def test_what_is_called_misses_no_more_than_the_curve_says():
     """Called sets also hold the most urgent call itself, which a larger κ may replace: the curve leaves it out."""
-    predictions = replace(model(60, 3), patient_ids=None)  # every slide a patient
+    predictions = replace(model(60, 3), patient_ids=None, hierarchy=WEIGHTED)  # every slide a patient
     curve = FindingReach.of(predictions).miss_losses()
     gained = 0.0
     for kappa in (0.0, 0.2, 0.7, 1.0, 1.9, 6.0, 50.0, np.inf):
-        real = missed_share(predictions.finding_targets, called_sets(predictions, kappa))
+        sets = called_sets(predictions, kappa)
+        real = missed_share(predictions.finding_targets, sets, predictions.hierarchy.finding_weights)
         assert (real <= curve.losses(kappa) + 1e-12).all()
         gained += (curve.losses(kappa) - real).sum()
     assert gained > 0
@@ -97,6 +101,9 @@ def test_the_certificate_says_what_it_bounds_and_is_kept(tmp_path):
     again = Certificate.load(tmp_path / "certificate.json")
     assert again.bounds == certificate.bounds
     assert again.covers(certificate)
+    weighted = certify(replace(predictions, hierarchy=WEIGHTED), findings=0.15)
+    assert "of the findings of a patient, counted by weight, are missed" in " ".join(weighted.sentences)
+    assert not weighted.covers(certificate)
     only = certify(predictions, findings=0.15)
     assert certificate.covers(replace(only, created=certificate.created))
     assert not only.covers(certificate)  # of all patients' urgency it says nothing
@@ -152,7 +159,7 @@ def realized(n: int, alpha: float, guarantee: Guarantee, unit: str, *, slides_as
         rows = np.arange(len(whose)) - np.repeat(np.cumsum(lengths[chosen]) - lengths[chosen], lengths[chosen])
         rows += start[chosen][whose]
         whose = np.arange(len(rows)) if slides_as_patients else whose
-        curve = FindingReach(world.reach[rows], world.present[rows], whose).miss_losses(unit)
+        curve = FindingReach(world.reach[rows], world.present[rows], whose, world.weights).miss_losses(unit)
         kappa = smallest_kappa(curve, alpha, guarantee)
         shares.append(risk.mean(kappa))
     return np.asarray(shares)

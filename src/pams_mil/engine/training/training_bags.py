@@ -143,6 +143,9 @@ class TrainingBags(Dataset[TrainingBag]):
         if step is not None and step.pair is not None and self.pairing is not None and self.remix is not None:
             # Which of the two is the slide drawn depends on the pair; it is not read twice.
             a, b = (sample if i == key.slide else self.bags[i] for i in (step.pair.a, step.pair.b))
+            if self.unite:  # whatever the rule of the pair, a mixture is labeled by the most urgent finding of both
+                ranks = self.pairing.hierarchy.ranks()
+                a, b = sorted((a, b), key=lambda bag: (-ranks[bag.target], bag.target))
             z_a, z_b = (self._thinned(bag, key, sample) for bag in (a, b))
             if self.unite:
                 mixed = take(z_a, z_b, torch.arange(len(z_a)))

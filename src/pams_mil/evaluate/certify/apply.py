@@ -16,7 +16,7 @@ from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.miss_losses import SlideReach, path_of, rank_index
 from pams_mil.evaluate.predictions.predictions import numbered
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.finding_sets import finding_path, set_label, sets_with_call
+from pams_mil.metrics.finding_sets import set_label, sets_with_call
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def apply_certificate(
     slide = path.calls(certificate.kappa)
     call, low, sets = slide, None, None
     if findings is not None:
-        sets = sets_with_call(finding_path(findings, hierarchy), slide, certificate.kappa, hierarchy)
+        sets = sets_with_call(findings, slide, certificate.kappa, hierarchy)
     if certificate.kappa_low is not None:
         low = SlideReach.unlabeled(path, patient).called_before(certificate.kappa_low)
     if certificate.unit == "case":

@@ -289,13 +289,17 @@ class Bound:
             return FINDINGS
         return "all patients" if self.name is None else f"patients at or above {self.name}"
 
-    def sentence(self, guarantee: str, unit: str, kappa: float) -> str:
-        """The bound for people, where the operating point is `kappa`, as large as this bound needs it or larger."""
+    def sentence(self, guarantee: str, unit: str, kappa: float, *, weighted: bool = False) -> str:
+        """The bound for people, where the operating point is `kappa`, as large as this bound needs it or larger.
+
+        `weighted`: findings count by the weights of the class file.
+        """
         what = {"case": "patients", "slide": "slides of a random patient"}[unit]
         above = "" if self.name is None else f" at or above {self.name}"
         missed = f"{what}{above} are called below {'their label' if self.name is None else self.name}"
         if self.findings:
-            missed = f"the findings of {'a patient' if unit == 'case' else 'a random slide of a patient'} are missed"
+            whose = "a patient" if unit == "case" else "a random slide of a patient"
+            missed = f"the findings of {whose}{', counted by weight,' if weighted else ''} are missed"
         less = ", this one less, since another bound needs a larger κ" if kappa > self.kappa else ""
         return (
             f"At most {100 * self.alpha:g} % of {missed}, {guarantee}; "

@@ -116,7 +116,9 @@ class Certificate:
     @property
     def bound_sentences(self) -> list[str]:
         """One sentence for every bound."""
-        return [bound.sentence(self.guarantee.words, self.unit, self.kappa) for bound in self.bounds]
+        weighted = bool((self.hierarchy.finding_weights != 1.0).any())
+        words = self.guarantee.words
+        return [bound.sentence(words, self.unit, self.kappa, weighted=weighted) for bound in self.bounds]
 
     @property
     def sentences(self) -> list[str]:

@@ -10,10 +10,10 @@ steps and is 0 at κ = ∞, where every call is the most urgent class. All that 
 | case | the most urgent call of its slides is below its most urgent label: 0 or 1 |
 | slide | the share of its slides that are called below their labels: a random slide of a new patient |
 
-Where slides have several findings, the share of a patient's findings (under `slide`, the mean share of its slides')
-that are not called falls in steps, too: finding k is called on a slide at the latest from
+Where slides have several findings, the weighted share of a patient's findings (under `slide`, the mean share of its
+slides') that are not called falls in steps, too: finding k is called on a slide at the latest from
 
-    κ_k = max( own reach (1 − p_k) / p_k,  κ at which the most urgent call has reached the rank of k )
+    κ_k = max( own reach (1 − p_k) / (p_k w_k),  κ at which the most urgent call has reached the rank of k )
 
 on, and stays called, since both conditions of a called set keep once they are met. Patients without a finding lose
 nothing.
@@ -32,7 +32,7 @@ from pams_mil.class_checks import names_by_rank
 from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.finding_sets import finding_path
+from pams_mil.metrics.finding_sets import finding_reach
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 
 Unit = Literal["case", "slide"]
@@ -225,11 +225,13 @@ class FindingReach:
         reach: [n, K] the smallest κ from which on finding k stays called; ∞ where only κ = ∞ calls it.
         present: [n, K] which findings are there.
         patient: [n] whose slide, from 0.
+        weights: [K] how much each counts.
     """
 
     reach: Array
     present: Bools
     patient: Ints
+    weights: Array
 
     @classmethod
     def of(cls, predictions: Predictions) -> FindingReach:
@@ -245,14 +247,14 @@ class FindingReach:
                 f"{predictions.name} has no probabilities of single findings; expected a column f_<class> for each."
             )
         headline = rank_reach(path_of(predictions.probabilities, tree, predictions.name))
-        reach = np.maximum(finding_path(p, tree).reach, headline[:, rank_index(tree)[tree.finding_classes]])
-        return cls(reach, predictions.finding_targets, predictions.patient)
+        reach = np.maximum(finding_reach(p, tree), headline[:, rank_index(tree)[tree.finding_classes]])
+        return cls(reach, predictions.finding_targets, predictions.patient, tree.finding_weights)
 
     def miss_losses(self, unit: Unit = "case") -> LossCurve:
         """How the share of the patients' findings that are not called falls with κ.
 
         >>> reach, present = np.array([[1.0, 8.0], [4.0, 2.0]]), np.array([[True, True], [True, False]])
-        >>> FindingReach(reach, present, np.array([0, 0])).miss_losses().kappa.tolist()  # called on either slide
+        >>> FindingReach(reach, present, np.zeros(2, int), np.ones(2)).miss_losses().kappa.tolist()  # on either slide
         [1.0, 2.0]
         """
         patients = int(self.patient.max()) + 1 if len(self.patient) else 0
@@ -265,7 +267,7 @@ class FindingReach:
             np.logical_or.at(present, self.patient, self.present)
             whose, share = np.arange(patients), np.ones(patients)
         row, finding = np.nonzero(present)
-        drop = share[whose[row]] / present.sum(axis=1)[row]
+        drop = share[whose[row]] * self.weights[finding] / (present @ self.weights)[row]
         return LossCurve.of(reach[row, finding], drop, whose[row], np.ones(patients))
 
 

@@ -21,7 +21,7 @@ from pams_mil.class_checks import SEPARATOR
 from pams_mil.errors import LabelError, PredictionsError
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.finding_sets import FindingPath, finding_path, missed_share, set_ascc, sets_with_call
+from pams_mil.metrics.finding_sets import missed_share, set_ascc, sets_with_call
 from pams_mil.metrics.resampling import RESAMPLES, Sums, Units, Weights, percentile_interval
 from pams_mil.tables import Columns, parse_number
 
@@ -99,14 +99,15 @@ def headline_probabilities(findings: Array, hierarchy: ClassHierarchy) -> Array:
         P(rank ≥ ρ) = max_{k: rank_k ≥ ρ} p_k
 
     the lower of Fréchet's bounds; the mass of a rank goes to its likeliest class. At κ the call has the largest rank of
-    the called set, since both cross a boundary at the same κ.
+    the called set, since both cross a boundary at the same κ; so a finding of weight w enters with w times its odds.
 
     >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N")
     >>> headline_probabilities(np.array([[0.7, 0.2]]), tree).round(2).tolist()
     [[0.3, 0.5, 0.2]]
     """
     ranks, columns = hierarchy.ranks(), hierarchy.finding_classes
-    size = int(ranks.max()) + 1
+    size, weights = int(ranks.max()) + 1, hierarchy.finding_weights
+    findings = np.where(weights == 1.0, findings, findings * weights / (1.0 - findings + findings * weights))
     at_least = np.ones((len(findings), size + 1))
     at_least[:, size] = 0.0
     for rank in range(1, size):
@@ -156,21 +157,23 @@ class FindingScores:
 
 def called_sets(predictions: Predictions, kappa: float = 1.0) -> Bools:
     """The findings that are called at κ, [n, K]: the most urgent call, and those that reach κ and are not beyond it."""
+    if predictions.finding_probabilities is None:
+        raise PredictionsError(
+            f"{predictions.name} has no probabilities of single findings; expected a column f_<class> for each, and a "
+            "class file with 'findings: several'."
+        )
     calls = predictions.path.calls(kappa) if predictions.probabilities is not None else predictions.predicted
-    return sets_with_call(_path(predictions), calls, kappa, predictions.hierarchy)
+    return sets_with_call(predictions.finding_probabilities, calls, kappa, predictions.hierarchy)
 
 
 def finding_scores(
     predictions: Predictions, *, kappa: float = 1.0, resamples: int = RESAMPLES, seed: int = 0
 ) -> FindingScores:
     """Scores of every finding and of the called sets, with intervals over patients."""
+    called = called_sets(predictions, kappa)
     true, p = predictions.finding_targets, predictions.finding_probabilities
     if true is None or p is None:
-        raise PredictionsError(
-            f"{predictions.name} has no probabilities of single findings; expected a column f_<class> for each, and a "
-            "class file with 'findings: several'."
-        )
-    called = called_sets(predictions, kappa)
+        raise PredictionsError(f"{predictions.name} has no true sets of findings to score against.")
     units = Units.of(predictions.num_patients, seed=seed)
     unit = units.of_patient[predictions.patient]
     draws = units.draws(seed, resamples) if resamples else np.zeros((0, len(units)), np.float32)
@@ -197,15 +200,10 @@ def finding_scores(
             )
         )  # fmt: skip
     some: Bools = np.asarray(true.any(axis=1))
-    recall = ratio((1.0 - missed_share(true, called)) * some, some.astype(np.float64))
+    missed = missed_share(true, called, predictions.hierarchy.finding_weights)
+    recall = ratio((1.0 - missed) * some, some.astype(np.float64))
     ascc = ratio(set_ascc(true, called, predictions.hierarchy), np.ones(len(true)))
     return FindingScores(kappa, tuple(scores), *recall, *ascc)
-
-
-def _path(predictions: Predictions) -> FindingPath:
-    if predictions.finding_probabilities is None:
-        raise PredictionsError(f"{predictions.name} has no probabilities of single findings.")
-    return finding_path(predictions.finding_probabilities, predictions.hierarchy)
 
 
 def _auc(y: Bools, p: Array, unit: Ints, draws: Weights) -> tuple[float, Interval]:
