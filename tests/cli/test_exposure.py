@@ -299,7 +299,7 @@ def test_one_command_loads_each_checkpoint_once(cohort, trained, tmp_path, monke
     loaded.clear()
     pams("evaluate", *runs, "--resamples", 0, "--out", tmp_path / "report")
     assert len(loaded) == most
-    monkeypatch.setattr("pams_mil.view.serve.Server.run", lambda server: None)
+    monkeypatch.setattr("pams_mil.view.serve.Server.run", lambda server: server.close())
     commands = [
         ("certify", *runs, "--alpha", "0.4", "--out", tmp_path / "certified"),
         ("view", *runs, "--no-browser", "--reviews", tmp_path / "reviews"),
