@@ -16,8 +16,7 @@ from torch import Tensor
 from goals import Goals
 from pams_mil import methods
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.alignment import alignment_loss, child_counts
-from pams_mil.methods.margin import LevelMargin
+from pams_mil.methods.terms import LevelMargin, alignment_loss, child_counts
 
 BATCH, ROUNDS, REPEATS = 4096, 40, 8
 LIMIT, MSCE_LIMIT = 4.0, 3.0

@@ -35,9 +35,9 @@ loss also works alone:
 
 ```
 
-The same as a pure function that returns one value per sample: `from pams_mil.methods.msce import msce_loss`. Modules:
-`CELoss`, `WeightedCELoss`, `MSCELoss`, `HXELoss`, `SoftLabelsLoss`, `CDWCELoss`, `OCELoss`, `CO2Loss`, `EMDLoss`,
-`SORDLoss`, `CORNLoss`.
+The same as a pure function that returns one value per sample: `from pams_mil.methods import msce_loss`.
+Modules: `CELoss`, `WeightedCELoss`, `MSCELoss`, `HXELoss`, `SoftLabelsLoss`, `CDWCELoss`, `OCELoss`, `CO2Loss`,
+`EMDLoss`, `SORDLoss`, `CORNLoss`.
 
 Letters: t is the true class, r a predicted one, p the softmax, C the number of classes; class indices grow with
 urgency. Levels h run from 1, the coarsest, to H; in code from 0. Matrices are `[true, predicted]`.
@@ -76,7 +76,7 @@ class Description:
 
     Attributes:
         name: What users type.
-        title: First line of its file.
+        title: First line of its docstring.
         equation: Its loss, without indentation.
         prose: Paragraphs between the equation and the notes.
         notes: "Paper's setting", "Deviations" and "License".
@@ -92,13 +92,13 @@ class Description:
 
 
 def describe(name: str) -> Description:
-    """The description of a discovered method, from its file.
+    """The description of a discovered method, from its docstring.
 
-    A method's module docstring is a title, an indented equation, prose, and three paragraphs that begin with "Paper's
-    setting:", "Deviations:" and "License:". Its dataclass lists the hyper-parameters under "Attributes:".
+    It is a title, an indented equation, prose, three paragraphs that begin with "Paper's setting:", "Deviations:" and
+    "License:", and the hyper-parameters under "Attributes:".
     """
     method = discover.load("methods", name)
-    text = inspect.getdoc(inspect.getmodule(method)) or ""
+    text = (inspect.getdoc(method) or "").partition("\n\nAttributes:")[0]
     title, *paragraphs = text.split("\n\n")
     equation = "\n".join(textwrap.dedent(p) for p in paragraphs if p.startswith("    "))
     plain = [
@@ -107,7 +107,7 @@ def describe(name: str) -> Description:
     notes = {note: line.removeprefix(f"{note}: ") for note in _NOTES for line in plain if line.startswith(f"{note}: ")}
     missing = [note for note in _NOTES if note not in notes]
     if missing or not equation:
-        raise ParameterError(f"The file of the method {name!r} lacks {', '.join(missing) or 'an equation'}.")
+        raise ParameterError(f"The docstring of the method {name!r} lacks {', '.join(missing) or 'an equation'}.")
     prose = tuple(line for line in plain if not line.startswith(tuple(f"{note}: " for note in _NOTES)))
     return Description(name, _unwrap(title), equation, prose, notes, tuple(parameters(method)))
 

@@ -1,4 +1,4 @@
-"""File name to object: everything that is listed can be loaded, and mistakes are answered with the nearest name."""
+"""Name to object: everything that is listed can be loaded, and mistakes are answered with the nearest name."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pams_mil.errors import ConfigError
 
 
 @pytest.mark.parametrize("package", ["methods", "models", "remix"])
-def test_every_listed_name_loads_an_object_of_its_own_module(package: str):
+def test_every_listed_name_loads_an_object_of_its_package(package: str):
     names = discover.available(package)
     assert names
     for name in names:
         found = discover.load(package, name)
-        assert found.__module__ == f"pams_mil.{package}.{name}"
+        assert found.__module__.startswith(f"pams_mil.{package}.")
         assert found.__doc__
 
 
 def test_listing_imports_nothing():
-    discover.available.cache_clear()
+    discover._declared.cache_clear()
     before = set(sys.modules)
     for package in ("methods", "models", "remix"):
         discover.available(package)

@@ -1,6 +1,6 @@
 """File name -> object: a method, model, remix or encoder is found by the name of its file.
 
-There is no registry to forget: `load("methods", "cdw_ce")` imports `pams_mil.methods.cdw_ce` and returns
+There is no registry to forget: `load("methods", "cdw_ce")` imports `pams_mil.methods.ordinal` and returns
 the one public class that the module names in `DISCOVER`. `"my_package.module:Name"` loads from elsewhere, and
 `"./my_file.py:Name"` from a file. What a run stores of such a file is `my_file.py@<digest>:Name`: its content and not
 its place, so that the run loads the code it was trained with, from its own folder, or none.
@@ -11,6 +11,7 @@ in the package's stub `__init__.pyi`, as `from module import name as name`; type
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -23,19 +24,30 @@ from typing import Any
 from pams_mil.digests import file_digest
 from pams_mil.errors import ConfigError, first_line, listing, nearest
 
-_MARK = re.compile(r"^DISCOVER = ", re.MULTILINE)
+_MARK = re.compile(r"^DISCOVER = (\{[^}]*\})", re.MULTILINE)
 _ALIASES = {"remix": {"remix": "prototype_mix"}}
-"""Names that people type, where the file is called otherwise: {package: {typed: file}}."""
+"""Second names that people type: {package: {typed: declared}}."""
 
 
 @cache  # every settings file asks, and a program does not change while it runs
-def available(package: str) -> tuple[str, ...]:
-    """The names in `pams_mil.<package>` whose module declares `DISCOVER`, sorted.
+def _declared(package: str) -> dict[str, tuple[str, str]]:
+    """Name -> (module, attribute), from the `DISCOVER` lines of `pams_mil.<package>`.
 
     Modules are looked at as text, so listing the choices imports nothing (torch stays out of `--help`).
     """
-    modules = Path(__file__).parent.joinpath(*package.split(".")).glob("*.py")
-    return tuple(sorted(module.stem for module in modules if _MARK.search(module.read_text("utf-8"))))
+    folder = Path(__file__).parent.joinpath(*package.split("."))
+    lines = {path.stem: _MARK.search(path.read_text("utf-8")) for path in sorted(folder.glob("*.py"))}
+    return {
+        name: (f"pams_mil.{package}.{module}", attribute)
+        for module, line in lines.items()
+        if line is not None
+        for name, attribute in ast.literal_eval(line[1]).items()
+    }
+
+
+def available(package: str) -> tuple[str, ...]:
+    """The names that modules of `pams_mil.<package>` declare in `DISCOVER`, sorted."""
+    return tuple(sorted(_declared(package)))
 
 
 def list_methods() -> tuple[str, ...]:
@@ -58,7 +70,7 @@ def list_remixes() -> tuple[str, ...]:
 
 
 def load(package: str, name: str) -> Any:
-    """The object behind a name: ours by file name, anyone's by `module:attribute`."""
+    """The object behind a name: ours as declared, anyone's by `module:attribute`."""
     if ":" in name:
         return _load_foreign(package, name)
     known = available(package)
@@ -69,8 +81,8 @@ def load(package: str, name: str) -> Any:
             f"Available: {listing(known, most=40)}, or your own: './your_file.py:YourClass' or "
             "'your_module:YourClass'."
         )
-    module = importlib.import_module(f"pams_mil.{package}.{name}")
-    return getattr(module, module.DISCOVER)
+    module, attribute = _declared(package)[name]
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _load_foreign(package: str, name: str) -> Any:

@@ -10,6 +10,7 @@ import torch
 from tests.reference.objectives import OBJECTIVES
 from torch import Tensor
 
+from pams_mil import discover
 from pams_mil.class_checks import Level
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.method import Method
@@ -185,9 +186,10 @@ def check_tier1(method: Method, hierarchy: ClassHierarchy) -> None:
         torch.testing.assert_close(tiered[name], factor * value)
 
 
-def check_equals_loops(method: Method, hierarchy: ClassHierarchy) -> None:
+def check_equals_loops(method: Method, hierarchy: ClassHierarchy, name: str = "") -> None:
     """Every term of the objective equals a loop over its equation; a method without one does not conform."""
-    name = type(method).__module__.rpartition(".")[2]
+    names = {discover.load("methods", known): known for known in discover.available("methods")}
+    name = name or names.get(type(method), type(method).__name__)
     assert name in OBJECTIVES, f"{name} has no loop reference in tests/reference/objectives.py"
     fine = np.arange(hierarchy.num_classes())[::-1].copy()
     parameters = parameters_for(method, hierarchy, len(fine), seed=3)

@@ -12,7 +12,7 @@ from tests.methods.strategies import trees
 
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods import MSCELoss, OCELoss
-from pams_mil.methods.pams import Pams, msce_loss
+from pams_mil.methods.severity_aware import Pams, msce_loss
 from pams_mil.severity import loss_weight
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from pams_mil import discover
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.ce import CrossEntropy
+from pams_mil.methods.cross_entropy import CrossEntropy
 from pams_mil.methods.method import Method
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -16,8 +16,7 @@ from pams_mil.methods.findings_loss import (
     frechet_loss,
     miss_costs,
 )
-from pams_mil.methods.msce import Msce, msce_loss
-from pams_mil.methods.pams import Pams
+from pams_mil.methods.severity_aware import Msce, Pams, msce_loss
 from pams_mil.severity import loss_weight
 
 NAMES = ["N", "UDH", "FEA", "ADH", "DCIS", "IC"]

@@ -10,8 +10,8 @@ from tests.methods.strategies import samples, trees
 
 from pams_mil import methods
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.alignment import alignment_loss
-from pams_mil.methods.pams import msce_loss
+from pams_mil.methods.severity_aware import msce_loss
+from pams_mil.methods.terms import alignment_loss
 from pams_mil.severity import loss_weight
 
 BRACS = ClassHierarchy.load("bracs")

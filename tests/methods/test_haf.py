@@ -10,9 +10,8 @@ from tests.methods.conformance import Output
 
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.alignment import alignment_loss
-from pams_mil.methods.haf import Haf, geometry_loss
-from pams_mil.methods.margin import LevelMargin
+from pams_mil.methods.terms import LevelMargin, alignment_loss
+from pams_mil.methods.tree import Haf, geometry_loss
 
 SURE = 50.0
 

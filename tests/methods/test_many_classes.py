@@ -8,7 +8,7 @@ from tests.strategies import trees
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import ParameterError
-from pams_mil.methods.msce import Msce, msce_loss, rank_msce_loss
+from pams_mil.methods.severity_aware import Msce, msce_loss, rank_msce_loss
 from pams_mil.severity import boundary_costs, implied_cost, loss_weight, scaled_ranks
 
 

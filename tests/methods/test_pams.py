@@ -9,10 +9,10 @@ from tests.methods.conformance import DEEP, Output
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods import CELoss, MSCELoss
-from pams_mil.methods.alignment import alignment_loss
-from pams_mil.methods.ce import CrossEntropy
-from pams_mil.methods.hong import Hong
-from pams_mil.methods.pams import Pams
+from pams_mil.methods.cross_entropy import CrossEntropy
+from pams_mil.methods.severity_aware import Pams
+from pams_mil.methods.terms import alignment_loss
+from pams_mil.methods.tree import Hong
 
 BRACS = ClassHierarchy.load("bracs")
 

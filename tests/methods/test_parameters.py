@@ -11,8 +11,8 @@ from pams_mil import discover, methods
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods import MSCELoss
-from pams_mil.methods.alignment import alignment_loss
-from pams_mil.methods.msce import Msce
+from pams_mil.methods.severity_aware import Msce
+from pams_mil.methods.terms import alignment_loss
 
 THREE = ClassHierarchy.flat(["a", "b", "c"])
 BRACS = ClassHierarchy.load("bracs")

@@ -11,8 +11,8 @@ from tests.methods.strategies import samples, trees
 from pams_mil import methods
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods import CO2Loss, HXELoss, MSCELoss, SoftLabelsLoss, SORDLoss, WeightedCELoss
-from pams_mil.methods.ce import ce_loss
-from pams_mil.methods.pams import msce_loss
+from pams_mil.methods.cross_entropy import ce_loss
+from pams_mil.methods.severity_aware import msce_loss
 
 REDUCE = {
     "HXE without normalization at alpha 0": lambda hierarchy, level: HXELoss(

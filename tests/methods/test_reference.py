@@ -12,20 +12,11 @@ from tests.methods.strategies import samples, trees
 from tests.reference import losses as reference
 
 from pams_mil import methods
-from pams_mil.methods.alignment import alignment_loss, child_counts
-from pams_mil.methods.cdw_ce import cdw_ce_loss
-from pams_mil.methods.ce import ce_loss
-from pams_mil.methods.co2 import co2_loss
-from pams_mil.methods.corn import corn_loss
-from pams_mil.methods.emd import emd_loss
-from pams_mil.methods.haf import geometry_loss
-from pams_mil.methods.hxe import hxe_loss, hxe_matrices
-from pams_mil.methods.margin import margin_values
-from pams_mil.methods.oce import Oce, oce_loss
-from pams_mil.methods.pams import msce_loss
-from pams_mil.methods.soft_labels import soft_labels_loss, soft_target
-from pams_mil.methods.sord import sord_loss
-from pams_mil.methods.weighted_ce import WeightedCrossEntropy, weighted_ce_loss
+from pams_mil.methods.cross_entropy import WeightedCrossEntropy, ce_loss, weighted_ce_loss
+from pams_mil.methods.ordinal import cdw_ce_loss, co2_loss, corn_loss, emd_loss, sord_loss
+from pams_mil.methods.severity_aware import Oce, msce_loss, oce_loss
+from pams_mil.methods.terms import alignment_loss, child_counts, margin_values
+from pams_mil.methods.tree import geometry_loss, hxe_loss, hxe_matrices, soft_labels_loss, soft_target
 from pams_mil.severity import loss_weight
 
 

@@ -19,11 +19,10 @@ from pams_mil.methods import (
     SORDLoss,
     WeightedCELoss,
 )
-from pams_mil.methods.corn import corn_log_probabilities, corn_loss
-from pams_mil.methods.hxe import hxe_matrices
-from pams_mil.methods.msce import Msce
-from pams_mil.methods.soft_labels import soft_target
-from pams_mil.methods.weighted_ce import WeightedCrossEntropy
+from pams_mil.methods.cross_entropy import WeightedCrossEntropy
+from pams_mil.methods.ordinal import corn_log_probabilities, corn_loss
+from pams_mil.methods.severity_aware import Msce
+from pams_mil.methods.tree import hxe_matrices, soft_target
 
 THREE = ClassHierarchy.flat(["benign", "atypical", "malignant"])
 BRACS = ClassHierarchy.load("bracs")

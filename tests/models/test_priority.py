@@ -201,7 +201,7 @@ def test_bad_options(options, message):
 
 
 def test_the_chain_is_that_of_corn():
-    from pams_mil.methods.corn import corn_log_probabilities
+    from pams_mil.methods.ordinal import corn_log_probabilities
 
     z = torch.randn(4, 3)
     assert torch.equal(ops.chain_log_probabilities(z), corn_log_probabilities(torch.cat([z, z[:, :1]], 1)))

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from pydantic import Field
 
-from pams_mil import atomic
+from pams_mil import atomic, methods
 from pams_mil.cohorts.cifar10_bags import Cifar10
 from pams_mil.engine.config.run_config import Strict, build, with_overrides
 from pams_mil.engine.config.yaml_file import read_yaml
@@ -21,7 +21,6 @@ from pams_mil.evaluate.predictions.predictions import Predictions, write_predict
 from pams_mil.experiments.image_study import Budget, ImageSet, resnet18, small_network, train_and_predict
 from pams_mil.experiments.paper import FOLDER, Study, paper_table
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods import losses
 from pams_mil.metrics.probability import expected_class_of_errors
 from pams_mil.report import svg
 from pams_mil.report.bench import Entry, summarize
@@ -29,11 +28,11 @@ from pams_mil.report.bench_page import Further
 from pams_mil.report.report_table import ReportTable
 
 LOSSES = {
-    "CE": losses.CELoss,
-    "Weighted CE (1:10)": losses.WeightedCELoss,
-    "CO2": losses.CO2Loss,
-    "CDW-CE": losses.CDWCELoss,
-    "MSCE": losses.MSCELoss,
+    "CE": methods.CELoss,
+    "Weighted CE (1:10)": methods.WeightedCELoss,
+    "CO2": methods.CO2Loss,
+    "CDW-CE": methods.CDWCELoss,
+    "MSCE": methods.MSCELoss,
 }
 REFERENCE = "MSCE"
 Loss = Literal["CE", "Weighted CE (1:10)", "CO2", "CDW-CE", "MSCE"]

@@ -23,7 +23,7 @@ from pams_mil.evaluate.decisions.decide import redecide
 from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalibration
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.experiments.entries import read_entries
-from pams_mil.methods.pams import Pams
+from pams_mil.methods.severity_aware import Pams
 from pams_mil.report.bench import Entry
 from pams_mil.severity import implied_cost, loss_weight
 

@@ -1,7 +1,7 @@
 """What a method is: towers, heads, a remix and an objective, held by a frozen dataclass of hyper-parameters.
 
-A method is one file named as users type it. Adding one touches nothing else: the command line, the config,
-docs/methods.md and the conformance tests find it by its `DISCOVER` line.
+A method stands in one place. Adding one touches nothing else: the command line, the config, docs/methods.md and the
+conformance tests find it by the `DISCOVER` line of its file.
 
 Towers: "per_level" trains one model per level, "shared" one model with a head per level, "finest" one model for
 the finest level, whose probabilities are summed where a coarser level is reported.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any, ClassVar, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pams_mil import discover
 from pams_mil.errors import ConfigError, ParameterError, listing
@@ -108,7 +108,7 @@ class FinestMethod(LevelMethod):
 
 
 def create_method(name: str, **options: Any) -> Method:
-    """The method behind a file name of this package, './your_file.py:your_loss' or 'your_module:YourMethod'.
+    """The method behind a name of this package, './your_file.py:your_loss' or 'your_module:YourMethod'.
 
     >>> create_method("pams", alpha=1.8).remix
     'sfr'
@@ -174,3 +174,48 @@ def _method_of(kind: Any, name: str) -> type[Method]:
     method: Any = make_dataclass(kind.__name__, members, bases=(FunctionMethod,), frozen=True, kw_only=True)
     method.function = staticmethod(kind)
     return cast("type[Method]", method)
+
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+class HierarchyLoss(nn.Module):
+    """The loss of a method as a PyTorch module, for training loops without bags: `MSCELoss(hierarchy)(logits, target)`.
+
+    Args:
+        hierarchy: Names, order and tree of the classes.
+        level: 0 is the coarsest level, -1 the finest.
+        reduction: "mean" or "sum" over samples, or "none".
+        **parameters: Hyper-parameters of the method.
+    """
+
+    method: ClassVar[type[LevelMethod]]
+
+    def __init__(self, hierarchy: ClassHierarchy, level: int = -1, reduction: str = "mean", **parameters: Any) -> None:
+        super().__init__()
+        require_choice("reduction", reduction, _REDUCTIONS)
+        known = [field.name for field in fields(self.method) if field.name not in _OWN_FIELDS]
+        own = ["level", "reduction", *known]
+        refuse_unknown(type(self).__name__, parameters, own, kind="parameter", error=ParameterError)
+        self.reduction = reduction
+        self.loss: LevelLoss = self.method(**parameters).level_loss(hierarchy, hierarchy.level(level))
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Logits [b, c] and class indices [b] to a scalar, or [b] without reduction."""
+        values: Tensor = self.loss(logits, target)
+        if self.reduction == "none":
+            return values
+        return values.mean() if self.reduction == "mean" else values.sum()
+
+    @classmethod
+    def of(cls, method: type[LevelMethod], name: str | None = None) -> type[HierarchyLoss]:
+        """The class of the loss of a method.
+
+        >>> from pams_mil.methods import MSCELoss
+        >>> loss = MSCELoss(ClassHierarchy.flat(["benign", "atypical", "malignant"]))
+        >>> loss(torch.tensor([[0.7, 0.2, 0.1]]).log(), torch.tensor([2]))
+        tensor(6.1249)
+        """
+        text = f"The loss of the method `{method.__name__}`; arguments as `HierarchyLoss`."
+        members = {"method": method, "__doc__": text, "__module__": method.__module__}
+        return type(name or f"{method.__name__}Loss", (cls,), members)

@@ -23,7 +23,7 @@ from pams_mil.models.layers.projection import Projection
 from pams_mil.ops import at_least_float32
 from pams_mil.parameters import require_counts
 
-DISCOVER = "ABMIL"
+DISCOVER = {"abmil": "ABMIL"}
 
 
 class ABMIL(MILModel):

@@ -23,7 +23,7 @@ from pams_mil.models.core.mil_model import Embedded
 from pams_mil.models.layers.attention_pool import merge_gates
 from pams_mil.ops import at_least_float32
 
-DISCOVER = "ClamMB"
+DISCOVER = {"clam_mb": "ClamMB"}
 
 
 class ClamMB(ClamSB):

@@ -28,7 +28,7 @@ from pams_mil.models.layers.pseudo_bags import batch_groups, ranked_rows
 from pams_mil.ops import at_least_float32
 from pams_mil.parameters import require_choice, require_counts
 
-DISCOVER = "DTFD"
+DISCOVER = {"dtfd": "DTFD"}
 
 _LOWEST = torch.finfo(torch.float32).min
 

@@ -17,7 +17,7 @@ from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.layers.projection import Projection
 from pams_mil.ops import at_least_float32
 
-DISCOVER = "LinearProbe"
+DISCOVER = {"linear": "LinearProbe"}
 
 
 class LinearProbe(MILModel):

@@ -14,7 +14,7 @@ from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.layers.projection import CHUNK_ROWS, Projection
 
-DISCOVER = "MaxPool"
+DISCOVER = {"max_pool": "MaxPool"}
 
 
 class MaxPool(MILModel):

@@ -12,7 +12,7 @@ from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.layers.projection import CHUNK_ROWS, Projection
 
-DISCOVER = "MeanPool"
+DISCOVER = {"mean_pool": "MeanPool"}
 
 
 class MeanPool(MILModel):

@@ -36,7 +36,7 @@ from pams_mil.models.layers.urgency_chain import UrgencyChain
 from pams_mil.ops import at_least_float32
 from pams_mil.parameters import require_choice, require_counts
 
-DISCOVER = "Priority"
+DISCOVER = {"priority": "Priority"}
 POOLINGS = ("attention", "smooth_max", "mean")
 
 

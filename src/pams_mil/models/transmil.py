@@ -27,7 +27,7 @@ from pams_mil.models.layers.projection import Projection
 from pams_mil.models.layers.transmil_graph import attend_plainly, count_rows, encode_position, fill_square, square_side
 from pams_mil.parameters import require_counts
 
-DISCOVER = "TransMIL"
+DISCOVER = {"transmil": "TransMIL"}
 
 
 class AttentionLayer(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pams_mil.remix.strategy import FROM_A, Mixed, PartnerRule, check_pair
 
-DISCOVER = "NoRemix"
+DISCOVER = {"none": "NoRemix"}
 
 
 @dataclass(frozen=True)

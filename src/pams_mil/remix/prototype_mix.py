@@ -26,7 +26,7 @@ from pams_mil.parameters import require_choice, require_count, require_number
 from pams_mil.remix.clustering import euclidean_clusters, means
 from pams_mil.remix.strategy import FROM_A, SYNTHETIC, Mixed, PartnerRule, check_pair, uniform, widened
 
-DISCOVER = "ReMix"
+DISCOVER = {"prototype_mix": "ReMix"}
 Mode = Literal["append", "replace", "interpolate", "cov", "joint"]
 MODES: tuple[Mode, ...] = ("append", "replace", "interpolate", "cov", "joint")
 

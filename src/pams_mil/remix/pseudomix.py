@@ -22,7 +22,7 @@ from pams_mil.parameters import require_choice, require_count, require_number
 from pams_mil.remix.clustering import Init, check_clustering, cluster
 from pams_mil.remix.strategy import FROM_A, FROM_B, Mixed, PartnerRule, check_pair, shuffled, uniform
 
-DISCOVER = "PseudoMix"
+DISCOVER = {"pseudomix": "PseudoMix"}
 
 
 @dataclass(frozen=True)

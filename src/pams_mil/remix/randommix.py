@@ -17,7 +17,7 @@ from torch import Tensor
 from pams_mil.parameters import require_number
 from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, shuffled, take
 
-DISCOVER = "RandomMix"
+DISCOVER = {"randommix": "RandomMix"}
 
 
 @dataclass(frozen=True)

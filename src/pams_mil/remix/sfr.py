@@ -23,7 +23,7 @@ from pams_mil.parameters import require_choice, require_count
 from pams_mil.remix.clustering import Clusters, Init, check_clustering, cluster
 from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, take
 
-DISCOVER = "SFR"
+DISCOVER = {"sfr": "SFR"}
 Selection = Literal["clusters", "all"]
 
 

@@ -27,8 +27,8 @@ from pams_mil.evaluate.decisions.debias import SMALLEST, TrainingBias, msce_post
 from pams_mil.evaluate.decisions.probability_calibration import cross_calibrated, fit_probability_calibration
 from pams_mil.exposure import Exposure
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.methods.msce import msce_loss
 from pams_mil.methods.objective import LevelLoss, LevelTerm
+from pams_mil.methods.severity_aware import msce_loss
 from pams_mil.metrics.proper import brier, nll, rps
 from pams_mil.remix.drift import coarser_drift, prior_drift
 from pams_mil.remix.pairing import Pairing, rule_for

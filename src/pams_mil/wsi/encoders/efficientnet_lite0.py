@@ -15,7 +15,7 @@ from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.lite0_network import EfficientNetLite0
 from pams_mil.wsi.encoders.torch_encoder import TorchEncoder
 
-DISCOVER = "create"
+DISCOVER = {"efficientnet-lite0": "create"}
 NAME = "efficientnet-lite0"
 
 

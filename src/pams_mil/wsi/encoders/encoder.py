@@ -1,6 +1,6 @@
 """What an encoder is, and how a name becomes one.
 
-`efficientnet-lite0` is the file `efficientnet_lite0.py`, found by its `DISCOVER` line; `onnx:FILE` and `timm:MODEL`
+`efficientnet-lite0` is found by the `DISCOVER` line of its file; `onnx:FILE` and `timm:MODEL`
 carry an argument; anything else with a colon is yours, `./file.py:encode` or `module:Class`: a
 function of tiles, or a class that takes no arguments.
 """
@@ -50,7 +50,7 @@ def encoder_names() -> tuple[str, ...]:
     >>> encoder_names()
     ('efficientnet-lite0', 'lunit-vits16')
     """
-    return tuple(name.replace("_", "-") for name in discover.available("wsi.encoders"))
+    return discover.available("wsi.encoders")
 
 
 def create_encoder(

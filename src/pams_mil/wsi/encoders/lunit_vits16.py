@@ -11,7 +11,7 @@ from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.timm_model import build, network_digest
 from pams_mil.wsi.encoders.torch_encoder import TorchEncoder
 
-DISCOVER = "create"
+DISCOVER = {"lunit-vits16": "create"}
 NAME = "lunit-vits16"
 NOTICE = (
     "The weights of lunit-vits16 (Lunit Inc., benchmark-ssl-pathology) are licensed for non-commercial use only; "
