@@ -9,7 +9,7 @@ import torch
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import ParameterError
-from pams_mil.methods.ce import CrossEntropy
+from pams_mil.methods.cross_entropy import CrossEntropy
 from pams_mil.methods.findings_loss import (
     boundary_members,
     findings_loss,
