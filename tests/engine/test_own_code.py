@@ -74,3 +74,17 @@ def test_the_command_line_names_the_run_by_the_class(place: Path, cohort: Path):
     assert "does not fit the model" in refused.output.replace("\n", " ")
     missing = CliRunner().invoke(app, [*words[:-3], "./nowhere.py:Net", "--out", "other"])
     assert "There is no readable file" in missing.output.replace("\n", " ")
+
+
+def test_torchmils_models_work_unchanged(place: Path, cohort: Path):
+    pytest.importorskip("torchmil.models", exc_type=ImportError)
+    words = ["train", "--manifest", str(cohort / "manifest.csv"), "--features", str(cohort / "bags"), "--epochs", "1"]
+    words += ["--classes", str(cohort / "classes.yaml"), "--method", "ce", "accelerator=cpu"]
+    for name in ("ABMIL", "CLAM_SB", "DSMIL", "TransMIL", "TransformerABMIL", "SmoothABMIL"):
+        done = CliRunner().invoke(app, [*words, "--model", f"torchmil.models:{name}", "--out", name])
+        assert done.exit_code == 0, done.output
+        out = ["predict", name, str(cohort / "manifest.csv"), "--features", str(cohort / "bags"), "--attention"]
+        done = CliRunner().invoke(app, [*out, "--trust-code", "--out", f"{name}.csv"])
+        assert done.exit_code == 0, done.output
+    refused = CliRunner().invoke(app, [*words, "--model", "torchmil.models:CAMIL", "--out", "other"])
+    assert "missing 1 required positional argument: 'adj'" in refused.output.replace("\n", " ")

@@ -90,6 +90,42 @@ def test_levels_and_findings():
     assert model(torch.randn(6, 4))[-1].findings.shape == (1, 2)
 
 
+class OneLogit(nn.Module):
+    """As torchmil's: `in_shape`, no number of classes, one logit [1] of [1, n, d], scores before a softmax on request."""
+
+    def __init__(self, in_shape: tuple[int, ...], att_dim: int = 3) -> None:
+        super().__init__()
+        self.hidden, self.last = nn.Linear(in_shape[0], att_dim), nn.Linear(att_dim, 1)
+
+    def forward(self, X: Tensor, return_att: bool = False) -> object:  # noqa: N803
+        batch, _, _ = X.shape
+        scores = self.last(self.hidden(X).tanh()).squeeze(-1) + 5.0
+        logit = scores.mean(1).reshape(batch)
+        return (logit, scores) if return_att else logit
+
+
+def test_modules_of_one_logit_serve_any_number_of_classes():
+    bag = torch.randn(6, 4)
+    two = create_model(OneLogit, in_features=4, num_classes=2)
+    output = two(bag, attention=True)
+    alone, scores = two.module[0](bag[None], return_att=True)
+    torch.testing.assert_close(output.logits.softmax(-1)[0, 1], alone.sigmoid()[0])
+    # All scores are above 0, and yet no weights.
+    torch.testing.assert_close(output.attention, scores[0].softmax(-1).detach())
+    many = create_model(OneLogit, in_features=4, num_classes=5, att_dim=2)
+    assert len(many.module) == 5
+    torch.testing.assert_close(many(bag).logits[0], torch.cat([one(bag[None]) for one in many.module]))
+    with pytest.raises(ModelInputError, match=r"found \[3\]. Its constructor has no parameter for the number of classes"):
+        create_model(lambda in_dim: nn.Sequential(nn.Linear(in_dim, 3), Mean()), in_features=4, num_classes=3)(bag)
+
+
+class Mean(nn.Module):
+    """The mean row."""
+
+    def forward(self, bag: Tensor) -> Tensor:
+        return bag.mean(0)
+
+
 def test_options_are_known_by_name_and_what_settings_cannot_hold_stays_its_own():
     model = create_model(Plain, in_features=4, num_classes=3, dropout=0.1)
     assert model.module.body[1].p == 0.1
@@ -110,14 +146,14 @@ def test_what_cannot_be_adapted_is_refused_in_a_sentence():
 
     cases = {
         "class of torch modules or a function": nn.Identity(),
-        "no parameter for the width of the features; it has 'width', 'classes'": lambda width, classes: None,
+        "no parameter for the width of the features; it has 'size', 'classes'": lambda size, classes: None,
         "must be or return a torch nn.Module, found str": lambda d, c: "text",
     }
     for message, kind in cases.items():
         with pytest.raises(ConfigError, match=message):
             create_model(kind, in_features=4, num_classes=3)
     with pytest.raises(ConfigError, match=r"needs the option 'width': set it with model.width=VALUE"):
-        create_model(Needy, in_features=4, num_classes=3, width=None)
+        create_model(Needy, in_features=4, num_classes=3)
     with pytest.raises(ModelInputError, match=r"takes neither a bag \[n, d\] nor .* logits \[3\] .* found \[4\]"):
         create_model(Other, in_features=4, num_classes=3)(torch.randn(6, 4))
     with pytest.raises(ConfigError, match="no vector to put normalized heads on"):

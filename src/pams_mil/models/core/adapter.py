@@ -5,7 +5,9 @@
         def forward(self, bag): return logits                      # or (logits, attention), or a dict with these keys
 
 It runs bag by bag, one module per level that a method trains; a shared module serves coarser levels by sums of its
-classes. What the network has beside logits is not known, so heads on its vectors (HAF, Chang) cannot be had.
+classes. A constructor that is not told the number of classes makes modules of one logit, as torchmil's are: one module
+per class then gives the logit of its class, and of two classes the more urgent one has a module. What the network has
+beside logits is not known, so heads on its vectors (HAF, Chang) cannot be had.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from pams_mil.parameters import require_counts
 
 WIDTH_NAMES = (
     "in_features", "in_dim", "input_dim", "dim_in", "in_size", "input_size", "in_channels", "n_features",
-    "num_features", "feature_dim", "feat_dim", "features", "d", "dim", "embed_dim",
+    "num_features", "feature_dim", "feat_dim", "features", "d", "dim", "embed_dim", "in_shape",
 )  # fmt: skip
 """Parameters of a constructor that mean the width of the features, the first that it has."""
 CLASSES_NAMES = (
@@ -35,6 +37,8 @@ CLASSES_NAMES = (
     "out_size", "output_size", "n_out", "out", "classes", "c",
 )  # fmt: skip
 """Parameters that mean the number of classes."""
+_SHAPE_NAME = "in_shape"
+"""torchmil's name of the width, a tuple there."""
 _ATTENTION_FLAGS = ("return_attention", "return_att", "attention")
 _ATTENTION_KEYS = ("attention", "att", "attn", "A", "attention_weights")
 
@@ -54,15 +58,21 @@ class AdaptedModel(MILModel):
             raise ConfigError(f"{name} gives logits, so there is no vector to put {head} heads on; use another method.")
         self.in_features, self.num_classes, self.embedding_features = in_features, num_classes, num_classes
         self.tier1_head = None
-        parameters = inspect.signature(type(self).factory).parameters
-        missing = [key for key, value in options.items() if value is None and _is_required(parameters.get(key))]
+        width, classes = _size_names(type(self).factory)
+        own = {key: one for key, one in inspect.signature(type(self).factory).parameters.items() if _is_required(one)}
+        missing = [key for key in own if key not in (width, classes) and options.get(key) is None]
         if missing:
             raise ConfigError(f"{name} needs the option {listing(missing)}: set it with model.{missing[0]}=VALUE.")
-        width, classes = _size_names(type(self).factory)
-        module: Any = type(self).factory(**{width: in_features, classes: num_classes}, **options)
-        if not isinstance(module, nn.Module):
-            raise ConfigError(f"{name} must be or return a torch nn.Module, found {type(module).__name__}.")
-        self.module = module
+        sizes: dict[str, Any] = {width: (in_features,) if width == _SHAPE_NAME else in_features}
+        sizes |= {} if classes is None else {classes: num_classes}
+        # One logit says all of two classes.
+        copies = 1 if classes is not None or num_classes <= 2 else num_classes
+        modules: list[Any] = [type(self).factory(**sizes, **options) for _ in range(copies)]
+        for module in modules:
+            if not isinstance(module, nn.Module):
+                raise ConfigError(f"{name} must be or return a torch nn.Module, found {type(module).__name__}.")
+        self.module: nn.Module = modules[0] if classes is not None else nn.ModuleList(modules)
+        self._logits_each = num_classes if classes is not None else 1
         self._adds_axis: bool | None = None
 
     @property
@@ -85,16 +95,35 @@ class AdaptedModel(MILModel):
 
     def _answer(self, bag: Tensor, *, attention: bool, axis: bool) -> tuple[Tensor, Tensor | None]:
         """Logits [c] and attention [n] of one bag."""
-        flags = {name: True for name in _ATTENTION_FLAGS if name in inspect.signature(self.module.forward).parameters}
-        answer = self.module(bag[None] if axis else bag, **(dict(list(flags.items())[:1]) if attention else {}))
+        if not isinstance(self.module, nn.ModuleList):
+            return self._answer_of(self.module, bag, attention=attention, axis=axis)
+        answers = [self._answer_of(module, bag, attention=attention, axis=axis) for module in self.module]
+        scores = torch.cat([logit for logit, _ in answers])
+        # Softmax over (0, z) is the sigmoid of z.
+        logits = torch.cat([torch.zeros_like(scores), scores]) if self.num_classes == 2 else scores
+        weights = [weight for _, weight in answers if weight is not None]
+        return logits, torch.stack(weights).mean(0) if len(weights) == len(answers) else None
+
+    def _answer_of(
+        self, module: nn.Module, bag: Tensor, *, attention: bool, axis: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """What one module answers: its logits, and attention [n]."""
+        known = inspect.signature(module.forward).parameters
+        flag = next((name for name in _ATTENTION_FLAGS if name in known), None) if attention else None
+        answer = module(bag[None] if axis else bag, **({} if flag is None else {flag: True}))
         logits, weights = _parts(answer)
-        if not isinstance(logits, Tensor) or logits.numel() != self.num_classes or logits.ndim > 2:
+        count = self._logits_each
+        if not isinstance(logits, Tensor) or logits.numel() != count or logits.ndim > 2:
             shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            why = "" if self.num_classes == count else (
+                f" Its constructor has no parameter for the number of classes ({CLASSES_NAMES[0]!r}, ...), so one "
+                "logit is expected of it."
+            )  # fmt: skip
             raise ModelInputError(
-                f"{_name(type(self).factory)} must return logits [{self.num_classes}] or [1, {self.num_classes}] for a "
-                f"bag {list(bag.shape)}, alone, first of a tuple or under 'logits'; found {shape}."
+                f"{_name(type(self).factory)} must return logits [{count}] or [1, {count}] for a bag "
+                f"{list(bag.shape)}, alone, first of a tuple or under 'logits'; found {shape}.{why}"
             )
-        return logits.reshape(-1), _shares(weights, len(bag)) if attention else None
+        return logits.reshape(-1), _shares(weights, len(bag), raw=flag == "return_att") if attention else None
 
     def _finds_axis(self, features: Tensor) -> bool:
         """Whether the module takes [1, n, d] rather than [n, d]: tried once, without a trace in it."""
@@ -157,20 +186,20 @@ def adapt(kind: Any) -> type[MILModel]:
     return type(_name(kind), (AdaptedModel,), members)
 
 
-def _size_names(kind: Callable[..., Any]) -> tuple[str, str]:
-    """What a constructor calls the width of the features and the number of classes."""
+def _size_names(kind: Callable[..., Any]) -> tuple[str, str | None]:
+    """What a constructor calls the width of the features and, unless its modules have one logit, the number of classes."""
     parameters = inspect.signature(kind).parameters
     free = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    names = []
-    for what, known in (("the width of the features", WIDTH_NAMES), ("the number of classes", CLASSES_NAMES)):
-        name = next((name for name in known if name in parameters), known[0] if free else None)
-        if name is None:
-            raise ConfigError(
-                f"{_name(kind)} has no parameter for {what}; it has {listing(parameters) or 'none'}. Call it "
-                f"{known[0]!r}, or one of {listing(known[1:], most=20)}."
-            )
-        names.append(name)
-    return names[0], names[1]
+    width, classes = (
+        next((name for name in known if name in parameters), known[0] if free else None)
+        for known in (WIDTH_NAMES, CLASSES_NAMES)
+    )
+    if width is None:
+        raise ConfigError(
+            f"{_name(kind)} has no parameter for the width of the features; it has {listing(parameters) or 'none'}. "
+            f"Call it {WIDTH_NAMES[0]!r}, or one of {listing(WIDTH_NAMES[1:], most=20)}."
+        )
+    return width, classes
 
 
 def _parts(answer: Any) -> tuple[Any, Any]:
@@ -186,14 +215,18 @@ def _parts(answer: Any) -> tuple[Any, Any]:
     return answer[0], answer[1] if len(answer) == 2 else None
 
 
-def _shares(weights: Any, rows: int) -> Tensor | None:
-    """Attention [n] that sums to 1: the mean over heads or classes; scores below 0 go through a softmax."""
+def _shares(weights: Any, rows: int, *, raw: bool = False) -> Tensor | None:
+    """Attention [n] that sums to 1: the mean over heads or classes; scores go through a softmax.
+
+    Scores are what has a value below 0, and with `raw` whatever does not sum to 1: torchmil's are not normalized.
+    """
     if not isinstance(weights, Tensor) or rows not in weights.shape:
         return None
     values = at_least_float32(weights.detach())
     position = next(axis for axis in reversed(range(values.ndim)) if values.shape[axis] == rows)
     table = values.movedim(position, -1).reshape(-1, rows)
-    if bool((table < 0).any()):
+    summed = bool(torch.isclose(table.sum(-1), table.new_ones(()), atol=1e-3).all())
+    if bool((table < 0).any()) or (raw and not summed):
         table = table.softmax(-1)
     mean = table.mean(0)
     total = mean.sum()
@@ -213,8 +246,9 @@ def _untouched(module: nn.Module) -> Iterator[None]:
             submodule.training = mode
 
 
-def _is_required(parameter: inspect.Parameter | None) -> bool:
-    return parameter is not None and parameter.default is inspect.Parameter.empty
+def _is_required(parameter: inspect.Parameter) -> bool:
+    named = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return named and parameter.default is inspect.Parameter.empty
 
 
 def _is_plain(value: Any) -> bool:
