@@ -91,13 +91,13 @@ def test_levels_and_findings():
 
 
 class OneLogit(nn.Module):
-    """As torchmil's: `in_shape`, no number of classes, one logit [1] of [1, n, d], scores before a softmax on request."""
+    """As torchmil's: `in_shape`, no number of classes, one logit [1] of [1, n, d], raw scores on request."""
 
     def __init__(self, in_shape: tuple[int, ...], att_dim: int = 3) -> None:
         super().__init__()
         self.hidden, self.last = nn.Linear(in_shape[0], att_dim), nn.Linear(att_dim, 1)
 
-    def forward(self, X: Tensor, return_att: bool = False) -> object:  # noqa: N803
+    def forward(self, X: Tensor, return_att: bool = False) -> object:
         batch, _, _ = X.shape
         scores = self.last(self.hidden(X).tanh()).squeeze(-1) + 5.0
         logit = scores.mean(1).reshape(batch)
@@ -115,7 +115,9 @@ def test_modules_of_one_logit_serve_any_number_of_classes():
     many = create_model(OneLogit, in_features=4, num_classes=5, att_dim=2)
     assert len(many.module) == 5
     torch.testing.assert_close(many(bag).logits[0], torch.cat([one(bag[None]) for one in many.module]))
-    with pytest.raises(ModelInputError, match=r"found \[3\]. Its constructor has no parameter for the number of classes"):
+    with pytest.raises(
+        ModelInputError, match=r"found \[3\]. Its constructor has no parameter for the number of classes"
+    ):
         create_model(lambda in_dim: nn.Sequential(nn.Linear(in_dim, 3), Mean()), in_features=4, num_classes=3)(bag)
 
 

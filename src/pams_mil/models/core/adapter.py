@@ -187,7 +187,7 @@ def adapt(kind: Any) -> type[MILModel]:
 
 
 def _size_names(kind: Callable[..., Any]) -> tuple[str, str | None]:
-    """What a constructor calls the width of the features and, unless its modules have one logit, the number of classes."""
+    """What a constructor calls the width and, unless its modules have one logit, the number of classes."""
     parameters = inspect.signature(kind).parameters
     free = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     width, classes = (
