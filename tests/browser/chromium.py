@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from PIL import Image
 
@@ -189,6 +190,14 @@ class Page:
                 entry = event["params"]["entry"]
                 found.append(f"{entry['text']} {entry.get('url', '')}")
         return found
+
+    def axe(self):
+        """What axe-core complains about: rule and element."""
+        self.js((Path(__file__).parent / "axe.min.js").read_text("utf-8") + ";0")
+        return self.js(
+            "axe.run(document, {resultTypes: ['violations']}).then(found => found.violations.flatMap(rule =>"
+            " rule.nodes.map(node => `${rule.id}: ${node.html.slice(0, 120)} ${node.failureSummary}`)))"
+        )
 
     def requested(self):
         return [

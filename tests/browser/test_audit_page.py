@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -339,11 +338,11 @@ def test_a_model_without_probabilities_is_one_point(browser, tmp_path):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_names_roles_and_contrast(browser, report, dark):
+def test_axe_finds_nothing(browser, report, dark):
     page = browser.page(width=1280, dark=dark)
     page.go((report[0] / "report.html").as_uri())
     page.wait("document.documentElement.classList.contains('live')")
     page.js("document.querySelectorAll('details').forEach(one => (one.open = true))")
     set_kappa(page, 2)
     page.click("#live-matrix tbody tr:nth-child(7) td:nth-child(7) button")
-    assert page.js((Path(__file__).parent / "accessibility.js").read_text()) == []
+    assert page.axe() == []

@@ -12,6 +12,7 @@ import numpy as np
 from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.orders import OrderAudit
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
 from pams_mil.hierarchy import ClassHierarchy
@@ -48,7 +49,6 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command:
         audit=audit,
         hierarchy=hierarchy,
         screen=first_screen(predictions, bands=bands(-1), penalty=audit.penalty, pages=pages, command=command),
-        beside=sum(map(len, predictions)) > live.MOST_EMBEDDED,
         curves=[
             (
                 hierarchy.level_names[level],
@@ -88,9 +88,15 @@ def write_audit(audit: Audit, out: Path, *, pages: Mapping[str, str] | None = No
     atomic.write_json(out / "scores.json", audit.to_json())
     atomic.write_csv(out / "severe_errors.csv", header, rows)
     predictions = [model.predictions for model in audit.models]
-    if sum(map(len, predictions)) > live.MOST_EMBEDDED:
-        atomic.write_text(out / live.SLIDES_FILE, live.slides_script(predictions, pages))
+    write_slides(predictions, out, pages)
     atomic.write_text(out / "report.html", page)
+
+
+def write_slides(models: Sequence[Predictions], out: Path, pages: Mapping[str, str] | None = None) -> None:
+    """Write the slides of a page that is too large to hold them; nothing for others."""
+    shown = [live.ScreenModel.of(model) for model in models]
+    if not live.is_embedded(shown):
+        atomic.write_text(out / live.SLIDES_FILE, live.slides_script(shown, pages))
 
 
 def score_table(audit: Audit, level: int) -> ReportTable:

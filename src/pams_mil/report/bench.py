@@ -17,7 +17,7 @@ from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.operating_points import OperatingPoints
 from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
 from pams_mil.evaluate.scores import LevelScores, score
-from pams_mil.evaluate.verdict import verdict
+from pams_mil.evaluate.verdict import safer_model, verdict
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, METRICS
 from pams_mil.report.epochs import Epochs
@@ -51,6 +51,8 @@ class Row:
     """Scores by level, the finest last."""
     comparison: Comparison | None
     """Against the reference method on the same model; None for the reference itself."""
+    predictions: Predictions
+    """Of all its networks."""
     epochs: Epochs | None = None
     """Validation scores by epoch."""
     calibrated: LevelScores | None = None
@@ -69,6 +71,11 @@ class Row:
     def points(self) -> OperatingPoints | None:
         """All operating points at the finest level; None without probabilities."""
         return self.levels[-1].points
+
+    @property
+    def name(self) -> str:
+        """The method and the model it trained, as sentences name it."""
+        return f"{self.method} on {self.model}"
 
     @property
     def networks(self) -> str:
@@ -118,6 +125,34 @@ class Bench:
         sign = 1 if METRICS[metric].higher_is_better else -1
         others = [other.levels[level].values.get(metric, math.nan) for other in self.of_model(row.model)]
         return 1 + sum(sign * other > sign * value for other in others if not math.isnan(other))
+
+    @property
+    def sentences(self) -> list[str]:
+        """For every model: what its methods miss at equal false alarms, and which are safer than the reference."""
+        return list(filter(None, map(self._sentence, self.models)))
+
+    def _sentence(self, model: str) -> str:
+        key, finest = self.missed_key(), self.hierarchy.level_names[-1]
+        rows = [row for row in self.of_model(model) if key in row.levels[-1].scores]
+        own = next((row for row in rows if row.method == self.reference), None)
+        if own is None:
+            return ""
+        kinds: dict[str, list[str]] = {"Safer": [], "Less safe": [], "Not settled": []}
+        for row in rows:
+            contrast = None if row.comparison is None else row.comparison.levels[finest].get(key)
+            if row.comparison is None or contrast is None:
+                continue
+            safer = safer_model(row.comparison)
+            kind = {row.method: "Safer", self.reference: "Less safe"}.get(safer or "", "Not settled")
+            p = "" if contrast.p is None else f", {'adjusted ' if contrast.family > 1 else ''}p = {contrast.p:.2g}"
+            kinds[kind].append(f"{row.method} ({_percent(row, key)}{p})")
+        return " ".join(
+            [
+                f"On {model}, at {100 * self.rate():.0f} % false alarms, {self.reference} misses urgency in "
+                f"{_percent(own, key)} of the slides.",
+                *(f"{kind}: {', '.join(names)}." for kind, names in kinds.items() if names),
+            ]
+        )
 
     @property
     def verdicts(self) -> list[str]:
@@ -185,6 +220,7 @@ def _model_rows(entries: Sequence[Entry], reference: str, resamples: int) -> lis
             repetitions=tuple(entry.runs),
             levels=score(samples[entry.method], resamples=resamples),
             comparison=comparisons.get(entry.method),
+            predictions=samples[entry.method],
             epochs=entry.epochs,
             calibrated=None
             if entry.calibrated is None
@@ -192,3 +228,7 @@ def _model_rows(entries: Sequence[Entry], reference: str, resamples: int) -> lis
         )
         for entry in entries
     ]
+
+
+def _percent(row: Row, key: str) -> str:
+    return f"{100 * row.levels[-1].scores[key].estimate:.1f} %"

@@ -1,4 +1,4 @@
-"""Charts of a benchmark: who misses how much urgency, and accuracy against mildness of mistakes."""
+"""Chart of a benchmark: accuracy against mildness of mistakes."""
 
 from __future__ import annotations
 
@@ -12,41 +12,12 @@ from pams_mil.report import svg
 
 
 @dataclass(frozen=True)
-class Bar:
-    """A value from 0 to 1 with its interval."""
-
-    label: str
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Point:
     """A method in the plane."""
 
     label: str
     x: float
     y: float
-
-
-def missed_urgency(bars: Sequence[Bar]) -> Markup:
-    """Share of slides called less urgent than they are, one bar per method, with 95 % whiskers."""
-    row, left, width, top = 34, 170, 300, 8
-    most = max([1e-9, *(bar.high if math.isfinite(bar.high) else bar.value for bar in bars)])
-    parts = []
-    for position, bar in enumerate(bars):
-        y = top + position * row
-        end = left + bar.value / most * width
-        parts.append(svg.text(left - 12, y + 19, svg.short(bar.label, 21), "end"))
-        parts.append(svg.bar(left, y + 4, end - left, 22, "severe"))
-        after = end
-        if math.isfinite(bar.low) and math.isfinite(bar.high):
-            low, after = left + bar.low / most * width, left + bar.high / most * width
-            parts.append(svg.line((low, y + 15), (after, y + 15), "whisker"))
-            parts += [svg.line((x, y + 10), (x, y + 20), "whisker") for x in (low, after)]
-        parts.append(svg.text(after + 8, y + 19, f"{100 * bar.value:.1f} %"))
-    return svg.picture(left + width + 80, top + row * len(bars) + 4, "missed urgency by method", parts)
 
 
 def front(points: Sequence[Point]) -> list[int]:

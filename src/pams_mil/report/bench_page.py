@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 from markupsafe import Markup
 
 from pams_mil import atomic
-from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.evaluate.verdict import verdict
 from pams_mil.metrics.metric import METRICS
 from pams_mil.report import bench_charts, svg
 from pams_mil.report import text_tables as tables
-from pams_mil.report.audit_html import difference_table, metric_head
+from pams_mil.report.audit_html import difference_table, metric_head, write_slides
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
-from pams_mil.report.curve_chart import CurveSeries, curve_chart
 from pams_mil.report.epochs import epoch_charts
+from pams_mil.report.first_screen import FirstScreen, first_screen
+from pams_mil.report.live import ScreenModel
 from pams_mil.report.operating_table import operating_markdown, operating_rows
 from pams_mil.report.page import format_interval, render
+from pams_mil.report.readable import short_order
 from pams_mil.report.report_table import Mark, ReportTable, TableCell, TableHead
 
 
@@ -40,6 +41,7 @@ def write_bench(bench: Bench, out: Path | str, further: Further = NOTHING) -> li
     """Write everything; returns the files."""
     out = Path(out)
     atomic.write_text(out / "report.html", bench_page(bench, further))
+    write_slides([replace(row.predictions, name=row.name) for row in bench.rows], out)
     pictures = [f"{name}.svg" for name in write_pareto(bench, out)]
     return [out / name for name in ("report.html", *write_tables(bench, out), *pictures, *write_further(further, out))]
 
@@ -90,12 +92,12 @@ def bench_page(bench: Bench, further: Further = NOTHING) -> str:
         scores=[score_table(bench, level) for level in range(bench.hierarchy.num_levels)],
         differences=lambda comparison: difference_table(comparison, bench.hierarchy, (*TABLE, *EXTRA)),
         caption=tables.caption(bench),
-        missed={model: bench_charts.missed_urgency(_bars(bench.of_model(model))) for model in bench.models},
         pareto={model: _pareto(bench, model) for model in bench.models},
         operating={model: operating_rows(bench, model) for model in bench.models},
         epochs={model: _epochs(bench.of_model(model)) for model in bench.models},
-        curves={model: _curves(bench.of_model(model), bench.hierarchy) for model in bench.models},
-        most_bands=MOST_BANDS,
+        screen=_screen(bench),
+        verdicts=lambda row: verdict(row.comparison),
+        order=short_order(bench.hierarchy),
     )
 
 
@@ -119,33 +121,17 @@ def score_table(bench: Bench, level: int) -> ReportTable:
     return ReportTable(head, rows, text=(0, 1))
 
 
-def _curves(rows: list[Row], hierarchy: ClassHierarchy) -> object:
-    """All rows of a model; many bands would hide the lines."""
-    series = []
-    for row in rows:
-        values, points = row.levels[-1].values, row.points
-        curve, band = (None, None) if points is None else (points.curve, points.band)
-        decided = (values["missed_rate"], values["false_alarm_rate"])
-        series.append(CurveSeries(row.method, decided, curve, band if len(rows) <= MOST_BANDS else None))
-    confusion = rows[0].levels[-1].confusion.sum(1)
-    ranks = hierarchy.ranks()
-    shares = [float(confusion[ranks == rank].sum() / confusion.sum()) for rank in np.unique(ranks)]
-    return curve_chart(series, shares)
+def _screen(bench: Bench) -> FirstScreen:
+    """All rows; many bands would hide the lines."""
+    models = [ScreenModel.of(row.predictions, row.name) for row in bench.rows]
+    bands = [None if row.points is None else row.points.band for row in bench.rows]
+    return first_screen(models, bands=bands if len(bands) <= MOST_BANDS else [])
 
 
 def _epochs(rows: list[Row]) -> object:
     """Charts of the rows that were trained, in the colors of the curves; nothing where none was."""
     series = [(number, row.method, row.epochs) for number, row in enumerate(rows) if row.epochs is not None]
     return epoch_charts(series) if series else ""
-
-
-def _bars(rows: list[Row]) -> list[bench_charts.Bar]:
-    bars = []
-    for row in rows:
-        scores = row.levels[-1]
-        low, high = scores.intervals.get("missed_rate", (float("nan"),) * 2)
-        bars.append(bench_charts.Bar(row.method, scores.values["missed_rate"], low, high))
-    return bars
 
 
 def _pareto(bench: Bench, model: str) -> Markup:

@@ -51,8 +51,10 @@ def curve_plane(series: Sequence[CurveSeries], shares: npt.ArrayLike) -> svg.Pla
     return svg.Plane(560, 400, svg.ticks(0.0, across, 10), svg.ticks(0.0, up, 10))
 
 
-def curve_chart(series: Sequence[CurveSeries], shares: npt.ArrayLike) -> Markup:
-    """The chart; `shares` as in `curve_plane`."""
+def curve_chart(
+    series: Sequence[CurveSeries], shares: npt.ArrayLike, *, bound: float | None = None, of: str = "slides"
+) -> Markup:
+    """The chart; `shares` as in `curve_plane`, `bound` a certified share of missed urgency, drawn across."""
     plane = curve_plane(series, shares)
     missed, alarms = constant_hull(np.asarray(shares, dtype=np.float64))
 
@@ -64,8 +66,12 @@ def curve_chart(series: Sequence[CurveSeries], shares: npt.ArrayLike) -> Markup:
         # Points of one half pixel are one: a curve may have a corner for every slide.
         return list({(round(2 * x), round(2 * y)): (x, y) for x, y in places}.values())
 
-    names, css = ("false alarms, % of slides", "missed urgency, % of slides"), ("over-text", "severe-text")
+    names, css = (f"false alarms, % of {of}", f"missed urgency, % of {of}"), ("over-text", "severe-text")
     parts = [*plane.axes(names, css=css), svg.polyline(path(missed, alarms), "chance")]
+    if bound is not None and bound <= plane.ys[-1]:
+        (left, y), (right, _) = plane.at(plane.xs[0], bound), plane.at(plane.xs[-1], bound)
+        parts.append(svg.line((left, y), (right, y), "severe-line", ' stroke-dasharray="5 4"'))
+        parts.append(svg.text(right - 2, y - 5, f"α = {100 * bound:g} %", "end severe-text"))
     for number, one in enumerate(series):
         if one.band is not None:
             there = path(one.band.low, one.band.false_alarms)

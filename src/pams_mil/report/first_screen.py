@@ -7,7 +7,7 @@ elements. Its sentences are those of this module, word for word.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +15,15 @@ import numpy as np
 from markupsafe import Markup
 
 from pams_mil.arrays import Array, Ints
-from pams_mil.errors import counted
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.confusion import count_cells
-from pams_mil.metrics.kappa_path import decision_path
+from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.operating import CurveResampler, class_shares, constant_calls
 from pams_mil.report import live
 from pams_mil.report.curve_chart import CurveBand, CurveSeries, curve_chart, curve_plane
+from pams_mil.report.live import ScreenModel
 from pams_mil.report.readable import readable_level
 from pams_mil.report.report_table import TableHead
-from pams_mil.severity import PENALTY
 
 HEADS = (
     TableHead("κ", "the operating point: one missed urgency counts as much as κ false alarms"),
@@ -44,38 +42,41 @@ class Counts:
     """One decision about labelled slides, counted: `cells` is the confusion matrix [true, called]."""
 
     name: str
-    cells: Ints
+    cells: Array
     hierarchy: ClassHierarchy
+    noun: str = "slide"
+    mean_of: int = 1
 
     @classmethod
-    def of(cls, predictions: Predictions, calls: Ints | None = None) -> Counts:
-        """The calls of the predictions, or others for the same slides."""
-        predicted = predictions.predicted if calls is None else calls
-        size = predictions.hierarchy.num_classes()
-        return cls(predictions.name, count_cells(predictions.target, predicted, size), predictions.hierarchy)
+    def of(cls, model: Predictions | ScreenModel) -> Counts:
+        """The calls as decided."""
+        one = model if isinstance(model, ScreenModel) else ScreenModel.of(model)
+        return cls(one.name, one.cells(), one.hierarchy, one.noun, one.num_seeds)
 
     @property
-    def n(self) -> int:
+    def n(self) -> float:
         """Number of slides."""
-        return int(self.cells.sum())
+        return float(self.cells.sum())
 
     @property
-    def missed(self) -> int:
+    def missed(self) -> float:
         """Slides called less urgent than they are."""
-        return int(self.cells[self.hierarchy.outranks()].sum())
+        return float(self.cells[self.hierarchy.outranks()].sum())
 
     @property
-    def false_alarms(self) -> int:
+    def false_alarms(self) -> float:
         """Slides called more urgent than they are."""
-        return int(self.cells[self.hierarchy.outranks().T].sum())
+        return float(self.cells[self.hierarchy.outranks().T].sum())
 
     @property
     def sentence(self) -> str:
         """What was missed and raised, in one sentence."""
+        mean = f", the mean of {self.mean_of} seeds" if self.mean_of > 1 else ""
         return (
-            f"{self.name} misses urgency in {self.missed} of {counted(self.n, 'slide')} "
-            f"({_percent(self.missed, self.n)}) and raises {counted(self.false_alarms, 'false alarm')} "
-            f"({_percent(self.false_alarms, self.n)})."
+            f"{self.name} misses urgency in {number(self.missed)} of {self._units(self.n)} "
+            f"({_percent(self.missed, self.n)}) and raises {number(self.false_alarms)} false "
+            f"{'alarm' if number(self.false_alarms) == '1' else 'alarms'} "
+            f"({_percent(self.false_alarms, self.n)}){mean}."
         )
 
     @property
@@ -83,65 +84,56 @@ class Counts:
         """What becomes of the most urgent class that has slides; nothing where only the least urgent has."""
         low = self._called_low()
         for index in range(len(low) - 1, 0, -1):
-            total = int(self.cells[index].sum())
+            total = float(self.cells[index].sum())
             if total and self.hierarchy.ranks()[index] > self.hierarchy.ranks()[0]:
-                count = "none is" if not low[index] else "1 is" if low[index] == 1 else f"{low[index]} are"
+                count = "none is" if not low[index] else "1 is" if low[index] == 1 else f"{number(low[index])} are"
                 name = self.hierarchy.display(self.hierarchy.names()[index])
-                return (
-                    f"Of {counted(total, 'slide')} with {name}, the most urgent class here, {count} called less urgent."
-                )
+                return f"Of {self._units(total)} with {name}, the most urgent class here, {count} called less urgent."
         return ""
 
-    def missed_by_class(self) -> list[dict[str, Any]]:
-        """Misses of every class that can be missed, most urgent first."""
-        low, names = self._called_low(), self.hierarchy.names()
+    def missed_by_class(self, level: int = -1) -> list[dict[str, Any]]:
+        """Misses of every class or group that can be missed, most urgent first: calls less urgent than the class."""
+        groups, names, ranks = self.hierarchy.groups(level), self.hierarchy.names(level), self.hierarchy.ranks()
+        low = np.bincount(groups, weights=self._called_low(), minlength=len(names))
+        total = np.bincount(groups, weights=self.cells.sum(1), minlength=len(names))
+        top = np.zeros(len(names), dtype=np.int64)
+        np.maximum.at(top, groups, ranks)
         return [
             {
                 "index": index,
                 "name": self.hierarchy.display(names[index]),
-                "percent": 100 * low[index] / max(1, int(self.cells[index].sum())),
-                "text": f"{low[index]} of {int(self.cells[index].sum())}",
+                "percent": 100 * low[index] / total[index] if total[index] else 0.0,
+                "text": f"{number(low[index])} of {number(total[index])}",
             }
             for index in range(len(names) - 1, -1, -1)
-            if self.hierarchy.ranks()[index] > self.hierarchy.ranks()[0]
+            if top[index] > ranks[0]
         ]
 
     def row(self) -> list[str]:
         """The cells of the table of models, as decided in the file."""
-        right = int(np.trace(self.cells))
+        right = float(np.trace(self.cells))
         cost = (self.missed + self.false_alarms) / self.n
-        of_rank = self.cells.sum(1)
-        shares = class_shares(np.repeat(np.arange(len(of_rank)), of_rank), np.ones(self.n), self.hierarchy.ranks())
+        of_class = self.cells.sum(1)
+        shares = class_shares(np.arange(len(of_class)), of_class, self.hierarchy.ranks())
         missed_share, alarm_share = constant_calls(shares)
         constant = float((missed_share + alarm_share).min())
         beside = f" (×{cost / constant:.2f})" if constant > 0 else ""
-        missed, alarms = (f"{count} ({_percent(count, self.n)})" for count in (self.missed, self.false_alarms))
+        missed, alarms = (f"{number(count)} ({_percent(count, self.n)})" for count in (self.missed, self.false_alarms))
+        missed, alarms = (text.replace(" %", "\u00a0%") for text in (missed, alarms))
         return [self.name, "as decided", missed, alarms, _percent(right, self.n), f"{100 * cost:.1f}{beside}"]
 
     def matrix(self, level: int = -1) -> list[list[dict[str, Any]]]:
         """Cells with the CSS classes of their kind and their shade, a share of the true class."""
         size, groups = self.hierarchy.num_classes(level), self.hierarchy.groups(level)
-        lifted = np.zeros((size, size), dtype=np.int64)
+        lifted = np.zeros((size, size))
         np.add.at(lifted, (groups[:, None], groups[None, :]), self.cells)
         return matrix_cells(lifted, self.hierarchy, level)
 
-    def missed_by_group(self, level: int) -> list[dict[str, Any]]:
-        """Misses of every group, most urgent first: slides that are called less urgent than their class."""
-        groups, names = self.hierarchy.groups(level), self.hierarchy.names(level)
-        low = np.bincount(groups, weights=self._called_low(), minlength=len(names)).astype(np.int64)
-        total = np.bincount(groups, weights=self.cells.sum(1), minlength=len(names)).astype(np.int64)
-        return [
-            {
-                "index": index,
-                "name": self.hierarchy.display(names[index]),
-                "percent": 100 * low[index] / max(1, total[index]),
-                "text": f"{low[index]} of {total[index]}",
-            }
-            for index in range(len(names) - 1, -1, -1)
-        ]
+    def _units(self, count: float) -> str:
+        return f"{number(count)} {self.noun}" + ("" if number(count) == "1" else "s")
 
-    def _called_low(self) -> Ints:
-        low: Ints = np.where(self.hierarchy.outranks(), self.cells, 0).sum(1)
+    def _called_low(self) -> Array:
+        low: Array = np.where(self.hierarchy.outranks(), self.cells, 0).sum(1)
         return low
 
 
@@ -154,6 +146,7 @@ class FirstScreen:
     plane: str
     data: Markup
     many: str
+    embedded: bool = True
     heads: tuple[TableHead, ...] = HEADS
 
     @property
@@ -194,7 +187,13 @@ class FirstScreen:
     @property
     def groups(self) -> list[dict[str, Any]]:
         """Misses by group, where classes are too many to be shown at once."""
-        return [] if self.is_finest or self.level is None else self.first.missed_by_group(self.level)
+        return [] if self.is_finest or self.level is None else self.first.missed_by_class(self.level)
+
+    @property
+    def columns(self) -> list[str]:
+        """The heads of a list of slides."""
+        ends = ["true", "called", "as decided", "probability of the true class"]
+        return [self.first.noun, *(["patient"] if self.first.noun == "slide" else []), *ends]
 
     @property
     def classes(self) -> list[str]:
@@ -215,26 +214,32 @@ class FirstScreen:
 
 
 def first_screen(
-    models: Sequence[Predictions],
+    models: Sequence[Predictions | ScreenModel],
     *,
     bands: Sequence[CurveBand | None] = (),
-    penalty: float = PENALTY,
-    pages: Mapping[str, str] | None = None,
-    command: str = "",
-    with_slides: bool | None = None,
+    bound: float | None = None,
+    **options: Any,
 ) -> FirstScreen:
-    """The first screen of some models; arguments as in `live_data`, `bands` around the curves."""
-    counts = [Counts.of(model) for model in models]
-    series, shares = curve_series(models, bands), rank_shares(models[0])
-    data = live.live_data(models, penalty=penalty, pages=pages, command=command, with_slides=with_slides)
+    """The first screen of some models.
+
+    `bands` are around their curves, `bound` is a certified share of missed urgency, `options` those of `live_data`.
+    """
+    shown = [model if isinstance(model, ScreenModel) else ScreenModel.of(model) for model in models]
+    series = [
+        _series(one.name, one.hierarchy.ranks(), one.target, one.decided, one.path, one.weight, band)
+        for one, band in zip(shown, bands or [None] * len(shown), strict=True)
+    ]
+    first = shown[0]
+    shares = class_shares(first.target, _weights(first.weight, len(first)), first.hierarchy.ranks())
+    data = live.live_data(shown, level=readable_level(first.hierarchy), **options)
     block = '<script type="application/json" id="live-data">{}</script>'
-    many = sum(map(len, models))
     return FirstScreen(
-        models=counts,
-        chart=curve_chart(series, shares),
+        models=[Counts.of(one) for one in shown],
+        chart=curve_chart(series, shares, bound=bound, of=f"{first.noun}s"),
         plane=json.dumps(curve_plane(series, shares).to_json()),
         data=Markup(block).format(Markup(live.embedded_json(data))),  # noqa: S704  cannot end its element
-        many=f"The {many:,} slides are in {live.SLIDES_FILE} beside this page.",
+        many=f"The {sum(map(len, shown)):,} slides are in {data['file']} beside this page." if data["file"] else "",
+        embedded=data["file"] is None,
     )
 
 
@@ -243,18 +248,25 @@ def curve_series(
 ) -> list[CurveSeries]:
     """The curves of models at a level, and where each decided."""
     series = []
-    for number, model in enumerate(models):
+    for model, band in zip(models, bands or [None] * len(models), strict=True):
         target, predicted, p = model.at(level)
-        outranks, cells = (
-            model.hierarchy.outranks(level),
-            count_cells(target, predicted, model.hierarchy.num_classes(level)),
-        )
-        decided = (float(cells[outranks].sum() / len(model)), float(cells[outranks.T].sum() / len(model)))
-        curve = None
-        if p is not None:
-            curve = CurveResampler(decision_path(p, model.hierarchy, level=level), target).curve(np.ones(len(target)))
-        series.append(CurveSeries(model.name, decided, curve, bands[number] if bands else None))
+        path = None if p is None else decision_path(p, model.hierarchy, level=level)
+        series.append(_series(model.name, model.hierarchy.ranks(level), target, predicted, path, 1.0, band))
     return series
+
+
+def _series(
+    name: str, ranks: Ints, target: Ints, decided: Ints, path: DecisionPath | None, weight: float | Array,
+    band: CurveBand | None,
+) -> CurveSeries:  # fmt: skip
+    true, called, weights = ranks[target], ranks[decided], _weights(weight, len(target))
+    rates = tuple(float(weights[rows].sum() / weights.sum()) for rows in (called < true, called > true))
+    curve = None if path is None else CurveResampler(path, target).curve(weights)
+    return CurveSeries(name, (rates[0], rates[1]), curve, band)
+
+
+def _weights(weight: float | Array, rows: int) -> Array:
+    return np.asarray(np.broadcast_to(1.0 if isinstance(weight, float) else weight, rows), dtype=np.float64)
 
 
 def rank_shares(model: Predictions, level: int = -1) -> Array:
@@ -263,16 +275,16 @@ def rank_shares(model: Predictions, level: int = -1) -> Array:
     return class_shares(target, np.ones(len(target)), model.hierarchy.ranks(level))
 
 
-def matrix_cells(cells: Ints, hierarchy: ClassHierarchy, level: int = -1) -> list[list[dict[str, Any]]]:
+def matrix_cells(cells: Array | Ints, hierarchy: ClassHierarchy, level: int = -1) -> list[list[dict[str, Any]]]:
     """Counts [true, called] with CSS classes: the kind of mistake, and a shade by the share of the true class."""
     severe = hierarchy.outranks(level)
     kinds = np.where(severe, "severe", np.where(severe.T, "over", "tied"))
     np.fill_diagonal(kinds, "right")
-    totals = np.maximum(1, cells.sum(1))
+    totals = cells.sum(1)
     return [
         [
             {
-                "count": int(count),
+                "count": number(count),
                 "css": f"{kinds[t, r]} {f'q{round(10 * (count / totals[t]) ** 0.5)}' if count else 'none'}",
             }
             for r, count in enumerate(row)
@@ -281,5 +293,14 @@ def matrix_cells(cells: Ints, hierarchy: ClassHierarchy, level: int = -1) -> lis
     ]
 
 
-def _percent(count: int, total: int) -> str:
-    return f"{100 * count / total:.1f} %"
+def number(count: float) -> str:
+    """A count, or a mean of counts with one digit.
+
+    >>> number(12.0), number(12 * (1 / 3)), number(7 / 3)
+    ('12', '4', '2.3')
+    """
+    return str(round(count)) if abs(count - round(count)) < 1e-6 else f"{count:.1f}"
+
+
+def _percent(count: float, total: float) -> str:
+    return f"{100 * (count / total):.1f} %"

@@ -14,14 +14,16 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil.arrays import Array, Ints
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.metrics.confusion import count_cells
-from pams_mil.metrics.kappa_path import DecisionPath, decision_path
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.kappa_path import DecisionPath
 from pams_mil.severity import PENALTY, metric_weight
 
 MOST_EMBEDDED = 20_000
@@ -31,13 +33,89 @@ STOPS = 1_000
 SLIDES_FILE = "report-slides.js"
 
 
+@dataclass(frozen=True)
+class ScreenModel:
+    """One model as a page counts it: rows with their truth, their call and their path along κ.
+
+    Attributes:
+        name: As sentences name it.
+        hierarchy: The classes that are called.
+        ids: Of the rows.
+        target: [n] true classes.
+        decided: [n] calls as decided.
+        path: The call at every κ; None without probabilities.
+        patients: Whose each row is; None where nobody said or rows are patients.
+        probability: [n] of the true class; None without probabilities.
+        weight: Of a row in every count, one number for all or [n]: with three seeds a slide is three rows of a third.
+        networks: The network of each row where there are several.
+        decided_by: The rule of the calls, in words.
+        noun: What is counted.
+    """
+
+    name: str
+    hierarchy: ClassHierarchy
+    ids: Sequence[str]
+    target: Ints
+    decided: Ints
+    path: DecisionPath | None
+    patients: Sequence[str] | None = None
+    probability: Array | None = None
+    weight: float | Array = 1.0
+    networks: Sequence[str] | None = None
+    decided_by: str = ""
+    noun: str = "slide"
+
+    @classmethod
+    def of(cls, predictions: Predictions, name: str | None = None) -> ScreenModel:
+        """The slides of a predictions file; those of several seeds count by their mean."""
+        p, seeds = predictions.probabilities, predictions.num_seeds
+        rows = range(len(predictions))
+        return cls(
+            name=predictions.name if name is None else name,
+            hierarchy=predictions.hierarchy,
+            ids=predictions.slide_ids,
+            target=predictions.target,
+            decided=predictions.predicted,
+            path=None if p is None else predictions.path,
+            patients=predictions.patient_ids,
+            probability=None if p is None else p[np.arange(len(p)), predictions.target],
+            weight=1.0 / seeds,
+            networks=[predictions.network_name(row) for row in rows] if seeds > 1 else None,
+            decided_by=predictions.decided_by,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether counts can be fractions."""
+        return isinstance(self.weight, np.ndarray) or self.weight != 1.0
+
+    @property
+    def num_seeds(self) -> int:
+        """How many seeds a count is the mean of."""
+        return 1 if self.networks is None else round(1.0 / float(self.weight))
+
+    def cells(self, calls: Ints | None = None) -> Array:
+        """The weighted confusion matrix [true, called] of the calls as decided, or of others."""
+        size, called = len(self.hierarchy), self.decided if calls is None else calls
+        place, each = self.target * size + called, isinstance(self.weight, np.ndarray)
+        counts = np.bincount(place, weights=self.weight if each else None, minlength=size**2)
+        # One weight for all is multiplied once, so that many thirds do not add up to almost a number.
+        cells: Array = np.asarray(counts, dtype=np.float64).reshape(size, size)
+        return cells if each else cells * self.weight
+
+
 def live_data(
-    models: Sequence[Predictions],
+    models: Sequence[ScreenModel],
     *,
     penalty: float = PENALTY,
     pages: Mapping[str, str] | None = None,
     command: str = "",
-    with_slides: bool | None = None,
+    file: str | None = SLIDES_FILE,
+    least_kappa: float | None = None,
+    level: int | None = -1,
 ) -> dict[str, Any]:
     """What the script of a page needs, as plain JSON.
 
@@ -46,22 +124,34 @@ def live_data(
         penalty: P of the weight that sorts misses by gravity.
         pages: Addresses of pages about single slides, by slide id.
         command: The command line that made this audit, without --decide; empty when there was none.
-        with_slides: Whether the slides are in the page; by default up to MOST_EMBEDDED of them.
+        file: Where the slides of a large page are, from the page; None: nowhere.
+        least_kappa: The smallest κ that meets the bounds of a certificate.
+        level: The level of the confusion matrix; None: there is none.
     """
-    hierarchy = models[0].hierarchy
-    embedded = sum(map(len, models)) <= MOST_EMBEDDED if with_slides is None else with_slides
+    first = models[0]
+    embedded = is_embedded(models)
     return {
-        "classes": [hierarchy.display(name) for name in hierarchy.names()],
-        "ranks": hierarchy.ranks().tolist(),
-        "gravity": metric_weight(hierarchy, penalty=penalty).tolist(),
+        "classes": [first.hierarchy.display(name) for name in first.hierarchy.names()],
+        "ranks": first.hierarchy.ranks().tolist(),
+        "gravity": metric_weight(first.hierarchy, penalty=penalty).tolist(),
+        "groups": None if level is None else first.hierarchy.groups(level).tolist(),
+        "names": [] if level is None else [first.hierarchy.display(name) for name in first.hierarchy.names(level)],
+        "noun": first.noun,
         "command": command,
+        # JSON has no infinity; the script reads numbers from text as well.
+        "least": None if least_kappa is None else str(least_kappa).replace("inf", "Infinity"),
         "pages": dict(pages or {}) if embedded else {},
         "models": [_with_slides(model, models) if embedded else _with_stops(model) for model in models],
-        "file": None if embedded else SLIDES_FILE,
+        "file": None if embedded else file,
     }
 
 
-def slides_script(models: Sequence[Predictions], pages: Mapping[str, str] | None = None) -> str:
+def is_embedded(models: Sequence[ScreenModel]) -> bool:
+    """Whether the page itself holds the slides."""
+    return sum(map(len, models)) <= MOST_EMBEDDED
+
+
+def slides_script(models: Sequence[ScreenModel], pages: Mapping[str, str] | None = None) -> str:
     """The file of slides beside a large page: a script that hands its data over, since pages on disk cannot fetch."""
     slides = {"models": [_with_slides(model, models) for model in models], "pages": dict(pages or {})}
     return f"window.pamsSlides({embedded_json(slides)});\n"
@@ -82,26 +172,26 @@ def script_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _with_slides(model: Predictions, models: Sequence[Predictions]) -> dict[str, Any]:
+def _with_slides(model: ScreenModel, models: Sequence[ScreenModel]) -> dict[str, Any]:
     first = models[0]
     # Models are mostly compared on the same slides: then the names are written once.
-    shared = model is not first and list(model.slide_ids) == list(first.slide_ids)
-    data: dict[str, Any] = {
-        "name": model.name,
-        "decided_by": model.decided_by,
-        "slides": None if shared else list(model.slide_ids),
-        "patients": None if shared or model.patient_ids is None else list(model.patient_ids),
+    shared = model is not first and list(model.ids) == list(first.ids)
+    return {
+        **_facts(model),
+        "slides": None if shared else list(model.ids),
+        "patients": None if shared or model.patients is None else list(model.patients),
+        "networks": None if model.networks is None else list(model.networks),
         "target": _packed(model.target, "<u2"),
-        "decided": _packed(model.predicted, "<u2"),
-        "path": None,
-        "probability": None,
+        "decided": _packed(model.decided, "<u2"),
+        "weight": _packed(model.weight, "<f8") if isinstance(model.weight, np.ndarray) else model.weight,
+        "path": None if model.path is None else _breakpoints(model.path),
+        # Shown with three digits.
+        "probability": None if model.probability is None else _packed(np.rint(1000 * model.probability), "<u2"),
     }
-    if model.probabilities is not None:
-        path = decision_path(model.probabilities, model.hierarchy)
-        data["path"] = _breakpoints(path)
-        true = model.probabilities[np.arange(len(model)), model.target]
-        data["probability"] = _packed(np.rint(1000 * true), "<u2")  # shown with three digits
-    return data
+
+
+def _facts(model: ScreenModel) -> dict[str, Any]:
+    return {"name": model.name, "decided_by": model.decided_by, "mean_of": model.num_seeds}
 
 
 def _breakpoints(path: DecisionPath) -> dict[str, str]:
@@ -118,22 +208,17 @@ def _breakpoints(path: DecisionPath) -> dict[str, str]:
     }
 
 
-def _with_stops(model: Predictions) -> dict[str, Any]:
-    size = model.hierarchy.num_classes()
-    data: dict[str, Any] = {
-        "name": model.name,
-        "decided_by": model.decided_by,
-        "confusion": count_cells(model.target, model.predicted, size).ravel().tolist(),
-        "stops": None,
-    }
-    if model.probabilities is not None:
-        path = decision_path(model.probabilities, model.hierarchy)
-        kappas = np.unique(path.reach[~np.isnan(path.reach)])
+def _with_stops(model: ScreenModel) -> dict[str, Any]:
+    data: dict[str, Any] = {**_facts(model), "confusion": model.cells().ravel().tolist(), "stops": None}
+    if model.path is not None:
+        kappas = np.unique(model.path.reach[~np.isnan(model.path.reach)])
         positions = np.unique(np.linspace(0, len(kappas) - 1, STOPS).round().astype(np.int64))
         # κ = 1, the most probable class, is always a stop.
         stops = np.union1d(kappas[positions], [0.0, 1.0, np.inf])
-        cells = [count_cells(model.target, path.calls(float(kappa)), size).ravel() for kappa in stops]
-        data["stops"] = {"kappa": _packed(stops, "<f8"), "cells": _packed(np.concatenate(cells), "<u4")}
+        cells = [model.cells(model.path.calls(float(kappa))).ravel() for kappa in stops]
+        kind = "<f8" if model.is_weighted else "<u4"
+        data["stops"] = {"kappa": _packed(stops, "<f8"), "cells": _packed(np.concatenate(cells), kind)}
+        data["weighted"] = model.is_weighted
     return data
 
 

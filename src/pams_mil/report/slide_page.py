@@ -19,6 +19,14 @@ class LevelCall:
     classes: Sequence[tuple[str, float]]
     called: int
 
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        """Every class as a bar."""
+        return [
+            {"name": name, "percent": 100 * p, "text": f"{100 * p:.1f} %", "called": place == self.called}
+            for place, (name, p) in enumerate(self.classes)
+        ]
+
 
 @dataclass(frozen=True)
 class PictureLayer:

@@ -10,7 +10,11 @@ from markupsafe import Markup
 from pams_mil.evaluate.audit import Audit
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report import svg
+from pams_mil.report.first_screen import first_screen
+from pams_mil.report.live import SLIDES_FILE
 from pams_mil.report.page import render
+from pams_mil.report.readable import short_order
+from pams_mil.report.report_table import Mark, ReportTable, TableCell, TableHead
 
 PLACES = {
     "report_held_out": "Held-out slides, which neither training nor the choice has seen, by all runs together",
@@ -35,6 +39,8 @@ def tune_page(
         audits: Comparisons of the choice with the reference by the folder of their page, beside this one.
         held_out: Slides that were in no fold.
     """
+    # The strictest comparison first: on slides that neither training nor the choice has seen, where there are any.
+    place, leading = next((place, audits[place]) for place in PLACES if place in audits)
     scored = [rung for rung in record["rungs"] if rung["scores"]]
     return render(
         "tune.html.j2",
@@ -43,7 +49,15 @@ def tune_page(
         reference=record["asked"]["reference"],
         hierarchy=hierarchy,
         rungs=scored,
-        rows=recipe_rows(record),
+        recipes=recipe_table(record),
+        screen=first_screen(
+            [model.predictions for model in leading.models],
+            bands=[getattr(model.points[-1], "band", None) for model in leading.models],
+            penalty=leading.penalty,
+            file=f"{place}/{SLIDES_FILE}",
+        ),
+        place=place,
+        order=short_order(hierarchy),
         charts=[
             score_chart(rung["scores"], record["choice"]["recipe"], record["asked"]["reference"]) for rung in scored
         ],
@@ -55,10 +69,10 @@ def tune_page(
     )
 
 
-def recipe_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def recipe_table(record: Mapping[str, Any]) -> ReportTable:
     """Every recipe of the space: its scores by rung, and what became of it; the furthest and best first."""
     rungs, choice = record["rungs"], record["choice"]["recipe"]
-    rows = []
+    rows: list[tuple[tuple[int, float], list[str | TableCell]]] = []
     for name, words in record["asked"]["in_words"].items():
         scores = [next((s for s in rung["scores"] if s["recipe"] == name), None) for rung in rungs]
         entered = [number for number, rung in enumerate(rungs) if name in rung["recipes"]]
@@ -66,18 +80,21 @@ def recipe_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         # Entered and not reached: the budget ended before the recipe was scored there.
         reached = [number for number, score in enumerate(scores) if score is not None]
         last = scores[reached[-1]] if reached else None
-        rows.append(
-            {
-                "name": name,
-                "words": words,
-                "scores": scores,
-                "chosen": name == choice,
-                "failure": failure,
-                "fate": _fate(name, entered, reached, len(rungs), failure, choice, record["asked"]["reference"]),
-                "order": (-len(reached), 0.0 if last is None else -last["urgency_auc"]),
-            }
-        )
-    return sorted(rows, key=lambda row: row["order"])
+        fate = _fate(name, entered, reached, len(rungs), failure, choice, record["asked"]["reference"])
+        mark: Mark = "best" if name == choice else ""
+        cells: list[str | TableCell] = [TableCell(name, mark=mark), words]
+        for score in scores:
+            if score is None:
+                cells.append("–")
+            else:
+                value, error = 100 * score["urgency_auc"], 100 * score["standard_error"]
+                cells.append(TableCell(f"{value:.1f}", f"± {error:.1f}", mark))
+        cells.append(f"{fate}: {failure}" if failure else fate)
+        rows.append(((-len(reached), 0.0 if last is None else -last["urgency_auc"]), cells))
+    meaning = "urgency AUC in percent on the validation slides of this rung; ±: standard error over patients"
+    heads = [TableHead(f"rung {number}", meaning) for number in range(1, len(rungs) + 1)]
+    head: list[str | TableHead] = ["recipe", "what it is", *heads, "what became of it"]
+    return ReportTable(head, [cells for _, cells in sorted(rows, key=lambda row: row[0])], text=(0, 1, len(head) - 1))
 
 
 def _fate(

@@ -7,7 +7,14 @@
   const size = data.classes.length;
   const SHOWN = 100; // rows of a list at a time
   const by = (id) => document.getElementById(id);
-  const percent = (part, whole) => (whole ? ((100 * part) / whole).toFixed(1) : "0.0") + " %";
+  // As Python rounds: exact halves go to the even digit, so that page and command line print the same.
+  function fixed(value, digits) {
+    const text = value.toFixed(digits), half = Math.abs(value * 2 ** (digits + 1)) % 2 === 1;
+    return half && Number(text[text.length - 1]) % 2 ? (Number(text) - Math.sign(value) * 10 ** -digits).toFixed(digits) : text;
+  }
+  const percent = (part, whole) => (whole ? fixed(100 * (part / whole), 1) : "0.0") + " %";
+  // A count, or a mean of counts with one digit.
+  const number = (count) => (Math.abs(count - Math.round(count)) < 1e-6 ? String(Math.round(count)) : fixed(count, 1));
   const make = (tag, text, css) => {
     const element = document.createElement(tag);
     if (text !== undefined) element.textContent = text;
@@ -35,32 +42,36 @@
     });
     return counts;
   }
-  function confusion(target, calls) {
-    const cells = new Uint32Array(size * size);
-    for (let row = 0; row < target.length; row++) cells[target[row] * size + calls[row]]++;
-    return cells;
+  // Counted by rows or, where they weigh differently, by weight; one weight for all is multiplied once.
+  function confusion(own, calls) {
+    const cells = new Float64Array(size * size), each = typeof own.weight !== "number";
+    for (let row = 0; row < calls.length; row++) cells[own.target[row] * size + calls[row]] += each ? own.weight[row] : 1;
+    return each ? cells : cells.map((count) => count * own.weight);
   }
 
   // A model as the page knows it: points at which any call changes, and the counts at each.
   function open(model, number) {
-    const own = { name: model.name, number, decidedBy: model.decided_by, slides: null, kappa: null };
+    const own = { name: model.name, number, decidedBy: model.decided_by, meanOf: model.mean_of, slides: null, kappa: null };
     if (model.confusion) {
-      own.decided = summary(Uint32Array.from(model.confusion));
+      own.decided = summary(Float64Array.from(model.confusion));
       if (!model.stops) return own;
       own.kappa = unpack(model.stops.kappa, Float64Array);
-      const cells = unpack(model.stops.cells, Uint32Array);
+      const cells = unpack(model.stops.cells, model.weighted ? Float64Array : Uint32Array);
       own.at = (place) => summary(cells.subarray(place * size * size, (place + 1) * size * size));
-      own.missed = own.kappa.map((_, place) => own.at(place).missed);
-      own.alarms = own.kappa.map((_, place) => own.at(place).alarms);
+      const all = Array.from(own.kappa, (_, place) => own.at(place));
+      own.missed = Float64Array.from(all, (counts) => counts.missed);
+      own.alarms = Float64Array.from(all, (counts) => counts.alarms);
       return own;
     }
     const first = number ? data.models[0] : model;
     own.slides = model.slides || first.slides;
     own.patients = model.slides ? model.patients : first.patients;
+    own.networks = model.networks;
+    own.weight = typeof model.weight === "number" ? model.weight : unpack(model.weight, Float64Array);
     own.target = unpack(model.target, Uint16Array);
     own.calls = unpack(model.decided, Uint16Array);
     own.probability = model.probability && unpack(model.probability, Uint16Array);
-    own.decided = summary(confusion(own.target, own.calls));
+    own.decided = summary(confusion(own, own.calls));
     if (!model.path) return own;
     const count = unpack(model.path.count, Uint16Array);
     const call = unpack(model.path.call, Uint16Array);
@@ -73,16 +84,16 @@
       return call[place];
     };
     own.callsAt = (value) => own.target.map((_, row) => own.callAt(row, value));
-    own.at = (place) => summary(confusion(own.target, own.callsAt(own.kappa[place])));
+    own.at = (place) => summary(confusion(own, own.callsAt(own.kappa[place])));
     // The curve: what changes at each breakpoint, added up in the order of κ.
-    const steps = [];
+    const steps = [], each = typeof own.weight !== "number", unit = each ? 1 : own.weight;
     let missed = 0, alarms = 0;
     for (let row = 0; row < count.length; row++) {
-      const t = own.target[row];
+      const t = own.target[row], w = each ? own.weight[row] : 1;
       for (let place = start[row]; place < start[row + 1]; place++) {
-        const m = +outranks(t, call[place]), a = +outranks(call[place], t);
+        const m = w * outranks(t, call[place]), a = w * outranks(call[place], t);
         if (place === start[row]) { missed += m; alarms += a; continue; }
-        steps.push([kappa[place], m - +outranks(t, call[place - 1]), a - +outranks(call[place - 1], t)]);
+        steps.push([kappa[place], m - w * outranks(t, call[place - 1]), a - w * outranks(call[place - 1], t)]);
       }
     }
     steps.sort((one, two) => one[0] - two[0]);
@@ -93,8 +104,8 @@
       misses.push(missed); raised.push(alarms);
     }
     own.kappa = Float64Array.from(kappas);
-    own.missed = Uint32Array.from(misses);
-    own.alarms = Uint32Array.from(raised);
+    own.missed = Float64Array.from(misses, (count) => count * unit);
+    own.alarms = Float64Array.from(raised, (count) => count * unit);
     return own;
   }
 
@@ -147,7 +158,7 @@
       if (kappa === null) state.kappa[other.number] = null;
       else if (by("matched")?.checked) {
         // The largest κ that raises no more false alarms.
-        const place = lastAtMost(other.alarms, alarms * other.decided.n + 1e-9);
+        const place = lastAtMost(other.alarms, alarms * other.decided.n + 1e-6);
         state.kappa[other.number] = kappaAt(other, Math.max(0, place));
       } else state.kappa[other.number] = other.slides ? kappa : other.kappa[lastAtMost(other.kappa, kappa)];
     }
@@ -216,10 +227,11 @@
   });
 
   // -- drawing -------------------------------------------------------------------------------------------------------
-  const slides = (count) => (count === 1 ? "1 slide" : `${count} slides`);
+  const slides = (count) => `${number(count)} ${data.noun}${number(count) === "1" ? "" : "s"}`;
   function sentence(model, counts) {
-    return `${model.name} misses urgency in ${counts.missed} of ${slides(counts.n)} (${percent(counts.missed, counts.n)}) and raises ` +
-      `${counts.alarms === 1 ? "1 false alarm" : counts.alarms + " false alarms"} (${percent(counts.alarms, counts.n)}).`;
+    const raised = number(counts.alarms);
+    return `${model.name} misses urgency in ${number(counts.missed)} of ${slides(counts.n)} (${percent(counts.missed, counts.n)}) and raises ` +
+      `${raised} false ${raised === "1" ? "alarm" : "alarms"} (${percent(counts.alarms, counts.n)})${model.meanOf > 1 ? `, the mean of ${model.meanOf} seeds` : ""}.`;
   }
   function worst(cells) {
     for (let t = size - 1; t > 0; t--) {
@@ -227,7 +239,7 @@
       const all = row.reduce((sum, count) => sum + count, 0);
       if (!all || data.ranks[t] === data.ranks[0]) continue;
       const low = row.reduce((sum, count, r) => sum + (outranks(t, r) ? count : 0), 0);
-      return `Of ${slides(all)} with ${data.classes[t]}, the most urgent class here, ${low === 0 ? "none is" : low === 1 ? "1 is" : low + " are"} called less urgent.`;
+      return `Of ${slides(all)} with ${data.classes[t]}, the most urgent class here, ${low === 0 ? "none is" : low === 1 ? "1 is" : number(low) + " are"} called less urgent.`;
     }
     return "";
   }
@@ -239,7 +251,7 @@
     const constant = data.ranks.map((rank) => rows.reduce((sum, count, t) =>
       sum + count * (data.ranks[t] > rank ? kappa : data.ranks[t] < rank ? 1 : 0), 0) / counts.n);
     const best = Math.min(...constant);
-    return (100 * mine).toFixed(1) + (best > 0 ? ` (×${(mine / best).toFixed(2)})` : "");
+    return fixed(100 * mine, 1) + (best > 0 ? ` (×${fixed(mine / best, 2)})` : "");
   }
 
   function draw() {
@@ -267,51 +279,59 @@
     field.disabled = by("reset").disabled = !model.kappa;
     by("live-state").textContent = !model.kappa ? "This model has no probabilities, so it is one point."
       : kappa === null ? `As decided${model.decidedBy ? ` (${model.decidedBy})` : ""}.`
-        : kappa === Infinity ? "Everything is called as urgent as possible." : `A missed urgency counts as much as ${shown(kappa)} false ${kappa === 1 ? "alarm" : "alarms"}.`;
+        : (kappa === Infinity ? "Everything is called as urgent as possible." : `A missed urgency counts as much as ${shown(kappa)} false ${kappa === 1 ? "alarm" : "alarms"}.`) +
+          (data.least === null ? "" : kappa >= Number(data.least) ? " Meets the bounds." : ` Does not meet the bounds: they need κ = ${shown(Number(data.least))}.`);
     for (const other of models) {
       const row = by("live-models").rows[other.number + 1], own = countsOf(other), value = state.kappa[other.number];
-      const cells = [value === null ? "as decided" : shown(value), `${own.missed} (${percent(own.missed, own.n)})`, `${own.alarms} (${percent(own.alarms, own.n)})`, percent(own.right, own.n), cost(own)];
+      const both = (count) => `${number(count)} (${percent(count, own.n)})`.replace(" %", "\u00a0%");
+      const cells = [value === null ? "as decided" : shown(value), both(own.missed), both(own.alarms), percent(own.right, own.n), cost(own)];
       cells.forEach((text, column) => (row.cells[column + 1].textContent = text));
     }
     drawMatrix(counts);
-    drawMissed(counts);
+    drawMissed(counts, by("live-missed"), data.ranks.map((_, t) => t), data.classes);
+    if (by("live-groups")) drawMissed(counts, by("live-groups"), data.groups, data.names);
     drawCopies(model, kappa);
     drawLists(model);
   }
-  function drawMatrix(counts) {
-    const table = by("live-matrix");
-    if (!table) return; // too many classes: groups, as decided
-    for (let t = 0; t < size; t++) {
-      const all = counts.cells.subarray(t * size, (t + 1) * size).reduce((sum, count) => sum + count, 0);
-      for (let r = 0; r < size; r++) {
-        const cell = table.rows[t + 1].cells[r + 1], count = counts.cells[t * size + r];
+  function drawMatrix(counts) { // classes, or groups where classes are too many
+    const table = by("live-matrix"), many = data.names.length;
+    if (!table) return;
+    const cells = new Float64Array(many * many);
+    counts.cells.forEach((count, cell) => (cells[data.groups[Math.floor(cell / size)] * many + data.groups[cell % size]] += count));
+    for (let t = 0; t < many; t++) {
+      const all = cells.subarray(t * many, (t + 1) * many).reduce((sum, count) => sum + count, 0);
+      for (let r = 0; r < many; r++) {
+        const cell = table.rows[t + 1].cells[r + 1], count = cells[t * many + r];
         let button = cell.firstElementChild;
         if (!button) {
           button = make("button");
           button.type = "button";
-          button.addEventListener("click", () => pick((row, call) => row === t && call === r, `True ${data.classes[t]}, called ${data.classes[r]}`, button));
+          button.addEventListener("click", () => pick((true_, call) => data.groups[true_] === t && data.groups[call] === r, `True ${data.names[t]}, called ${data.names[r]}`, button));
           cell.replaceChildren(button);
         }
-        button.textContent = count;
-        button.setAttribute("aria-label", `true ${data.classes[t]}, called ${data.classes[r]}: ${slides(count)}`);
+        button.textContent = number(count);
+        button.setAttribute("aria-label", `true ${data.names[t]}, called ${data.names[r]}: ${slides(count)}`);
         button.title = `${percent(count, all)} of the true class`;
         cell.className = cell.className.replace(/ ?q\d+| ?none/g, "") + (count ? ` q${Math.round(10 * Math.sqrt(count / all))}` : " none");
       }
     }
   }
-  function drawMissed(counts) {
-    for (const row of by("live-missed").tBodies[0].rows) {
+  function drawMissed(counts, table, groups, names) {
+    const low = new Float64Array(names.length), all = new Float64Array(names.length);
+    counts.cells.forEach((count, cell) => {
+      const group = groups[Math.floor(cell / size)];
+      all[group] += count;
+      if (isMissed(cell)) low[group] += count;
+    });
+    for (const row of table.tBodies[0].rows) {
       const t = Number(row.dataset.class);
-      const line = counts.cells.subarray(t * size, (t + 1) * size);
-      const all = line.reduce((sum, count) => sum + count, 0);
-      const low = line.reduce((sum, count, r) => sum + (outranks(t, r) ? count : 0), 0);
-      row.cells[2].textContent = `${low} of ${all}`;
-      row.querySelector("rect.severe").setAttribute("width", `${all ? (100 * low) / all : 0}%`);
+      row.cells[2].textContent = `${number(low[t])} of ${number(all[t])}`;
+      row.querySelector("rect.severe").setAttribute("width", `${all[t] ? (100 * low[t]) / all[t] : 0}%`);
       const name = row.cells[0];
       if (!name.firstElementChild) {
         const button = make("button", name.textContent, "plain");
         button.type = "button";
-        button.addEventListener("click", () => pick((true_, call) => true_ === t && outranks(true_, call), `Missed: ${data.classes[t]}`, button));
+        button.addEventListener("click", () => pick((true_, call) => groups[true_] === t && outranks(true_, call), `Missed: ${names[t]}`, button));
         row.querySelector("svg").addEventListener("click", () => button.click());
         name.replaceChildren(button);
       }
@@ -351,10 +371,12 @@
     body.replaceChildren(...rows.slice(0, state.more).map((row) => {
       const line = make("tr"), id = model.slides[row], name = make("td");
       if (data.pages[id]) { const link = make("a", id); link.href = data.pages[id]; name.append(link); } else name.textContent = id;
-      const cells = [name, make("td", model.patients ? model.patients[row] : "–"), make("td", data.classes[model.target[row]]), make("td", data.classes[calls[row]]),
-        make("td", data.classes[model.calls[row]]), make("td", model.probability ? (model.probability[row] / 1000).toFixed(3) : "–")];
-      ["slide", "patient", "true", "called", "as decided", "probability of the true class"].forEach((label, column) => (cells[column].dataset.label = label));
-      cells.slice(0, 5).forEach((cell) => (cell.className = "text"));
+      if (model.networks) name.append(make("small", model.networks[row]));
+      const values = { patient: model.patients ? model.patients[row] : "–", true: data.classes[model.target[row]], called: data.classes[calls[row]],
+        "as decided": data.classes[model.calls[row]], "probability of the true class": model.probability ? fixed(model.probability[row] / 1000, 3) : "–" };
+      const heads = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+      const cells = heads.map((head, column) => (column ? make("td", values[head]) : name));
+      cells.forEach((cell, column) => { cell.dataset.label = heads[column]; if (column < heads.length - 1) cell.className = "text"; });
       line.append(...cells);
       return line;
     }));
@@ -366,13 +388,13 @@
   }
   function drawLists(model) {
     const away = !model.slides;
-    by("live-load").hidden = !away;
+    by("live-load").hidden = !away || !data.file;
     by("live-lists").hidden = away;
     if (away) return;
     const calls = callsOf(model);
     for (const [kind, test] of Object.entries(kinds)) {
       const rows = rowsWhere(model, calls, test), list = by(kind);
-      list.querySelector(".count").textContent = rows.length;
+      list.querySelector(".count").textContent = rows.length + (model.networks ? ` in ${model.meanOf} seeds` : "");
       if (list.open) fill(list.querySelector("table"), model, calls, rows);
     }
     if (state.cell) {
@@ -399,7 +421,7 @@
     from?.focus();
   });
   function load() { // of a large audit the slides are beside the page
-    if (by("slides-file")) return;
+    if (by("slides-file") || !data.file) return;
     window.pamsSlides = (more) => {
       data.models = more.models;
       data.pages = more.pages;
