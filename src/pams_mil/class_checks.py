@@ -64,6 +64,25 @@ def check_hierarchy(hierarchy: ClassHierarchy) -> None:
         )
     _validate_labels(hierarchy)
     _validate_findings(hierarchy)
+    _validate_orders(hierarchy)
+
+
+def _validate_orders(hierarchy: ClassHierarchy) -> None:
+    classes = set(hierarchy.classes)
+    for other in hierarchy.other_orders:
+        unlike = sorted(classes.symmetric_difference(other.classes))
+        if unlike:
+            raise HierarchyError(
+                f"The orders {hierarchy.name!r} and {other.name!r} are of different classes: only one of them has "
+                f"{listing(unlike)}. Orders of urgency can be compared over the same classes alone."
+            )
+        if other.other_orders:
+            raise HierarchyError(f"The order {other.name!r} has further orders itself; list all beside the first one.")
+    if hierarchy.other_orders and "several" in (order.findings for order in hierarchy.orders):
+        raise HierarchyError(
+            f"{hierarchy.name!r} has several findings per slide, and several orders of urgency compare one class per "
+            "slide. Give one order, or class files with 'findings: one'."
+        )
 
 
 def _validate_labels(hierarchy: ClassHierarchy) -> None:
@@ -187,6 +206,20 @@ def _check_name(label: Any, where: str) -> None:
             f"The class name {label!a} in {where} has the invisible character {hidden[0]!a}, which makes it look like "
             f"another name; write it as {''.join(sign for sign in label if sign not in hidden)!r}."
         )
+
+
+def tie_notes(hierarchy: ClassHierarchy) -> tuple[str, ...]:
+    """Where the order in which tied classes are listed changes distances; two tied classes and no other are 1 apart."""
+    notes = []
+    for level in hierarchy.levels if hierarchy.distance_by == "index" else ():
+        tied = [" ≡ ".join(group) for group in names_by_rank(level.names, level.ranks) if len(group) > 1]
+        if tied and len(level) > 2:
+            notes.append(
+                f"The order in which {', '.join(tied)} are listed changes AsCC, AsMC and the loss, because "
+                "distances are counted in classes. 'distance: rank' in the class file counts steps of urgency "
+                "instead."
+            )
+    return tuple(notes)
 
 
 def names_by_rank(names: Sequence[str], ranks: Iterable[int]) -> list[list[str]]:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array, Bools, Ints
-from pams_mil.class_checks import SEPARATOR, DistanceBy, Findings, Level, check_hierarchy, names_by_rank, several_in_one
+from pams_mil.class_checks import SEPARATOR, DistanceBy, Findings, Level, check_hierarchy, several_in_one, tie_notes
 from pams_mil.class_file import class_fields, class_levels, read_class_file, tied_lists
 from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest
 
@@ -62,6 +62,8 @@ class ClassHierarchy:
     """With several findings: the class that means "no finding" and excludes all others; empty: there is none."""
     weights: Mapping[str, float] = field(default_factory=dict, hash=False)
     """With several findings: how many times as bad it is to miss each; 1 for those that are not named."""
+    other_orders: tuple[ClassHierarchy, ...] = ()
+    """Further orders of the same classes, where people dispute the urgency; indices and ranks are of this one."""
 
     def __post_init__(self) -> None:
         if not self.level_names:
@@ -70,9 +72,16 @@ class ClassHierarchy:
         check_hierarchy(self)
 
     @classmethod
-    def load(cls, name_or_path: str | Path) -> ClassHierarchy:
-        """A preset by name (`bracs`), or a YAML file by path."""
-        return as_hierarchy(name_or_path)
+    def load(cls, name_or_path: str | Path | Sequence[str | Path]) -> ClassHierarchy:
+        """A preset by name (`bracs`), or a class file by path; several of them are orders of the same classes."""
+        if isinstance(name_or_path, (str, Path)):
+            return as_hierarchy(name_or_path)
+        first, *others = map(as_hierarchy, name_or_path)
+        return first.with_orders(*others)
+
+    def with_orders(self, *others: ClassHierarchy) -> ClassHierarchy:
+        """This hierarchy with exactly these further orders of its classes."""
+        return dataclasses.replace(self, other_orders=others)
 
     @classmethod
     def of(
@@ -117,6 +126,11 @@ class ClassHierarchy:
     def classes(self) -> tuple[str, ...]:
         """Names of the finest classes, least urgent first."""
         return self.levels[-1].names
+
+    @property
+    def orders(self) -> tuple[ClassHierarchy, ...]:
+        """Every order of the classes by itself, this one first."""
+        return (self.with_orders(), *self.other_orders) if self.other_orders else (self,)
 
     @property
     def num_levels(self) -> int:
@@ -205,23 +219,8 @@ class ClassHierarchy:
         return distance
 
     def tie_notes(self) -> tuple[str, ...]:
-        """Where the order in which tied classes are listed changes distances, and so scores and loss; one per level.
-
-        Two tied classes and no other are at distance 1 either way round.
-
-        >>> ClassHierarchy.flat("abc").tie_notes(), len(ClassHierarchy.load("bracs").tie_notes())
-        ((), 1)
-        """
-        notes = []
-        for level in self.levels if self.distance_by == "index" else ():
-            tied = [" ≡ ".join(group) for group in names_by_rank(level.names, level.ranks) if len(group) > 1]
-            if tied and len(level) > 2:
-                notes.append(
-                    f"The order in which {', '.join(tied)} are listed changes AsCC, AsMC and the loss, because "
-                    "distances are counted in classes. 'distance: rank' in the class file counts steps of urgency "
-                    "instead."
-                )
-        return tuple(notes)
+        """Where the order in which tied classes are listed changes distances, and so scores and loss; one per level."""
+        return tie_notes(self)
 
     def lca_height(self, level: int = -1) -> Ints:
         """Height of the lowest common ancestor: 0 for the same class, up to level + 1 for the root."""
@@ -390,10 +389,11 @@ def hierarchy_from_json(content: Mapping[str, Any]) -> ClassHierarchy:
     True
     """
     try:
-        fields: dict[str, Any] = {one.name: content[one.name] for one in dataclasses.fields(ClassHierarchy)}
         keys = ("names", "parents", "ranks")
+        fields: dict[str, Any] = {one.name: content[one.name] for one in dataclasses.fields(ClassHierarchy)}
         fields["levels"] = tuple(Level(*(tuple(level[key]) for key in keys)) for level in content["levels"])
         fields["aliases"] = {label: tuple(others) for label, others in content["aliases"].items()}
+        fields["other_orders"] = tuple(map(hierarchy_from_json, content["other_orders"]))
         return ClassHierarchy(**{**fields, "level_names": tuple(content["level_names"])})
     except (KeyError, TypeError, AttributeError) as error:
         raise HierarchyError(f"The classes are not described as expected: {error!r}.") from error

@@ -11,12 +11,12 @@ Tied classes differ in index but neither outranks the other, so only the distanc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.arrays import Array
+from pams_mil.arrays import Array, Ints
 from pams_mil.class_checks import Level
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
@@ -44,6 +44,8 @@ def loss_weight(
     With distance="rank" and R ranks ρ, M[t, r] = 1 + α (ρ_t − ρ_r) / (R − 1) if t outranks r: at most 1 + α, however
     many classes there are.
 
+    Of several orders of urgency it is the mean of their matrices: what all of them agree on stays true.
+
     `orientation="literal"` is the printed index order, which punishes false alarms instead; for ablation only.
 
     >>> loss_weight(ClassHierarchy.flat(["benign", "atypical", "malignant"])).tolist()
@@ -55,6 +57,12 @@ def loss_weight(
         raise ParameterError(f"distance must be 'product', 'power' or 'rank', found {distance!r}.")
     if orientation not in ("intended", "literal"):
         raise ParameterError(f"orientation must be 'intended' or 'literal', found {orientation!r}.")
+    if hierarchy.other_orders:
+        options: dict[str, Any] = {"alpha": alpha, "distance": distance, "orientation": orientation}
+        by_order = [
+            loss_weight(one, at, **options)[np.ix_(place, place)] for one, at, place in orders_at(hierarchy, level)
+        ]
+        return np.asarray(np.mean(by_order, axis=0))
     steps = hierarchy.distance(level).astype(np.float64)
     if distance == "rank":
         place = scaled_ranks(hierarchy, level)
@@ -76,6 +84,42 @@ def scaled_ranks(hierarchy: ClassHierarchy, level: int = -1) -> Array:
     return scaled
 
 
+def orders_at(hierarchy: ClassHierarchy, level: int = -1) -> list[tuple[ClassHierarchy, int, Ints]]:
+    """Every order that ranks the classes of a level: the order, its level with the same groups, and their places there.
+
+    An order without these groups says nothing about which of them is more urgent.
+
+    >>> tree = ClassHierarchy.of({"low": ["a"], "high": ["b", "c"]}).with_orders(ClassHierarchy.flat("acb"))
+    >>> [(at, place.tolist()) for order, at, place in orders_at(tree)], len(orders_at(tree, 0))
+    ([(1, [0, 1, 2]), (0, [0, 2, 1])], 1)
+    """
+    wanted, matching = _members(hierarchy, hierarchy.level(level)), []
+    for order in hierarchy.orders:
+        for at in reversed(range(order.num_levels)):
+            members = _members(order, at)
+            if set(members) == set(wanted):
+                matching.append((order, at, np.array([members.index(one) for one in wanted], dtype=np.int64)))
+                break
+    return matching
+
+
+def ranks_by_order(hierarchy: ClassHierarchy) -> Ints:
+    """The urgency of the finest classes in every order, [J, C].
+
+    >>> ranks_by_order(ClassHierarchy.flat("abc").with_orders(ClassHierarchy.flat("acb"))).tolist()
+    [[0, 1, 2], [0, 2, 1]]
+    """
+    return np.stack([order.ranks(at)[place] for order, at, place in orders_at(hierarchy)])
+
+
+def _members(hierarchy: ClassHierarchy, level: int) -> list[frozenset[str]]:
+    """The finest classes below every class of a level."""
+    below: list[set[str]] = [set() for _ in hierarchy.names(level)]
+    for name, group in zip(hierarchy.classes, hierarchy.groups(level), strict=True):
+        below[group].add(name)
+    return list(map(frozenset, below))
+
+
 def boundary_costs(hierarchy: ClassHierarchy, kappas: Mapping[str, float], overall: float) -> list[list[list[float]]]:
     """M of every level, coarsest first, whose implied cost of crossing each boundary of urgency is a given κ.
 
@@ -95,6 +139,9 @@ def boundary_costs(hierarchy: ClassHierarchy, kappas: Mapping[str, float], overa
     unknown = [name for name in kappas if name not in hierarchy.classes]
     if unknown:
         raise ParameterError(f"{unknown[0]!r} is not a class of {hierarchy.name!r}.")
+    if hierarchy.other_orders:  # the mean of their costs; boundaries are named for the first order alone
+        by_order = [boundary_costs(one, {} if at else kappas, overall) for at, one in enumerate(hierarchy.orders)]
+        return [_mean_costs(hierarchy, level, by_order) for level in range(hierarchy.num_levels)]
     ranks, names = hierarchy.ranks(), hierarchy.classes
     first = {int(rank): name for rank, name in reversed(list(zip(ranks, names, strict=True)))}
     step = np.zeros(len(names))  # how much a miss gains by crossing the boundary below each rank, at its first class
@@ -108,6 +155,13 @@ def boundary_costs(hierarchy: ClassHierarchy, kappas: Mapping[str, float], overa
         gain = height[lowest][:, None] - height[lowest][None, :]
         costs.append(np.where(hierarchy.outranks(level), 1.0 + np.maximum(gain, 0.0), 1.0).tolist())
     return costs
+
+
+def _mean_costs(hierarchy: ClassHierarchy, level: int, by_order: list[list[list[list[float]]]]) -> list[list[float]]:
+    costs_of = {order.digest: costs for order, costs in zip(hierarchy.orders, by_order, strict=True)}
+    own = [np.array(costs_of[one.digest][at])[np.ix_(place, place)] for one, at, place in orders_at(hierarchy, level)]
+    mean: list[list[float]] = np.mean(own, axis=0).tolist()
+    return mean
 
 
 def metric_weight(hierarchy: ClassHierarchy, level: int = -1, *, penalty: float = PENALTY) -> Array:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import pams_mil
 from pams_mil import ClassHierarchy
 from pams_mil.cli.main import app
-from pams_mil.errors import HierarchyError
+from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.compare import compare
 from pams_mil.evaluate.decisions.decide import redecide
@@ -51,10 +51,15 @@ def test_the_safer_model_is_the_one_that_the_sentence_calls_safer():
     assert {None, "better"} <= seen
 
 
+def ordered(predictions, *others):
+    tree = TREE.with_orders(*others)
+    return [one.with_orders(tree) for one in predictions]
+
+
 def test_safer_under_every_order_or_under_which_not():
     one, better = models()
     orders = Orders.of([TREE, SWAPPED])
-    result = audit([one, better], orders=orders, resamples=60).orders
+    result = audit(ordered([one, better], SWAPPED), resamples=60).orders
     assert result is not None
     (comparison,) = result.comparisons
     assert comparison.safer == {"bracs": "better", "swapped": "better"}
@@ -66,7 +71,7 @@ def test_safer_under_every_order_or_under_which_not():
     # A model that calls everything high, without probabilities, is careful by one order and careless by its reverse.
     careful = replace(one, name="careful", probabilities=None, predicted=np.minimum(one.target + 1, 6))
     careless = replace(one, name="careless", probabilities=None, predicted=np.maximum(one.target - 1, 0))
-    turned = audit([careful, careless], orders=Orders.of([TREE, UPSIDE_DOWN]), resamples=60).orders
+    turned = audit(ordered([careful, careless], UPSIDE_DOWN), resamples=60).orders
     assert turned is not None
     rates = turned.rates["careful"]["missed_rate"]
     alarms = turned.rates["careful"]["false_alarm_rate"]
@@ -84,7 +89,7 @@ def test_a_verdict_that_depends_on_the_order_says_under_which():
     low = replace(one, name="low", probabilities=None, predicted=np.where(one.target == fea, udh, one.target))
     good = replace(one, name="good", probabilities=None, predicted=one.target.copy())
     assert ranks["FEA"] < ranks["UDH"]
-    result = audit([low, good], orders=Orders.of([TREE, SWAPPED]), resamples=60).orders
+    result = audit(ordered([low, good], SWAPPED), resamples=60).orders
     assert result is not None
     assert result.comparisons[0].safer == {"bracs": "good", "swapped": None}
     assert result.comparisons[0].sentence == (
@@ -124,5 +129,5 @@ def test_in_python():
     report = pams_mil.audit([one, better], hierarchies=[SWAPPED], resamples=60)
     assert "better is safer than one under every order (bracs, swapped)." in report.sentences
     assert report.decide(kappa=2).scores.orders is not None
-    with pytest.raises(HierarchyError, match="Give that order first"):
-        audit([one], orders=Orders.of([SWAPPED, TREE]), resamples=0)
+    with pytest.raises(PredictionsError, match="Give that order first"):
+        one.with_orders(SWAPPED.with_orders(TREE))

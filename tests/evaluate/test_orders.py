@@ -133,7 +133,7 @@ def test_orders_that_cannot_be_compared_are_refused():
 def test_a_stricter_certificate_of_several_orders_is_kept(tmp_path):
     orders = random_orders(3)
     one = sample(*cases(3))
-    strict, lax = (certify_orders(one, orders, alpha=alpha) for alpha in (0.1, 0.3))
+    strict, lax = (certify_orders(one.with_orders(orders.first), alpha=alpha) for alpha in (0.1, 0.3))
     assert strict.covers(lax)
     assert not lax.covers(strict)
     assert not strict.covers(strict.certificates[0])
@@ -150,7 +150,7 @@ def test_one_certificate_for_all_orders(tmp_path, unit):
     orders = random_orders(3)
     p, target = cases(3)
     one = replace(sample(p, target), patient_ids=[f"p{i // 2}" for i in range(len(p))])
-    certificate = certify_orders(one, orders, alpha=0.2, unit=unit)
+    certificate = certify_orders(one.with_orders(orders.first), alpha=0.2, unit=unit)
     alone = [certify(orders.under(j, one), alpha=0.2, unit=unit) for j in range(3)]
     assert certificate.kappa == max(own.kappa for own in alone)
     certificate.write(tmp_path / "order-certificate.json")
@@ -200,7 +200,7 @@ def test_guarantees_of_all_orders_hold_together():
     for _ in range(2000):
         p, target = cases(int(rng.integers(2**31)), n)
         one = sample(p, target)
-        certificate = certify_orders(one, orders, alpha=alpha)
+        certificate = certify_orders(one.with_orders(orders.first), alpha=alpha)
         rows = rng.integers(0, len(fresh_p), 50)
         total += orders.missed_by(fresh_target[rows], certificate.answers(fresh_p[rows])).mean(axis=1)
     assert (total / 2000 <= alpha + 0.005).all()

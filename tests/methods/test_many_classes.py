@@ -23,7 +23,7 @@ def test_rank_form_equals_the_matrix_form(hierarchy):
         logits = torch.randn(7, size, generator=draw, dtype=torch.float64)
         target = torch.randint(size, (7,), generator=draw)
         M = torch.tensor(loss_weight(hierarchy, level, alpha=1.6, distance="rank"))
-        fast = rank_msce_loss(logits, target, torch.tensor(scaled_ranks(hierarchy, level)), alpha=1.6)
+        fast = rank_msce_loss(logits, target, torch.tensor(scaled_ranks(hierarchy, level))[None], alpha=1.6)
         torch.testing.assert_close(fast, msce_loss(logits, target, M))
         module = Msce(distance="rank").level_loss(hierarchy, level)
         torch.testing.assert_close(module(logits, target), fast)

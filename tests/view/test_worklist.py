@@ -82,7 +82,9 @@ def test_a_certificate_file_decides_and_orders_the_worklist(tmp_path):
     table, out = str(tmp_path / "calibration.csv"), str(tmp_path)
     made = CliRunner().invoke(app, ["certify", table, "--classes", "bracs", "--alpha", "0.2", "--out", out])
     assert made.exit_code == 0, made.output
-    asked = Asked([tmp_path / "new.csv"], classes="bracs", certificate=tmp_path / "certificate.json", reviewer="reader")
+    asked = Asked(
+        [tmp_path / "new.csv"], classes=["bracs"], certificate=tmp_path / "certificate.json", reviewer="reader"
+    )
     session = open_session(asked)
     certificate = Certificate.load(tmp_path / "certificate.json")
     _, cases = session.visible()

@@ -14,7 +14,7 @@ import typer
 
 from pams_mil.cli.console import print_json, print_note, progress_bar
 from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import SEEN_PATIENTS
+from pams_mil.cli.table_options import CLASSES_HELP, SEEN_PATIENTS
 from pams_mil.errors import ConfigError, listing
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ def audit(
     predictions: list[str] = typer.Argument(
         ..., help="Predictions files: CSV, TSV (also .gz), parquet or xlsx; or NAME='FILES-*.csv', a method's networks."
     ),
-    classes: list[str] = typer.Option(
-        ..., "--classes", help="A preset (see 'pams classes') or a class file. Again: another order of its classes."
-    ),
+    classes: list[str] = typer.Option(..., "--classes", help=CLASSES_HELP),
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder for report.html, scores.json, severe_errors.csv."
     ),
@@ -80,9 +78,9 @@ def audit(
     from pams_mil.cli.audit_table import parse_labels, parse_tag, show, write
     from pams_mil.evaluate.audit import audit as run_audit
     from pams_mil.evaluate.decisions.decide import DecisionRule, redecide
-    from pams_mil.evaluate.orders import Orders
     from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
     from pams_mil.evaluate.predictions.predictions import join_files
+    from pams_mil.hierarchy import ClassHierarchy
 
     if readers or model is not None:
         _audit_readers(
@@ -92,7 +90,7 @@ def audit(
         return
     rule = None if decide is None else DecisionRule.parse(decide)
     tag_pair = parse_tag(tag)
-    hierarchy, orders = Orders.load(classes)
+    hierarchy = ClassHierarchy.load(classes)
     source = Source(
         true,
         None,
@@ -119,7 +117,7 @@ def audit(
             models = [redecide(model, rule, penalty=penalty) for model in models]
         result = run_audit(
             models, tag=tag_pair, by=by or (), reference=reference - 1, penalty=penalty, resamples=resamples, seed=seed,
-            progress=progress, seen_patients=seen_patients, orders=orders,
+            progress=progress, seen_patients=seen_patients,
         )  # fmt: skip
     if out is not None:
         write(result, out, repeatable(sys.argv[1:]))

@@ -69,6 +69,14 @@ def subgroup_table(groups: SubgroupAudit) -> Table:
     return table
 
 
+def show_orders(audit: OrderAudit, model: str = "") -> None:
+    """Print rates and verdicts by order; `model` is what a benchmark trained."""
+    output.print()
+    output.print(order_table(audit))
+    for sentence in audit.sentences:
+        print_result(f"{model}: {sentence}" if model else sentence)
+
+
 def order_table(audit: OrderAudit) -> Table:
     """Misses and false alarms of every model by order, under all and under at least one."""
     table = Table(title="By order of urgency", title_justify="left", header_style="bold", box=SIMPLE_HEAD)
@@ -174,10 +182,7 @@ def show(result: Audit) -> None:
         for sentence in groups.sentences:
             print_result(sentence)
     if result.orders is not None:
-        output.print()
-        output.print(order_table(result.orders))
-        for sentence in result.orders.sentences:
-            print_result(sentence)
+        show_orders(result.orders)
     intervals = "; 95 % intervals in brackets" if result.resamples else ""
     output.print(f"↑ higher is better, ↓ lower is better{intervals}.", style="dim")
     for sentence in result.verdicts:

@@ -167,12 +167,16 @@ def _calibrated(done: GridRun, entries: list[Entry]) -> list[Entry]:
 
 def show(result: Bench) -> None:
     """Print the table for people."""
+    from pams_mil.cli.audit_table import show_orders
+
     for level in reversed(range(result.hierarchy.num_levels)):
         output.print()
         output.print(_table(result, level))
     several = max(len(row.repetitions) for row in result.rows) > 1
     what = "Mean ± sd over seeds" if several else "One network each"
     output.print(f"{what}, in percent; best bold, second underlined.", style="dim")
+    for model, orders in result.orders.items():
+        show_orders(orders, model if len(result.models) > 1 else "")
     for sentence in result.verdicts:
         output.print()
         output.print(sentence, style="bold")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pams_mil.evaluate.certify.miss_losses import Unit
     from pams_mil.evaluate.predictions.prediction_layouts import Source
     from pams_mil.evaluate.predictions.predictions import Predictions
+    from pams_mil.hierarchy import ClassHierarchy
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
 
@@ -65,7 +66,7 @@ def certify(
     confidence, counted in patients that neither trained the model nor chose its epoch.
 
     With several --classes, orders of the same classes, one κ meets the bounds of all of them, and the answer is the set
-    of their calls (order-certificate.json).
+    of their calls (order-certificate.json). A run that was trained with several orders is certified for all of them.
 
     Example: pams certify runs/pams-abmil-seed0 --alpha 0.2 --at Malignant=0.1
     """
@@ -73,8 +74,8 @@ def certify(
     from pams_mil.engine.prediction.certificates import write_certificate
     from pams_mil.evaluate.certify import certify as run_certify
     from pams_mil.evaluate.certify import certify_orders
-    from pams_mil.evaluate.orders import Orders
     from pams_mil.evaluate.predictions.prediction_layouts import Source
+    from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.report.certificate_page import certificate_page
 
     shares, priors = _pairs(at, "--at"), _pairs(prevalence, "--prevalence")
@@ -83,17 +84,16 @@ def certify(
             "There is nothing to bound: give --alpha 0.05, or --at CLASS=0.05, or both; for sets, --findings 0.1."
         )
     facts: dict[str, Any] = {}
-    orders = Orders.load(classes)[1] if classes else None
-    first = classes[0] if classes else None
+    stated = ClassHierarchy.load(classes) if classes else None
     if len(paths) == 1 and _is_table(paths[0]):
         source = Source(true, pred, id_column, patient, parse_labels(index_order))
-        model = _from_table(paths[0], first, calibration, source)
+        model = _from_table(paths[0], stated, calibration, source)
         folder = out
     else:
         if out is None and len(paths) > 1:
             raise ConfigError("The certificate of several runs belongs to none of them; say where with --out.")
         model, facts = _from_runs(
-            paths, calibration, first, trusted=trust_code, features=features, device=device, calibrated=calibrated,
+            paths, calibration, stated, trusted=trust_code, features=features, device=device, calibrated=calibrated,
             patients_are_slides=patients_are_slides,
         )  # fmt: skip
         folder = out or (paths[0] if paths[0].is_dir() else paths[0].parent)
@@ -102,10 +102,8 @@ def certify(
         "prevalence": priors or None, "seen_patients": seen_patients, "patients_are_slides": patients_are_slides,
         **facts,
     }  # fmt: skip
-    if orders is not None and findings is not None:
-        raise ConfigError("--findings bounds sets under one order of severity; certify each class file on its own.")
-    if orders is not None:
-        _certify_orders(certify_orders(model, orders, **options), folder, json=json)
+    if model.hierarchy.other_orders:
+        _certify_orders(certify_orders(model, **options), folder, json=json)
         return
     certificate = run_certify(model, findings=findings, **options)
     if folder is not None:
@@ -168,33 +166,39 @@ def _is_table(path: Path) -> bool:
 
 
 def _from_runs(
-    paths: list[Path], calibration: str | None, classes: str | None, *, trusted: bool, device: str, **options: Any
+    paths: list[Path],
+    calibration: str | None,
+    stated: ClassHierarchy | None,
+    *,
+    trusted: bool,
+    device: str,
+    **options: Any,
 ) -> tuple[Predictions, dict[str, Any]]:
     from pams_mil.engine.prediction.certificates import predict_calibration
     from pams_mil.engine.prediction.predict import load_runs
     from pams_mil.engine.prediction.scored_runs import refuse_other_classes
 
     runs = load_runs(paths, trusted=trusted, device=device)
-    if classes is not None:
-        refuse_other_classes([run.spec.hierarchy for run in runs], [run.path for run in runs], classes)
+    if stated is not None:
+        refuse_other_classes([run.spec.hierarchy for run in runs], [run.path for run in runs], stated)
     with progress_bar() as progress:
         predictions = predict_calibration(
             runs, calibration, device=device, progress=lambda fraction: progress("Predicting", fraction), **options
         )
     notes = ["Holds for calibrated probabilities: predict with --calibrated."] if options["calibrated"] else []
-    return predictions.labeled(runs[0].path.name), {"exposure": predictions.exposure, "notes": notes}
+    model = predictions.labeled(runs[0].path.name)
+    return model if stated is None else model.with_orders(stated), {"exposure": predictions.exposure, "notes": notes}
 
 
-def _from_table(path: Path, classes: str | None, calibration: str | None, source: Source) -> Predictions:
+def _from_table(path: Path, stated: ClassHierarchy | None, calibration: str | None, source: Source) -> Predictions:
     from pams_mil import tables
     from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
-    from pams_mil.hierarchy import ClassHierarchy
 
-    if classes is None:
+    if stated is None:
         raise ConfigError("A table of predictions needs --classes: a preset (see 'pams classes') or a YAML class file.")
     has_splits = "split" in next(iter(tables.read_chunks(path, rows=1)))
     source = replace(source, tags=("split",) if has_splits else ())
-    model = read_predictions(path, ClassHierarchy.load(classes), source)
+    model = read_predictions(path, stated, source)
     if calibration is None:
         return model
     if not has_splits:

@@ -169,8 +169,8 @@ def compare(
     from pams_mil.evaluate.orders import Orders
     from pams_mil.hierarchy import ClassHierarchy
 
-    orders = Orders.of([ClassHierarchy.load(one) for one in classes])
-    pairs = orders.disputed_pairs()
+    orders = Orders(ClassHierarchy.load(classes))
+    pairs = orders.disputed_pairs
     if json:
         content = [pair.to_json() for pair in pairs]
         print_json({"orders": list(orders.names), "classes": list(orders.first.classes), "disputed": content})

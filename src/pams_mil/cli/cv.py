@@ -11,7 +11,14 @@ import typer
 from pams_mil.cli.console import output, print_json, print_note, progress_bar
 from pams_mil.cli.fold_options import FOLDS, VAL_SHARE, fold_cohort
 from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
+from pams_mil.cli.table_options import (
+    CLASSES_HELP,
+    LABEL_COLUMN,
+    PATIENT_COLUMN,
+    PATIENTS_ARE_SLIDES,
+    SLIDE_COLUMN,
+    reading_options,
+)
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +35,7 @@ _SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate", "false_alarm_rate")
 def cv(
     manifest: Path = typer.Argument(..., metavar="LABELS", help="Cohort table: CSV, TSV, xlsx or parquet."),
     changes: list[str] | None = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, e.g. patience=5."),
-    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    classes: list[str] = typer.Option(..., "--classes", help=CLASSES_HELP),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     folds: int | None = FOLDS,
     val_share: float | None = VAL_SHARE,

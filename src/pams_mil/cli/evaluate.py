@@ -55,6 +55,8 @@ def evaluate(
     Patients that a run has seen in training, or that chose its epoch, are refused: scores would be too good. With
     --manifest the labeled slides of another hospital are scored, which is external validation.
 
+    Runs that were trained with several orders of urgency are scored under each of them, or under those of --classes.
+
     Models are compared as they decide, and at equal false alarms, with κ set on the scored slides. With --match-on val
     they are also compared with κ set on validation slides, as they would be used.
 
@@ -72,10 +74,10 @@ def evaluate(
     )
     from pams_mil.engine.run.cv_folder import CrossValidationFolder
     from pams_mil.evaluate.audit import audit
-    from pams_mil.evaluate.orders import Orders
+    from pams_mil.hierarchy import ClassHierarchy
 
     pair = parse_tag(tag)
-    orders = Orders.load(classes)[1] if classes else None
+    stated = ClassHierarchy.load(classes) if classes else None
     models = []
     loaded: list[list[LoadedRun]] = []
     predictions: dict[str, SlidePredictions] = {}
@@ -99,14 +101,13 @@ def evaluate(
                 )  # fmt: skip
                 predictions[name] = slides
                 model = labeled_slides(slides, name, external=manifest is not None)
-            if classes:
-                refuse_other_classes([model.hierarchy], [run], classes[0])
+            if stated is not None:
+                refuse_other_classes([model.hierarchy], [run], stated)
+                model = model.with_orders(stated)
             models.append(model)
         if match_on is not None:
             models.extend(at_matched_false_alarms(loaded, models, match_on, split, calibrated=calibrated))
-        result = audit(
-            models, tag=pair, resamples=resamples, progress=progress, seen_patients=seen_patients, orders=orders
-        )
+        result = audit(models, tag=pair, resamples=resamples, progress=progress, seen_patients=seen_patients)
     slots = [_keep(run, predictions[name], manifest, calibrated=calibrated) if name in predictions else ""
              for run, name in zip(runs, unique_names(runs), strict=True)]  # fmt: skip
     folder = out or _report(runs, slots[0])

@@ -95,6 +95,7 @@ def predict(
     from pams_mil.engine.prediction.tiles import attention_writer, csv_as_parquet, one_after_the_other, tile_writer
     from pams_mil.engine.run.folder import RunFolder
     from pams_mil.evaluate.decisions.decide import DecisionRule
+    from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.wsi.extract import is_slide
 
     rule = DecisionRule.parse(decide)
@@ -114,12 +115,13 @@ def predict(
         raise ConfigError("--into-stores needs --features, the folder of the LazySlide stores.")
     loaded = load_runs(runs, trusted=trust_code, device=device)
     if classes is not None:
-        refuse_other_classes([run.spec.hierarchy for run in loaded], [run.path for run in loaded], classes)
+        stated = ClassHierarchy.load(classes)
+        refuse_other_classes([run.spec.hierarchy for run in loaded], [run.path for run in loaded], stated)
     guarantee = None if certificate is None else certificate_for(certificate, loaded, calibrated=calibrated)
     home = RunFolder(runs[0] if runs[0].is_dir() else runs[0].parent)
     if manifest is None:
-        stated = {"mpp": mpp, "tile_px": tile_px}
-        origin = complete_origin(loaded[0].spec.encoder, stated, where="The command", whose=f"the run {runs[0]}")
+        resolution = {"mpp": mpp, "tile_px": tile_px}
+        origin = complete_origin(loaded[0].spec.encoder, resolution, where="The command", whose=f"the run {runs[0]}")
         manifest, features = encode_slides(slides, out or home.predictions, origin, encoder, mpp_of_slide, device)
     kinds = [*(["calibrated"] if calibrated else []), *([] if decide == "argmax" else [str(rule)])]
     place = Destination.of(out, home, manifest, split, kinds)

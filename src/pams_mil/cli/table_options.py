@@ -10,6 +10,7 @@ import typer
 SLIDE_COLUMN = typer.Option(None, "--slide-column", help="Column of the slide id.")
 PATIENT_COLUMN = typer.Option(None, "--patient-column", help="Column of the patient.")
 LABEL_COLUMN = typer.Option(None, "--label-column", help="Column of the label.")
+CLASSES_HELP = "A preset (see 'pams classes') or a class file. Again: another order of its classes."
 PATIENTS_ARE_SLIDES = typer.Option(
     False, "--patients-are-slides", help="The table names no patients: take every slide for one."
 )

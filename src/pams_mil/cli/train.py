@@ -10,6 +10,7 @@ import typer
 
 from pams_mil.cli.console import print_json, print_note, print_result
 from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.table_options import CLASSES_HELP
 from pams_mil.errors import ConfigError, RunInterruptedError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def train(
     ),
     manifest: Path | None = typer.Option(None, "--manifest", help="Cohort table; instead of a config file."),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
-    classes: str | None = typer.Option(None, "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    classes: list[str] | None = typer.Option(None, "--classes", help=CLASSES_HELP),
     method: str | None = typer.Option(
         None, "--method", help="Training method, e.g. pams or ce, or your loss: ./file.py:loss."
     ),
@@ -63,8 +64,8 @@ def train(
     from pams_mil.engine.training.train import train as run_training
 
     options = {
-        "data.manifest": manifest, "data.features": features, "data.fold": fold, "classes": classes, "method": method,
-        "data.encoder": encoder, "data.mpp": mpp, "data.tile_px": tile_px,
+        "data.manifest": manifest, "data.features": features, "data.fold": fold, "classes": classes or None,
+        "method": method, "data.encoder": encoder, "data.mpp": mpp, "data.tile_px": tile_px,
         "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
         "compute.loggers": ["csv", *log] if log else None,
     }  # fmt: skip

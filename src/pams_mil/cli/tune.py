@@ -11,7 +11,14 @@ import typer
 from pams_mil.cli.console import list_failures, output, print_json, print_note, print_result, progress_bar
 from pams_mil.cli.fold_options import FOLDS, VAL_SHARE, fold_cohort
 from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
+from pams_mil.cli.table_options import (
+    CLASSES_HELP,
+    LABEL_COLUMN,
+    PATIENT_COLUMN,
+    PATIENTS_ARE_SLIDES,
+    SLIDE_COLUMN,
+    reading_options,
+)
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +34,7 @@ def tune(
     changes: list[str] | None = typer.Argument(
         None, metavar="[KEY=VALUE]...", help="Settings of all recipes, e.g. epochs=30 or model.embedding_features=128."
     ),
-    classes: str | None = typer.Option(None, "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    classes: list[str] | None = typer.Option(None, "--classes", help=CLASSES_HELP),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     folds: int | None = FOLDS,
     val_share: float | None = VAL_SHARE,
@@ -72,7 +79,7 @@ def tune(
     if show_space:
         _show_space(chosen_space, tuple(changes or ()))
         return
-    if manifest is None or classes is None:
+    if manifest is None or not classes:
         raise ConfigError("Expected a table of labels and --classes: pams tune LABELS.csv --classes bracs ...")
     reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
     shared = {

@@ -24,7 +24,9 @@ def view(
     manifest: Path | None = typer.Option(None, "--manifest", help="Table of slides to predict, instead of the run's."),
     certificate: Path | None = typer.Option(None, "--certificate", help="certificate.json of 'pams certify'."),
     split: str = typer.Option("test", "--split", help="Which split of a run's own manifest."),
-    classes: str | None = typer.Option(None, "--classes", help="Class file or preset, for predictions files."),
+    classes: list[str] | None = typer.Option(
+        None, "--classes", help="Class file or preset, for predictions files. Again: another order of its classes."
+    ),
     reviews: Path | None = typer.Option(None, "--reviews", help="Folder for the verdicts; default: beside the first."),
     reviewer: str | None = typer.Option(None, "--reviewer", help="Name of the reader; default: the account's."),
     blind: bool = typer.Option(False, "--blind", help="Hide the model's call until the reader has given one."),
@@ -61,9 +63,9 @@ def view(
 
     source = Source(true, pred, id_column, patient, labels_needed=False)
     asked = Asked(
-        paths or [], slides=slides, features=features, manifest=manifest, certificate=certificate, classes=classes,
-        split=split, source=source, reviews=reviews, reviewer=reviewer, blind=blind, trust_code=trust_code,
-        patients_are_slides=patients_are_slides,
+        paths or [], slides=slides, features=features, manifest=manifest, certificate=certificate,
+        classes=classes or (), split=split, source=source, reviews=reviews, reviewer=reviewer, blind=blind,
+        trust_code=trust_code, patients_are_slides=patients_are_slides,
     )  # fmt: skip
     with progress_bar() as progress:
         if demo:

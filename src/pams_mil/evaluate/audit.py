@@ -12,7 +12,7 @@ from pams_mil.evaluate.cautions import Caution, cautions
 from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.operating_points import OperatingPoints
-from pams_mil.evaluate.orders import OrderAudit, Orders, audit_orders
+from pams_mil.evaluate.orders import OrderAudit, audit_orders
 from pams_mil.evaluate.predictions.findings import FindingScores, finding_scores
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, SevereError, score, severe_errors
@@ -94,7 +94,7 @@ class Audit:
     seed: int
     subgroups: list[SubgroupAudit] = field(default_factory=list)
     orders: OrderAudit | None = None
-    """Where several orders of urgency were given; everything else is under the first."""
+    """Where the classes have several orders of urgency; everything else is under the first."""
 
     @property
     def cautions(self) -> list[str]:
@@ -161,12 +161,11 @@ def audit(
     resamples: int = RESAMPLES,
     progress: OnStage | None = None,
     seen_patients: bool = False,
-    orders: Orders | None = None,
 ) -> Audit:
     """Score every model, also by the groups of the columns `by`, and compare the others with the reference.
 
     Patients that a model has seen are refused unless `seen_patients` allows them; then every page and file says so.
-    With several `orders`, of which the models were read with the first, rates and comparisons are also those of each.
+    Where the hierarchy has several orders, rates and comparisons are also those of each.
     """
     models = [model.admitted("test scores", seen_patients=seen_patients) for model in models]
     report = progress or (lambda what, fraction: None)
@@ -196,8 +195,8 @@ def audit(
     )  # fmt: skip
     groups = subgroups(models, by, seed=seed, deals=DEALS if resamples else 0)
     by_order = None
-    if orders is not None:
+    if models[0].hierarchy.other_orders:
         by_order = audit_orders(
-            models, orders, comparisons, reference=reference, penalty=penalty, seed=seed, resamples=resamples
+            models, comparisons, reference=reference, penalty=penalty, seed=seed, resamples=resamples
         )
     return Audit(models[0].hierarchy, audited, comparisons, penalty, resamples, seed, groups, by_order)

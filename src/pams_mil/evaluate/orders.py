@@ -24,20 +24,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from pams_mil.arrays import Array, Bools, Ints
-from pams_mil.errors import HierarchyError, listing
+from pams_mil.errors import HierarchyError
 from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.verdict import safer_model, verdict
-from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.resampling import RESAMPLES, Sums, Units, percentile_interval
-from pams_mil.severity import PENALTY
+from pams_mil.severity import PENALTY, orders_at, ranks_by_order
 
 
 @dataclass(frozen=True)
@@ -79,71 +78,59 @@ class Orders:
     """Hierarchies of the same classes in other orders; class indices are those of the first.
 
     >>> orders = Orders.of({"A": ["N", "FEA", "ADH"], "B": ["N", "ADH", "FEA"]})
-    >>> [(pair.first, pair.second, dict(pair.more_urgent)) for pair in orders.disputed_pairs()]
+    >>> [(pair.first, pair.second, dict(pair.more_urgent)) for pair in orders.disputed_pairs]
     [('FEA', 'ADH', {'A': 'ADH', 'B': 'FEA'})]
     """
 
-    names: tuple[str, ...]
-    hierarchies: tuple[ClassHierarchy, ...]
+    first: ClassHierarchy
+    """The order whose class indices are used, with the others."""
 
     def __post_init__(self) -> None:
-        if len(self.hierarchies) < 2:
+        if not self.first.other_orders:
             raise HierarchyError("Expected at least two orders of the same classes, found one.")
-        if len(set(self.names)) < len(self.names):
-            raise HierarchyError(f"Every order needs its own name, found {listing(self.names)}.")
-        classes = set(self.hierarchies[0].classes)
-        for name, hierarchy in zip(self.names[1:], self.hierarchies[1:], strict=True):
-            unlike = sorted(classes.symmetric_difference(hierarchy.classes))
-            if unlike:
-                raise HierarchyError(
-                    f"The orders {self.names[0]!r} and {name!r} are of different classes: only one of them has "
-                    f"{listing(unlike)}. Orders of urgency can be compared over the same classes alone."
-                )
 
     @classmethod
     def of(cls, orders: Mapping[str, Any] | Sequence[ClassHierarchy]) -> Orders:
         """Orders by name, each as nested lists or a hierarchy; or hierarchies, which bring names of their own."""
         if isinstance(orders, Mapping):
-            built = [one if isinstance(one, ClassHierarchy) else ClassHierarchy.of(one) for one in orders.values()]
-            return cls(tuple(orders), tuple(built))
-        own = [one.name for one in orders]
-        names = own if len(set(own)) == len(own) else [f"{name} ({number})" for number, name in enumerate(own, 1)]
-        return cls(tuple(names), tuple(orders))
+            orders = [replace(as_hierarchy(one), name=name) for name, one in orders.items()]
+        return cls(orders[0].with_orders(*orders[1:]))
 
-    @classmethod
-    def load(cls, names: Sequence[str]) -> tuple[ClassHierarchy, Orders | None]:
-        """The first of some presets or class files, and all of them as orders where there are several."""
-        loaded = [ClassHierarchy.load(name) for name in names]
-        return loaded[0], cls.of(loaded) if len(loaded) > 1 else None
+    @cached_property
+    def hierarchies(self) -> tuple[ClassHierarchy, ...]:
+        """Every order by itself."""
+        return self.first.orders
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """A name for every order, numbered where two have the same."""
+        own = [order.name for order in self.hierarchies]
+        numbered = (f"{name} ({number})" for number, name in enumerate(own, 1))
+        return tuple(own if len(set(own)) == len(own) else numbered)
 
     def __len__(self) -> int:
         return len(self.hierarchies)
 
-    @property
-    def first(self) -> ClassHierarchy:
-        """The order whose class indices are used."""
-        return self.hierarchies[0]
-
     @cached_property
     def places(self) -> tuple[Ints, ...]:
         """For every order, where each class of the first one stands in it, [C]."""
-        classes = self.first.classes
-        return tuple(np.array([other.classes.index(name) for name in classes]) for other in self.hierarchies)
+        return tuple(place for _, _, place in orders_at(self.first))
 
     @cached_property
     def ranks(self) -> Ints:
         """Urgency of the first order's classes in every order, [J, C]."""
-        return np.stack([other.ranks()[place] for other, place in zip(self.hierarchies, self.places, strict=True)])
+        return ranks_by_order(self.first)
 
+    @cached_property
     def disputed_pairs(self) -> list[DisputedPair]:
         """Pairs of classes whose order differs between any two orders; tied in one and not in another counts."""
-        pairs = []
-        for a, b in combinations(range(len(self.first)), 2):
-            signs = np.sign(self.ranks[:, b] - self.ranks[:, a])
-            if (signs != signs[0]).any():
-                of = {-1: self.first.classes[a], 0: "", 1: self.first.classes[b]}
-                urgent = {name: of[int(sign)] for name, sign in zip(self.names, signs, strict=True)}
-                pairs.append(DisputedPair(self.first.classes[a], self.first.classes[b], urgent))
+        pairs, names = [], self.first.classes
+        for a in range(len(names)):
+            signs = np.sign(self.ranks[:, a + 1 :] - self.ranks[:, [a]])
+            for column in np.flatnonzero((signs != signs[0]).any(axis=0)):
+                of = {-1: names[a], 0: "", 1: names[a + 1 + column]}
+                urgent = {name: of[int(sign)] for name, sign in zip(self.names, signs[:, column], strict=True)}
+                pairs.append(DisputedPair(names[a], of[1], urgent))
         return pairs
 
     def misses(self, target: Ints, predicted: Ints) -> Bools:
@@ -157,11 +144,6 @@ class Orders:
 
     def under(self, number: int, predictions: Predictions) -> Predictions:
         """Predictions that were read with the first order, as those of another."""
-        if predictions.finding_probabilities is not None:
-            raise HierarchyError(
-                f"{predictions.name} has several findings per slide, and several orders of urgency compare one class "
-                "per slide. Give one order, or predictions of the most urgent finding alone."
-            )
         place, hierarchy = self.places[number], self.hierarchies[number]
         p = predictions.probabilities
         return replace(
@@ -274,7 +256,7 @@ class OrderAudit:
     @property
     def sentences(self) -> list[str]:
         """What every model misses, undisputed to disputed, and which is safer by which order."""
-        pairs, size = self.orders.disputed_pairs(), len(self.orders.first)
+        pairs, size = self.orders.disputed_pairs, len(self.orders.first)
         opening = (
             f"The orders {', '.join(self.orders.names)} differ on {len(pairs)} of {size * (size - 1) // 2} pairs of "
             "classes."
@@ -294,7 +276,7 @@ class OrderAudit:
             "names": list(self.orders.names),
             "digests": [hierarchy.digest for hierarchy in self.orders.hierarchies],
             "order": [hierarchy.order() for hierarchy in self.orders.hierarchies],
-            "disputed": [pair.to_json() for pair in self.orders.disputed_pairs()],
+            "disputed": [pair.to_json() for pair in self.orders.disputed_pairs],
             "models": {
                 name: {key: rate.to_json() for key, rate in rates.items()} for name, rates in self.rates.items()
             },
@@ -310,7 +292,6 @@ def _range(rate: DisputedRate) -> str:
 
 def audit_orders(
     models: Sequence[Predictions],
-    orders: Orders,
     comparisons: Sequence[Comparison],
     *,
     reference: int = 0,
@@ -318,13 +299,8 @@ def audit_orders(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> OrderAudit:
-    """The audit of models read with the first order; `comparisons` are those under it."""
-    other = [model.name for model in models if model.hierarchy.digest != orders.first.digest]
-    if other:
-        raise HierarchyError(
-            f"Expected predictions read with the first order, {orders.names[0]!r}; {listing(other)} was read with "
-            "other classes, groups or ranks. Give that order first."
-        )
+    """The audit under all orders of the models' hierarchy; `comparisons` are those under the first."""
+    orders = Orders(models[0].hierarchy)
     under = {orders.names[0]: list(comparisons)}
     for number, name in list(enumerate(orders.names))[1:]:
         views = [orders.under(number, model) for model in models]

@@ -26,7 +26,7 @@ def read_entries(
         tags: Further columns of the table to read.
         change: What to make of every run's predictions before folds are joined.
     """
-    trees: dict[str, ClassHierarchy] = {}
+    trees: dict[str | tuple[str, ...], ClassHierarchy] = {}
     by_row: dict[tuple[str, str], dict[int, dict[str, Predictions]]] = {}
     logs: dict[tuple[str, str], list[Columns]] = {}
     for cell in done.finished:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pams_mil import ops
@@ -18,7 +19,7 @@ from pams_mil.methods.method import FinestMethod, HierarchyLoss, LevelMethod, To
 from pams_mil.methods.objective import CostMatrix, LevelLoss, LevelTerm, Objective, check_costs, checked, level_cost
 from pams_mil.methods.terms import DETACH, AlignmentTerm, Detach
 from pams_mil.parameters import require_choice, require_number
-from pams_mil.severity import Distance, Orientation, loss_weight, scaled_ranks, with_nothing
+from pams_mil.severity import Distance, Orientation, loss_weight, orders_at, scaled_ranks, with_nothing
 
 DISCOVER = {"msce": "Msce", "pams": "Pams", "oce": "Oce"}
 
@@ -51,14 +52,15 @@ def rank_msce_loss(
 ) -> Tensor:
     """MSCE whose weight depends on ranks alone, w = 1 + α E[(ρ_t − ρ)₊] with ranks ρ scaled to [0, 1].
 
-    In O(c) for a bag, without a matrix of classes: it serves hundreds of them, and w is at most 1 + α.
+    In O(c) for a bag, without a matrix of classes: it serves hundreds of them, and w is at most 1 + α. With J orders of
+    urgency w is the mean over them.
 
-    Shapes: logits [b, c], target [b], ranks [c] -> [b]
+    Shapes: logits [b, c], target [b], ranks [j, c] -> [b]
     """
     logits, target = checked(logits, target)
     log_p = logits.log_softmax(-1)
-    place = ranks.to(logits)
-    weight = 1.0 + alpha * (log_p.exp() * (place[target][:, None] - place).clamp_min(0.0)).sum(-1)
+    gaps = torch.stack([(place[target][:, None] - place).clamp_min(0.0) for place in ranks.to(logits)])
+    weight = 1.0 + alpha * (log_p.exp() * gaps.mean(0)).sum(-1)
     if detach_weight:
         weight = weight.detach()
     return -weight * log_p.gather(-1, target[:, None])[:, 0]
@@ -70,7 +72,8 @@ class Msce(LevelMethod):
 
         L = Σ_h −w_h log p_h[t],   w_h = Σ_r p_h[r] M[t, r],   M[t, r] = α |t − r| if t outranks r, else 1
 
-    The weight w is the expected severity of the prediction for a bag of true class t.
+    The weight w is the expected severity of the prediction for a bag of true class t. Where the classes have several
+    orders of urgency, M is the mean of theirs.
 
     Paper's setting: α = 1.6.
     Deviations: the index order in the paper's definition of M would punish false alarms and contradicts its text; the
@@ -116,9 +119,10 @@ class Msce(LevelMethod):
         """The loss of one level with its severity matrix, or with its ranks where those are enough."""
         plain = self.orientation == "intended" and self.costs is None
         if self.distance == "rank" and self.alpha is not None and plain:
+            ranks = [scaled_ranks(order, at)[place] for order, at, place in orders_at(hierarchy, level)]
             return LevelLoss(
                 rank_msce_loss, num_classes=hierarchy.num_classes(level), alpha=self.alpha,
-                matrices={"ranks": scaled_ranks(hierarchy, level)}, detach_weight=self.detach_weight,
+                matrices={"ranks": np.stack(ranks)}, detach_weight=self.detach_weight,
             )  # fmt: skip
         severity = self.severity(hierarchy, level)
         matrices = {"severity": severity}

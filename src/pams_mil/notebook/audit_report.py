@@ -15,8 +15,8 @@ from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.audit import audit as audit_predictions
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import certify
+from pams_mil.evaluate.certify.order_certificate import OrderCertificate, certify_orders
 from pams_mil.evaluate.decisions.decide import redecide
-from pams_mil.evaluate.orders import Orders
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import as_hierarchy
 from pams_mil.metrics.metric import METRICS
@@ -89,6 +89,9 @@ def audit(
         predictions = predictions_from_arrays(
             y_true, models, as_hierarchy(classes), labels=labels, patients=patients, slides=slides, by=by
         )
+    if hierarchies:
+        tree = predictions[0].hierarchy.with_orders(*map(as_hierarchy, hierarchies))
+        predictions = [one.with_orders(tree) for one in predictions]
     names = [one.name for one in predictions]
     if reference is not None and reference not in names:
         raise ParameterError(
@@ -98,7 +101,6 @@ def audit(
     columns = [by] if isinstance(by, str) else list(tags(by, len(predictions[0])) if classes is not None else by or ())
     scores = audit_predictions(
         predictions, by=columns, reference=place, penalty=penalty, resamples=resamples, seed=seed,
-        orders=Orders.of([predictions[0].hierarchy, *map(as_hierarchy, hierarchies)]) if hierarchies else None,
     )  # fmt: skip
     return AuditReport(scores, reference=place)
 
@@ -227,19 +229,22 @@ class AuditReport:
         scores = audit_predictions(
             models, by=list(dict.fromkeys(groups.by for groups in self.scores.subgroups)), reference=self._reference,
             penalty=self.scores.penalty, resamples=self.scores.resamples, seed=self.scores.seed,
-            orders=None if self.scores.orders is None else self.scores.orders.orders,
         )  # fmt: skip
         return AuditReport(scores, reference=self._reference)
 
     def certify(
         self, alpha: float | None = None, *, model: str | None = None, by: str | None = None, **options: Any
-    ) -> Certificate | dict[str, Certificate]:
+    ) -> Certificate | OrderCertificate | dict[str, Certificate]:
         """A certificate of a model with these patients as calibration patients; `options` as in `pams_mil.certify`.
+
+        Of several orders of urgency it is one certificate for all of them.
 
         With `by`, a subgroup that the audit knows, one certificate for each group. The patients must not have trained
         the model or chosen its epoch; nothing in arrays can show that.
         """
         chosen = self.predictions[self._number(model)]
+        if chosen.hierarchy.other_orders and by is None:
+            return certify_orders(chosen, alpha=alpha, **options)
         if by is None:
             one: Certificate = certify(chosen, alpha=alpha, **options)
             return one

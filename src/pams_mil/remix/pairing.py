@@ -6,7 +6,8 @@ classes never meet where urgency decides the pair. Two rules go by urgency:
 
     keep_label    the drawn slide is a and keeps its label; the partner is less urgent, or (own_class) of the same class
                   and another patient. Every class is trained on as often as it occurs, and with own_class every class
-                  is remixed alike, so that being a mixture says nothing about urgency.
+                  is remixed alike, so that being a mixture says nothing about urgency. Where the hierarchy has several
+                  orders of urgency, the partner is less urgent in all of them.
     urgent_label  the partner is of any other rank and the more urgent of the two is a: less urgent slides change label
 """
 
@@ -20,11 +21,12 @@ import numpy as np
 import torch
 
 from pams_mil import seeding
-from pams_mil.arrays import Ints
+from pams_mil.arrays import Bools, Ints
 from pams_mil.errors import ConfigError, ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.parameters import require_choice, require_number
 from pams_mil.remix.strategy import PARTNER_RULES, PartnerRule
+from pams_mil.severity import ranks_by_order
 
 Mode = Literal["replace", "add"]
 BY_URGENCY = ("keep_label", "urgent_label")
@@ -85,6 +87,7 @@ class Pairing:
     seed: int = 0
     patients: Sequence[str] | None = None
     own_class: bool = True
+    _by_order: Ints = field(init=False, repr=False, compare=False)
     _ranks: Ints = field(init=False, repr=False, compare=False)
     _own: Ints = field(init=False, repr=False, compare=False)
     _order: Ints = field(init=False, repr=False, compare=False)
@@ -110,7 +113,13 @@ class Pairing:
                 f"{len(ids if self.patients is None else self.patients)} patients for {len(ids)} slides."
             )
         targets = np.asarray(self.targets, dtype=np.int64)
+        if self.hierarchy.other_orders and self.rule == "urgent_label":
+            raise ParameterError(
+                "pairing.rule 'urgent_label' gives a remixed bag the label of the more urgent slide, and several "
+                "orders of urgency dispute which one that is. Use 'keep_label', which mixes what all of them agree on."
+            )
         # Sorted once: a draw then takes a few binary searches instead of a look at every slide.
+        object.__setattr__(self, "_by_order", ranks_by_order(self.hierarchy))
         object.__setattr__(self, "_ranks", self.hierarchy.ranks()[targets])
         object.__setattr__(self, "_own", self._own_keys(targets))
         object.__setattr__(self, "_order", np.argsort(self._own, kind="stable"))
@@ -144,7 +153,13 @@ class Pairing:
         # The keys are (rank C + class) n + patient, so a class spans n numbers and a rank C n.
         of_class = len(self._keys)
         of_rank = of_class * self.hierarchy.num_classes()
-        less_urgent = [(0, self._place(int(self._ranks[slide]) * of_rank))]
+        if len(self._by_order) > 1:
+            # Only classes that every order calls less urgent, so that the label is right in all of them.
+            agreed: Bools = np.all(self._by_order[:, [self.targets[slide]]] > self._by_order, axis=0)
+            starts = (self._by_order[0] * self.hierarchy.num_classes() + np.arange(len(agreed)))[agreed] * of_class
+            less_urgent = [(self._place(int(start)), self._place(int(start) + of_class)) for start in starts]
+        else:
+            less_urgent = [(0, self._place(int(self._ranks[slide]) * of_rank))]
         if not self.own_class:
             return less_urgent
         # The class without its own patient's part, which lies in the middle of it.

@@ -11,7 +11,6 @@ import numpy as np
 
 from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
-from pams_mil.evaluate.orders import OrderAudit
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
@@ -20,6 +19,7 @@ from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTI
 from pams_mil.report import charts, live
 from pams_mil.report.curve_chart import curve_chart
 from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells, rank_shares
+from pams_mil.report.order_section import order_section
 from pams_mil.report.page import format_interval, format_p, format_share, format_shares, format_value, render
 from pams_mil.report.readable import READABLE, short_order
 from pams_mil.report.report_table import ReportTable, TableCell, TableHead
@@ -63,7 +63,7 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command:
         boundaries=[(m.name, boundary_table(m.points[-1]), m.points[-1]) for m in audit.models if m.points[-1]],
         charts=[_model_charts(hierarchy, model.levels) for model in audit.models],
         subgroups=[(groups, subgroup_table(groups)) for groups in audit.subgroups],
-        orders=None if audit.orders is None else order_tables(audit.orders),
+        order_section=order_section,
         severe=[severe_table(model, hierarchy, dict(pages or {})) for model in audit.models],
         radar=_radar(audit),
         matrix=matrix_cells,
@@ -242,33 +242,6 @@ def class_tables(scores: LevelScores, hierarchy: ClassHierarchy) -> list[tuple[s
         )  # fmt: skip
     head: list[str | TableHead] = ["class", "slides", "right", "missed ↓", "false alarms ↓", "most often mistaken for"]
     return [(f"{group}: {len(lines)} classes", ReportTable(head, lines, text=(0, 5))) for group, lines in rows.items()]
-
-
-def order_tables(audit: OrderAudit) -> list[ReportTable]:
-    """Rates by order; and, where models are compared, which one is safer by each."""
-    names = audit.orders.names
-    heads = [
-        TableHead("undisputed", "a miss (a false alarm) by every order"),
-        TableHead("with disputed", "a miss (a false alarm) by at least one order"),
-    ]
-    rows: list[list[str | TableCell]] = []
-    for model, rates in audit.rates.items():
-        for key, words in (("missed_rate", "missed ↓"), ("false_alarm_rate", "false alarms ↓")):
-            rate = rates[key]
-            ends = [
-                TableCell(format_share(rate.undisputed), format_shares(rate.undisputed_interval)),
-                TableCell(format_share(rate.with_disputed), format_shares(rate.with_disputed_interval)),
-            ]
-            rows.append([model, words, *(format_share(rate.by_order[name]) for name in names), *ends])
-    tables = [ReportTable(["model", "rate", *names, *heads], rows, text=(0, 1))]
-    if audit.comparisons:
-        verdicts: list[list[str | TableCell]] = [
-            [f"{one.candidate} against {one.reference}", *(one.safer[name] or "neither" for name in names)]
-            for one in audit.comparisons
-        ]
-        head: list[str | TableHead] = ["safer model by order", *names]
-        tables.append(ReportTable(head, verdicts, text=tuple(range(len(head)))))
-    return tables
 
 
 def severe_table(model: Any, hierarchy: ClassHierarchy, pages: Mapping[str, str]) -> ReportTable | None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pams_mil.errors import PredictionsError, counted
 from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.operating_points import OperatingPoints
+from pams_mil.evaluate.orders import OrderAudit, audit_orders
 from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
 from pams_mil.evaluate.scores import LevelScores, score
 from pams_mil.evaluate.verdict import safer_model, verdict
@@ -98,6 +99,8 @@ class Bench:
     """Cells that failed, with the reason."""
     split: str = "test"
     """What was scored: test or val."""
+    orders: dict[str, OrderAudit] = field(default_factory=dict)
+    """By model, where the classes have several orders of urgency; everything else is under the first."""
 
     @property
     def models(self) -> list[str]:
@@ -185,6 +188,7 @@ class Bench:
                 }
                 for row in self.rows
             ],
+            **({"orders": {model: one.to_json() for model, one in self.orders.items()}} if self.orders else {}),
             "verdicts": self.verdicts,
         }  # fmt: skip
 
@@ -202,24 +206,30 @@ def summarize(
         raise PredictionsError("No run of the benchmark is finished, so there is nothing to compare.")
     hierarchy = next(iter(entries[0].runs.values())).hierarchy
     rows: list[Row] = []
+    orders: dict[str, OrderAudit] = {}
     for model in dict.fromkeys(entry.model for entry in entries):
-        rows += _model_rows([entry for entry in entries if entry.model == model], reference, resamples)
-    return Bench(hierarchy, rows, reference, resamples, dict(missing or {}), split)
+        own = [entry for entry in entries if entry.model == model]
+        samples = [join_seeds(entry.method, entry.runs) for entry in own]
+        samples.sort(key=lambda sample: sample.name != reference)
+        compared = samples[0].name == reference and len(samples) > 1
+        comparisons = compare_all(samples, resamples=resamples) if compared else []
+        rows += _model_rows(own, {sample.name: sample for sample in samples}, comparisons, resamples)
+        if hierarchy.other_orders:
+            orders[model] = audit_orders(samples, comparisons, resamples=resamples)
+    return Bench(hierarchy, rows, reference, resamples, dict(missing or {}), split, orders)
 
 
-def _model_rows(entries: Sequence[Entry], reference: str, resamples: int) -> list[Row]:
-    samples = {entry.method: join_seeds(entry.method, entry.runs) for entry in entries}
-    comparisons: dict[str, Comparison] = {}
-    if reference in samples and len(samples) > 1:
-        ordered = [samples[reference], *(one for method, one in samples.items() if method != reference)]
-        comparisons = {comparison.candidate: comparison for comparison in compare_all(ordered, resamples=resamples)}
+def _model_rows(
+    entries: Sequence[Entry], samples: dict[str, Predictions], comparisons: Sequence[Comparison], resamples: int
+) -> list[Row]:
+    compared = {comparison.candidate: comparison for comparison in comparisons}
     return [
         Row(
             model=entry.model,
             method=entry.method,
             repetitions=tuple(entry.runs),
             levels=score(samples[entry.method], resamples=resamples),
-            comparison=comparisons.get(entry.method),
+            comparison=compared.get(entry.method),
             predictions=samples[entry.method],
             epochs=entry.epochs,
             calibrated=None

@@ -19,6 +19,7 @@ from pams_mil.report.epochs import epoch_charts
 from pams_mil.report.first_screen import FirstScreen, first_screen
 from pams_mil.report.live import ScreenModel
 from pams_mil.report.operating_table import operating_markdown, operating_rows
+from pams_mil.report.order_section import order_section
 from pams_mil.report.page import format_interval, render
 from pams_mil.report.readable import short_order
 from pams_mil.report.report_table import Mark, ReportTable, TableCell, TableHead
@@ -89,6 +90,7 @@ def bench_page(bench: Bench, further: Further = NOTHING) -> str:
         bench=bench,
         further=further,
         hierarchy=bench.hierarchy,
+        orders={model: order_section(one) for model, one in bench.orders.items()},
         scores=[score_table(bench, level) for level in range(bench.hierarchy.num_levels)],
         differences=lambda comparison: difference_table(comparison, bench.hierarchy, (*TABLE, *EXTRA)),
         caption=tables.caption(bench),

@@ -38,7 +38,7 @@ class Asked:
     features: Path | None = None
     manifest: Path | None = None
     certificate: Path | None = None
-    classes: str | None = None
+    classes: Sequence[str] = ()
     split: str = "test"
     source: Source | None = None
     reviews: Path | None = None
@@ -125,7 +125,7 @@ def _load(path: Path, asked: Asked) -> LoadedRun:
 
 
 def _hierarchy(asked: Asked, runs: Sequence[LoadedRun]) -> ClassHierarchy:
-    stated = ClassHierarchy.load(asked.classes) if asked.classes is not None else None
+    stated = ClassHierarchy.load(asked.classes) if asked.classes else None
     own = [run.spec.hierarchy for run in runs]
     if stated is None and not own:
         raise ConfigError("A predictions file does not say which classes are urgent; give them with --classes.")

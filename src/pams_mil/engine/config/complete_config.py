@@ -11,7 +11,7 @@ from typing import Any
 from pams_mil.engine.config.run_config import Choice, ModelChoice, RunConfig
 from pams_mil.errors import ConfigError
 from pams_mil.evaluate.reveal import Reveal
-from pams_mil.hierarchy import as_hierarchy
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.method import Method, create_method
 from pams_mil.models.core.adapter import AdaptedModel
 from pams_mil.models.core.factory import model_kind
@@ -93,7 +93,7 @@ def _plain(value: Any) -> Any:
 
 def with_revealed_costs(config: RunConfig, file: Path | str) -> RunConfig:
     """The config with the loss's costs of missed urgency as `pams reveal` found that readers weigh it."""
-    reveal, hierarchy = Reveal.read(file), as_hierarchy(config.classes)
+    reveal, hierarchy = Reveal.read(file), ClassHierarchy.load(config.classes)
     if reveal.classes != hierarchy.digest:
         raise ConfigError(f"{file} was made with other classes than {config.classes!r}; reveal it with the same ones.")
     if config.method.name not in ("msce", "pams"):

@@ -14,6 +14,7 @@ from pams_mil import discover
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.engine.config.run_config import (
     Choice,
+    ClassFiles,
     ComputeConfig,
     DataConfig,
     ModelChoice,
@@ -46,7 +47,7 @@ class GridConfig(Strict):
     """
 
     data: DataConfig
-    classes: str
+    classes: ClassFiles
     methods: Annotated[tuple[Choice, ...], _all("methods")] = Field(min_length=1)
     models: Annotated[tuple[ModelChoice, ...], _all("models")] = (ModelChoice(name="abmil"),)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2, 3, 4), min_length=1)

@@ -41,6 +41,15 @@ RECIPES: dict[str, dict[str, Any]] = {
 """What `training` leaves at null, by model; the empty name is everyone else. DTFD's is its authors'."""
 
 
+def _class_files(value: Any) -> Any:
+    """Several class files; a list of one is that one."""
+    files = [str(one) if isinstance(one, Path) else one for one in value] if isinstance(value, (list, tuple)) else value
+    return files[0] if isinstance(files, list) and len(files) == 1 else files
+
+
+ClassFiles = Annotated[str | Annotated[tuple[str, ...], Field(min_length=2)], BeforeValidator(_class_files)]
+
+
 class Strict(BaseModel):
     """Settings that cannot be changed and have no unknown keys."""
 
@@ -130,6 +139,11 @@ def located(name: str) -> str:
     return name if path is None else f"{path.resolve()}:{name.rpartition(':')[2]}"
 
 
+def located_classes(classes: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """Presets and absolute paths of class files, one as it is."""
+    return locate_classes(classes) if isinstance(classes, str) else tuple(map(locate_classes, classes))
+
+
 def short_name(name: str) -> str:
     """A method's or model's name as a part of a folder's name: of code of one's own, the class or function.
 
@@ -191,7 +205,8 @@ class RunConfig(Strict):
     """Everything that defines a run."""
 
     data: DataConfig
-    classes: str
+    classes: ClassFiles
+    """A preset or a class file; several are orders of the same classes, and their mean M is trained with."""
     method: Annotated[Choice, BeforeValidator(partial(read_choice, "methods"))] = Choice(name="pams")
     model: Annotated[ModelChoice, BeforeValidator(partial(read_choice, "models"))] = ModelChoice(name="abmil")
     pairing: dict[str, Any] = Field(default_factory=dict)
@@ -222,7 +237,7 @@ class RunConfig(Strict):
             for key in ("manifest", "features", "splits", "clini")
             if (value := getattr(self.data, key)) is not None
         }
-        classes = locate_classes(self.classes)
+        classes = located_classes(self.classes)
         init = None if self.model.init is None else self.model.init.resolve()
         method = {"name": located(self.method.name)}
         if isinstance(remix := self.method.options.get("remix"), str):
@@ -252,7 +267,7 @@ Config = TypeVar("Config", bound=BaseModel)
 def configure(
     manifest: Path | str,
     *,
-    classes: str | Path,
+    classes: str | Path | Sequence[str | Path],
     method: str | Mapping[str, Any] = "pams",
     model: str | Mapping[str, Any] = "abmil",
     features: Path | str | None = None,
@@ -272,7 +287,13 @@ def configure(
     """
     cohort = {"manifest": manifest, **({} if features is None else {"features": features}), **(data or {})}
     sections = {"pairing": pairing, "compute": compute, "training": training}
-    content = {"data": cohort, "classes": str(classes), "method": method, "model": model, "seed": seed}
+    content = {
+        "data": cohort,
+        "classes": str(classes) if isinstance(classes, Path) else classes,
+        "method": method,
+        "model": model,
+        "seed": seed,
+    }
     return build(RunConfig, {**content, **{key: dict(values) for key, values in sections.items() if values}})
 
 
@@ -312,7 +333,8 @@ def with_overrides(
             raise ConfigError(f"{override!r} is not a setting; expected key=value, e.g. lr=3e-4.")
         place = key.strip() if kind is None else full_key(kind, key.strip())
         # Else `classes=no` would be False, and `#3` at the end of a path a comment.
-        as_typed = kind is not None and _is_text(kind, place.split(".")) and text != "null" and text[:1] != "{"
+        nested = "{[" if place == "classes" else "{"
+        as_typed = kind is not None and _is_text(kind, place.split(".")) and text != "null" and text[:1] not in nested
         value = text if as_typed else parse_yaml(text, where=f"the value of {key!r}")
         changed = with_setting(changed, place, value)
     return changed

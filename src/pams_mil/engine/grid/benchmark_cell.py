@@ -145,7 +145,7 @@ def is_done(cell: Cell, out: Path, expected: ExpectedCell | None) -> bool:
 
 def expected_cells(wanted: Sequence[Cell]) -> dict[str, ExpectedCell | None]:
     """What every cell must be, by key; None where the data cannot be read, which running the cell will explain."""
-    read: dict[tuple[str, str], CellData] = {}
+    read: dict[tuple[str, Any], CellData] = {}
     expected: dict[str, ExpectedCell | None] = {}
     for cell in wanted:
         place = (cell.config.data.model_dump_json(), cell.config.classes)

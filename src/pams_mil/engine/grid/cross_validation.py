@@ -278,7 +278,7 @@ def _asked(
         **({"seeds": list(seeds)} if len(seeds) > 1 else {}),
         "slides": len(cohort),
         "slides_and_folds": digest_of_folds(cohort, split),
-        "classes": hierarchy.digest,
+        "classes": " ".join(order.digest for order in hierarchy.orders),
         "settings": {key: value for key, value in settings.items() if key not in ("compute", "classes", "data")},
     }
 

@@ -120,14 +120,13 @@ def at_matched_false_alarms(
     ]
 
 
-def refuse_other_classes(hierarchies: Sequence[ClassHierarchy], runs: Sequence[Path], classes: str) -> None:
+def refuse_other_classes(hierarchies: Sequence[ClassHierarchy], runs: Sequence[Path], stated: ClassHierarchy) -> None:
     """Stop when a run was trained with another class hierarchy than the one named."""
-    wanted = ClassHierarchy.load(classes).digest
     for run, hierarchy in zip(runs, hierarchies, strict=True):
-        if hierarchy.digest != wanted:
+        if hierarchy.digest != stated.digest:
             raise CheckpointError(
-                f"{run} was trained with other classes than {classes!r}: digest {hierarchy.digest}, expected {wanted}. "
-                "Names, groups and ranks must be the same."
+                f"{run} was trained with other classes than {stated.name!r}: digest {hierarchy.digest}, expected "
+                f"{stated.digest}. Names, groups and ranks must be the same."
             )
 
 

@@ -49,7 +49,7 @@ class RunSpec:
 
     Attributes:
         settings: All that changes the weights; plain values.
-        hierarchy: The classes.
+        hierarchy: The classes, with every order of urgency that the run was trained with.
         cohort: Slides, patients and digest of every split that the run has seen.
         features: What the bags have in common (`feature_origin`), and `files`, a digest of their content per split.
         slides: The rows behind `cohort`, where they are known; they are never written with it.
@@ -321,8 +321,11 @@ def refuse_another(path: Path, kind: str, before: Mapping[str, Any], asked: Mapp
 
 
 def _class_differences(stored: ClassHierarchy, now: ClassHierarchy) -> list[Difference]:
-    if stored.digest == now.digest:
+    if [one.digest for one in stored.orders] == [one.digest for one in now.orders]:
         return []
+    if stored.digest == now.digest:
+        before, after = ([one.order() for one in tree.other_orders] for tree in (stored, now))
+        return [("classes.other_orders", before, after)]
     changes = nested_differences(_order_and_groups(stored), _order_and_groups(now), "classes")
     return changes or [("classes.digest", stored.digest, now.digest)]
 

@@ -91,7 +91,7 @@ class TuningTask:
             "slides": len(self.cohort),
             "patients": len(self.cohort.patients),
             "slides_and_folds": digest_of_folds(self.cohort, self.split),
-            "classes": self.hierarchy.digest,
+            "classes": " ".join(order.digest for order in self.hierarchy.orders),
             "recipes": {
                 name: {key: value for key, value in config.resolved().to_json().items() if key not in ignored}
                 for name, config in self.configs.items()

@@ -80,7 +80,7 @@ class OrderCertificate:
     @cached_property
     def orders(self) -> Orders:
         """The orders."""
-        return Orders(self.names, tuple(certificate.hierarchy for certificate in self.certificates))
+        return Orders.of({name: one.hierarchy for name, one in zip(self.names, self.certificates, strict=True)})
 
     @property
     def exposure(self) -> Exposure:
@@ -156,14 +156,14 @@ class OrderCertificate:
         atomic.write_json(path, self.to_json())
 
 
-def certify_orders(predictions: Predictions, orders: Orders, **options: Any) -> OrderCertificate:
-    """A guarantee that holds for every order at once; `options` as in `certify`.
+def certify_orders(predictions: Predictions, **options: Any) -> OrderCertificate:
+    """A guarantee that holds at once for every order of the predictions' classes.
 
     Args:
-        predictions: Calibration patients, read with the first order.
-        orders: All orders.
+        predictions: Calibration patients, whose hierarchy has several orders.
         options: `alpha`, `at`, `guarantee`, ... of `pams_mil.evaluate.certify.certify`, the same for every order.
     """
+    orders = Orders(predictions.hierarchy)
     predictions_by_order = (orders.under(number, predictions) for number in range(len(orders)))
     return OrderCertificate(orders.names, tuple(certify(one, **options) for one in predictions_by_order))
 

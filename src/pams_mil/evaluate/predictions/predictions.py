@@ -164,6 +164,15 @@ class Predictions:
             finding_probabilities=None if self.finding_probabilities is None else self.finding_probabilities[rows],
         )
 
+    def with_orders(self, hierarchy: ClassHierarchy) -> Predictions:
+        """These predictions with the orders of a hierarchy of the same classes, groups and ranks."""
+        if hierarchy.digest != self.hierarchy.digest:
+            raise PredictionsError(
+                f"Expected predictions read with the first order, {hierarchy.name!r}; {self.name} was read with other "
+                "classes, groups or ranks. Give that order first."
+            )
+        return replace(self, hierarchy=hierarchy)
+
     def label(self, row: int) -> str:
         """The true label of a row as text: its class, or all its findings."""
         most_urgent = self.hierarchy.names()[int(self.target[row])]

@@ -1,0 +1,99 @@
+"""What several orders of urgency make of the same calls, as part of a page: sentences, verdicts and rates by order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from pams_mil.evaluate.contrast import Contrast
+from pams_mil.evaluate.orders import OrderAudit, OrderedComparison
+from pams_mil.report import svg
+from pams_mil.report.page import format_share, format_shares
+from pams_mil.report.readable import short_order
+from pams_mil.report.report_table import ReportTable, TableCell, TableHead
+
+
+@dataclass(frozen=True)
+class OrderSection:
+    """The parts of the section."""
+
+    sentences: list[str]
+    charts: list[tuple[str, Markup]]
+    """Title and verdicts of every comparison."""
+    rates: ReportTable
+    orders: list[tuple[str, str]]
+    """Name and order of the classes."""
+
+
+def order_section(audit: OrderAudit) -> OrderSection:
+    """The section of one audit."""
+    return OrderSection(
+        audit.sentences,
+        [(f"{one.candidate} against {one.reference}", verdict_chart(one)) for one in audit.comparisons],
+        rate_table(audit),
+        [(name, short_order(one)) for name, one in zip(audit.orders.names, audit.orders.hierarchies, strict=True)],
+    )
+
+
+def rate_table(audit: OrderAudit) -> ReportTable:
+    """Misses and false alarms by order, under all and under at least one."""
+    names = audit.orders.names
+    heads = [
+        TableHead("undisputed", "a miss (a false alarm) by every order"),
+        TableHead("with disputed", "a miss (a false alarm) by at least one order"),
+    ]
+    rows: list[list[str | TableCell]] = []
+    for model, rates in audit.rates.items():
+        for key, words in (("missed_rate", "missed ↓"), ("false_alarm_rate", "false alarms ↓")):
+            rate = rates[key]
+            ends = [
+                TableCell(format_share(rate.undisputed), format_shares(rate.undisputed_interval)),
+                TableCell(format_share(rate.with_disputed), format_shares(rate.with_disputed_interval)),
+            ]
+            rows.append([model, words, *(format_share(rate.by_order[name]) for name in names), *ends])
+    return ReportTable(["model", "rate", *names, *heads], rows, text=(0, 1))
+
+
+def verdict_chart(comparison: OrderedComparison) -> Markup:
+    """One row per order: how much more the candidate misses, with its interval, and which model is safer.
+
+    Misses are compared at equal false alarms where both models have probabilities, else as decided.
+    """
+    row, left, width, top = 30, 150, 300, 30
+    gaps = {order: _gap(comparison, order) for order in comparison.by_order}
+    ends = [
+        abs(value) for gap in gaps.values() for value in (gap.difference, *gap.shown_interval) if math.isfinite(value)
+    ]
+    most = svg.ticks(0.0, max([0.01, *ends]), 2)[-1]
+    middle, height = left + width / 2, top + row * len(gaps)
+
+    def x(value: float) -> float:
+        return middle + value / most * width / 2
+
+    parts = []
+    for value in (-most, -most / 2, 0.0, most / 2, most):
+        parts.append(svg.line((x(value), top - 6), (x(value), height), "whisker" if not value else "grid"))
+        parts.append(svg.text(x(value), height + 16, f"{100 * value:+.3g}" if value else "0", "mid dim"))
+    parts.append(svg.text(x(-most), 14, f"{svg.short(comparison.candidate, 20)} misses less", "dim"))
+    parts.append(svg.text(x(most), 14, f"{svg.short(comparison.candidate, 20)} misses more", "end dim"))
+    for number, (order, gap) in enumerate(gaps.items()):
+        y, safer = top + row * number + row / 2, comparison.safer[order]
+        css = {comparison.reference: "s0", comparison.candidate: "s1", None: "s5"}[safer]
+        parts.append(svg.text(left - 12, y + 4, svg.short(order, 20), "end"))
+        low, high = gap.shown_interval
+        if math.isfinite(low) and math.isfinite(high):
+            parts.append(svg.line((x(low), y), (x(high), y), f"curve {css}"))
+        if math.isfinite(gap.difference):
+            parts.append(svg.dot((x(gap.difference), y), 6, css, f"{100 * gap.difference:+.1f} points"))
+        words = "neither is settled" if safer is None else f"{svg.short(safer, 14)} is safer"
+        parts.append(svg.text(left + width + 14, y + 4, words, "dim" if safer is None else "bold"))
+    parts.append(svg.text(middle, height + 34, "difference in missed urgency, points", "mid dim"))
+    return svg.picture(left + width + 170, height + 42, "which model is safer, by order of urgency", parts)
+
+
+def _gap(comparison: OrderedComparison, order: str) -> Contrast:
+    one = comparison.by_order[order]
+    level = list(one.levels)[-1]
+    return one.matched[level].missed if level in one.matched else one.levels[level]["missed_rate"]
