@@ -135,7 +135,7 @@ def test_a_run_knows_its_orders_in_training_evaluation_and_certification(cohort,
     assert M[1, 2] == M[2, 1] == pytest.approx((1.6 + 1) / 2)  # b and c are disputed
     assert M[3, 0] == pytest.approx(mean[3, 0])
     # Resumed with one order it would be another run.
-    refused = pams("train", *where, *both[:2], *small, "--resume", code=3)
+    refused = pams("train", *where, *both[:2], *small, "--resume", code=2)
     assert "classes.other_orders" in refused
     scores = json.loads(pams("evaluate", tmp_path / "run", "--resamples", 0, "--json"))
     assert scores["orders"]["names"] == ["tiny", "other"]
@@ -175,7 +175,22 @@ def test_cv_and_bench_score_under_every_order(cohort, both, tmp_path, monkeypatc
     # The same command goes on; with another order it is another cross-validation.
     assert json.loads(pams(*words, *small, tmp_path / "cv", "--json"))["orders"]["names"] == ["tiny", "other"]
     other = [*words[:2], *both[:2], *words[6:], *small, tmp_path / "cv"]
-    assert "the class hierarchy (digest)" in pams(*other, code=3)
+    assert "the class hierarchy (digest)" in pams(*other, code=2)
+    grid = tmp_path / "grid.yaml"
+    places = f"{{manifest: {cohort / 'manifest.csv'}, features: {cohort / 'bags'}}}"
+    grid.write_text(
+        f"data: {places}\nclasses: [{both[1]}, {both[3]}]\nmethods: [ce, pams]\nseeds: [0]\ntraining: {{epochs: 1}}\n"
+        "models: [{name: abmil, embedding_features: 8}]\n"
+    )
+    result = json.loads(pams("bench", grid, "--resamples", 20, "--out", tmp_path / "bench", "--json"))
+    comparisons = {one["candidate"]: one for one in result["orders"]["abmil"]["comparisons"]}
+    comparison = comparisons["pams"]
+    assert comparison["reference"] == "ce"
+    assert list(comparison["by_order"]) == ["tiny", "other"]
+    page = (tmp_path / "bench/report.html").read_text()
+    assert "which model is safer, by order of urgency" in page
+    assert comparison["sentence"] in page
+    assert "differ on 1 of 6 pairs" in pams("bench", grid, "--resamples", 20, "--out", tmp_path / "bench")
 
 
 def test_revealed_costs_of_several_orders_keep_what_all_agree_on():

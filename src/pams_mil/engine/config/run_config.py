@@ -333,8 +333,7 @@ def with_overrides(
             raise ConfigError(f"{override!r} is not a setting; expected key=value, e.g. lr=3e-4.")
         place = key.strip() if kind is None else full_key(kind, key.strip())
         # Else `classes=no` would be False, and `#3` at the end of a path a comment.
-        nested = "{[" if place == "classes" else "{"
-        as_typed = kind is not None and _is_text(kind, place.split(".")) and text != "null" and text[:1] not in nested
+        as_typed = kind is not None and _is_text(kind, place.split(".")) and text != "null" and text[:1] != "{"
         value = text if as_typed else parse_yaml(text, where=f"the value of {key!r}")
         changed = with_setting(changed, place, value)
     return changed
