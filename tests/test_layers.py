@@ -104,6 +104,18 @@ def test_the_rule_sees_every_way_to_import(where: str, line: str, tmp_path: Path
     assert violations(path)
 
 
+def test_verbs_do_not_import_verbs():
+    """What two verbs need lies below them, or in a helper of the command line that is not a verb."""
+    from pams_mil.cli.main import VERBS
+
+    verbs = {module for _, module, _ in VERBS}
+    imports = {
+        path.stem: sorted(verbs & set(re.findall(r"pams_mil\.cli\.(\w+)", path.read_text("utf-8"))) - {path.stem})
+        for path in (ROOT / "cli").glob("*.py")
+    }
+    assert {name: found for name, found in imports.items() if found} == {}
+
+
 MAY_STILL_CYCLE = {"models"}
 """Packages whose folders still import one another; this set only shrinks."""
 

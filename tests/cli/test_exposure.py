@@ -275,7 +275,13 @@ def test_a_cross_validation_keeps_calibration_patients_out_of_its_folds(cohort, 
     words = ("cv", cohort / "manifest.csv", "--classes", cohort / "classes.yaml", "--features", cohort / "bags")
     pams(*words, "--folds", 3, "--method", "ce", "--model", "abmil", "--epochs", 1, "--resamples", 0, "--workers", 1,
          "--out", tmp_path / "cv")  # fmt: skip
-    assert not any(slide.startswith("calib-") for slide in read_table(tmp_path / "cv/manifest.csv")["slide_id"])
+    table = read_table(tmp_path / "cv/manifest.csv")
+    for fold in ("fold_0", "fold_1", "fold_2"):
+        assert [name == "calib" for name in table[fold]] == [slide.startswith("calib-") for slide in table["slide_id"]]
+    assert not any(slide.startswith("calib-") for slide in read_table(tmp_path / "cv/predictions.csv")["slide_id"])
+    text = pams("certify", tmp_path / "cv", "--alpha", "0.4")  # the mean of all folds, on patients that none has seen
+    assert "not a guarantee" not in text
+    assert Certificate.load(tmp_path / "cv/certificate.json").n == 12
     text = pams(
         "evaluate", tmp_path / "cv", "--manifest", cohort / "manifest.csv", "--features", cohort / "bags", code=2
     )

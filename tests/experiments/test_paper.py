@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
-from pams_mil.cli import bench as bench_verb
 from pams_mil.cli.main import app
 from pams_mil.cohorts.cohort_writer import write_cohort
 from pams_mil.cohorts.digits import Digits
@@ -57,7 +56,7 @@ def out(tmp_path_factory):
 def bench(name, changes, out, monkeypatch):
     """What `pams bench paper:NAME --json` prints, and the runs that it started."""
     engine = InThisProcess()
-    monkeypatch.setattr(bench_verb, "make_engine", lambda *_, **__: engine)
+    monkeypatch.setattr("pams_mil.engine.grid.grid.make_engine", lambda *_, **__: engine)
     command = ["bench", f"paper:{name}", *changes, "--out", str(out), "--resamples", "20", "--json"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output

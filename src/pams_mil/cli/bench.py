@@ -12,13 +12,8 @@ from pams_mil.cli.out_option import out_folder
 from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from pams_mil.engine.grid.grid import Engine, GridRun
-    from pams_mil.report.bench import Bench, Entry
+    from pams_mil.report.bench import Bench
     from pams_mil.report.bench_page import Further
-
-_SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate")
 
 
 def bench(
@@ -52,8 +47,9 @@ def bench(
     """
     from pams_mil.cli.grid_bar import grid_bar
     from pams_mil.engine.config.grid_config import load_grid, reference_label
-    from pams_mil.engine.grid.grid import run_grid
+    from pams_mil.engine.grid.grid import make_engine, run_grid
     from pams_mil.experiments import paper
+    from pams_mil.experiments.derived_rows import summarize_grid
     from pams_mil.experiments.entries import read_entries
     from pams_mil.report.bench_page import write_bench
 
@@ -67,7 +63,10 @@ def bench(
     runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
     with grid_bar() as tell:
         done = run_grid(settings, folder, runner, progress=tell, each=tell.each)
-    result = summarize_grid(done, reference, resamples, calibrated=calibrated, split=settings.split)
+    with progress_bar() as progress:
+        result = summarize_grid(
+            done, reference, resamples, calibrated=calibrated, split=settings.split, note=print_note, progress=progress
+        )
     further = paper.further(name, settings, done, read_entries(done))
     write_bench(result, folder, further)
     _print(result, further, folder, json)
@@ -107,6 +106,8 @@ def _study(name: str | None, changes: list[str], folder: Path, resamples: int, j
 def _print(result: Bench | None, further: Further, folder: Path, json: bool) -> None:
     from rich.markdown import Markdown
 
+    from pams_mil.cli.bench_table import show
+
     if json:
         tables = [
             {"caption": table.caption, "head": [head.label for head in table.heads],
@@ -121,89 +122,3 @@ def _print(result: Bench | None, further: Further, folder: Path, json: bool) -> 
             output.print(table.caption, style="bold")
             output.print(Markdown(table.markdown()))
     print_note(f"Report: {folder / 'report.html'}")
-
-
-def make_engine(
-    name: str, *, workers: int | None, threads: int | None, address: str | None, cpus: float, gpus: float
-) -> Engine:
-    """The engine behind a name."""
-    from pams_mil.errors import nearest
-
-    if name == "local":
-        from pams_mil.engine.grid.local_processes import LocalEngine
-
-        return LocalEngine(workers, threads)
-    if name == "ray":
-        from pams_mil.engine.grid.ray_tasks import RayEngine
-
-        return RayEngine(address, cpus, gpus)
-    raise ConfigError(f"There is no engine {name!r}; expected local or ray.{nearest(name, ('local', 'ray'))}")
-
-
-def summarize_grid(
-    done: GridRun, reference: str, resamples: int, *, calibrated: bool = False, split: str = "test"
-) -> Bench:
-    """Read the predictions of all finished runs, calibrate the runs if asked to, and compare them."""
-    from pams_mil.experiments.derived_rows import with_untrained
-    from pams_mil.experiments.entries import read_entries
-    from pams_mil.report.bench import summarize
-
-    entries = with_untrained(done, read_entries(done))
-    if calibrated:
-        entries = _calibrated(done, entries)
-    with errors.status("Comparing"):
-        return summarize(entries, reference=reference, resamples=resamples, missing=done.failures, split=split)
-
-
-def _calibrated(done: GridRun, entries: list[Entry]) -> list[Entry]:
-    from pams_mil.experiments.derived_rows import with_calibrated
-
-    with progress_bar() as progress:
-        calibrated, refused = with_calibrated(done, entries, lambda share: progress("Calibrating", share))
-    for run, reason in refused.items():
-        print_note(f"{run} cannot be calibrated: {reason}")
-    return calibrated
-
-
-def show(result: Bench) -> None:
-    """Print the table for people."""
-    from pams_mil.cli.audit_table import show_orders
-
-    for level in reversed(range(result.hierarchy.num_levels)):
-        output.print()
-        output.print(_table(result, level))
-    several = max(len(row.repetitions) for row in result.rows) > 1
-    what = "Mean ± sd over seeds" if several else "One network each"
-    output.print(f"{what}, in percent; best bold, second underlined.", style="dim")
-    for model, orders in result.orders.items():
-        show_orders(orders, model if len(result.models) > 1 else "")
-    for sentence in result.verdicts:
-        output.print()
-        output.print(sentence, style="bold")
-
-
-def _table(result: Bench, level: int) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    from pams_mil.metrics.metric import METRICS
-    from pams_mil.report.text_tables import matched_head, matched_text, spread_text
-
-    title = Text(f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}")
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    several = len(result.models) > 1
-    for head in ("model", "method") if several else ("method",):
-        table.add_column(head)
-    for key in _SHOWN:
-        table.add_column(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", justify="right")
-    table.add_column(matched_head(result, level), justify="right")
-    styles = {1: "bold", 2: "underline"}
-    for row in result.rows:
-        cells = []
-        for key in _SHOWN:
-            text = spread_text(row.spreads[level, key], key, digits=1).replace(" ", "\u00a0")  # numbers never break
-            cells.append(Text(text, style=styles.get(result.place(row, level, key), "")))
-        cells.append(Text(matched_text(result, row, level).replace(" ", "\u00a0")))
-        table.add_row(*([Text(row.model)] if several else []), Text(row.method), *cells)
-    return table

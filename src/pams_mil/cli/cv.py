@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import output, print_json, print_note, progress_bar
-from pams_mil.cli.fold_options import FOLDS, VAL_SHARE, fold_cohort
+from pams_mil.cli.fold_options import FOLDS, VAL_SHARE
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import (
     CLASSES_HELP,
@@ -84,9 +84,10 @@ def cv(
     """
     from pams_mil import atomic
     from pams_mil.cli.audit_table import show, write
-    from pams_mil.cli.bench import make_engine
-    from pams_mil.cli.train import read_settings
     from pams_mil.engine.grid.cross_validation import best_epochs, cross_validate, train_committee
+    from pams_mil.engine.grid.folds import fold_cohort
+    from pams_mil.engine.grid.grid import make_engine
+    from pams_mil.engine.run.folder import read_settings
     from pams_mil.engine.tuning.recipes import load_committee
     from pams_mil.evaluate.audit import audit
     from pams_mil.hierarchy import ClassHierarchy
@@ -106,7 +107,10 @@ def cv(
             "model is named; found --method, --model, or a setting of one."
         )
     runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
-    cohort, split, _ = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading)
+    folded = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading)
+    cohort, split = folded.cohort, folded.split
+    for note in folded.notes:
+        print_note(note)
     if several:
         recipe = load_committee(committee, most=members)
         shared = {"data": {"manifest": manifest, "features": features or manifest.parent}, "classes": classes,

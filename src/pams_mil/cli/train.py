@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from pams_mil.cli.console import print_json, print_note, print_result
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import CLASSES_HELP
-from pams_mil.errors import ConfigError, RunInterruptedError
+from pams_mil.errors import RunInterruptedError
 
 if TYPE_CHECKING:
     from pams_mil.engine.config.run_config import RunConfig
@@ -61,6 +61,7 @@ def train(
     """
     from pams_mil.cli.train_progress import TrainBar
     from pams_mil.engine.config.complete_config import with_revealed_costs
+    from pams_mil.engine.run.folder import read_settings
     from pams_mil.engine.training.train import train as run_training
 
     options = {
@@ -110,28 +111,3 @@ def run_name(config: RunConfig) -> str:
 
     fold = "" if config.data.fold is None else f"-fold{config.data.fold}"
     return f"{short_name(config.method.name)}-{short_name(config.model.name)}-seed{config.seed}{fold}"
-
-
-def read_settings(arguments: list[str], options: dict[str, Any], *, out: Path | None, resume: bool) -> RunConfig:
-    """Settings from a file, options by dotted key (None: left out) and KEY=VALUE; a resumed run brings its own."""
-    from pams_mil.engine.config.run_config import RunConfig, build, with_overrides, with_setting
-    from pams_mil.engine.config.yaml_file import read_yaml
-    from pams_mil.engine.run.folder import RunFolder
-
-    files = [text for text in arguments if "=" not in text or Path(text).is_file()]
-    changes = [text for text in arguments if text not in files]
-    if len(files) > 1:
-        raise ConfigError(f"Expected one config file, found {', '.join(files)}. Changes are written KEY=VALUE.")
-    chosen = {key: value for key, value in options.items() if value is not None}
-    if resume and not files and "data.manifest" not in chosen:
-        if out is None:
-            raise ConfigError("Which run? Name it with --out FOLDER --resume.")
-        content = RunFolder(out).config().to_json()
-    else:
-        content = read_yaml(files[0]) if files else {}
-    if not content and "data.manifest" not in chosen:
-        raise ConfigError("Nothing to train: give a config file, or --manifest and --classes. See 'pams init'.")
-    for key, value in chosen.items():
-        content = with_setting(content, key, value)
-    changed = with_overrides(content, changes, kind=RunConfig)
-    return build(RunConfig, changed, where=files[0] if files else "the settings")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import list_failures, output, print_json, print_note, print_result, progress_bar
-from pams_mil.cli.fold_options import FOLDS, VAL_SHARE, fold_cohort
+from pams_mil.cli.fold_options import FOLDS, VAL_SHARE
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import (
     CLASSES_HELP,
@@ -69,7 +69,8 @@ def tune(
 
     Example: pams tune labels.csv --classes bracs --features features --folds 5 --budget 30 --out tuned
     """
-    from pams_mil.cli.bench import make_engine
+    from pams_mil.engine.grid.folds import fold_cohort
+    from pams_mil.engine.grid.grid import make_engine
     from pams_mil.engine.tuning.recipes import REFERENCE, load_space
     from pams_mil.engine.tuning.tune import TuningTask
     from pams_mil.evaluate.audit import audit
@@ -87,9 +88,12 @@ def tune(
         "training": dict(chosen_space.training), "seed": seed,
     }  # fmt: skip
     hierarchy = ClassHierarchy.load(classes)
-    cohort, split, held_out = fold_cohort(
+    folded = fold_cohort(
         manifest, hierarchy, folds, val_share, seed, reading, held_out=() if all_slides else ("test", "calib")
     )
+    for note in folded.notes:
+        print_note(note)
+    cohort, split, held_out = folded.cohort, folded.split, folded.held_out
     if held_out:
         print_note(
             f"{held_out:,} slides of the split test are held out: they are in no fold, and scored after the choice."

@@ -24,11 +24,41 @@ from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalib
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.experiments.entries import read_entries
 from pams_mil.methods.severity_aware import Pams
-from pams_mil.report.bench import Entry
+from pams_mil.report.bench import Bench, Entry, summarize
 from pams_mil.severity import implied_cost, loss_weight
 
 OF_THE_WEIGHT = ("alpha", "costs", "orientation", "distance")
 """Options of MSCE's weight; with another one its bias is another one."""
+
+
+def summarize_grid(
+    done: GridRun,
+    reference: str,
+    resamples: int,
+    *,
+    calibrated: bool = False,
+    split: str = "test",
+    note: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str, float], None] = lambda what, share: None,
+) -> Bench:
+    """Compare the predictions of all finished runs of a grid, with rows that cost no training.
+
+    Args:
+        done: The grid.
+        reference: Label of the method that the others are compared with.
+        resamples: Of patients, for intervals.
+        calibrated: Also calibrate every run.
+        split: The split that was predicted.
+        note: Told which runs cannot be calibrated, and why.
+        progress: Told what is done, and the share of it.
+    """
+    entries = with_untrained(done, read_entries(done))
+    if calibrated:
+        entries, refused = with_calibrated(done, entries, lambda share: progress("Calibrating", share))
+        for run, reason in refused.items():
+            note(f"{run} cannot be calibrated: {reason}")
+    progress("Comparing", 0.0)
+    return summarize(entries, reference=reference, resamples=resamples, missing=done.failures, split=split)
 
 
 def with_calibrated(

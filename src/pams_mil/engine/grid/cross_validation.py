@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil import atomic, tables
-from pams_mil.data.manifest.foreign_tables import numbers_of, parts_of, splits_of
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
-from pams_mil.digests import text_digest
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.grid.folds import digest_of_folds, in_folds
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
 from pams_mil.engine.prediction.slide_predictions import DISAGREES, OWN
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.spec import refuse_another
-from pams_mil.errors import RunError
 from pams_mil.exposure import COLUMN, parse_roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -168,25 +166,6 @@ def cells(
     ]  # fmt: skip
 
 
-def folds_of_table(path: Path | str, **reading: Any) -> Split | None:
-    """The folds that a table has: columns `fold_0`, `fold_1`, ... of splits, or numbered parts; None: it has none.
-
-    Each numbered part is tested by one fold, whatever the table's column split says.
-    """
-    head = next(iter(tables.read_chunks(path, rows=1)))
-    whole = Manifest.read(path, **reading)
-    parts = parts_of({name: [record.extra.get(name, "") for record in whole] for name in head}, str(path))
-    if parts is not None:
-        return Split(tuple(splits_of(parts, number, str(path)) for number in numbers_of(parts)))
-    numbers = sorted(int(match[1]) for name in head if (match := FOLD_COLUMN.fullmatch(name)))
-    if not numbers:
-        return None
-    if numbers != list(range(len(numbers))):
-        raise RunError(f"{path} has the folds {numbers}; expected 0 to {len(numbers) - 1} without gaps.")
-    read = [Manifest.read(path, fold=number, **reading) for number in numbers]
-    return Split(tuple(tuple(record.split for record in fold) for fold in read))
-
-
 def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str, ...]:
     """Write the predictions of all folds as one file per level; a slide of several runs gets the mean of them."""
     finest = "predictions.csv"
@@ -276,14 +255,8 @@ def _asked(
     return {
         "folds": list(range(len(split.folds))),
         **({"seeds": list(seeds)} if len(seeds) > 1 else {}),
-        "slides": len(cohort),
+        "slides": len(in_folds(cohort, split)),
         "slides_and_folds": digest_of_folds(cohort, split),
         "classes": " ".join(order.digest for order in hierarchy.orders),
         "settings": {key: value for key, value in settings.items() if key not in ("compute", "classes", "data")},
     }
-
-
-def digest_of_folds(cohort: Manifest, split: Split) -> str:
-    """32 hex digits of the slides with patients and labels, and of their folds."""
-    rows = [[r.slide_id, r.patient_id, r.case_id, r.label] for r in cohort]
-    return text_digest(json.dumps([rows, split.folds]))

@@ -30,10 +30,10 @@ from pams_mil import __version__, atomic, tables
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.digests import file_digest
 from pams_mil.discover import own_file
-from pams_mil.engine.config.run_config import RunConfig, build
+from pams_mil.engine.config.run_config import RunConfig, build, with_overrides, with_setting
 from pams_mil.engine.config.yaml_file import read_yaml, write_yaml
 from pams_mil.engine.run.trained_slides import HELD_OUT, TrainedSlides
-from pams_mil.errors import ExposureError, RunError, nearest
+from pams_mil.errors import ConfigError, ExposureError, RunError, nearest
 from pams_mil.exposure import FILE, Exposure
 
 State = Literal["running", "interrupted", "failed", "finished"]
@@ -181,6 +181,27 @@ def open_run(path: Path | str) -> RunFolder:
     folder = RunFolder(Path(path))
     require_run(folder)
     return folder
+
+
+def read_settings(arguments: list[str], options: dict[str, Any], *, out: Path | None, resume: bool) -> RunConfig:
+    """Settings from a file, options by dotted key (None: left out) and KEY=VALUE; a resumed run brings its own."""
+    files = [text for text in arguments if "=" not in text or Path(text).is_file()]
+    changes = [text for text in arguments if text not in files]
+    if len(files) > 1:
+        raise ConfigError(f"Expected one config file, found {', '.join(files)}. Changes are written KEY=VALUE.")
+    chosen = {key: value for key, value in options.items() if value is not None}
+    if resume and not files and "data.manifest" not in chosen:
+        if out is None:
+            raise ConfigError("Which run? Name it with --out FOLDER --resume.")
+        content = RunFolder(out).config().to_json()
+    else:
+        content = read_yaml(files[0]) if files else {}
+    if not content and "data.manifest" not in chosen:
+        raise ConfigError("Nothing to train: give a config file, or --manifest and --classes. See 'pams init'.")
+    for key, value in chosen.items():
+        content = with_setting(content, key, value)
+    changed = with_overrides(content, changes, kind=RunConfig)
+    return build(RunConfig, changed, where=files[0] if files else "the settings")
 
 
 def copy_code(file: Path, folder: Path) -> None:

@@ -20,7 +20,8 @@ from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.grid.cross_validation import CrossValidation, cells, cross_validate, digest_of_folds
+from pams_mil.engine.grid.cross_validation import CrossValidation, cells, cross_validate
+from pams_mil.engine.grid.folds import digest_of_folds, in_folds
 from pams_mil.engine.grid.grid import Engine, Progress, run_cells
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.tuning.choice import RecipeScore, choose, survivors
@@ -88,8 +89,8 @@ class TuningTask:
             "space": self.space.name,
             "folds": self.folds,
             "seeds": list(self.seeds),
-            "slides": len(self.cohort),
-            "patients": len(self.cohort.patients),
+            "slides": len(inside := in_folds(self.cohort, self.split)),
+            "patients": len(inside.patients),
             "slides_and_folds": digest_of_folds(self.cohort, self.split),
             "classes": " ".join(order.digest for order in self.hierarchy.orders),
             "recipes": {

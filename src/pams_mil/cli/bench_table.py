@@ -1,0 +1,58 @@
+"""The table of a benchmark, for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pams_mil.cli.console import output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pams_mil.report.bench import Bench
+
+_SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate")
+
+
+def show(result: Bench) -> None:
+    """Print the table for people."""
+    from pams_mil.cli.audit_table import show_orders
+
+    for level in reversed(range(result.hierarchy.num_levels)):
+        output.print()
+        output.print(_table(result, level))
+    several = max(len(row.repetitions) for row in result.rows) > 1
+    what = "Mean ± sd over seeds" if several else "One network each"
+    output.print(f"{what}, in percent; best bold, second underlined.", style="dim")
+    for model, orders in result.orders.items():
+        show_orders(orders, model if len(result.models) > 1 else "")
+    for sentence in result.verdicts:
+        output.print()
+        output.print(sentence, style="bold")
+
+
+def _table(result: Bench, level: int) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from pams_mil.metrics.metric import METRICS
+    from pams_mil.report.text_tables import matched_head, matched_text, spread_text
+
+    title = Text(f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}")
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    several = len(result.models) > 1
+    for head in ("model", "method") if several else ("method",):
+        table.add_column(head)
+    for key in _SHOWN:
+        table.add_column(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", justify="right")
+    table.add_column(matched_head(result, level), justify="right")
+    styles = {1: "bold", 2: "underline"}
+    for row in result.rows:
+        cells = []
+        for key in _SHOWN:
+            text = spread_text(row.spreads[level, key], key, digits=1).replace(" ", "\u00a0")  # numbers never break
+            cells.append(Text(text, style=styles.get(result.place(row, level, key), "")))
+        cells.append(Text(matched_text(result, row, level).replace(" ", "\u00a0")))
+        table.add_row(*([Text(row.model)] if several else []), Text(row.method), *cells)
+    return table

@@ -1,0 +1,135 @@
+"""The folds of a cohort: new ones, or those that its table has; calibration patients are in none of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pams_mil import tables
+from pams_mil.data.examine import examine_manifest, refuse_errors
+from pams_mil.data.manifest.foreign_tables import numbers_of, parts_of, splits_of
+from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
+from pams_mil.data.splits.stratify import Split, split_folds, with_validation
+from pams_mil.digests import text_digest
+from pams_mil.errors import ManifestError, RunError, listing
+from pams_mil.hierarchy import ClassHierarchy
+
+DEFAULT_FOLDS = 5
+CALIB = "calib"
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Slides and their folds.
+
+    Attributes:
+        cohort: The slides of the folds, and the calibration slides that are in none.
+        split: The split of every slide in every fold; `calib` in all of them for calibration slides.
+        held_out: How many test slides of the table are left out.
+        notes: What the user must know.
+    """
+
+    cohort: Manifest
+    split: Split
+    held_out: int
+    notes: tuple[str, ...]
+
+
+def fold_cohort(
+    path: Path,
+    hierarchy: ClassHierarchy,
+    folds: int | None,
+    val_share: float | None,
+    seed: int,
+    reading: Mapping[str, Any],
+    *,
+    held_out: tuple[str, ...] = (CALIB,),
+) -> Folds:
+    """The slides of a table and their folds.
+
+    Args:
+        path: The table.
+        hierarchy: The class hierarchy.
+        folds: How many new folds; None: those of the table, or 5.
+        val_share: Share of all patients that validates each fold; None: a fold's worth.
+        seed: Of the folds.
+        reading: How to read the table, as for `Manifest.read`.
+        held_out: Slides of these splits, by the table's column split, are in no fold.
+    """
+    reading, notes = {**reading, "classes": hierarchy}, []
+    whole = Manifest.read(path, **reading)
+    in_folds = [record.split not in held_out for record in whole]
+    _refuse_shared(whole, in_folds)
+    tested = sum(record.split == "test" for record in whole) if "test" in held_out else 0
+    kept = [record.split == CALIB and CALIB in held_out for record in whole]
+    if any(kept):
+        notes.append(f"{sum(kept):,} slides of the split calib are in no fold: they are kept to certify.")
+    if "test" not in held_out and any(record.split not in ("", CALIB) for record in whole):
+        notes.append("The table's column split is not used: every slide is tested by one of the folds.")
+    # Inside of the folds the column split means nothing, and must not be examined as if it did.
+    records = tuple(record for record, keep in zip(whole, in_folds, strict=True) if keep)
+    cohort = replace(whole, records=records).with_splits([""] * len(records))
+    refuse_errors(examine_manifest(cohort, hierarchy), cohort.where)
+    own = folds_of_table(path, **reading) if folds is None else None
+    if own is not None:
+        notes.append(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
+        # Folds of the table name the split of every slide; those held out are left out here, too.
+        folded = (tuple(name for name, keep in zip(fold, in_folds, strict=True) if keep) for fold in own.folds)
+        own = replace(own, folds=tuple(folded))
+    split = own or split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
+    if val_share is not None:
+        split = with_validation(split, cohort, hierarchy, share=val_share, seed=seed)
+    # Calibration slides go back to their places in the table, with the split that no fold touches.
+    rows = [inside for inside, calibrates in zip(in_folds, kept, strict=True) if inside or calibrates]
+    everyone = tuple(
+        replace(record, split="")
+        for record, inside, calibrates in zip(whole, in_folds, kept, strict=True)
+        if inside or calibrates
+    )
+    filled = tuple(tuple(next(names) if inside else CALIB for inside in rows) for names in map(iter, split.folds))
+    return Folds(replace(cohort, records=everyone), replace(split, folds=filled), tested, tuple(notes))
+
+
+def in_folds(cohort: Manifest, split: Split) -> Manifest:
+    """The slides that some fold trains, validates or tests with."""
+    names = zip(*split.folds, strict=True)
+    kept = (record for record, own in zip(cohort, names, strict=True) if set(own) != {CALIB})
+    return replace(cohort, records=tuple(kept))
+
+
+def folds_of_table(path: Path | str, **reading: Any) -> Split | None:
+    """The folds that a table has: columns `fold_0`, `fold_1`, ... of splits, or numbered parts; None: it has none.
+
+    Each numbered part is tested by one fold, whatever the table's column split says.
+    """
+    head = next(iter(tables.read_chunks(path, rows=1)))
+    whole = Manifest.read(path, **reading)
+    parts = parts_of({name: [record.extra.get(name, "") for record in whole] for name in head}, str(path))
+    if parts is not None:
+        return Split(tuple(splits_of(parts, number, str(path)) for number in numbers_of(parts)))
+    numbers = sorted(int(match[1]) for name in head if (match := FOLD_COLUMN.fullmatch(name)))
+    if not numbers:
+        return None
+    if numbers != list(range(len(numbers))):
+        raise RunError(f"{path} has the folds {numbers}; expected 0 to {len(numbers) - 1} without gaps.")
+    read = [Manifest.read(path, fold=number, **reading) for number in numbers]
+    return Split(tuple(tuple(record.split for record in fold) for fold in read))
+
+
+def digest_of_folds(cohort: Manifest, split: Split) -> str:
+    """32 hex digits of the slides with patients and labels, and of their folds."""
+    rows = [[r.slide_id, r.patient_id, r.case_id, r.label] for r in cohort]
+    return text_digest(json.dumps([rows, split.folds]))
+
+
+def _refuse_shared(whole: Manifest, in_folds: list[bool]) -> None:
+    inside = {record.patient_id for record, keep in zip(whole, in_folds, strict=True) if keep}
+    outside = {record.patient_id for record, keep in zip(whole, in_folds, strict=True) if not keep}
+    if inside & outside:
+        raise ManifestError(
+            f"{whole.where}: patients have slides in test or calib and elsewhere: {listing(sorted(inside & outside))}. "
+            "Test scores would be inflated; split by patient with 'pams split'."
+        )
