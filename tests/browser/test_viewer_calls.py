@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +114,39 @@ def test_the_opening_page_leads_in_once(serve, browser, monkeypatch):
         server.close()
 
 
+def test_the_agreement_of_runs_follows_the_operating_point(serve, cohort, tmp_path):
+    """Each run's own call at κ is compared with the call of all at κ; it used to stay as decided."""
+    from pams_mil.evaluate.decisions.worklist import agreement
+    from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+    from pams_mil.evaluate.predictions.predictions import write_predictions
+    from pams_mil.metrics.kappa_path import decision_path
+
+    page, session = serve()
+    tree = session.cases.hierarchy
+    first = read_predictions(cohort / "predictions.csv", tree, Source(labels_needed=False))
+    other = replace(first, probabilities=np.array([[0.1, 0.5, 0.4], [0.6, 0.1, 0.3], [0.5, 0.3, 0.2]]))
+    other = replace(other, predicted=other.probabilities.argmax(1), layout="memory")
+    paths = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    for path, model in zip(paths, (first, other), strict=True):
+        write_predictions(path, model)
+    page, session = serve(paths=paths)
+    _, cases = session.visible()
+    shown = "[...document.querySelectorAll('.case')].map(e => [Number(e.dataset.row), e.children[6].textContent])"
+    seen = set()
+    for kappa in (None, 0.1, 0.7, 1.0, 2.0, 50.0, None):
+        page.choose("#kappa", "" if kappa is None else repr(kappa))
+        calls = [
+            decision_path(one.probabilities, tree).calls(1.0 if kappa is None else kappa) for one in (first, other)
+        ]
+        expected = agreement(calls, cases.call if kappa is None else cases.path.calls(kappa))
+        told = dict(page.js(shown))
+        assert [told[str(row)] if str(row) in told else told[row] for row in range(3)] == [
+            f"{100 * share:.0f} %" for share in expected
+        ]
+        seen.add(tuple(expected))
+    assert len(seen) > 2
+
+
 def test_a_badge_says_what_the_patient_was_seen_in(serve, cohort, tmp_path):
     header, *rows = (cohort / "predictions.csv").read_text().splitlines()
     roles = ("none", "none", "train+select")
@@ -128,12 +161,15 @@ def test_a_badge_says_what_the_patient_was_seen_in(serve, cohort, tmp_path):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_names_landmarks_and_contrast(serve, dark):
-    rules = (Path(__file__).parent / "accessibility.js").read_text()
-    page, _ = serve(dark=dark)
-    assert page.js(rules) == []
-    open_case(page)
-    assert page.js(rules) == []
+def test_axe_finds_nothing(serve, dark):
+    for width in (1280, 400):
+        page, _ = serve(dark=dark, width=width)
+        assert page.axe() == []
+        open_case(page)
+        assert page.axe() == []
+        page.js("location.hash = '#/order'")
+        page.wait("document.querySelector('#order').textContent.length > 40", "what the order is worth")
+        assert page.axe() == []
 
 
 def test_the_first_layer_is_the_evidence_for_the_call(serve):

@@ -82,7 +82,7 @@ def test_hundreds_of_classes_are_audited_and_certified(tmp_path):
     assert page.count("<td") < 20_000  # no matrix of 419 x 419
     groups = re.search(r'id="live-matrix".*?</table>', page, re.S)[0]
     assert groups.count("<tr") == 1 + tree.num_classes(0)  # groups, which follow the handle
-    assert "too many" not in certificate_page(certify(model, alpha=0.2), model)
+    assert 'id="live-matrix"' not in certificate_page(certify(model, alpha=0.2), model)
     assert "419 classes are too many for one matrix" in page
     assert "g3: 42 classes" in page
     ranks = tree.ranks()

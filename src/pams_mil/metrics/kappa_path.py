@@ -59,6 +59,19 @@ class DecisionPath:
         last = np.flatnonzero(np.append(thresholds[1:] != thresholds[:-1], True) & ~np.isnan(thresholds))
         return [(float(thresholds[c]), int(c)) for c in last]
 
+    def breakpoints(self) -> tuple[Ints, Ints, Array]:
+        """`rises` of all slides, one after the other: how many each has, the classes called, and the κ they begin at.
+
+        >>> path = DecisionPath(np.array([[0.0, 1.5, 1.5], [0.0, 0.0, 2.0]]), np.arange(3))
+        >>> [column.tolist() for column in path.breakpoints()]
+        [[2, 2], [0, 2, 1, 2], [0.0, 1.5, 0.0, 2.0]]
+        """
+        # A class is called from its threshold on unless the next one begins there too.
+        beyond = np.concatenate([self.reach[:, 1:], np.full((len(self), 1), np.nan)], axis=1)
+        called = ~np.isnan(self.reach) & (self.reach != beyond)
+        row, column = np.nonzero(called)
+        return called.sum(axis=1), column, self.reach[row, column]
+
     def kappa_to_reach(self, target: npt.ArrayLike) -> Array:
         """The smallest κ at which slide i is called at least as urgent as class `target[i]`, [n].
 

@@ -196,16 +196,8 @@ def _facts(model: ScreenModel) -> dict[str, Any]:
 
 def _breakpoints(path: DecisionPath) -> dict[str, str]:
     """Of all slides, one after the other: how many calls a slide has, which, and the κ each begins at."""
-    reach = path.reach
-    # A class is called from its threshold on unless the next one begins there too.
-    beyond = np.concatenate([reach[:, 1:], np.full((len(path), 1), np.nan)], axis=1)
-    called = ~np.isnan(reach) & (reach != beyond)
-    row, column = np.nonzero(called)
-    return {
-        "count": _packed(called.sum(axis=1), "<u2"),
-        "call": _packed(column, "<u2"),
-        "kappa": _packed(reach[row, column], "<f8"),
-    }
+    count, call, kappa = path.breakpoints()
+    return {"count": _packed(count, "<u2"), "call": _packed(call, "<u2"), "kappa": _packed(kappa, "<f8")}
 
 
 def _with_stops(model: ScreenModel) -> dict[str, Any]:

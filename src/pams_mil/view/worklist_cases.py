@@ -23,6 +23,9 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import finding_reach, set_label, sets_with_call
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 
+MOST_MEMBERS = 100_000
+"""Cases times models up to which the page can follow the agreement of the models along κ."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorklistSlides:
@@ -77,6 +80,8 @@ class Cases(WorklistSlides):
     certified: CertifiedCalls | None = None
     findings: Array | None = None
     notes: tuple[str, ...] = ()
+    members: tuple[DecisionPath, ...] = ()
+    """The path of each of several models along κ, for their agreement at any."""
 
     @classmethod
     def combine(cls, models: Sequence[Predictions], *, groups: Mapping[str, str] | None = None) -> Cases:
@@ -100,6 +105,7 @@ class Cases(WorklistSlides):
             probabilities=mean,
             findings=np.mean(single, axis=0) if len(single) == len(aligned) else None,
             agreement=worklist.agreement(calls, call) if len(aligned) > 1 else None,
+            members=tuple(model.path for model in aligned) if 1 < len(aligned) == len(scored) else (),
             models=tuple(model.name for model in models),
             notes=tuple(dict.fromkeys(note for model in models for note in model.notes)),
             roles=_joined([model.roles for model in aligned]),
@@ -145,6 +151,7 @@ class Cases(WorklistSlides):
             target=self.target[rows],
             probabilities=None if self.probabilities is None else self.probabilities[rows],
             agreement=None if self.agreement is None else self.agreement[rows],
+            members=tuple(path.take(rows) for path in self.members),
             certified=certified,
             findings=None if self.findings is None else self.findings[rows],
         )
@@ -198,6 +205,9 @@ class Cases(WorklistSlides):
             shown["finding_reach"] = [[kappa if math.isfinite(kappa) else None for kappa in row] for row in own]
         if self.agreement is not None:
             shown["agreement"] = np.round(self.agreement, 5).tolist()
+        if self.members and len(self) * len(self.members) <= MOST_MEMBERS:
+            paths = [_flat_paths(path) for path in self.members]
+            shown["members"] = [list(row) for row in zip(*paths, strict=True)]
         if self.certified is not None:
             shown["certified"] = self._certified(self.certified.call)
             if self.certified.low is not None:
@@ -225,6 +235,18 @@ class Cases(WorklistSlides):
         # lexsort: the last key counts first, and equals keep their order.
         by_urgency: Ints = np.lexsort((-self.severity, -certified))
         return by_urgency
+
+
+def _flat_paths(path: DecisionPath) -> list[list[float | int | None]]:
+    """For every case the κ at which its call changes, each followed by the call; what no finite κ reaches is None."""
+    count, call, kappa = path.breakpoints()
+    pairs = [
+        entry
+        for k, c in zip(kappa.tolist(), call.tolist(), strict=True)
+        for entry in (k if math.isfinite(k) else None, c)
+    ]
+    ends = (2 * np.cumsum(count)).tolist()
+    return [pairs[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def _joined(each: Sequence[Sequence[Roles] | None]) -> tuple[Roles, ...] | None:

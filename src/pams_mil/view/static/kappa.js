@@ -8,6 +8,7 @@ export class OperatingPoint {
   constructor(cases, changed) {
     Object.assign(this, { cases, changed, kappa: null });
     this.decided = cases.decided = [...cases.call];
+    this.agreed = cases.agreement && [...cases.agreement];
     $("#kappa-box").hidden = !cases.reach;
     $("#kappa").addEventListener("change", () => this.set($("#kappa").value));
     $("#kappa-slider").addEventListener("input", () => this.set(10 ** (Number($("#kappa-slider").value) / STEPS)));
@@ -26,21 +27,40 @@ export class OperatingPoint {
     return call;
   }
 
+  // The share of the models whose own call at κ is the call of all; null where the models' paths are not known.
+  agreementAt(row, kappa) {
+    const members = this.cases.members?.[row];
+    if (kappa == null) return this.agreed[row];
+    if (!members) return null;
+    const same = members.filter((path) => {
+      let call = path[1];
+      for (let place = 2; place < path.length && path[place] != null && path[place] <= kappa; place += 2) call = path[place + 1];
+      return call === this.cases.call[row];
+    });
+    return same.length / members.length;
+  }
+
   // A number, its text, or null for the calls as decided; anything else changes nothing.
   set(value, quiet = false) {
     const number = value == null || value === "" ? null : Number(String(value).trim().replace(",", "."));
     if (number != null && !(Number.isFinite(number) && number >= 0 && number <= 1e9)) { this.show(); return; }
     if (number === this.kappa || !this.cases.reach) { this.show(); return; }
     this.kappa = number;
-    for (let row = 0; row < this.decided.length; row += 1) if (this.decided[row] != null) this.cases.call[row] = this.callAt(row, number);
+    for (let row = 0; row < this.decided.length; row += 1) if (this.decided[row] != null) this.follow(row);
     this.show();
     if (!quiet) this.changed();
+  }
+
+  follow(row) {
+    this.cases.call[row] = this.callAt(row, this.kappa);
+    if (this.agreed) this.cases.agreement[row] = this.agreementAt(row, this.kappa);
   }
 
   // A blind reader has read the case: its call is known from now on.
   reveal(row) {
     this.decided[row] = this.cases.call[row];
-    this.cases.call[row] = this.callAt(row, this.kappa);
+    if (this.agreed) this.agreed[row] = this.cases.agreement[row];
+    this.follow(row);
     this.show();
   }
 

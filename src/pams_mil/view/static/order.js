@@ -33,7 +33,7 @@ function pileSection(overview, found) {
   const head = ["Urgent means", "Cases", "Reads until the last", "without order*", "Within the first 20 %", "without order*", "Mean position", "without order*"];
   return [
     make("h2", {}, "A pile of cases, read from the top"),
-    make("div", { class: "table-wrap" }, make("table", {}, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", {}, text)))), make("tbody", {}, ...rows))),
+    make("div", { class: "table-wrap", role: "region", tabindex: 0, "aria-label": "Cases read from the top" }, make("table", {}, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", {}, text)))), make("tbody", {}, ...rows))),
     make("p", { class: "dim" }, "* expected of an order that says nothing about urgency."),
   ];
 }
@@ -42,7 +42,7 @@ function waitSection(overview, waits) {
   const slider = make("input", { type: "range", min: 0, max: waits.utilization.length - 1, value: waits.utilization.indexOf(0.8), "aria-label": "Utilization" });
   const shown = make("output", {});
   const chart = make("div", {});
-  const table = make("div", { class: "table-wrap" });
+  const table = make("div", { class: "table-wrap", role: "region", tabindex: 0, "aria-label": "Waiting by class" });
   const top = Math.max(...overview.classes.map((one) => one.rank));
   const draw = () => {
     const place = Number(slider.value);

@@ -56,7 +56,7 @@ const WHY = {
   "κ": "The cost ratio κ: a case is called as if one missed urgency cost as much as κ false alarms. 1 calls the most probable class; more calls doubtful cases more urgent.",
   severity: "Expected severity: the rank of every class, weighted with its probability. 0 is surely the least urgent class; the list is ordered by it.",
   uncertainty: "How evenly the probability is spread over the classes (entropy): 0 % is one sure class, 100 % all classes equally likely.",
-  agreement: "The share of the models whose own call is the call shown. Below 100 % they disagree.",
+  agreement: "The share of the models whose own call, at the same operating point, is the call shown. Below 100 % they disagree.",
   at_least: "The probability that the case is this urgent or more.",
   certified: "The most urgent class that the certificate cannot exclude at its guaranteed rate of misses.",
   evidence: "What a tile says for (red) and against (blue) a class: its attention times the log probability the model gives it alone, compared with the other classes.",

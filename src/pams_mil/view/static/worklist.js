@@ -55,7 +55,7 @@ export class Worklist {
     $("#thumb-heat").parentElement.hidden = this.overview.blind;
     $("#group-label").hidden = !this.overview.grouped;
     document.documentElement.style.setProperty("--bounds", this.coarse.length);
-    const heads = [["", "", ""], ["Slide", "slide", ""], ["Call", "urgency", ""]];
+    const heads = [["Picture", "", ""], ["Slide", "slide", ""], ["Call", "urgency", ""]];
     for (const bound of this.coarse) heads.push([`≥ ${bound.shown}`, `b${bound.rank}`, "middle", "at_least"]);
     if (this.cases.certified) heads.push(["Cannot exclude", "urgency", "middle", "certified"]);
     document.documentElement.style.setProperty("--certified", this.cases.certified ? "minmax(120px, 1fr)" : "");
@@ -63,9 +63,9 @@ export class Worklist {
     const known = new Set(this.orders.map(([key]) => key));
     $("#list-head").replaceChildren(...heads.map(([label, key, kind, why]) => {
       const head = known.has(key)
-        ? make("button", { class: kind, "data-sort": key, title: why ? null : `Order by ${label}`, onclick: () => { $("#sort").value = key; this.rebuild(); } }, label)
-        : make("span", { class: kind }, label);
-      return why ? explain(head, why) : head;
+        ? make("button", { "data-sort": key, title: why ? null : `Order by ${label}`, onclick: () => { $("#sort").value = key; this.rebuild(); } }, label)
+        : make("span", { class: label === "Picture" ? "unseen" : "" }, label);
+      return make("span", { class: kind, role: "columnheader" }, why ? explain(head, why) : head);
     }));
   }
 
@@ -134,7 +134,7 @@ export class Worklist {
     const entry = this.lines[position];
     const style = { top: `${position * ROW}px` };
     if (entry.group != null) {
-      return make("div", { class: "group-row", "data-line": position, style }, entry.group, make("small", { class: "dim" }, `${entry.count} slides`));
+      return make("div", { class: "group-row", "data-line": position, role: "row", style }, make("span", { role: "cell" }, entry.group), make("small", { class: "dim", role: "cell" }, `${entry.count} slides`));
     }
     const { row } = entry;
     const { cases } = this;
@@ -158,6 +158,7 @@ export class Worklist {
       make("span", { class: "wide" }, agree == null ? "–" : meter(agree, percent(agree), "cool")),
       this.statusOf(row, state),
     );
+    for (const cell of line.children) cell.setAttribute("role", "cell");
     return line;
   }
 
