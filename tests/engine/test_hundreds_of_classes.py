@@ -18,7 +18,7 @@ from pams_mil.evaluate.certify import certify
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.report.audit_html import audit_page
 from pams_mil.report.certificate_page import certificate_page
-from pams_mil.report.readable import short_order
+from pams_mil.report.page import short_order
 
 SIZE = 419
 

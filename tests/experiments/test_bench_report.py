@@ -15,9 +15,8 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import urgency_auc
 from pams_mil.metrics.metric import METRICS
 from pams_mil.report.bench import Entry, summarize
-from pams_mil.report.bench_page import bench_page, write_bench
-from pams_mil.report.epochs import SHOWN, Epochs, epoch_charts, mean_epochs
-from pams_mil.report.operating_table import cells, heads, operating_rows
+from pams_mil.report.bench_page import bench_page, cells, heads, operating_table, write_bench
+from pams_mil.report.charts import SHOWN, Epochs, epoch_charts, mean_epochs
 
 TREE = ClassHierarchy.load("bracs")
 
@@ -98,7 +97,7 @@ def test_without_probabilities_only_what_was_decided_is_shown(bench):
         for entry in entries
     ]
     summary = summarize(bare, reference="CE", resamples=0)
-    shown = operating_rows(summary, "AB-MIL")[2]
+    shown = operating_table(summary, "AB-MIL").rows[1]
     assert shown[1:6] == ["–"] * 5
     assert "/" in shown[6]
 

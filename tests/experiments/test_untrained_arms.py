@@ -14,7 +14,7 @@ from pams_mil.evaluate.decisions.decide import least_risk
 from pams_mil.experiments.derived_rows import with_untrained
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.bench import Entry, summarize
-from pams_mil.report.text_tables import csv_rows, markdown, matched_text
+from pams_mil.report.bench_page import csv_rows, markdown, matched_text
 from pams_mil.severity import implied_cost, loss_weight
 
 TREE = ClassHierarchy.load("bracs")

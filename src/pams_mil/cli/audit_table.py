@@ -37,7 +37,7 @@ _HEAD_WIDTH, _STACKED_WIDTH, _BESIDE_WIDTH = 20, 15, 26
 
 def score_tables(result: Audit, level: int, width: int) -> list[Table]:
     """The tables of one level for a terminal of this many columns; the first has the title."""
-    from pams_mil.report.readable import short_order
+    from pams_mil.report.page import short_order
 
     hierarchy = result.hierarchy
     rows = [row for model in result.models for row in _rows(model, level)]

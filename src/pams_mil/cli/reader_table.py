@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def show_readers(result: ReaderAudit, out: Path | None, *, json: bool) -> None:
     """Print readers and their agreement, and write readers.json and readers.html into `out`."""
     from pams_mil import atomic
-    from pams_mil.report.reader_page import reader_page
+    from pams_mil.report.audit_html import reader_page
 
     if out is not None:
         page = reader_page(result)

@@ -25,7 +25,7 @@ from pams_mil.metrics.probability import expected_class_of_errors
 from pams_mil.report import svg
 from pams_mil.report.bench import Entry, summarize
 from pams_mil.report.bench_page import Further
-from pams_mil.report.report_table import ReportTable
+from pams_mil.report.page import ReportTable
 
 LOSSES = {
     "CE": methods.CELoss,

@@ -12,7 +12,7 @@ from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predic
 from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.bench import Entry
-from pams_mil.report.epochs import mean_epochs
+from pams_mil.report.charts import mean_epochs
 from pams_mil.tables import Columns, read_table
 
 

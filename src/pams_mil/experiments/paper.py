@@ -31,7 +31,7 @@ from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.metric import METRICS, LabelMetrics
 from pams_mil.report.bench import Bench, Entry
 from pams_mil.report.bench_page import Further
-from pams_mil.report.report_table import ReportTable
+from pams_mil.report.page import ReportTable
 from pams_mil.tables import read_table
 
 FOLDER = Path(__file__).parent

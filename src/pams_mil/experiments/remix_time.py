@@ -14,7 +14,7 @@ import torch
 from pams_mil.experiments.paper import Study, paper_numbers
 from pams_mil.remix.strategy import create_remix
 from pams_mil.report.bench_page import Further
-from pams_mil.report.report_table import ReportTable
+from pams_mil.report.page import ReportTable
 from pams_mil.seeding import generator
 
 REMIXES = {"ReMix": "remix", "PseudoMix": "pseudomix", "RandomMix": "randommix", "SFR": "sfr"}

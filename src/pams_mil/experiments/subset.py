@@ -18,8 +18,8 @@ from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.reduce import divide
 from pams_mil.report import charts
 from pams_mil.report.bench import Entry
-from pams_mil.report.report_table import ReportTable
-from pams_mil.report.text_tables import spread_text
+from pams_mil.report.bench_page import spread_text
+from pams_mil.report.page import ReportTable
 
 KEYS = ("acc", "auc", "ascc", "asmc")
 

@@ -24,10 +24,9 @@ from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.notebook.array_inputs import predictions_from_arrays, tags
 from pams_mil.report import svg
 from pams_mil.report.audit_html import severe_table, write_audit
-from pams_mil.report.curve_chart import curve_chart
+from pams_mil.report.charts import curve_chart
 from pams_mil.report.first_screen import Counts, curve_series, rank_shares
-from pams_mil.report.page import format_interval, format_value
-from pams_mil.report.report_table import ReportTable, TableCell, TableHead
+from pams_mil.report.page import ReportTable, TableCell, TableHead, format_interval, format_value
 from pams_mil.severity import PENALTY
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.operating import constant_hull
 from pams_mil.notebook.array_inputs import predictions_from_arrays
 from pams_mil.report import svg
-from pams_mil.report.curve_chart import CurveSeries
+from pams_mil.report.charts import CurveSeries
 from pams_mil.report.first_screen import curve_series, rank_shares
 
 

@@ -12,17 +12,28 @@ import numpy as np
 from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.readers import ReaderAudit, ReaderShare
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTIAL
 from pams_mil.report import charts, live
-from pams_mil.report.curve_chart import curve_chart
+from pams_mil.report.charts import curve_chart
 from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells, rank_shares
 from pams_mil.report.order_section import order_section
-from pams_mil.report.page import format_interval, format_p, format_share, format_shares, format_value, render
-from pams_mil.report.readable import READABLE, short_order
-from pams_mil.report.report_table import ReportTable, TableCell, TableHead
+from pams_mil.report.page import (
+    READABLE,
+    ReportTable,
+    TableCell,
+    TableHead,
+    format_interval,
+    format_p,
+    format_share,
+    format_shares,
+    format_value,
+    render,
+    short_order,
+)
 
 MOST_LISTED = 500
 """Slides with missed urgency that the page lists without scripts; the CSV has them all."""
@@ -314,3 +325,38 @@ def _radar(audit: Audit) -> Any:
     keys = [key for key in RADAR if key != "auc" or all(_has_auc(model.finest) for model in audit.models)]
     series = [(model.name, [model.finest.values[key] for key in keys]) for model in audit.models]
     return charts.radar([METRICS[key].label for key in keys], series)
+
+
+def reader_page(result: ReaderAudit) -> str:
+    """The readers as one HTML page."""
+    return render("readers.html.j2", result=result, readers=reader_table(result), agreement=agreement_table(result))
+
+
+def reader_table(result: ReaderAudit) -> ReportTable:
+    """Every reader's rates with intervals, and the model's misses at the reader's false alarms beside them."""
+    head: list[str | TableHead] = ["reader", "slides", "missed ↓", "false alarms ↓"]
+    if result.model:
+        meaning = "misses of the model at this reader's false alarms minus this reader's misses"
+        head.append(TableHead(f"{result.model} misses more by", meaning))
+    rows: list[list[str | TableCell]] = []
+    for one in result.readers:
+        gap = [] if one.model_misses_more is None else [_cell(one.model_misses_more, signed=True)]
+        rows.append([one.name, str(one.slides), _cell(one.missed), _cell(one.false_alarms), *gap])
+    return ReportTable(head, rows)
+
+
+def agreement_table(result: ReaderAudit) -> ReportTable:
+    """Cohen's kappa of every pair of readers."""
+    kappa = TableHead("Cohen's kappa ↑", "agreement beyond chance with quadratic weights; 1 is complete")
+    rows: list[list[str | TableCell]] = [
+        [
+            f"{pair.first}, {pair.second}", str(pair.slides), format_share(pair.same),
+            "–" if pair.cohen_kappa != pair.cohen_kappa else f"{pair.cohen_kappa:.2f}",
+        ]
+        for pair in result.agreement
+    ]  # fmt: skip
+    return ReportTable(["readers", "slides", "same class", kappa], rows)
+
+
+def _cell(share: ReaderShare, *, signed: bool = False) -> TableCell:
+    return TableCell(format_share(share.value, signed), format_shares((share.low, share.high)))

@@ -21,7 +21,8 @@ from pams_mil.evaluate.scores import LevelScores, score
 from pams_mil.evaluate.verdict import safer_model, verdict
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, METRICS
-from pams_mil.report.epochs import Epochs
+from pams_mil.report.charts import Epochs
+from pams_mil.report.page import Mark
 
 TABLE = ("acc", "auc", "ascc", "asmc")
 """The columns of the paper's table."""
@@ -120,14 +121,15 @@ class Bench:
         """The metric of the misses at that rate."""
         return f"missed_at_{100 * self.rate(level):.0f}"
 
-    def place(self, row: Row, level: int, metric: str) -> int:
-        """1 for the best mean among the rows of the same model, 2 for the second, and so on; 0 when undefined."""
+    def mark(self, row: Row, level: int, metric: str) -> Mark:
+        """Whether a mean is the best or second of its model's rows; nothing where it is undefined or the only one."""
         value = row.levels[level].values.get(metric, math.nan)
-        if math.isnan(value):
-            return 0
-        sign = 1 if METRICS[metric].higher_is_better else -1
         others = [other.levels[level].values.get(metric, math.nan) for other in self.of_model(row.model)]
-        return 1 + sum(sign * other > sign * value for other in others if not math.isnan(other))
+        if math.isnan(value) or len(others) < 2:
+            return ""
+        sign = 1 if METRICS[metric].higher_is_better else -1
+        better = sum(sign * other > sign * value for other in others if not math.isnan(other))
+        return "best" if better == 0 else "second" if better == 1 else ""
 
     @property
     def sentences(self) -> list[str]:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from markupsafe import Markup
 
 from pams_mil import atomic
+from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.metrics.metric import METRICS
-from pams_mil.report import bench_charts, svg
-from pams_mil.report import text_tables as tables
+from pams_mil.report import charts, svg
 from pams_mil.report.audit_html import difference_table, metric_head, write_slides
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
-from pams_mil.report.epochs import epoch_charts
+from pams_mil.report.charts import epoch_charts
 from pams_mil.report.first_screen import FirstScreen, first_screen
 from pams_mil.report.live import ScreenModel
-from pams_mil.report.operating_table import operating_markdown, operating_rows
 from pams_mil.report.order_section import order_section
-from pams_mil.report.page import format_interval, render
-from pams_mil.report.readable import short_order
-from pams_mil.report.report_table import Mark, ReportTable, TableCell, TableHead
+from pams_mil.report.page import (
+    ReportTable,
+    TableCell,
+    TableHead,
+    format_interval,
+    markdown_text,
+    render,
+    short_order,
+)
 
 
 @dataclass(frozen=True)
@@ -67,10 +73,10 @@ def tables_page(title: str, further: Further, out: Path) -> list[Path]:
 
 def write_tables(bench: Bench, out: Path) -> tuple[str, ...]:
     """Write the tables as Markdown, CSV, LaTeX and JSON; returns their names."""
-    rows = list(tables.csv_rows(bench))
-    atomic.write_text(out / "table.md", operating_markdown(bench) + tables.markdown(bench))
+    rows = list(csv_rows(bench))
+    atomic.write_text(out / "table.md", operating_markdown(bench) + markdown(bench))
     atomic.write_csv(out / "table.csv", [str(cell) for cell in rows[0]], rows[1:])
-    atomic.write_text(out / "table.tex", tables.latex(bench))
+    atomic.write_text(out / "table.tex", latex(bench))
     atomic.write_json(out / "bench.json", bench.to_json())
     return ("table.md", "table.csv", "table.tex", "bench.json")
 
@@ -93,9 +99,9 @@ def bench_page(bench: Bench, further: Further = NOTHING) -> str:
         orders={model: order_section(one) for model, one in bench.orders.items()},
         scores=[score_table(bench, level) for level in range(bench.hierarchy.num_levels)],
         differences=lambda comparison: difference_table(comparison, bench.hierarchy, (*TABLE, *EXTRA)),
-        caption=tables.caption(bench),
+        caption=caption(bench),
         pareto={model: _pareto(bench, model) for model in bench.models},
-        operating={model: operating_rows(bench, model) for model in bench.models},
+        operating={model: operating_table(bench, model) for model in bench.models},
         epochs={model: _epochs(bench.of_model(model)) for model in bench.models},
         screen=_screen(bench),
         verdicts=lambda row: verdict(row.comparison),
@@ -105,21 +111,20 @@ def bench_page(bench: Bench, further: Further = NOTHING) -> str:
 
 def score_table(bench: Bench, level: int) -> ReportTable:
     """Every row's scores at a level; the best of each model bold, the second underlined."""
-    marks: dict[int, Mark] = {1: "best", 2: "second"}
     keys = (*TABLE, *EXTRA)
     rows: list[list[str | TableCell]] = []
     for row in bench.rows:
         cells = [
             TableCell(
-                tables.spread_text(row.spreads[level, key], key),
+                spread_text(row.spreads[level, key], key),
                 format_interval(row.levels[level].intervals.get(key), key),
-                marks.get(bench.place(row, level, key), ""),
+                bench.mark(row, level, key),
             )
             for key in keys
         ]
-        rows.append([row.model, row.method, str(row.networks), *cells, tables.matched_text(bench, row, level)])
+        rows.append([row.model, row.method, str(row.networks), *cells, matched_text(bench, row, level)])
     head: list[str | TableHead] = ["model", "method", "networks", *map(metric_head, keys)]
-    head.append(tables.matched_head(bench, level))
+    head.append(matched_head(bench, level))
     return ReportTable(head, rows, text=(0, 1))
 
 
@@ -139,7 +144,195 @@ def _epochs(rows: list[Row]) -> object:
 def _pareto(bench: Bench, model: str) -> Markup:
     finest = bench.hierarchy.num_levels - 1
     points = [
-        bench_charts.Point(row.method, row.levels[finest].values["acc"], row.levels[finest].values["asmc"])
+        charts.Point(row.method, row.levels[finest].values["acc"], row.levels[finest].values["asmc"])
         for row in bench.of_model(model)
     ]
-    return bench_charts.pareto(points, METRICS["acc"].label, f"{METRICS['asmc'].label}, milder mistakes")
+    return charts.pareto(points, METRICS["acc"].label, f"{METRICS['asmc'].label}, milder mistakes")
+
+
+_LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+          "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}  # fmt: skip
+_LATEX_MARKS = {"": "{}", "best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
+
+
+def spread_text(score: Contrast, metric: str, *, sign: str = "±", digits: int = 2) -> str:
+    """Mean and population standard deviation over seeds, in the units of the metric.
+
+    >>> spread_text(Contrast.over_seeds("acc", [0.4, 0.5]), "acc")
+    '45.00 ± 5.00'
+    >>> spread_text(Contrast.over_seeds("asmc", [float("inf")]), "asmc")
+    'no errors'
+    """
+    if not math.isfinite(score.estimate):
+        return "no errors" if metric == "asmc" and score.missing else "–"
+    scale = 100 if METRICS[metric].percent else 1
+    text = f"{scale * score.estimate:.{digits}f}"
+    return text if math.isnan(score.sd) else f"{text} {sign} {scale * score.sd:.{digits}f}"
+
+
+def matched_head(bench: Bench, level: int = -1) -> str:
+    """The head of the column of misses at equal false alarms."""
+    return f"{METRICS[bench.missed_key(level)].label} ↓"
+
+
+def matched_text(bench: Bench, row: Row, level: int) -> str:
+    """Missed urgency in percent at the table's share of false alarms, and p of the difference from the reference."""
+    key = bench.missed_key(level)
+    score = row.levels[level].scores.get(key)
+    if score is None:
+        return "–"
+    contrast = None if row.comparison is None else row.comparison.levels[bench.hierarchy.level_names[level]].get(key)
+    p = None if contrast is None else contrast.p
+    return f"{100 * score.estimate:.1f}" + ("" if p is None else f" (p {p:.2g})")
+
+
+def caption(bench: Bench) -> str:
+    """What the numbers are, in one sentence."""
+    counts = sorted({len(row.repetitions) for row in bench.rows})
+    runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    what = "one network each" if counts == [1] else f"mean ± population standard deviation over {runs} seeds per row"
+    subset = "Test" if bench.split == "test" else "Validation"
+    return (
+        f"{subset} scores in percent, {what} (same seeds and budget for all); scores of coarser levels are lifted "
+        "from the finest. Best bold, second underlined, for each model."
+    )
+
+
+def markdown(bench: Bench) -> str:
+    """A table per level, finest first."""
+    parts = [caption(bench), ""]
+    for level in reversed(range(bench.hierarchy.num_levels)):
+        parts += [f"**{markdown_text(bench.hierarchy.level_names[level])}**", ""]
+        parts += [score_table(bench, level).markdown(), ""]
+    return "\n".join(parts)
+
+
+def latex(bench: Bench) -> str:
+    r"""A booktabs table: methods down, the paper's four metrics per level across."""
+    levels = list(range(bench.hierarchy.num_levels))
+    words = _tex(caption(bench)).replace("±", r"$\pm$")
+    groups = [rf"\multicolumn{{{len(TABLE)}}}{{c}}{{{_tex(bench.hierarchy.level_names[level])}}}" for level in levels]
+    heads = [_tex(METRICS[key].label) for _ in levels for key in TABLE]
+    lines = [
+        r"\begin{table}",
+        rf"\caption{{{words}}}",
+        r"\begin{tabular}{ll" + "c" * len(heads) + "}",
+        r"\toprule",
+        " & & " + " & ".join(groups) + r" \\",
+        "Model & Method & " + " & ".join(heads) + r" \\",
+    ]
+    for model in bench.models:
+        lines.append(r"\midrule")
+        for row in bench.of_model(model):
+            cells = [
+                _LATEX_MARKS[bench.mark(row, level, key)].format(
+                    spread_text(row.spreads[level, key], key, sign=r"$\pm$")
+                )
+                for level in levels
+                for key in TABLE
+            ]
+            lines.append(f"{_tex(model)} & {_tex(row.method)} & " + " & ".join(cells) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def csv_rows(bench: Bench) -> Iterator[list[object]]:
+    """Long form: one line per row, level and metric, with interval and test against the reference."""
+    yield ["model", "method", "level", "metric", "mean", "sd", "seeds", "ci_low", "ci_high", "varied", "difference",
+           "difference_low", "difference_high", "p", "adjusted_low", "adjusted_high", "adjusted_p"]  # fmt: skip
+    for row in bench.rows:
+        for scores in row.levels:
+            for key, score in scores.scores.items():
+                contrast = None if row.comparison is None else row.comparison.levels[scores.name].get(key)
+                tested: list[object] = [""] * 7
+                if contrast is not None:
+                    tested = [contrast.difference, *contrast.interval, contrast.p_value]
+                    tested += [*contrast.shown_interval, contrast.adjusted_p]
+                numbers = [score.estimate, score.sd, len(score.seeds), *score.interval, score.varied, *tested]
+                yield [row.model, row.method, scores.name, key, *(_number(number) for number in numbers)]
+
+
+def _number(value: object) -> object:
+    return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
+
+
+def _tex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
+
+
+CALIBRATED = "Calibrated, Bayes rule for AsCC: missed / false alarms; AsCC"
+
+
+def heads(bench: Bench) -> list[str]:
+    """The columns after the method's name."""
+    least = bench.hierarchy.levels[-1].names[0]
+    return [
+        "Urgency AUC ↑",
+        "Severity AUC ↑",
+        matched_head(bench),
+        "difference (95 %), adjusted p",
+        "at 5 / 10 / 20 / 30 % ↓",
+        "As decided: missed / false alarms",
+        f"{least} recognized ↑",
+        *((CALIBRATED,) if _any_calibrated(bench) else ()),
+    ]
+
+
+def cells(bench: Bench, row: Row) -> list[str]:
+    """One method's numbers in percent; a dash where a file has no probabilities."""
+    last = [_calibrated(row)] if _any_calibrated(bench) else []
+    values, scores = row.levels[-1].values, row.levels[-1].scores
+    decided = _pair(values["missed_rate"], values["false_alarm_rate"])
+    least = spread_text(scores["least_urgent_recall"], "least_urgent_recall", digits=1)
+    if row.points is None:
+        return ["–"] * 5 + [decided, least, *last]
+    key, finest = bench.missed_key(), bench.hierarchy.level_names[-1]
+    contrast = None if row.comparison is None else row.comparison.levels[finest].get(key)
+    return [
+        spread_text(row.points.urgency_auc, "urgency_auc", digits=1),
+        spread_text(row.points.severity_auc, "severity_auc", digits=1),
+        spread_text(scores[key], key, digits=1),
+        "" if contrast is None else _difference(contrast),
+        " / ".join(f"{100 * missed.estimate:.1f}" for missed in row.points.missed_at.values()),
+        decided,
+        least,
+        *last,
+    ]
+
+
+def operating_table(bench: Bench, model: str) -> ReportTable:
+    """One row per method of a model.
+
+    All rows are compared at one stated share of false alarms, so that they compare with one another too. Behind ± the
+    deviation over seeds; intervals and p-values are adjusted for the rows of the table and take networks as chance
+    where there are several seeds.
+    """
+    return ReportTable(["method", *heads(bench)], [[row.method, *cells(bench, row)] for row in bench.of_model(model)])
+
+
+def operating_markdown(bench: Bench) -> str:
+    """The table of every model, in Markdown."""
+    lead = "Operating points, in percent of the test slides; they are chosen on the slides that are scored.\n\n"
+    return lead + "".join(
+        f"**{markdown_text(model)}**\n\n{operating_table(bench, model).markdown()}\n\n" for model in bench.models
+    )
+
+
+def _any_calibrated(bench: Bench) -> bool:
+    return any(row.calibrated is not None for row in bench.rows)
+
+
+def _calibrated(row: Row) -> str:
+    if row.calibrated is None:
+        return "–"
+    values = row.calibrated.values
+    return f"{_pair(values['missed_rate'], values['false_alarm_rate'])}; {100 * values['ascc']:.1f}"
+
+
+def _pair(missed: float, false_alarms: float) -> str:
+    return f"{100 * missed:.1f} / {100 * false_alarms:.1f}"
+
+
+def _difference(contrast: Contrast) -> str:
+    low, high = contrast.shown_interval
+    between = "" if math.isnan(low) else f" ({100 * low:.1f} to {100 * high:.1f})"
+    return f"{100 * contrast.difference:+.1f}{between}" + ("" if contrast.p is None else f", p {contrast.p:.2g}")

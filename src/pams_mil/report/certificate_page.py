@@ -14,9 +14,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath
 from pams_mil.report.first_screen import FirstScreen, first_screen
 from pams_mil.report.live import ScreenModel
-from pams_mil.report.page import render
-from pams_mil.report.readable import short_order
-from pams_mil.report.report_table import ReportTable, TableHead
+from pams_mil.report.page import ReportTable, TableHead, render, short_order
 
 
 def certificate_page(certificate: Certificate, predictions: Predictions) -> str:

@@ -1,12 +1,18 @@
-"""Charts of an audit: how far mistakes lie, where they point, and the metrics of all models at once."""
+"""Charts of pages, as inline SVG: curves, mistakes and metrics of an audit, bars and epochs of a benchmark."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup
 
+from pams_mil.arrays import Array
+from pams_mil.evaluate.operating_points import Band
+from pams_mil.metrics.operating import OperatingCurve, constant_hull
 from pams_mil.report import svg
 
 Series = tuple[str, Sequence[float]]
@@ -103,3 +109,173 @@ def radar(axes: Sequence[str], series: Sequence[Series], *, legend: bool = False
             parts.append(svg.text(cx - 48, height + row / 2 + 4, name))
             height += row
     return svg.picture(2 * cx, height, "radar of the metrics", parts)
+
+
+MARKED_KAPPAS = (2.0, 5.0, 10.0)
+
+
+@dataclass(frozen=True)
+class CurveSeries:
+    """One model: (missed, false alarms) as decided, and its curve where there are probabilities."""
+
+    name: str
+    decided: tuple[float, float]
+    curve: OperatingCurve | None = None
+    band: Band | None = None
+
+
+def curve_plane(series: Sequence[CurveSeries], shares: npt.ArrayLike) -> svg.Plane:
+    """The axes that hold all curves; `shares` are those of the ranks, least urgent first, for the constant calls."""
+    missed, alarms = constant_hull(np.asarray(shares, dtype=np.float64))
+    across = max(1e-3, float(alarms.max()), *(one.decided[1] for one in series))
+    up = max(1e-3, float(missed.max()), *(one.decided[0] for one in series))
+    return svg.Plane(560, 400, svg.ticks(0.0, across, 10), svg.ticks(0.0, up, 10))
+
+
+def curve_chart(
+    series: Sequence[CurveSeries], shares: npt.ArrayLike, *, bound: float | None = None, of: str = "slides"
+) -> Markup:
+    """The chart; `shares` as in `curve_plane`, `bound` a certified share of missed urgency, drawn across."""
+    plane = curve_plane(series, shares)
+    missed, alarms = constant_hull(np.asarray(shares, dtype=np.float64))
+
+    def place(lost: float, raised: float) -> svg.Place:
+        return plane.at(raised, lost)
+
+    def path(lost: Array, raised: Array) -> list[svg.Place]:
+        places = [place(u, o) for u, o in zip(lost.tolist(), raised.tolist(), strict=True)]
+        # Points of one half pixel are one: a curve may have a corner for every slide.
+        return list({(round(2 * x), round(2 * y)): (x, y) for x, y in places}.values())
+
+    names, css = (f"false alarms, % of {of}", f"missed urgency, % of {of}"), ("over-text", "severe-text")
+    parts = [*plane.axes(names, css=css), svg.polyline(path(missed, alarms), "chance")]
+    if bound is not None and bound <= plane.ys[-1]:
+        (left, y), (right, _) = plane.at(plane.xs[0], bound), plane.at(plane.xs[-1], bound)
+        parts.append(svg.line((left, y), (right, y), "severe-line", ' stroke-dasharray="5 4"'))
+        parts.append(svg.text(right - 2, y - 5, f"α = {100 * bound:g} %", "end severe-text"))
+    for number, one in enumerate(series):
+        if one.band is not None:
+            there = path(one.band.low, one.band.false_alarms)
+            # The band goes there along its lower bound and back along the upper one, cut where the plane ends.
+            back = path(np.minimum(one.band.high, plane.ys[-1])[::-1], one.band.false_alarms[::-1])
+            parts.append(svg.polygon([*there, *back], f"band {svg.series(number)}"))
+    for number, one in reversed(list(enumerate(series))):  # of equal curves the first is seen
+        if one.curve is not None:
+            parts.append(
+                svg.polyline(path(one.curve.missed, one.curve.false_alarms), f"curve {svg.series(number)}", one.name)
+            )
+    for number, one in enumerate(series):
+        style = svg.series(number)
+        if one.curve is not None and not np.isnan(one.curve.kappa).all():  # the mean of several curves has no κ
+            for kappa in MARKED_KAPPAS:
+                parts.append(svg.dot(place(*one.curve.at(kappa)), 2.5, style, f"{one.name}, κ = {kappa:g}"))
+            title = f"{one.name}, most probable class (κ = 1)"
+            parts.append(svg.dot(place(*one.curve.at(1.0)), 5.5, f"open {style}", title))
+        title = f"{one.name}, as decided: {_percent(*one.decided)}"
+        parts.append(svg.square(place(*one.decided), 8, style, title))
+    return svg.picture(plane.width, plane.height, "missed urgency against false alarms", parts)
+
+
+def _percent(missed: float, alarms: float) -> str:
+    return f"{100 * missed:.1f} % missed, {100 * alarms:.1f} % false alarms"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method in the plane."""
+
+    label: str
+    x: float
+    y: float
+
+
+def front(points: Sequence[Point]) -> list[int]:
+    """Which points no other point beats in both directions, from left to right; larger is better in both.
+
+    >>> front([Point("a", 1, 3), Point("b", 2, 2), Point("c", 1.5, 1)])
+    [0, 1]
+    """
+    best = [
+        number
+        for number, one in enumerate(points)
+        if not any(two.x >= one.x and two.y >= one.y and (two.x > one.x or two.y > one.y) for two in points)
+    ]
+    return sorted(best, key=lambda number: points[number].x)
+
+
+def pareto(points: Sequence[Point], x_name: str, y_name: str) -> Markup:
+    """Accuracy to the right, milder mistakes upward; the line joins methods that nobody beats in both."""
+    shown = [point for point in points if math.isfinite(point.x) and math.isfinite(point.y)]
+    xs, ys = ([point.x for point in shown] or [0.0, 1.0], [point.y for point in shown] or [0.0, 1.0])
+    plane = svg.Plane(520, 340, svg.ticks(min(xs), max(xs), 5), svg.ticks(min(ys), max(ys), 5))
+    parts = plane.axes((f"{x_name}, %", f"{y_name}, %"))
+    parts.append(svg.polyline([plane.at(shown[number].x, shown[number].y) for number in front(shown)], "chance"))
+    for number, point in enumerate(shown):
+        x, y = plane.at(point.x, point.y)
+        side, shift = ("end", -10) if x > 0.55 * plane.width else ("", 10)
+        parts.append(svg.dot((x, y), 6, svg.series(number)))
+        # A label above the uppermost point would leave the picture.
+        parts.append(svg.text(x + shift, y + 18 if y < plane.top + 12 else y - 8, svg.short(point.label, 28), side))
+    return svg.picture(plane.width, plane.height, f"{y_name} against {x_name}", parts)
+
+
+SHOWN = {
+    "urgency_auc": ("urgency_auc", "urgency AUC"),
+    "missed": ("missed_rate", "missed urgency"),
+    "false_alarms": ("false_alarm_rate", "false alarms"),
+}
+"""By the name in JSON: the metric in a run's `metrics.csv`, there with `val_` before it, and its name on the page."""
+WIDTH, HEIGHT = 360, 250
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Scores by name of SHOWN, one value per epoch from the first: the mean over the runs that trained so long."""
+
+    scores: dict[str, list[float]]
+
+
+def mean_epochs(runs: Sequence[Mapping[str, Sequence[str]]]) -> Epochs | None:
+    """The mean over runs of their logs, columns of `metrics.csv`; None where a log lacks a column.
+
+    >>> log = {f"val_{metric}": ["0.5", "0.7"] for metric, _ in SHOWN.values()}
+    >>> short = {name: ["0.1"] for name in log}
+    >>> mean_epochs([log, short]).scores["missed"]
+    [0.3, 0.7]
+    """
+    columns = [f"val_{metric}" for metric, _ in SHOWN.values()]
+    if not runs or any(column not in run for run in runs for column in columns):
+        return None
+    longest = max(len(run[columns[0]]) for run in runs)
+    return Epochs(
+        {
+            name: [_mean([run[column][epoch] for run in runs if epoch < len(run[column])]) for epoch in range(longest)]
+            for name, column in zip(SHOWN, columns, strict=True)
+        }
+    )
+
+
+def epoch_charts(series: Sequence[tuple[int, str, Epochs]]) -> Markup:
+    """A chart per score; one line per method, drawn in the color of its number in the page's legend."""
+    charts = [
+        _chart(title, [(number, method, epochs.scores[name]) for number, method, epochs in series])
+        for name, (_, title) in SHOWN.items()
+    ]
+    return Markup("").join(charts)
+
+
+def _chart(title: str, lines: Sequence[tuple[int, str, Sequence[float]]]) -> Markup:
+    values = [value for _, _, line in lines for value in line if math.isfinite(value)] or [0.0, 1.0]
+    last = max([2, *(len(line) for _, _, line in lines)])
+    epochs = sorted({1, (1 + last) // 2, last})
+    plane = svg.Plane(WIDTH, HEIGHT, epochs, svg.ticks(min(values), max(values), 5))
+    parts = plane.axes(("epoch", f"{title}, %"), x_scale=1)
+    for number, method, line in reversed(lines):  # of equal lines the first is seen
+        places = [plane.at(epoch, value) for epoch, value in enumerate(line, 1) if math.isfinite(value)]
+        parts.append(svg.polyline(places, f"curve {svg.series(number)}", method))
+    return svg.picture(WIDTH, HEIGHT, f"{title} by epoch", parts)
+
+
+def _mean(cells: Sequence[str]) -> float:
+    finite = [value for value in (float(cell or "nan") for cell in cells) if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan

@@ -15,15 +15,15 @@ import numpy as np
 from markupsafe import Markup
 
 from pams_mil.arrays import Array, Ints
+from pams_mil.evaluate.operating_points import Band
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.operating import CurveResampler, class_shares, constant_calls
 from pams_mil.report import live
-from pams_mil.report.curve_chart import CurveBand, CurveSeries, curve_chart, curve_plane
+from pams_mil.report.charts import CurveSeries, curve_chart, curve_plane
 from pams_mil.report.live import ScreenModel
-from pams_mil.report.readable import readable_level
-from pams_mil.report.report_table import TableHead
+from pams_mil.report.page import TableHead, readable_level
 
 HEADS = (
     TableHead("κ", "the operating point: one missed urgency counts as much as κ false alarms"),
@@ -216,7 +216,7 @@ class FirstScreen:
 def first_screen(
     models: Sequence[Predictions | ScreenModel],
     *,
-    bands: Sequence[CurveBand | None] = (),
+    bands: Sequence[Band | None] = (),
     bound: float | None = None,
     **options: Any,
 ) -> FirstScreen:
@@ -244,7 +244,7 @@ def first_screen(
 
 
 def curve_series(
-    models: Sequence[Predictions], bands: Sequence[CurveBand | None] = (), level: int = -1
+    models: Sequence[Predictions], bands: Sequence[Band | None] = (), level: int = -1
 ) -> list[CurveSeries]:
     """The curves of models at a level, and where each decided."""
     series = []
@@ -257,7 +257,7 @@ def curve_series(
 
 def _series(
     name: str, ranks: Ints, target: Ints, decided: Ints, path: DecisionPath | None, weight: float | Array,
-    band: CurveBand | None,
+    band: Band | None,
 ) -> CurveSeries:  # fmt: skip
     true, called, weights = ranks[target], ranks[decided], _weights(weight, len(target))
     rates = tuple(float(weights[rows].sum() / weights.sum()) for rows in (called < true, called > true))

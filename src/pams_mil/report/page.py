@@ -1,25 +1,30 @@
 """HTML pages that need nothing else: styles, scripts, charts and data in one file, everything escaped.
 
 Every page allows exactly the styles and scripts that it holds, by their hashes, and nothing from anywhere else.
+
+There is one table for all of them, as HTML and Markdown. On a narrow screen each row becomes a card, with the heads
+beside the cells: no column is ever cut.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from pams_mil import __version__
 from pams_mil.errors import counted
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS
 from pams_mil.report import svg
 from pams_mil.report.live import script_hash
-from pams_mil.report.report_table import ReportTable, term
 
 _INLINE = re.compile(r"<(style|script)(?: [^>]*)?>(.*?)</\1>", re.DOTALL)
 _DATA = '<script type="application/json"'
@@ -117,3 +122,147 @@ def format_p(p: float | None) -> str:
     if p is None:
         return "–"
     return "< 0.001" if p < 0.001 else f"{p:.2g}"
+
+
+Mark = Literal["", "best", "second"]
+_MARKDOWN = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
+
+
+@dataclass(frozen=True)
+class TableHead:
+    """A column's head; `meaning` explains it in one line on hover, focus and tap."""
+
+    label: str
+    meaning: str = ""
+
+    def html(self) -> Markup:
+        """The label, as something that can be pointed at where there is an explanation."""
+        return term(self.label, self.meaning)
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """Text, small print below it, and whether it is the best or second of its kind."""
+
+    text: str
+    small: str = ""
+    mark: Mark = ""
+    address: str = ""
+
+    def html(self) -> Markup:
+        """The content of the table cell."""
+        shown = escape(self.text)
+        if self.address:
+            shown = Markup('<a href="{}">{}</a>').format(self.address, self.text)
+        return shown + (Markup("<small>{}</small>").format(self.small) if self.small else Markup(""))
+
+
+@dataclass(frozen=True, repr=False)
+class ReportTable:
+    r"""Heads and rows; columns in `text` are words, set to the left and wrapped, all others numbers.
+
+    >>> head = ["model", TableHead("ACC", "share of slides called right")]
+    >>> table = ReportTable(head, [["a|b", TableCell("90 %", mark="best")]])
+    >>> print(table.markdown())
+    | model | ACC |
+    | --- | --- |
+    | a\|b | **90 %** |
+    """
+
+    head: Sequence[str | TableHead]
+    rows: Sequence[Sequence[str | TableCell]]
+    text: Collection[int] = (0,)
+    caption: str = ""
+
+    @property
+    def heads(self) -> list[TableHead]:
+        """All heads with their explanations."""
+        return [head if isinstance(head, TableHead) else TableHead(head) for head in self.head]
+
+    @property
+    def cells(self) -> list[list[TableCell]]:
+        """All cells."""
+        return [[cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row] for row in self.rows]
+
+    def __html__(self) -> Markup:
+        """The table as HTML; everything is escaped."""
+        caption = Markup("<caption>{}</caption>").format(self.caption) if self.caption else Markup("")
+        heads = Markup("").join(
+            Markup('<th scope="col"{}>{}</th>').format(self._css(column), head.html())
+            for column, head in enumerate(self.heads)
+        )
+        rows = Markup("").join(Markup("<tr>{}</tr>\n").format(self._row(row)) for row in self.cells)
+        return Markup(
+            '<div class="scroll"><table class="data">{}<thead><tr>{}</tr></thead><tbody>\n{}</tbody></table></div>'
+        ).format(caption, heads, rows)
+
+    def _repr_html_(self) -> str:
+        return str(self.__html__())
+
+    def __str__(self) -> str:
+        """Aligned columns for a terminal, small print behind its value."""
+        shown = [[f"{cell.text} [{cell.small}]" if cell.small else cell.text for cell in row] for row in self.cells]
+        lines = [[head.label for head in self.heads], *shown]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(self.head))]
+        return "\n".join(
+            "  ".join(
+                text.ljust(width) if column in self.text else text.rjust(width)
+                for column, (text, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        )
+
+    __repr__ = __str__
+
+    def markdown(self) -> str:
+        """The table as Markdown, without small print."""
+        lines = [[markdown_text(head.label) for head in self.heads], ["---"] * len(self.head)]
+        lines += [[_MARKDOWN[cell.mark].format(markdown_text(cell.text)) for cell in row] for row in self.cells]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+    def _row(self, row: Sequence[TableCell]) -> Markup:
+        return Markup("").join(
+            Markup('<td{} data-label="{}">{}</td>').format(self._css(column, cell.mark), head.label, cell.html())
+            for column, (cell, head) in enumerate(zip(row, self.heads, strict=True))
+        )
+
+    def _css(self, column: int, mark: Mark = "") -> Markup:
+        names = " ".join(filter(None, ["text" if column in self.text else "", mark]))
+        return Markup(' class="{}"').format(names) if names else Markup("")
+
+
+def term(label: str, meaning: str) -> Markup:
+    """A word of the field with its one-line explanation; only the word where there is none."""
+    if not meaning:
+        return escape(label)
+    return Markup('<button type="button" class="term" title="{}">{}</button>').format(meaning, label)
+
+
+def markdown_text(text: str) -> str:
+    """Text as a cell of a Markdown table, whatever it holds."""
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+READABLE = 40
+"""Most classes of a matrix or an order that is shown at once; pages fold out more."""
+
+
+def readable_level(hierarchy: ClassHierarchy, level: int = -1) -> int | None:
+    """The finest level at or above `level` with at most `READABLE` classes; None where there is none."""
+    levels = range(hierarchy.level(level), -1, -1)
+    return next((one for one in levels if hierarchy.num_classes(one) <= READABLE), None)
+
+
+def short_order(hierarchy: ClassHierarchy, level: int = -1) -> str:
+    """The order of a level; of too many classes their count, and the order of their groups.
+
+    >>> short_order(ClassHierarchy.load("isup"))
+    '0 ≺ 1 ≺ 2 ≺ 3 ≺ 4 ≺ 5'
+    >>> short_order(ClassHierarchy.flat([f"c{i}" for i in range(419)]))
+    '419 classes, c0 to c418'
+    """
+    readable, names = readable_level(hierarchy, level), hierarchy.names(level)
+    if readable == hierarchy.level(level):
+        return hierarchy.order(level)
+    span = f"{names[0]} to {names[-1]}" if readable is None else f"in groups {hierarchy.order(readable)}"
+    return f"{len(names)} classes, {span}"

@@ -12,9 +12,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report import svg
 from pams_mil.report.first_screen import first_screen
 from pams_mil.report.live import SLIDES_FILE
-from pams_mil.report.page import render
-from pams_mil.report.readable import short_order
-from pams_mil.report.report_table import Mark, ReportTable, TableCell, TableHead
+from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, render, short_order
 
 PLACES = {
     "report_held_out": "Held-out slides, which neither training nor the choice has seen, by all runs together",
