@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from pams_mil.cli.main import app
 from pams_mil.data.bags.bag import Bag, BagInfo
 from pams_mil.data.bags.bag_file import write_bag
-from pams_mil.report.remix_figure import BagView, draw, select_all, selection_rows
+from pams_mil.remix.remix_figure import BagView, draw, select_all, selection_rows
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from pams_mil.errors import ConfigError, ManifestError, counted, nearest
 if TYPE_CHECKING:
     from pams_mil.data.bags.dataset import BagDataset
     from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.remix.remix_figure import BagView
     from pams_mil.remix.strategy import Mixed
-    from pams_mil.report.remix_figure import BagView
 
 
 def remix(
@@ -39,7 +39,7 @@ def remix(
     from pams_mil.data.bags.dataset import BagDataset
     from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.hierarchy import ClassHierarchy
-    from pams_mil.report.remix_figure import draw, select_all, selection_rows
+    from pams_mil.remix.remix_figure import draw, select_all, selection_rows
 
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out must end in .png, .svg or .pdf; found {out.name!r}.")
@@ -61,7 +61,7 @@ def remix(
 
 def _views(bags: BagDataset, hierarchy: ClassHierarchy, first: str, second: str) -> tuple[BagView, BagView]:
     """The two slides, the one whose label the remixed bag carries first."""
-    from pams_mil.report.remix_figure import BagView
+    from pams_mil.remix.remix_figure import BagView
 
     place = {source.name: number for number, source in enumerate(bags.sources)}
     for name in (first, second):

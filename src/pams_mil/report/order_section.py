@@ -10,9 +10,7 @@ from markupsafe import Markup
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.orders import OrderAudit, OrderedComparison
 from pams_mil.report import svg
-from pams_mil.report.page import format_share, format_shares
-from pams_mil.report.readable import short_order
-from pams_mil.report.report_table import ReportTable, TableCell, TableHead
+from pams_mil.report.page import ReportTable, TableCell, TableHead, format_share, format_shares, short_order
 
 
 @dataclass(frozen=True)
