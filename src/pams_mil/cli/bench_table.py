@@ -37,7 +37,7 @@ def _table(result: Bench, level: int) -> Table:
     from rich.text import Text
 
     from pams_mil.metrics.metric import METRICS
-    from pams_mil.report.text_tables import matched_head, matched_text, spread_text
+    from pams_mil.report.bench_page import matched_head, matched_text, spread_text
 
     title = Text(f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}")
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -47,12 +47,12 @@ def _table(result: Bench, level: int) -> Table:
     for key in _SHOWN:
         table.add_column(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", justify="right")
     table.add_column(matched_head(result, level), justify="right")
-    styles = {1: "bold", 2: "underline"}
+    styles = {"best": "bold", "second": "underline"}
     for row in result.rows:
         cells = []
         for key in _SHOWN:
             text = spread_text(row.spreads[level, key], key, digits=1).replace(" ", "\u00a0")  # numbers never break
-            cells.append(Text(text, style=styles.get(result.place(row, level, key), "")))
+            cells.append(Text(text, style=styles.get(result.mark(row, level, key), "")))
         cells.append(Text(matched_text(result, row, level).replace(" ", "\u00a0")))
         table.add_row(*([Text(row.model)] if several else []), Text(row.method), *cells)
     return table
