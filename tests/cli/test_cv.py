@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import Result
+from jsonschema import Draft202012Validator
 from tests.engine.cohort import make_cohort
 from tests.engine.here import Here
 from tests.engine.test_ray import OneByOne
@@ -218,7 +220,7 @@ def test_numbered_folds_of_a_table_are_its_folds(tmp_path):
 @pytest.fixture(scope="module")
 def committee(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "committee"
-    done = pams(*committee_command(cohort, out))
+    done = pams(*committee_command(cohort, out, "--json"))
     assert done.exit_code == 0, done.output
     return out
 
@@ -229,6 +231,25 @@ def committee_command(cohort: Path, out: Path, *more: object) -> list[object]:
         FOLDS, "--epochs", 1, "--resamples", 20, "--out", out, "--members", 3, "--reference", 2, "accelerator=cpu",
         *more,
     ]  # fmt: skip
+
+
+def test_the_report_compares_with_single_and_averaged_networks_and_says_what_members_add(committee: Path) -> None:
+    scores = json.loads((committee / "report/scores.json").read_text())
+    plain = "AB-MIL with cross-entropy"
+    assert [one["name"] for one in scores["files"]] == ["committee of 3", plain, f"{plain}, 2 averaged"]
+    assert [(one["candidate"], one["reference"], one["seeds"]) for one in scores["comparisons"]] == [
+        ("committee of 3", plain, {"reference": 2, "candidate": 1}),
+        ("committee of 3", f"{plain}, 2 averaged", {"reference": 1, "candidate": 1}),
+    ]
+    schema = json.loads((Path(__file__).parents[2] / "docs/reference/schemas/cv.schema.json").read_text())
+    Draft202012Validator(schema["properties"]["committee"]).validate(scores["committee"])
+    names = ["mean-hidden", "attention-hidden", "class-attention-sfr"]
+    assert [member["name"] for member in scores["committee"]["members"]] == names
+    assert "70 % of the instances dropped" in scores["committee"]["members"][0]["recipe"]
+    page = (committee / "report/report.html").read_text()
+    for sentence in scores["committee"]["sentences"]:
+        assert sentence in html.unescape(page)
+    assert "Against AB-MIL with cross-entropy (2 networks trained alike, each by itself): " in page
 
 
 def test_a_committee_is_the_mean_of_its_members(committee: Path) -> None:

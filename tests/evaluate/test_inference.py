@@ -19,7 +19,7 @@ from pams_mil import ClassHierarchy
 from pams_mil.atomic import strict_json
 from pams_mil.evaluate import contrasts, decision_path, estimate, join_seeds
 from pams_mil.evaluate.compare import compare, with_matched
-from pams_mil.evaluate.contrast import Contrast, adjusted
+from pams_mil.evaluate.contrast import Contrast, adjusted, contrast_of
 from pams_mil.evaluate.inference import MethodPair, Networks, Reading, units_of
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import score
@@ -140,8 +140,6 @@ def test_without_anything_shared_between_networks_the_test_is_welchs():
     """If patients explain nothing that networks share, all that is left is Welch's t-test between seeds."""
     rng = np.random.default_rng(0)
     a, b = rng.normal(0.7, 0.02, 5), rng.normal(0.75, 0.05, 4)
-    from pams_mil.evaluate.contrast import contrast_of
-
     noise = [scores[:, None] + rng.normal(0, 0.01, (len(scores), 4000)) for scores in (a, b)]
     found = contrast_of("acc", b, a, drawn=noise[1], drawn_reference=noise[0], units=100)
     welch = scipy.stats.ttest_ind(b, a, equal_var=False)
@@ -161,8 +159,10 @@ def test_one_seed_each_is_about_these_networks_and_is_tested_by_swaps():
     assert methods.subject == "Chance: patients and networks (3 and 2 seeds)."
     assert methods.n == 60
     mixed = compare(seeded("a", 1, rng), seeded("b", 3, rng), resamples=50)
-    assert mixed.levels["class"]["acc"].varied == "patients"
-    assert "other seeds may differ" in mixed.subject
+    assert mixed.levels["class"]["acc"].varied == "patients and networks"
+    assert mixed.subject == (
+        "Chance: patients and the 3 seeds of b; of a there is one, and other seeds of it may differ."
+    )
 
 
 def test_few_patients_are_swapped_in_every_way():

@@ -95,6 +95,29 @@ def test_sabotage_networks_left_out_of_the_variance():
     assert np.mean(found["urgency_auc"][4] <= 0.05) > 0.2
 
 
+def against_one(n=100, seeds=4, deviation=0.3, runs=RUNS):
+    """p of a model as good as a method is on average, with the method's networks as chance, and with patients alone."""
+    rng = np.random.default_rng(7)
+    readings, p = [Reading.of(METRICS["urgency_auc"])], np.empty((2, runs))
+    for run in range(runs):
+        target = rng.choice(3, n, p=[0.5, 0.3, 0.2])
+        target[:6] = [0, 1, 2, 0, 1, 2]
+        hard = 0.9 * rng.normal(size=(n, 3))
+        several = method("a", rng, target, hard, seeds, deviation, 0.0, 1.2)
+        one = method("b", rng, target, hard, 1, 0.0, 0.0, 1.2)
+        found = MethodPair.of(several, one, seed=run, resamples=RESAMPLES).contrasts(readings)["urgency_auc"]
+        t = abs(found.estimate) / found.samples[np.isfinite(found.samples)].std(ddof=1)
+        p[:, run] = found.p_value, 2 * _normal_tail(t)
+    return p
+
+
+@pytest.mark.slow
+def test_one_model_against_the_networks_of_a_method_keeps_its_size_and_without_networks_does_not():
+    p = against_one()
+    assert np.mean(p[0] <= 0.05) <= 0.065
+    assert np.mean(p[1] <= 0.05) > 0.1
+
+
 @pytest.mark.slow
 def test_intervals_cover_a_real_difference():
     found = simulate(100, 3, 0.08, 0.0, better=0.5)

@@ -24,6 +24,8 @@ from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from pams_mil.evaluate.audit import Audit, ModelAudit
+    from pams_mil.evaluate.committee import CommitteeAudit
+    from pams_mil.evaluate.contrast import Contrast
     from pams_mil.evaluate.orders import OrderAudit
     from pams_mil.evaluate.predictions.findings import FindingScores
     from pams_mil.evaluate.scores import LevelScores
@@ -104,8 +106,9 @@ def _table(shown: Sequence[Row], rows: Sequence[Row], title: Text | None, *, bes
     for label, _ in shown:
         name = "\n".join(textwrap.wrap(label, (_BESIDE_WIDTH if beside else _STACKED_WIDTH) - 3)) or label
         table.add_column(Text(name), justify="right", no_wrap=True)
-    table.add_row("Slides", *(f"{scores.n:,}" for _, scores in shown))
-    table.add_row("Errors", *(f"{scores.errors:,}" for _, scores in shown))
+    seeds = [max(1, len(scores.scores["acc"].seeds)) for _, scores in shown]
+    table.add_row("Slides", *(f"{scores.n // of:,}" for (_, scores), of in zip(shown, seeds, strict=True)))
+    table.add_row("Errors", *(f"{scores.errors / of:,.0f}" for (_, scores), of in zip(shown, seeds, strict=True)))
     table.add_row("Missed, count ↓", *(f"{scores.values['severe_errors']:,.0f}" for _, scores in shown))
     for key in COLUMNS:
         if key == "auc" and all(scores.values["auc"] != scores.values["auc"] for _, scores in rows):
@@ -154,6 +157,29 @@ def finding_table(name: str, scores: FindingScores) -> Table:
     return table
 
 
+def member_table(committee: CommitteeAudit) -> Table:
+    """Every member alone, the committee without it, and what it adds."""
+
+    def points(one: Contrast) -> Text:
+        low, high = (100 * bound for bound in one.shown_interval)
+        interval = "" if math.isnan(low) else f"\n[{low:+.1f} to {high:+.1f}]"
+        return Text(f"{100 * one.difference:+.1f}") + Text(interval, style="dim")
+
+    keys = ("urgency_auc", committee.missed_key)
+    title = f"What each member adds, in percent; misses at {100 * committee.false_alarms:.0f} % false alarms"
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("member", min_width=max(len(member.name) for member in committee.members))
+    for head in ("alone:\nAUC ↑", "\nmissed ↓", "without it:\nAUC", "\nmissed", "it adds:\nAUC ↑", "\nmissed ↓"):
+        table.add_column(head, justify="right")
+    for member in committee.members:
+        scores = [f"{100 * one[key].value:.1f}" for one in (member.alone, member.without) for key in keys]
+        table.add_row(Text(member.name), *scores, *(points(member.adds[key]) for key in keys))
+    table.add_row(
+        Text(committee.name, style="bold"), *(f"{100 * committee.scores[key].value:.1f}" for key in keys), *[""] * 4
+    )
+    return table
+
+
 def show(result: Audit) -> None:
     """Print the audit for people."""
     hierarchy = result.hierarchy
@@ -183,9 +209,12 @@ def show(result: Audit) -> None:
             print_result(sentence)
     if result.orders is not None:
         show_orders(result.orders)
+    if result.committee is not None:
+        output.print()
+        output.print(member_table(result.committee))
     intervals = "; 95 % intervals in brackets" if result.resamples else ""
     output.print(f"↑ higher is better, ↓ lower is better{intervals}.", style="dim")
-    for sentence in result.verdicts:
+    for sentence in (*(result.committee.sentences if result.committee is not None else ()), *result.verdicts):
         output.print()
         output.print(sentence, style="bold")
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pams_mil.engine.grid.cross_validation import CrossValidation
     from pams_mil.engine.grid.grid import Engine, Progress
     from pams_mil.evaluate.predictions.predictions import Predictions
-    from pams_mil.hierarchy import ClassHierarchy
 
 _SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate", "false_alarm_rate")
 
@@ -88,6 +87,7 @@ def cv(
     from pams_mil.engine.grid.folds import fold_cohort
     from pams_mil.engine.grid.grid import make_engine
     from pams_mil.engine.run.folder import read_settings
+    from pams_mil.engine.tuning.committee_report import read_pooled, report_committee
     from pams_mil.engine.tuning.recipes import load_committee
     from pams_mil.evaluate.audit import audit
     from pams_mil.hierarchy import ClassHierarchy
@@ -138,16 +138,15 @@ def cv(
         of_seeds = f" x {seeds} seeds" if seeds > 1 else ""
         name = f"{config.method.name} {config.model.name}, {len(split.folds)} folds{of_seeds}"
     done = _train(work, folder, runner)
-    by_fold, pooled = _read(done.folder.predictions_file, hierarchy, name, len(split.folds))
-    models = [pooled]
-    if done.folder.reference.exists():
-        count = len(done.folder.reference.seeds())
-        plain = "AB-MIL with cross-entropy" + (f", {count} networks averaged" if count > 1 else "")
-        models.insert(0, _read(done.folder.reference.predictions_file, hierarchy, plain, len(split.folds))[1])
+    pooled = read_pooled(done.folder, hierarchy, name)
+    by_fold = _by_fold(pooled, len(split.folds))
     scores = _scores(by_fold, best_epochs(done.folder, len(by_fold)))
     atomic.write_csv(done.folder.folds_file, list(scores[0]), (list(row.values()) for row in scores))
     with progress_bar() as progress:
-        result = audit(models, resamples=resamples, progress=progress)
+        if several:
+            result = report_committee(done.folder, hierarchy, resamples=resamples, progress=progress)
+        else:
+            result = audit([pooled], resamples=resamples, progress=progress)
     write(result, folder / "report")
     if json:
         print_json({**result.to_json(), "folder": str(folder), "folds": scores, "notes": list(done.notes)})
@@ -188,16 +187,12 @@ def _train(work: Callable[[Engine, Progress], CrossValidation], folder: Path, en
     return done
 
 
-def _read(file: Path, hierarchy: ClassHierarchy, name: str, folds: int) -> tuple[list[Predictions], Predictions]:
+def _by_fold(pooled: Predictions, folds: int) -> list[Predictions]:
     import numpy as np
 
-    from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
-
-    pooled = read_predictions(file, hierarchy, Source(tags=("fold",)), name=name)
     # Where folds of the table overlap, a slide is tested by several, and its cell says "0 2".
     tested = [cell.split() for cell in pooled.tags["fold"]]
-    by_fold = [pooled.where(np.array([str(fold) in cell for cell in tested])) for fold in range(folds)]
-    return by_fold, pooled
+    return [pooled.where(np.array([str(fold) in cell for cell in tested])) for fold in range(folds)]
 
 
 def _scores(by_fold: list[Predictions], epochs: list[int]) -> list[dict[str, Any]]:

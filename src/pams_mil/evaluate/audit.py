@@ -9,6 +9,7 @@ from typing import Any
 
 from pams_mil import __version__
 from pams_mil.evaluate.cautions import Caution, cautions
+from pams_mil.evaluate.committee import CommitteeAudit
 from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.operating_points import OperatingPoints
@@ -95,6 +96,8 @@ class Audit:
     subgroups: list[SubgroupAudit] = field(default_factory=list)
     orders: OrderAudit | None = None
     """Where the classes have several orders of urgency; everything else is under the first."""
+    committee: CommitteeAudit | None = None
+    """What each member adds, where one of the models is a committee."""
 
     @property
     def cautions(self) -> list[str]:
@@ -129,6 +132,7 @@ class Audit:
             **self._matched(),
             **({"subgroups": [one.to_json() for one in self.subgroups]} if self.subgroups else {}),
             **({"orders": self.orders.to_json()} if self.orders is not None else {}),
+            **({"committee": self.committee.to_json()} if self.committee is not None else {}),
             "verdicts": self.verdicts,
         }
 
@@ -156,6 +160,7 @@ def audit(
     tag: tuple[str, str] | None = None,
     by: Sequence[str] = (),
     reference: int = 0,
+    candidate: int | None = None,
     penalty: float = PENALTY,
     seed: int = 0,
     resamples: int = RESAMPLES,
@@ -163,6 +168,8 @@ def audit(
     seen_patients: bool = False,
 ) -> Audit:
     """Score every model, also by the groups of the columns `by`, and compare the others with the reference.
+
+    With a `candidate`, that one is compared with every other instead.
 
     Patients that a model has seen are refused unless `seen_patients` allows them; then every page and file says so.
     Where the hierarchy has several orders, rates and comparisons are also those of each.
@@ -190,7 +197,7 @@ def audit(
             )
         )
     comparisons = compare_all(
-        models, reference=reference, penalty=penalty, seed=seed, resamples=resamples,
+        models, reference=reference, candidate=candidate, penalty=penalty, seed=seed, resamples=resamples,
         progress=partial(report, "Comparing"),
     )  # fmt: skip
     groups = subgroups(models, by, seed=seed, deals=DEALS if resamples else 0)

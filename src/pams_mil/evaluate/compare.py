@@ -91,7 +91,7 @@ class Comparison:
 
     @property
     def about_methods(self) -> bool:
-        """Whether networks were taken as chance, so that the result is about methods and not about given networks."""
+        """Whether networks of both were taken as chance, so that the result is about methods and not given networks."""
         return min(self.seeds) > 1
 
     @property
@@ -102,7 +102,11 @@ class Comparison:
             return f"Chance: patients and networks ({candidate} and {reference} seeds)."
         if self.seeds == (1, 1):
             return "Chance: patients. This is about these two networks; other seeds may differ."
-        return f"Chance: patients. This is about these {candidate} and {reference} networks; other seeds may differ."
+        single, several = (self.reference, self.candidate) if reference == 1 else (self.candidate, self.reference)
+        return (
+            f"Chance: patients and the {max(self.seeds)} seeds of {several}; of {single} there is one, and other seeds "
+            "of it may differ."
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form."""
@@ -128,19 +132,23 @@ def compare_all(
     models: Sequence[Predictions],
     *,
     reference: int = 0,
+    candidate: int | None = None,
     penalty: float = PENALTY,
     seed: int = 0,
     resamples: int = RESAMPLES,
     progress: OnFraction | None = None,
 ) -> list[Comparison]:
-    """Every other model against the reference, p-values and intervals adjusted for their number, metric by metric."""
-    others = [model for position, model in enumerate(models) if position != reference]
+    """Every other model against the reference, p-values and intervals adjusted for their number, metric by metric.
+
+    With a `candidate`, that one against every other model.
+    """
+    fixed = reference if candidate is None else candidate
+    others = [model for position, model in enumerate(models) if position != fixed]
     comparisons = []
     for number, model in enumerate(others):
         step = part_of(progress, number, len(others))
-        comparisons.append(
-            compare(models[reference], model, penalty=penalty, seed=seed, resamples=resamples, progress=step)
-        )
+        pair = (models[fixed], model) if candidate is None else (model, models[fixed])
+        comparisons.append(compare(*pair, penalty=penalty, seed=seed, resamples=resamples, progress=step))
     return _adjusted(comparisons)
 
 

@@ -180,20 +180,21 @@ def contrast_of(
     if 2 * finite.size < samples.size or finite.size < 2 or not math.isfinite(value):
         return replace(result, varied="patients", samples=samples)
     variance = float(finite.var(ddof=1))
-    if any(np.isfinite(scores).sum() < 2 for scores, _ in sides):
+    several = [
+        (scores, resampled) for scores, resampled in sides if resampled is not None and np.isfinite(scores).sum() > 1
+    ]
+    if not several:
         contrast = replace(
             result, interval=percentile_interval(samples), varied="patients", samples=samples,
             standard_error=math.sqrt(variance),
         )  # fmt: skip
-        # Several networks against one, or other folds: patients alone, and no swaps.
+        # Other folds: no swaps.
         if reference is not None and swapped is None and variance > 0:
             t = abs(value) / math.sqrt(variance)
             contrast = replace(contrast, p_value=float(2 * stdtr(max(1, units - 1), -t)))
         return contrast
     between, shared = [], variance
-    for scores, resampled in sides:
-        if resampled is None:
-            continue
+    for scores, resampled in several:  # of one network against several, those of the several are chance
         ok = np.isfinite(scores)
         count = int(ok.sum())
         between.append((float(scores[ok].var(ddof=1)) / count, count - 1))

@@ -15,8 +15,9 @@ With A* the scores of the S_A seeds in resamples of patients (networks fixed), s
     df = V² / (V_shared² / (P − 1) + (s²_A / S_A)² / (S_A − 1) + (s²_B / S_B)² / (S_B − 1))           (Satterthwaite)
 
 Interval and p come from t with df degrees of freedom. V_patients + s²/S would count the chance of one network with
-single patients twice, once in each term. With one seed nothing is known about networks: then V is V_patients, the
-interval is that of the resamples, and two files are tested by swapping them in patients.
+single patients twice, once in each term. Where one side has one seed, nothing is known about its networks, and its
+terms are left out. Where both have, V is V_patients, the interval is that of the resamples, and two files are tested
+by swapping them in patients.
 
 Used as:
 

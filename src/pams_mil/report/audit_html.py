@@ -11,6 +11,8 @@ import numpy as np
 
 from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
+from pams_mil.evaluate.committee import CommitteeAudit
+from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.readers import ReaderAudit, ReaderShare
 from pams_mil.evaluate.scores import LevelScores
@@ -76,6 +78,7 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command:
         subgroups=[(groups, subgroup_table(groups)) for groups in audit.subgroups],
         order_section=order_section,
         severe=[severe_table(model, hierarchy, dict(pages or {})) for model in audit.models],
+        members=None if audit.committee is None else member_table(audit.committee),
         radar=_radar(audit),
         matrix=matrix_cells,
         readable=READABLE,
@@ -253,6 +256,39 @@ def class_tables(scores: LevelScores, hierarchy: ClassHierarchy) -> list[tuple[s
         )  # fmt: skip
     head: list[str | TableHead] = ["class", "slides", "right", "missed ↓", "false alarms ↓", "most often mistaken for"]
     return [(f"{group}: {len(lines)} classes", ReportTable(head, lines, text=(0, 5))) for group, lines in rows.items()]
+
+
+def member_table(committee: CommitteeAudit) -> ReportTable:
+    """Every member alone, the committee without it, and what it adds; the committee itself last."""
+    keys = ("urgency_auc", committee.missed_key)
+    at = f"missed at {100 * committee.false_alarms:.0f} % false alarms"
+    heads = [
+        TableHead("alone: urgency AUC ↑", "how well the member by itself tells urgent slides from others"),
+        TableHead(f"alone: {at} ↓", "of the member by itself, read off its curve"),
+        TableHead("without it: urgency AUC", "of the mean of all other members"),
+        TableHead(f"without it: {at}", "of the mean of all other members"),
+        TableHead("it adds: urgency AUC ↑", "the committee minus the committee without the member, in points"),
+        TableHead("it adds: missed ↓", "the same of the misses; below 0 the member helps"),
+    ]
+
+    def score(one: Contrast) -> TableCell:
+        return TableCell(format_share(one.value), format_shares(one.interval))
+
+    rows: list[list[str | TableCell]] = [
+        [
+            TableCell(member.name, member.recipe),
+            *(score(one[key]) for one in (member.alone, member.without) for key in keys),
+            *(
+                TableCell(
+                    format_share(member.adds[key].difference, True), format_shares(member.adds[key].shown_interval)
+                )
+                for key in keys
+            ),
+        ]
+        for member in committee.members
+    ]
+    rows.append([TableCell(committee.name, mark="best"), *(score(committee.scores[key]) for key in keys), *["–"] * 4])
+    return ReportTable(["member", *heads], rows)
 
 
 def severe_table(model: Any, hierarchy: ClassHierarchy, pages: Mapping[str, str]) -> ReportTable | None:

@@ -1,0 +1,89 @@
+"""The report of a committee: read from its folder, compared with single networks and with as many averaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.run.cv_folder import CrossValidationFolder
+from pams_mil.engine.run.folder import RunFolder
+from pams_mil.engine.tuning.simplicity import in_words
+from pams_mil.evaluate.audit import Audit, OnStage, audit
+from pams_mil.evaluate.committee import audit_committee
+from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions, join_seeds
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.resampling import RESAMPLES
+
+_MODELS = {"abmil": "AB-MIL", "clam_sb": "CLAM-SB", "clam_mb": "CLAM-MB", "dtfd": "DTFD-MIL", "transmil": "TransMIL"}
+_METHODS = {"ce": "cross-entropy", "pams": "PAMS", "msce": "MSCE"}
+
+
+def report_committee(
+    folder: CrossValidationFolder,
+    hierarchy: ClassHierarchy,
+    *,
+    resamples: int = RESAMPLES,
+    progress: OnStage | None = None,
+) -> Audit:
+    """The audit of a committee, compared with single networks of its reference and with as many averaged.
+
+    Single networks are one method, whose networks are chance; the committee and the averaged ones are one model each.
+    """
+    committee = read_pooled(folder, hierarchy, f"committee of {len(folder.members)}")
+    members = {member.path.name: read_pooled(member, hierarchy, member.path.name) for member in folder.members}
+    models = [committee]
+    if folder.reference.exists():
+        seeds = folder.reference.seeds()
+        plain = model_name(RunFolder(folder.reference.run(0)).config())
+        models.append(read_pooled(folder.reference, hierarchy, plain))
+        if len(seeds) > 1:
+            models[1] = replace(models[1], name=f"{plain}, {len(seeds)} averaged")
+            models.insert(1, single_networks(folder.reference, hierarchy, plain))
+    result = audit(models, candidate=0, resamples=resamples, progress=progress)
+    recipes = {member.path.name: in_words(RunFolder(member.run(0)).config()) for member in folder.members}
+    reference = models[1] if len(models) > 1 else None
+    shares = audit_committee(
+        committee, members, recipes=recipes, reference=reference, comparisons=result.comparisons, resamples=resamples
+    )
+    return replace(result, committee=shares)
+
+
+def read_pooled(folder: CrossValidationFolder, hierarchy: ClassHierarchy, name: str) -> Predictions:
+    """The out-of-fold predictions of a cross-validation, each row with its fold."""
+    return read_predictions(folder.predictions_file, hierarchy, Source(tags=("fold",)), name=name)
+
+
+def single_networks(folder: CrossValidationFolder, hierarchy: ClassHierarchy, name: str) -> Predictions:
+    """Every network of a cross-validation with several seeds by itself: one sample with fold and seed of each row."""
+    folds = [int(fold) for fold in folder.asked()["folds"]]
+    seeds = {
+        str(number): _first_of_each_slide(
+            join_predictions(
+                name, [_of_fold(folder.run(fold, seed), hierarchy, name, fold) for fold in folds]
+            )
+        )
+        for number, seed in enumerate(folder.seeds())
+    }  # fmt: skip
+    notes = read_pooled(folder, hierarchy, name).notes  # about all slides; each file's are about one fold
+    return replace(join_seeds(name, seeds), notes=notes)
+
+
+def _of_fold(run: Path, hierarchy: ClassHierarchy, name: str, fold: int) -> Predictions:
+    tested = read_predictions(RunFolder(run).predictions_file(), hierarchy, name=name)
+    return replace(tested, tags={"fold": [str(fold)] * len(tested)})
+
+
+def _first_of_each_slide(predictions: Predictions) -> Predictions:
+    """Where folds of a table overlap, a slide is tested by several; the first one counts."""
+    _, rows = np.unique(np.array(predictions.slide_ids, dtype=object), return_index=True)
+    return predictions if len(rows) == len(predictions) else predictions.take(np.sort(rows))
+
+
+def model_name(config: RunConfig) -> str:
+    """A plain network for people, e.g. "AB-MIL with cross-entropy"."""
+    model, method = config.model.name, config.method.name
+    return f"{_MODELS.get(model, model)} with {_METHODS.get(method, method)}"

@@ -1,0 +1,194 @@
+"""What a committee is worth: against single networks, against as many plain ones averaged, and what each member adds.
+
+A member's share is the committee minus the committee without it, on the same slides, at the finest level. Members are
+fixed beforehand: the table describes them, and leaving one out because of it would be a choice made on test slides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pams_mil.errors import PredictionsError
+from pams_mil.evaluate.compare import Comparison
+from pams_mil.evaluate.contrast import Contrast, adjusted
+from pams_mil.evaluate.inference import contrasts, estimate
+from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.metrics.metric import FALSE_ALARMS, METRICS
+from pams_mil.metrics.resampling import RESAMPLES
+
+
+@dataclass(frozen=True)
+class MemberShare:
+    """One member: by itself, the committee without it, and what it adds; urgency AUC and misses at the stated rate."""
+
+    name: str
+    recipe: str
+    alone: Mapping[str, Contrast]
+    without: Mapping[str, Contrast]
+    adds: Mapping[str, Contrast]
+    """The committee minus the committee without the member, adjusted for the number of members."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable JSON form."""
+        content: dict[str, Any] = {"name": self.name, "recipe": self.recipe}
+        for key in ("alone", "without", "adds"):
+            content[key] = {_public(metric): one.to_json() for metric, one in getattr(self, key).items()}
+        return content
+
+
+@dataclass(frozen=True)
+class CommitteeAudit:
+    """A committee beside what it is made of and what it is compared with.
+
+    Attributes:
+        name: The committee's name in the audit.
+        false_alarms: The rate at which misses are stated.
+        scores: Urgency AUC and misses at that rate, of the committee.
+        members: In the order of the recipe file.
+        comparisons: The committee against each reference, at the finest level.
+    """
+
+    name: str
+    false_alarms: float
+    scores: Mapping[str, Contrast]
+    members: tuple[MemberShare, ...]
+    comparisons: tuple[Comparison, ...] = ()
+
+    @property
+    def missed_key(self) -> str:
+        """The metric of misses at the stated rate of false alarms."""
+        return missed_key(self.false_alarms)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The comparisons in words, then what stands out among the members."""
+        return [*(self._against(comparison) for comparison in self.comparisons), self._members()]
+
+    def _against(self, comparison: Comparison) -> str:
+        values = list(comparison.levels.values())[-1]
+        area, missed = values["urgency_auc"], values[self.missed_key]
+        seeds = comparison.seeds[0]
+        many = f" ({seeds} networks trained alike, each by itself)" if seeds > 1 else ""
+        return (
+            f"Against {comparison.reference}{many}: urgency AUC {_pair(area)}; at {100 * self.false_alarms:.0f} % "
+            f"false alarms {self.name} misses {_pair(missed)}."
+        )
+
+    def _members(self) -> str:
+        key = "urgency_auc"
+        best = max(self.members, key=lambda one: one.alone[key].value)
+        most, least = (choose(self.members, key=lambda one: one.adds[key].difference) for choose in (max, min))
+        area = self.scores[key].value
+        beats = "more than any member alone" if area > best.alone[key].value else "and not more than its best member"
+        return (
+            f"{self.name} reaches an urgency AUC of {_percent(area)}, {beats} (the best is {best.name}, "
+            f"{_percent(best.alone[key].value)}; which one that is, nobody knows beforehand). Without {most.name} it "
+            f"would be {_percent(most.without[key].value)}, without {least.name} {_percent(least.without[key].value)}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable JSON form."""
+        return {
+            "name": self.name,
+            "at_false_alarms": self.false_alarms,
+            "scores": {_public(key): one.to_json() for key, one in self.scores.items()},
+            "members": [member.to_json() for member in self.members],
+            "sentences": self.sentences,
+        }
+
+
+def audit_committee(
+    committee: Predictions,
+    members: Mapping[str, Predictions],
+    *,
+    recipes: Mapping[str, str] | None = None,
+    reference: Predictions | None = None,
+    comparisons: Sequence[Comparison] = (),
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> CommitteeAudit:
+    """Score every member alone and the committee without it.
+
+    Args:
+        committee: The mean of the members.
+        members: Name -> out-of-fold predictions, of the same slides.
+        recipes: Name -> the member in words.
+        reference: Whose own false-alarm rate decides at which of FALSE_ALARMS misses are stated; None: the committee's.
+        comparisons: The committee against its references.
+        seed: Of the resamples.
+        resamples: Draws of patients for intervals; 0: none.
+    """
+    rate = stated_rate(committee if reference is None else reference)
+    metrics = [METRICS["urgency_auc"], METRICS[missed_key(rate)]]
+    rest = {
+        name: average(f"without {name}", [one for other, one in members.items() if other != name]) for name in members
+    }
+    adds = adjusted(
+        [contrasts(without, committee, metrics, seed=seed, resamples=resamples) for without in rest.values()]
+    )
+    shares = [
+        MemberShare(
+            name,
+            (recipes or {}).get(name, ""),
+            alone=estimate(member, metrics, seed=seed, resamples=resamples),
+            without=estimate(rest[name], metrics, seed=seed, resamples=resamples),
+            adds=gain,
+        )
+        for (name, member), gain in zip(members.items(), adds, strict=True)
+    ]
+    scores = estimate(committee, metrics, seed=seed, resamples=resamples)
+    return CommitteeAudit(committee.name, rate, scores, tuple(shares), tuple(comparisons))
+
+
+def average(name: str, models: Sequence[Predictions]) -> Predictions:
+    """The mean of the probabilities of several models, called by the most probable class.
+
+    Raises:
+        PredictionsError: the models are not of the same slides in the same order, or one has no probabilities.
+    """
+    first = models[0]
+    probabilities = [model.probabilities for model in models if model.probabilities is not None]
+    if len(probabilities) < len(models) or any(list(one.slide_ids) != list(first.slide_ids) for one in models):
+        raise PredictionsError(f"{name}: expected the probabilities of the same slides in the same order from all.")
+    mean = np.mean(probabilities, axis=0)
+    return replace(first, name=name, probabilities=mean, predicted=mean.argmax(1))
+
+
+def stated_rate(predictions: Predictions) -> float:
+    """Of FALSE_ALARMS the one nearest to the rate at which these predictions raise false alarms."""
+    own = float(predictions.hierarchy.outranks()[predictions.predicted, predictions.target].mean())
+    return min(FALSE_ALARMS, key=lambda rate: abs(rate - own))
+
+
+def missed_key(rate: float) -> str:
+    """The metric of misses at a rate of false alarms.
+
+    >>> missed_key(0.2)
+    'missed_at_20'
+    """
+    return f"missed_at_{100 * rate:.0f}"
+
+
+def _public(key: str) -> str:
+    return "missed_rate" if key.startswith("missed_at_") else key
+
+
+def _percent(value: float) -> str:
+    return "not defined" if math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def _pair(contrast: Contrast) -> str:
+    """Both values, the difference, its interval and p, e.g. "72.4 % against 69.2 % (+3.2 points, ...)"."""
+    low, high = (100 * bound for bound in contrast.shown_interval)
+    family = f" for {contrast.family} comparisons" if contrast.family > 1 else ""
+    interval = "" if math.isnan(low) else f", 95 % interval{family} {low:+.1f} to {high:+.1f}"
+    p = "" if contrast.p is None else f", {'adjusted p' if family else 'p'} = {contrast.p:.2g}"
+    return (
+        f"{_percent(contrast.candidate)} against {_percent(contrast.reference)} "
+        f"({100 * contrast.difference:+.1f} points{interval}{p})"
+    )
