@@ -19,6 +19,7 @@ LAYERS = {
         "arrays",
         "class_checks",
         "class_file",
+        "finding_labels",
         "severity",
         "ops",
         "seeding",

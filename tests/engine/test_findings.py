@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -184,13 +185,11 @@ def test_foreign_tables_have_one_probability_per_finding(cohort: Path, tmp_path:
         p = np.clip(0.7 * present + 0.3 * draw.random(3), 0, 1)
         lines.append(f"s{number},p{number},{label_of(present)},{','.join(map(repr, p.tolist()))}")
     (tmp_path / "model.csv").write_text("\n".join(lines))
-    read = read_predictions(tmp_path / "model.csv", hierarchy)
-    path = read.path
-    for kappa in (0.2, 1.0, 5.0):
-        ranks = hierarchy.ranks()[path.calls(kappa)]
-        called = called_sets(read, kappa)
-        top = np.where(called, hierarchy.ranks()[hierarchy.finding_classes], 0).max(axis=1)
-        np.testing.assert_array_equal(ranks, top)  # the headline is the most urgent of the called set
+    for weights in ({}, {"b": 3.0, "d": 0.5}):
+        read = read_predictions(tmp_path / "model.csv", replace(hierarchy, weights=weights))
+        p, w = read.finding_probabilities, read.hierarchy.finding_weights
+        for kappa in (0.2, 1.0, 5.0, 40.0):
+            np.testing.assert_array_equal(called_sets(read, kappa), p >= 1 / (1 + kappa * w))
     done = pams("audit", tmp_path / "model.csv", "--classes", cohort / "classes.yaml", "--resamples", 50)
     assert done.exit_code == 0, done.output
     (tmp_path / "bad.csv").write_text("\n".join([lines[0], "s0,p0,b,1.2,0,0"]))

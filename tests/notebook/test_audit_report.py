@@ -7,9 +7,13 @@ import re
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import pams_mil as pams
+from pams_mil.atomic import strict_json
+from pams_mil.cli.main import app
 from pams_mil.errors import ParameterError, PredictionsError
+from pams_mil.evaluate.predictions.prediction_layouts import Source
 
 ORDER = ["normal", ["FEA", "ADH"], "cancer"]
 NAMES = ["normal", "FEA", "ADH", "cancer"]
@@ -193,3 +197,111 @@ def test_colors_of_displays_are_those_of_the_pages():
         assert f"--s{number}: {color};" in sheet
     for kind, color in svg.KINDS.items():
         assert f"--{kind}: {color};" in sheet
+
+
+SETS = pams.ClassHierarchy.flat(["N", "UDH", "ADH", "DCIS"], ties=[["UDH", "ADH"]], findings="several", nothing="N")
+FINDINGS = ["UDH", "ADH", "DCIS"]
+
+
+def sets_of_findings(n=120):
+    random = np.random.default_rng(1)
+    present = random.random((n, 3)) < 0.4
+    return present, np.clip(0.6 * present + 0.4 * random.random((n, 3)), 0, 1), [f"p{row // 2}" for row in range(n)]
+
+
+def test_sets_in_every_form_are_the_audit_of_the_table(tmp_path):
+    present, p, patients = sets_of_findings()
+    lists = [[FINDINGS[k] for k in np.flatnonzero(row)] for row in present]
+    cells = ["; ".join(names) or "N" for names in lists]
+    rows = zip([f"slide {row}" for row in range(len(p))], patients, cells, p.tolist(), strict=True)
+    lines = [f"{slide},{patient},{cell},{','.join(map(repr, scores))}" for slide, patient, cell, scores in rows]
+    (tmp_path / "mine.csv").write_text("\n".join(["slide_id,patient_id,target,p_UDH,p_ADH,p_DCIS", *lines]))
+    (tmp_path / "classes.yaml").write_text("classes: [N, [UDH, ADH], DCIS]\nfindings: several\nnothing: N\n")
+    command = [tmp_path / "mine.csv", "--classes", tmp_path / "classes.yaml", "--resamples", 20, "--json"]
+    done = CliRunner().invoke(app, ["audit", *map(str, command)])
+    assert done.exit_code == 0, done.output
+    expected = json.loads(done.stdout)["files"][0]
+    assert [finding["name"] for finding in expected["findings"]["findings"]] == FINDINGS
+    by_name = sorted(FINDINGS)  # as scikit-learn's MultiLabelBinarizer has them
+    order = [FINDINGS.index(name) for name in by_name]
+    for y, table, labels in (
+        (cells, p, FINDINGS),
+        (lists, p.tolist(), FINDINGS),
+        ([set(names) for names in lists], p[:, order], by_name),
+        (present, p, FINDINGS),
+        (present[:, order].astype(int).tolist(), p[:, order], by_name),
+    ):
+        report = pams.audit(y, {"mine": table}, SETS, labels=labels, patients=patients, resamples=20)
+        found = json.loads(strict_json(report.scores.to_json()["files"][0]))
+        for key in ("findings", "levels"):
+            assert found[key] == expected[key]
+    marks = ["slide_id,patient_id,UDH,ADH,DCIS,p_UDH,p_ADH,p_DCIS"]
+    for row in range(len(p)):
+        marks.append(
+            ",".join([f"s{row}", patients[row], *map(str, present[row].astype(int)), *map(repr, p[row].tolist())])
+        )
+    (tmp_path / "marks.csv").write_text("\n".join(marks))
+    read = pams.read_predictions(tmp_path / "marks.csv", SETS)  # the truth in columns of 0 and 1
+    assert (read.finding_targets == present).all()
+    assert read.target.tolist() == [SETS.index(cell) for cell in cells]
+    named = (tmp_path / "mine.csv").read_text().replace("p_", "score of ").replace("target", "truth")
+    (tmp_path / "named.csv").write_text(named)
+    for pattern in ("score of {class}", "score of UDH,score of ADH,score of DCIS"):
+        source = Source(true="truth", scores=pattern)
+        read = pams.read_predictions(tmp_path / "named.csv", SETS, source)
+        np.testing.assert_array_equal(read.finding_probabilities, p)
+
+
+def test_frames_of_sets_name_their_columns():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    present, p, _ = sets_of_findings()
+    lists = [[FINDINGS[k] for k in np.flatnonzero(row)] for row in present]
+    expected = content(pams.audit(lists, p, SETS, labels=FINDINGS, resamples=0))
+    by_name, order, whole = sorted(FINDINGS), [1, 2, 0], np.column_stack([~present.any(1), present]).astype(int)
+    softmax = np.random.default_rng(2).dirichlet(np.ones(4), len(p))
+    both = [*(f"p_{name}" for name in SETS), *(f"f_{name}" for name in FINDINGS)]
+    for y, table in (
+        (pandas.DataFrame(present, columns=FINDINGS), pandas.DataFrame(p[:, order], columns=by_name)),
+        (polars.DataFrame(whole, schema=list(SETS)), polars.DataFrame(p, schema=FINDINGS)),
+        (pandas.Series(lists), pandas.DataFrame(p, columns=[f"f_{name}" for name in FINDINGS])),
+    ):
+        assert content(pams.audit(y, table, SETS, resamples=0)) == expected
+    frame = pandas.DataFrame(np.column_stack([softmax, p]), columns=both)
+    model = pams.audit(lists, frame, SETS, resamples=0).predictions[0]  # with a head for the most urgent finding
+    np.testing.assert_array_equal(model.probabilities, softmax)
+    np.testing.assert_array_equal(model.finding_probabilities, p)
+
+
+def test_models_of_sets_beside_models_of_classes_and_calls_alone():
+    present, p, _ = sets_of_findings()
+    cells = ["; ".join(FINDINGS[k] for k in np.flatnonzero(row)) or "N" for row in present]
+    softmax = np.random.default_rng(2).dirichlet(np.ones(4), len(p))
+    models = {"head": softmax, "sets": cells}
+    head, sets = pams.audit(cells, models, SETS, labels=list(SETS), resamples=0).predictions
+    assert head.finding_probabilities is None
+    np.testing.assert_array_equal(head.probabilities, softmax)
+    assert (sets.predicted == sets.target).all()
+    unnamed = pams.ClassHierarchy.flat(["A", "B"], findings="several")
+    for high, single in ((0.7, False), (0.9, True)):  # rows that sum to 1 are of classes
+        model = pams.audit(["A; B", "B"], [[0.3, high], [0.8, 0.2]], unnamed, resamples=0).scores.models[0]
+        assert (model.findings is not None) == single
+
+
+def test_sets_that_cannot_be_meant_are_refused_in_words():
+    present, p, _ = sets_of_findings(4)
+    good = ["UDH", "N", "DCIS", "ADH; DCIS"]
+    without = pams.ClassHierarchy.flat(["A", "B"], findings="several")
+    for y, table, tree, labels, words in (
+        (["N; UDH", *good[1:]], p, SETS, FINDINGS, "row 0: 'N; UDH' names 'N', which means that nothing was found"),
+        ([["UDH", "XX"], *([name] for name in good[1:3]), []], p, SETS, FINDINGS, "row 0: 'XX' is not a class"),
+        ([["A"], [], ["B"], ["A"]], p[:, :2], without, None, "row 1: the set is empty.*under 'nothing:'"),
+        (present * 2, p, SETS, FINDINGS, "expected 0 or 1 in the column"),
+        (good, p + 0.9, SETS, FINDINGS, "from 0 to 1"),
+        (good, p, SETS, None, "not certain which column of model is which finding.*labels="),
+        (present, p, SETS, None, "not certain which column of y_true"),
+        (present[:, :2], p, SETS, FINDINGS, "y_true has 2 columns; expected one for each of"),
+        (good, p, SETS, ["UDH", "ADH", "XX"], "expected one for each class of"),
+        (["A; B", "B"], [[0.3, 0.7]] * 2, ["A", "B"], None, "names several findings, but the classes of"),
+    ):
+        with pytest.raises(ParameterError, match=re.compile(words, re.DOTALL)):
+            pams.audit(y, table, tree, labels=labels, resamples=0)

@@ -39,7 +39,7 @@ def class_columns(
         return table, False
     if table.ndim != 2 or table.shape[1] != len(names):
         raise ParameterError(f"{len(names)} columns are named, but the probabilities have shape {table.shape}.")
-    return table[:, _order(names, hierarchy, level)], True
+    return table[:, class_order(names, hierarchy, range(hierarchy.num_classes(level)), level)], True
 
 
 def column_names(table: Any) -> list[str] | None:
@@ -80,8 +80,8 @@ def require_urgency_order(true: Ints, p: Array, hierarchy: ClassHierarchy, level
     )
 
 
-def _order(names: Sequence[Any], hierarchy: ClassHierarchy, level: int) -> list[int]:
-    """Where each class of the hierarchy stands among the names."""
+def class_order(names: Sequence[Any], hierarchy: ClassHierarchy, classes: Sequence[int], level: int = -1) -> list[int]:
+    """Where each of some classes of the hierarchy stands among the names."""
     for prefix in PREFIXES:
         if not all(str(name).startswith(prefix) for name in names):
             continue
@@ -89,9 +89,9 @@ def _order(names: Sequence[Any], hierarchy: ClassHierarchy, level: int) -> list[
             index = [hierarchy.index(str(name).removeprefix(prefix), level) for name in names]
         except LabelError:
             continue
-        if sorted(index) == list(range(hierarchy.num_classes(level))):
-            return [index.index(number) for number in range(len(index))]
+        if sorted(index) == list(classes):
+            return [index.index(number) for number in classes]
     raise ParameterError(
         f"The columns of the probabilities are named {listing(names, most=12)}; expected one for each class of "
-        f"{hierarchy.name!r}: {listing(hierarchy.names(level), most=12)}."
+        f"{hierarchy.name!r}: {listing((hierarchy.names(level)[number] for number in classes), most=12)}."
     )

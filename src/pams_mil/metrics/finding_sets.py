@@ -18,7 +18,6 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from pams_mil.arrays import Array, Bools
-from pams_mil.class_checks import SEPARATOR
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import PENALTY, metric_weight, with_nothing
@@ -39,17 +38,6 @@ def finding_reach(probabilities: npt.ArrayLike, hierarchy: ClassHierarchy) -> Ar
     with np.errstate(divide="ignore"):
         reach: Array = (1.0 - p) / (p * hierarchy.finding_weights)
     return reach
-
-
-def set_label(present: npt.ArrayLike, hierarchy: ClassHierarchy, otherwise: str) -> str:
-    """A set of findings [K] as a table writes it, least urgent first; `otherwise` for the empty one.
-
-    >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N")
-    >>> set_label([True, True], tree, "N"), set_label([False, False], tree, "N")
-    ('UDH; DCIS', 'N')
-    """
-    members = hierarchy.finding_classes[np.asarray(present, dtype=bool)].tolist()
-    return f"{SEPARATOR} ".join(hierarchy.classes[index] for index in members) or otherwise
 
 
 def sets_with_call(

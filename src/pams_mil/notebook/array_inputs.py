@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.arrays import Ints
+from pams_mil.arrays import Array, Ints
+from pams_mil.class_checks import SEPARATOR
 from pams_mil.errors import LabelError, ParameterError, listing
+from pams_mil.evaluate.predictions.findings import headline_probabilities, split_scores
 from pams_mil.evaluate.predictions.predictions import Predictions, check_probabilities
+from pams_mil.finding_labels import labels_of_marks
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.columns import class_columns, column_names, require_urgency_order
+from pams_mil.metrics.columns import class_columns, class_order, column_names, require_urgency_order
+from pams_mil.metrics.finding_sets import check_finding_probabilities
 
 
 def predictions_from_arrays(
@@ -33,7 +37,7 @@ def predictions_from_arrays(
     >>> first.predicted.tolist(), second.predicted.tolist(), second.probabilities
     ([0, 0], [0, 1], None)
     """
-    true = values(y_true)
+    true = set_labels(y_true, hierarchy, labels, "y_true") if hierarchy.findings == "several" else values(y_true)
     if not true:
         raise ParameterError("y_true is empty; an audit needs at least one labelled slide.")
     target = label_indices(true, hierarchy, "y_true")
@@ -48,6 +52,7 @@ def predictions_from_arrays(
         "patient_ids": None if patients is None else _column(patients, len(true), "patients"),
         "tags": tags(by, len(true)),
         "layout": "arrays",
+        "finding_targets": hierarchy.finding_matrix(true) if hierarchy.findings == "several" else None,
     }
     return [
         _model(str(name), prediction, target, ids, hierarchy, labels, named, shared)
@@ -88,6 +93,70 @@ def label_indices(labels: Sequence[Any], hierarchy: ClassHierarchy, what: str) -
     return index
 
 
+def set_labels(sets: Any, hierarchy: ClassHierarchy, labels: Sequence[Any] | None, what: str) -> list[str]:
+    """Sets of findings as labels, `DCIS; UDH`: from names, lists of names, or 0 and 1 in a column per finding.
+
+    >>> tree = ClassHierarchy.flat(["N", "DCIS", "IC"], findings="several", nothing="N")
+    >>> set_labels([["DCIS", "IC"], []], tree, None, "y"), set_labels([[1, 1], [0, 0]], tree, None, "y")
+    (['DCIS; IC', 'N'], ['DCIS; IC', 'N'])
+    """
+    rows = values(sets.to_numpy() if hasattr(sets, "columns") else sets)
+    lists = [list(row) for row in rows if _is_list(row)]
+    numbers = any(not isinstance(cell, str) for row in lists for cell in row)
+    if numbers and len(lists) == len(rows):
+        return _marked_labels(lists, finding_order(sets, len(lists[0]), hierarchy, labels, what), hierarchy, what)
+    return [_set_label(cell, hierarchy, f"{what}, row {row}") for row, cell in enumerate(rows)]
+
+
+def _marked_labels(rows: list[list[Any]], names: list[str], hierarchy: ClassHierarchy, what: str) -> list[str]:
+    ragged = [row for row, cells in enumerate(rows) if len(cells) != len(names)]
+    if ragged:
+        raise ParameterError(f"{what}, row {ragged[0]}: expected 0 or 1 for each of {listing(names, most=12)}.")
+    whole = [[str(int(cell)) if cell in (0, 1) else str(cell) for cell in cells] for cells in rows]
+    table = {name: [cells[place] for cells in whole] for place, name in enumerate(names)}
+    try:
+        return labels_of_marks(table, [f"row {row}" for row in range(len(rows))], hierarchy)[0]
+    except LabelError as error:
+        raise ParameterError(f"{what}: {error}") from error
+
+
+def _set_label(cell: Any, hierarchy: ClassHierarchy, where: str) -> str:
+    if _is_list(cell) and not cell and not hierarchy.nothing:
+        raise ParameterError(f"{where}: the set is empty, and no class means that; name it under 'nothing:'.")
+    if not isinstance(cell, str) and not _is_list(cell):
+        return hierarchy.classes[int(label_indices([cell], hierarchy, where)[0])]
+    label = cell if isinstance(cell, str) else f"{SEPARATOR} ".join(map(str, cell)) or hierarchy.nothing
+    try:
+        hierarchy.set_of(label)
+    except LabelError as error:
+        raise ParameterError(f"{where}: {error}") from error
+    return label
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple, set, frozenset))
+
+
+def finding_order(
+    table: Any, width: int, hierarchy: ClassHierarchy, labels: Sequence[Any] | None, what: str
+) -> list[str]:
+    """The names of the columns of a table about findings, which are all findings or all classes."""
+    names = column_names(table) if labels is None else [str(label) for label in labels]
+    findings = [hierarchy.classes[index] for index in hierarchy.finding_classes.tolist()]
+    expected = findings if width == len(findings) else list(hierarchy.classes)
+    if names is None and sorted(expected) != expected:  # as scikit-learn's MultiLabelBinarizer sorts them
+        raise ParameterError(
+            f"It is not certain which column of {what} is which finding: {listing(expected, most=12)} by urgency, or "
+            f"{listing(sorted(expected), most=12)} by name? Say which it is: labels=binarizer.classes_, or "
+            f"labels={expected!r}, or give a frame with named columns."
+        )
+    if width != len(names or expected):
+        raise ParameterError(
+            f"{what} has {width} columns; expected one for each of {listing(names or findings, most=12)}."
+        )
+    return names or expected
+
+
 def values(column: Any) -> list[Any]:
     """A list, array or series as a list."""
     if hasattr(column, "to_list"):
@@ -116,8 +185,10 @@ def _model(
     name: str, prediction: Any, target: Ints, ids: list[str], hierarchy: ClassHierarchy, labels: Sequence[Any] | None,
     named: bool, shared: Mapping[str, Any],
 ) -> Predictions:  # fmt: skip
-    if column_names(prediction) is None and np.ndim(prediction) == 1:
+    if _is_calls(prediction):
         column = values(prediction)
+        if hierarchy.findings == "several":
+            column = set_labels(column, hierarchy, labels, name)
         whole = all(
             isinstance(value, str) or (isinstance(value, (int, float)) and float(value).is_integer())
             for value in column
@@ -129,6 +200,13 @@ def _model(
         # Of two classes one column says all: the probability of the more urgent one.
         prediction = np.stack([1.0 - np.asarray(column, float), np.asarray(column, float)], axis=1)
         labels = hierarchy.names()
+    if hierarchy.findings == "several":
+        scores, findings = _set_scores(prediction, hierarchy, labels, name)
+        if findings is not None:
+            _require_rows(name, len(findings), len(target))
+            check_probabilities(scores, ids, name)
+            shared = {**shared, "finding_probabilities": findings}
+            return Predictions(name, hierarchy, ids, target, scores.argmax(1), scores, decided_by="argmax", **shared)
     p, known = class_columns(prediction, hierarchy, labels=labels)
     _require_rows(name, len(p), len(target))
     if p.ndim != 2 or p.shape[1] != len(hierarchy):
@@ -140,6 +218,35 @@ def _model(
     if not known:
         require_urgency_order(target, p, hierarchy, doubt=named)
     return Predictions(name, hierarchy, ids, target, p.argmax(1), p, decided_by="argmax", **shared)
+
+
+def _is_calls(prediction: Any) -> bool:
+    """Whether it is one call per slide: a column, or a list of sets of names."""
+    if column_names(prediction) is not None:
+        return False
+    if isinstance(prediction, (list, tuple)) and any(_is_list(members) for members in prediction):
+        return all(isinstance(name, str) for members in prediction for name in members)
+    return np.ndim(prediction) == 1
+
+
+def _set_scores(
+    prediction: Any, hierarchy: ClassHierarchy, labels: Sequence[Any] | None, name: str
+) -> tuple[Array, Array | None]:
+    """Probabilities [n, C] of the most urgent finding and [n, K] of single ones; None where they are of classes."""
+    table = np.asarray(prediction.to_numpy() if hasattr(prediction, "to_numpy") else prediction, np.float64)
+    names = column_names(prediction) or []
+    own = [f"f_{hierarchy.classes[index]}" for index in hierarchy.finding_classes.tolist()]
+    if set(own) <= set(names):
+        findings = check_finding_probabilities(table[:, [names.index(column) for column in own]], len(own))
+        classes = [f"p_{label}" for label in hierarchy.classes]
+        if set(classes) <= set(names):
+            return table[:, [names.index(column) for column in classes]], findings
+        return headline_probabilities(findings, hierarchy), findings
+    if table.ndim != 2 or table.shape[1] != len(own):
+        return table, None
+    order = finding_order(prediction, len(own), hierarchy, labels, name)
+    columns = class_order(order, hierarchy, hierarchy.finding_classes.tolist())
+    return split_scores(check_finding_probabilities(table[:, columns], len(own)), hierarchy)
 
 
 def _column(column: Any, rows: int, what: str) -> list[str]:

@@ -54,12 +54,16 @@ def audit(
 
     Args:
         y_true: True classes, names or numbers (0: least urgent); a list, array or series. Or, alone, the `Predictions`
-            of one or several models, e.g. from `pams_mil.read_predictions`.
+            of one or several models, e.g. from `pams_mil.read_predictions`. With several findings per slide: a list of
+            lists of names (empty: nothing found), labels such as "DCIS; UDH", or a matrix or frame of 0 and 1 with a
+            column per finding.
         models: {"name": probabilities [n, C] or calls [n]}, or one of them; arrays, lists, pandas or polars frames.
-            With two classes a column of numbers is the probability of the more urgent one.
+            With two classes a column of numbers is the probability of the more urgent one. With several findings per
+            slide, [n, K] holds a probability per finding.
         classes: Least urgent first: a list (nested lists are equally urgent), a dict of groups, a preset, a class file
             or a `ClassHierarchy`.
-        labels: The classes of the columns of arrays, e.g. `classifier.classes_`; frames name theirs.
+        labels: The classes of the columns of arrays, e.g. `classifier.classes_` or those of a `MultiLabelBinarizer`;
+            frames name theirs.
         patients: Whose slide each row is; intervals and tests then resample patients. None: every row is a patient.
         slides: Names of the rows; default "slide 0" and so on.
         by: Subgroups: {"site": [...], "scanner": [...]}, a frame, or one list; columns of the file for `Predictions`.

@@ -19,8 +19,9 @@ from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.decisions import worklist
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.exposure import Roles
+from pams_mil.finding_labels import set_label
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.finding_sets import finding_reach, set_label, sets_with_call
+from pams_mil.metrics.finding_sets import finding_reach, sets_with_call
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 
 MOST_MEMBERS = 100_000

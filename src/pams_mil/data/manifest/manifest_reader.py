@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from pams_mil import tables
-from pams_mil.class_checks import SEPARATOR
 from pams_mil.data.manifest.foreign_tables import Task, read_dataset, read_splits, read_task, split_name, take_fold
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, Manifest, SlideRecord
-from pams_mil.errors import ManifestError, listing, nearest
+from pams_mil.errors import LabelError, ManifestError, listing, nearest
+from pams_mil.finding_labels import has_class_columns, labels_of_marks
 from pams_mil.hierarchy import ClassHierarchy
 
 ROLES: dict[str, tuple[str, ...]] = {
@@ -64,8 +64,14 @@ def read_manifest(
         table = _joined(table, path, Path(clini), columns or {}, notes)
     task = read_task(path, table) or read_dataset(path, table)
     spelled = dict(columns or {})
-    if labels and task is None and classes is not None and has_class_columns(table, spelled, classes):
-        table = _with_sets(table, path, _roles(table, path, spelled, task, labels=False)["slide_id"], classes)
+    unnamed = labels and task is None and "label" not in spelled
+    if unnamed and classes is not None and has_class_columns(table, classes):
+        slides = table[_roles(table, path, spelled, task, labels=False)["slide_id"]]
+        try:
+            label, marks = labels_of_marks(table, slides, classes)
+        except LabelError as error:
+            raise ManifestError(f"{path}: {error}") from error
+        table = {**{name: cells for name, cells in table.items() if name not in marks}, "label": label}
         notes.append("Labels were read from one column of 0 and 1 per class.")
     roles = _roles(table, path, spelled, task, labels=labels)
     if fold is not None:
@@ -114,58 +120,6 @@ def _roles(
     if missing:  # all at once: each would cost another attempt
         raise ManifestError(f"{path} has no column {', and none of '.join(missing)}. Found {listing(table)}.")
     return roles
-
-
-def has_class_columns(header: Iterable[str], named: Mapping[str, str], classes: ClassHierarchy) -> bool:
-    """Whether labels are sets with a column per class: no column is the label, and one has a finding's name."""
-    names = set(header)
-    if classes.findings == "one" or "label" in named or "label" in {name.casefold() for name in names}:
-        return False
-    return any(set(_spellings(classes, index)) & names for index in classes.finding_classes.tolist())
-
-
-def _with_sets(table: tables.Columns, path: Path, slide: str, classes: ClassHierarchy) -> tables.Columns:
-    """The table with one label, `DCIS; UDH`, in place of a column of 0 and 1 per class."""
-    spelled = {
-        name: [spelling for spelling in _spellings(classes, index) if spelling in table]
-        for index, name in enumerate(classes.classes)
-    }
-    lacking = [name for name, columns in spelled.items() if not columns and name != classes.nothing]
-    twice = [columns for columns in spelled.values() if len(columns) > 1]
-    if lacking or twice:
-        what = f"no column {listing(lacking)}" if lacking else f"the columns {listing(twice[0])} for one class"
-        raise ManifestError(
-            f"{path} has a column of 0 and 1 per class, but {what}; expected one for each of "
-            f"{listing(classes.classes, most=30)}" + (f", {classes.nothing!r} optional." if classes.nothing else ".")
-        )
-    marks = {name: columns[0] for name, columns in spelled.items() if columns}
-    labels = []
-    for row, slide_id in enumerate(table[slide]):
-        cells = {name: table[column][row].strip() for name, column in marks.items()}
-        if not slide_id and not any(cells.values()):  # spreadsheets leave empty rows behind
-            labels.append("")
-            continue
-        if odd := [name for name, cell in cells.items() if cell not in _MARKS]:
-            raise ManifestError(
-                f"{path}, slide {slide_id!r}: expected 0 or 1 in the column {marks[odd[0]]!r}, found "
-                f"{cells[odd[0]]!r}. A finding that nobody looked for is not 0: leave such slides out."
-            )
-        present = [name for name, cell in cells.items() if _MARKS[cell]]
-        if not present and (not classes.nothing or classes.nothing in marks):
-            do = f"mark {classes.nothing!r}" if classes.nothing else "name the class that means so under 'nothing:'"
-            raise ManifestError(f"{path}, slide {slide_id!r}: no column is 1. If nothing was found, {do}.")
-        labels.append(f"{SEPARATOR} ".join(present) or classes.nothing)
-    used = set(marks.values())
-    return {**{name: cells for name, cells in table.items() if name not in used}, "label": labels}
-
-
-_MARKS = {"0": False, "1": True, "0.0": False, "1.0": True}
-"""Whole numbers, also as a spreadsheet with empty cells elsewhere writes them."""
-
-
-def _spellings(classes: ClassHierarchy, index: int) -> tuple[str, ...]:
-    name = classes.classes[index]
-    return (name, *classes.aliases.get(name, ()))
 
 
 def _in_brackets(hint: str) -> str:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from pams_mil import tables
 from pams_mil.data.manifest.manifest import BagSource, Manifest, SlideRecord, most_urgent
-from pams_mil.data.manifest.manifest_reader import ROLES, has_class_columns
+from pams_mil.data.manifest.manifest_reader import ROLES
 from pams_mil.errors import LabelError, ManifestError, listing
+from pams_mil.finding_labels import has_class_columns
 from pams_mil.hierarchy import ClassHierarchy
 
 
@@ -81,7 +82,7 @@ def _read(
     head = list(next(iter(tables.read_chunks(path, rows=1))))
     named = "label" in columns or "label" in {name.casefold() for name in head} or reading.get("clini") is not None
     return Manifest.read(
-        path, columns=columns, labels=labels and (named or has_class_columns(head, columns, hierarchy)),
+        path, columns=columns, labels=labels and (named or has_class_columns(head, hierarchy)),
         patients_are_slides=patients_are_slides, classes=hierarchy, **reading,
     )  # fmt: skip
 

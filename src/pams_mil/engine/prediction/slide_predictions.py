@@ -24,11 +24,11 @@ from pams_mil.evaluate.certify import Certificate, CertifiedCalls, OrderCertific
 from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.certify.order_certificate import CertifiedSets
 from pams_mil.evaluate.decisions.decide import DecisionRule
-from pams_mil.evaluate.predictions.findings import called_sets, united_label
+from pams_mil.evaluate.predictions.findings import called_sets
 from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions
 from pams_mil.exposure import COLUMN, Exposure, Roles, role_cell
+from pams_mil.finding_labels import set_label, united_label
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.finding_sets import set_label
 
 DISAGREES = "disagrees"
 """Column: what coarser levels' own outputs say where they contradict the call; empty where all agree."""

@@ -15,8 +15,9 @@ from pams_mil.errors import counted, listing
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.miss_losses import SlideReach, path_of, rank_index
 from pams_mil.evaluate.predictions.predictions import numbered
+from pams_mil.finding_labels import set_label
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.finding_sets import set_label, sets_with_call
+from pams_mil.metrics.finding_sets import sets_with_call
 
 
 @dataclass(frozen=True)

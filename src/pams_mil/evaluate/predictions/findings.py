@@ -17,33 +17,32 @@ from typing import Any
 import numpy as np
 
 from pams_mil.arrays import AnyArray, Array, Bools, Ints
-from pams_mil.class_checks import SEPARATOR
 from pams_mil.errors import LabelError, PredictionsError
 from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.finding_labels import labels_of_marks
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import missed_share, set_ascc, sets_with_call
+from pams_mil.metrics.probability import SUM_TOLERANCE
 from pams_mil.metrics.resampling import RESAMPLES, Sums, Units, Weights, percentile_interval
 from pams_mil.tables import Columns, parse_number
 
 
-def united_label(label: str, hierarchy: ClassHierarchy) -> str:
-    """A label of several slides together: "nothing" is left out where another slide has a finding.
-
-    >>> united_label("N; DCIS; UDH", ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N"))
-    'UDH; DCIS'
-    """
-    parts = {hierarchy.index(name.strip()) for name in label.split(SEPARATOR) if name.strip()}
-    findings = sorted(index for index in parts if hierarchy.classes[index] != hierarchy.nothing)
-    return f"{SEPARATOR} ".join(hierarchy.classes[index] for index in findings or sorted(parts))
+def with_target(piece: Columns, slide: str, hierarchy: ClassHierarchy, where: str) -> Columns:
+    """A piece of a table with one true label, `DCIS; UDH`, in place of a column of 0 and 1 per class."""
+    try:
+        labels, marks = labels_of_marks(piece, piece.get(slide, next(iter(piece.values()))), hierarchy)
+    except LabelError as error:
+        raise PredictionsError(f"{where}: {error}") from error
+    return {**{name: cells for name, cells in piece.items() if name not in marks}, "target": labels}
 
 
 def finding_columns(header: Sequence[str], scores: tuple[str, ...], hierarchy: ClassHierarchy) -> tuple[str, ...]:
-    """The columns of findings: f_<class>, or the named probabilities where none of them is of "nothing"."""
+    """The columns of findings: f_<class>, or the probabilities where there is one per finding."""
     names = [hierarchy.classes[index] for index in hierarchy.finding_classes.tolist()]
     own = tuple(f"f_{name}" for name in names)
     if all(column in header for column in own):
         return own
-    return scores if hierarchy.nothing and len(scores) == len(names) else ()
+    return scores if len(scores) == len(names) else ()
 
 
 class FindingColumns:
@@ -93,34 +92,52 @@ class FindingColumns:
         return numbers
 
 
+def split_scores(probabilities: Array, hierarchy: ClassHierarchy) -> tuple[Array, Array | None]:
+    """Probabilities [n, C] of the most urgent finding and [n, K] of single ones, from a column for each finding.
+
+    Where no class means "nothing" there are as many findings as classes; rows that all sum to 1 are then probabilities
+    of classes, and there are none of single findings.
+
+    >>> tree = ClassHierarchy.flat(["UDH", "DCIS"], findings="several")
+    >>> split_scores(np.array([[0.7, 0.3], [0.2, 0.8]]), tree)[1], split_scores(np.array([[0.7, 0.2]]), tree)[1]
+    (None, array([[0.7, 0.2]]))
+    """
+    if not hierarchy.nothing and (np.abs(probabilities.sum(axis=1) - 1.0) <= SUM_TOLERANCE).all():
+        return probabilities, None
+    return headline_probabilities(probabilities, hierarchy), probabilities
+
+
 def headline_probabilities(findings: Array, hierarchy: ClassHierarchy) -> Array:
     """Probabilities [n, C] of the most urgent finding from those of single ones, for models that have no head for it.
 
-        P(rank ≥ ρ) = max_{k: rank_k ≥ ρ} p_k
+    With q_ρ the probability of rank ρ and w_k the weights,
 
-    the lower of Fréchet's bounds; the mass of a rank goes to its likeliest class. At κ the call has the largest rank of
-    the called set, since both cross a boundary at the same κ; so a finding of weight w enters with w times its odds.
+        q_ρ / q_(ρ−1) = max_{k: rank_k ≥ ρ} w_k p_k / (1 − p_k)
+
+    At κ, rank ρ is preferred to ρ − 1 where κ times this is at least 1, so that the call at κ is the most urgent
+    finding of {k : p_k ≥ 1 / (1 + κ w_k)}. A rank's probability goes to its likeliest class; with one finding it is p.
 
     >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N")
-    >>> headline_probabilities(np.array([[0.7, 0.2]]), tree).round(2).tolist()
-    [[0.3, 0.5, 0.2]]
+    >>> headline_probabilities(np.array([[0.75, 0.25]]), tree).round(2).tolist()  # 1 : 3 : 3 · 1/3
+    [[0.2, 0.6, 0.2]]
     """
-    ranks, columns = hierarchy.ranks(), hierarchy.finding_classes
-    size, weights = int(ranks.max()) + 1, hierarchy.finding_weights
-    findings = np.where(weights == 1.0, findings, findings * weights / (1.0 - findings + findings * weights))
-    at_least = np.ones((len(findings), size + 1))
-    at_least[:, size] = 0.0
-    for rank in range(1, size):
-        at_least[:, rank] = findings[:, ranks[columns] >= rank].max(axis=1)
-    per_rank = at_least[:, :-1] - at_least[:, 1:]
-    scores = np.zeros((len(findings), len(ranks)))
-    for rank in range(size):
+    ranks = hierarchy.ranks()
+    p = np.clip(findings, _LEAST, 1.0 - _LEAST)
+    odds = np.zeros((len(p), len(ranks)))  # of every class, in logarithms; "nothing" is as likely as not
+    odds[:, hierarchy.finding_classes] = np.log(p * hierarchy.finding_weights) - np.log1p(-p)
+    steps = [odds[:, ranks >= rank].max(axis=1) for rank in np.unique(ranks)[1:]]
+    logs = np.cumsum(np.stack([np.zeros(len(p)), *steps], axis=1), axis=1)
+    by_rank = np.exp(logs - logs.max(axis=1, keepdims=True))
+    by_rank /= by_rank.sum(axis=1, keepdims=True)
+    scores, rows = np.zeros((len(p), len(ranks))), np.arange(len(p))
+    for place, rank in enumerate(np.unique(ranks)):
         classes = np.flatnonzero(ranks == rank)
-        places = [int(np.flatnonzero(columns == c)[0]) if c in columns else -1 for c in classes]
-        own = np.stack([findings[:, place] if place >= 0 else np.zeros(len(findings)) for place in places], axis=1)
-        scores[np.arange(len(findings)), classes[own.argmax(axis=1)]] = per_rank[:, rank]
+        scores[rows, classes[odds[:, classes].argmax(axis=1)]] = by_rank[:, place]
     return scores
 
+
+_LEAST = 1e-12
+"""Probabilities of findings stay this far from 0 and 1, whose odds are not numbers."""
 
 Interval = tuple[float, float]
 

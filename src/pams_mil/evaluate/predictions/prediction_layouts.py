@@ -18,10 +18,11 @@ import numpy.typing as npt
 from pams_mil.arrays import Array
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
 from pams_mil.evaluate.predictions import reviews
-from pams_mil.evaluate.predictions.findings import FindingColumns, finding_columns, headline_probabilities
+from pams_mil.evaluate.predictions.findings import FindingColumns, finding_columns, split_scores, with_target
 from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, check_probabilities, sidecar
 from pams_mil.evaluate.predictions.probability_columns import probability_columns
 from pams_mil.exposure import COLUMN, Roles, parse_roles, roles_of_split
+from pams_mil.finding_labels import has_class_columns
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 from pams_mil.tables import Columns, OnFraction, parse_number, read_chunks, table_name
 
@@ -78,6 +79,8 @@ def read_predictions(
     _check_index_order(source.index_order, hierarchy)
     collected: _Collector | None = None
     for piece in read_chunks(path, progress=progress):
+        if not source.true and has_class_columns(piece, hierarchy, label="target"):
+            piece = with_target(piece, source.slide or "slide_id", hierarchy, str(path))
         if collected is None:
             layout = recognize(tuple(piece), hierarchy, source, str(path))
             networks = tuple(column for column in NETWORK if column in piece and column not in source.tags)
@@ -131,7 +134,7 @@ def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, 
 
 def _generic(header: Sequence[str], hierarchy: ClassHierarchy, source: Source) -> Layout:
     scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
-    if not source.true or not (source.predicted or source.scores or len(scores) == hierarchy.num_classes()):
+    if not source.true or not (source.predicted or source.scores or len(scores) >= len(hierarchy.finding_classes)):
         raise PredictionsError(
             "--true and --pred go together: the columns of the true and the predicted class. Instead of --pred, "
             "columns of probabilities may be named with --proba."
@@ -316,7 +319,7 @@ class _Collector:
         finding_targets, findings = self._findings.finish()
         scores = np.concatenate(self._scores) if self._scores else None
         if scores is None and findings is not None:
-            scores = headline_probabilities(findings, self.hierarchy)
+            scores, findings = split_scores(findings, self.hierarchy)
         predicted = np.concatenate(self._predicted) if self._predicted else np.empty(0, np.int64)
         result = Predictions(
             name=name,

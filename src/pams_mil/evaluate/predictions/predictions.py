@@ -17,8 +17,8 @@ from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.digests import file_digest
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.exposure import COLUMN, Purpose, Roles, admit, role_cell
+from pams_mil.finding_labels import set_label
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.finding_sets import set_label
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import SUM_TOLERANCE
 from pams_mil.tables import read_table

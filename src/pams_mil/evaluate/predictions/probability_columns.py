@@ -46,9 +46,12 @@ def probability_columns(
         if predicted is None:
             raise PredictionsError(f"--proba {pattern!r} names {PREDICTION}, but there is no --pred to put there.")
         pattern = pattern.replace(PREDICTION, predicted)
+    names = hierarchy.names()
+    findings = tuple(name for name in names if name != hierarchy.nothing)  # "nothing" need not have a probability
     if CLASS in pattern:
-        columns = [_column_of(label, pattern, header, hierarchy, where) for label in hierarchy.names()]
-        return tuple(columns), hierarchy.names()
+        if not any(column in header for column in _tried(hierarchy.nothing, pattern, hierarchy)):
+            names = findings
+        return tuple(_column_of(label, pattern, header, hierarchy, where) for label in names), names
     if INDEX in pattern:
         if not index_order:
             raise PredictionsError(
@@ -57,17 +60,22 @@ def probability_columns(
             )
         return tuple(pattern.replace(INDEX, str(i)) for i in range(len(index_order))), tuple(index_order)
     listed = tuple(name.strip() for name in next(csv.reader([pattern])))
-    if len(listed) != hierarchy.num_classes():
+    names = findings if len(listed) == len(findings) else names
+    if len(listed) != len(names):
         raise PredictionsError(
             f"--proba lists {len(listed)} columns for {hierarchy.num_classes()} classes. Expected one per class, least "
             f"urgent first ({listing(hierarchy.names(), most=30)}), or a pattern such as 'p_{CLASS}'."
         )
-    return listed, hierarchy.names()
+    return listed, names
+
+
+def _tried(label: str, pattern: str, hierarchy: ClassHierarchy) -> list[str]:
+    spellings = dict.fromkeys([label, hierarchy.display(label), *hierarchy.aliases.get(label, ())])
+    return [pattern.replace(CLASS, spelling) for spelling in spellings]
 
 
 def _column_of(label: str, pattern: str, header: Sequence[str], hierarchy: ClassHierarchy, where: str) -> str:
-    spellings = dict.fromkeys([label, hierarchy.display(label), *hierarchy.aliases.get(label, ())])
-    tried = [pattern.replace(CLASS, spelling) for spelling in spellings]
+    tried = _tried(label, pattern, hierarchy)
     candidates = [column for column in tried if column in header]
     if len(candidates) > 1:
         raise PredictionsError(f"{where} has several columns for the class {label!r}: {listing(candidates)}.")
