@@ -218,6 +218,35 @@ def test_monitor_with_labels_without_and_broken(tmp_path, table):
     )
 
 
+def test_every_subgroup_gets_its_own_certificate(tmp_path):
+    """Each holds for its own patients: it is what the patients of that group alone certify."""
+    found = model(300)
+    sites = ["north" if patient % 3 else "south/2" for patient in found.patient.tolist()]
+    path = tmp_path / "sites.csv"
+    write_predictions(path, replace(found, tags={"site": sites}))
+    words = ("certify", path, "--classes", "bracs", "--alpha", "0.2", "--by", "site")
+    told = json.loads(pams(*words, "--out", tmp_path / "out", "--json").stdout)
+    assert told["by"] == "site"
+    assert list(told["certificates"]) == list(dict.fromkeys(sites))
+    for group, folder in (("north", "north"), ("south/2", "south%2F2")):
+        alone = certify(found.where(np.array(sites) == group), alpha=0.2)
+        written = Certificate.load(tmp_path / "out" / "certificates" / folder / "certificate.json")
+        assert told["certificates"][group]["kappa"] == written.kappa == alone.kappa
+        assert written.n == alone.n
+        assert any(group in note for note in written.notes)
+        page = (tmp_path / "out" / "certificates" / folder / "certificate.html").read_text()
+        assert f"of {alone.n} patients" in page
+    text = flat(pams(*words))
+    assert "site north" in text
+    assert "site south/2" in text
+    assert "hospital" in flat(pams(*words[:-1], "hospital", code=2))
+    write_predictions(path, replace(found, tags={"site": ["", *sites[1:]]}))
+    assert "1 of" in flat(pams(*words, code=2))
+    few = ["rare" if patient < 3 else "many" for patient in found.patient.tolist()]
+    write_predictions(path, replace(found, tags={"site": few}))
+    assert "1 of 2 subgroups have too few calibration patients: 'rare'" in flat(pams(*words, code=2))
+
+
 def test_monitor_refuses_a_changed_certificate(tmp_path, table):
     pams("certify", table, "--classes", "bracs", "--alpha", "0.1", "--out", tmp_path)
     path = tmp_path / "certificate.json"

@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 from pams_mil.cli.main import app
 from pams_mil.engine.grid import benchmark_cell, local_processes
 from pams_mil.engine.tuning import tune as tuning
+from pams_mil.errors import ConfigError
+from pams_mil.notebook import read_tuning
 from pams_mil.tables import read_table
 
 FOLDS = 3
@@ -81,6 +83,23 @@ def test_rungs_climb_and_the_reference_is_in_all(finished: tuple[Path, dict]) ->
     assert record["choice"] == found["choice"]
     assert len(found["choice"]["each_seed"]) == 2
     assert (found["by_fold"] is None) == (set(found["choice"]["by_fold"]) <= {found["choice"]["recipe"]})
+
+
+def test_it_shows_itself_in_a_notebook_and_at_the_prompt(finished: tuple[Path, dict], tmp_path: Path) -> None:
+    out, found = finished
+    tuning = read_tuning(out)
+    assert (tuning.recipe, tuning.run) == (found["choice"]["recipe"], Path(found["folder"]))
+    lines = repr(tuning).splitlines()
+    assert lines[1] == found["choice"]["why"]
+    assert {line.split("  ")[0] for line in lines[4:]} == set(found["asked"]["in_words"])
+    html = tuning._repr_html_()
+    assert "data:image/svg+xml;base64," in html
+    assert html.count("<tr>") == 1 + len(found["asked"]["in_words"])
+    with pytest.raises(ConfigError, match="holds no tuning"):
+        read_tuning(tmp_path)
+    (tmp_path / "tune.json").write_text('{"choice": {}}')
+    with pytest.raises(ConfigError, match="has not chosen yet"):
+        read_tuning(tmp_path)
 
 
 def test_the_choice_is_a_cross_validation_like_any_other(cohort: Path, finished: tuple[Path, dict], tmp_path) -> None:

@@ -147,3 +147,18 @@ def test_lines_stay_inside_the_chart_and_higher_is_higher():
     heights = [y for _, y in points]
     assert heights == sorted(heights, reverse=True)
     assert all(60 <= x <= 334 and 16 <= y <= 204 for x, y in points)
+
+
+def test_it_shows_itself_in_a_notebook_and_at_the_prompt(bench):
+    """Sentences that name the model, a short table with every row, and the curves; names are only text."""
+    _, summary = bench
+    text = repr(summary)
+    assert text.startswith("On AB-MIL, at ")
+    assert [line.split("  ")[0] for line in text.splitlines()[-3:]] == [row.name for row in summary.rows]
+    assert max(map(len, text.splitlines()[-4:])) < 200
+    value = summary.rows[1].levels[-1].values["missed_rate"]
+    assert f"{100 * value:.1f} %" in text.splitlines()[-2]
+    html = summary._repr_html_()
+    assert "data:image/svg+xml;base64," in html
+    assert "&lt;b&gt;PAMS on AB-MIL" in html
+    assert "<b>PAMS" not in html

@@ -35,6 +35,9 @@ def certify(
     findings: float | None = typer.Option(
         None, "--findings", help="Most missed findings: of a patient's findings, the mean share that is not called."
     ),
+    by: str | None = typer.Option(
+        None, "--by", help="Column of subgroups, e.g. site: one certificate for each, in certificates/<group>."
+    ),
     guarantee: str = typer.Option("mean", "--guarantee", help="mean, or a confidence such as 0.9."),
     unit: str = typer.Option("case", "--unit", help="What is counted: case or slide."),
     calibration: str | None = typer.Option(
@@ -87,7 +90,7 @@ def certify(
     stated = ClassHierarchy.load(classes) if classes else None
     if len(paths) == 1 and _is_table(paths[0]):
         source = Source(true, pred, id_column, patient, parse_labels(index_order))
-        model = _from_table(paths[0], stated, calibration, source)
+        model = _from_table(paths[0], stated, calibration, source, by)
         folder = out
     else:
         if out is None and len(paths) > 1:
@@ -102,6 +105,9 @@ def certify(
         "prevalence": priors or None, "seen_patients": seen_patients, "patients_are_slides": patients_are_slides,
         **facts,
     }  # fmt: skip
+    if by is not None:
+        _certify_groups(model, by, {"findings": findings, **options}, folder, json=json)
+        return
     if model.hierarchy.other_orders:
         _certify_orders(certify_orders(model, **options), folder, json=json)
         return
@@ -109,12 +115,54 @@ def certify(
     if folder is not None:
         write_certificate(certificate, certificate_page(certificate, model), folder)
     if json:
-        content = certificate.to_json()
-        print_json({**content, "calibration": {"digest": content["calibration"]["digest"]}})
+        print_json(_json(certificate))
     else:
         show(certificate)
     if folder is not None:
         print_note(f"Certificate: {folder / 'certificate.json'}")
+
+
+def _certify_groups(model: Predictions, by: str, options: dict[str, Any], folder: Path | None, *, json: bool) -> None:
+    """Write and print one certificate for every subgroup; all of them or none."""
+    from pams_mil.data.bags.filenames import FileNames
+    from pams_mil.engine.prediction.certificates import write_certificate
+    from pams_mil.errors import listing, nearest
+    from pams_mil.evaluate.certify import certify as run_certify
+    from pams_mil.report.certificate_page import certificate_page
+
+    if model.hierarchy.other_orders:
+        raise ConfigError("--by certifies subgroups under one order of the classes; give one order.")
+    if by not in model.tags:
+        raise ConfigError(
+            f"--by must be a column of the table, one of {listing(sorted(model.tags))}, found {by!r}."
+            f"{nearest(by, list(model.tags))}"
+        )
+    groups = model.tags[by]
+    empty = sum(not group for group in groups)
+    if empty:
+        raise ConfigError(
+            f"{empty} of {len(groups)} slides have no {by!r}, so no certificate would hold for them. Fill the column "
+            "in, or leave these slides out."
+        )
+    certificates = run_certify(model, by=groups, **options)
+    names = FileNames(certificates)
+    if folder is not None:
+        for group, certificate in certificates.items():
+            page = certificate_page(certificate, model.tagged(by, group))
+            write_certificate(certificate, page, folder / "certificates" / names[group])
+    if json:
+        print_json({"by": by, "certificates": {group: _json(one) for group, one in certificates.items()}})
+        return
+    for number, (group, certificate) in enumerate(certificates.items()):
+        output.print(f"{chr(10) if number else ''}{by} {group}", style="bold underline", markup=False)
+        show(certificate)
+        if folder is not None:
+            print_note(f"Certificate: {folder / 'certificates' / names[group] / 'certificate.json'}")
+
+
+def _json(certificate: Certificate) -> dict[str, Any]:
+    content = certificate.to_json()
+    return {**content, "calibration": {"digest": content["calibration"]["digest"]}}
 
 
 def _certify_orders(certificate: OrderCertificate, folder: Path | None, *, json: bool) -> None:
@@ -190,14 +238,16 @@ def _from_runs(
     return model if stated is None else model.with_orders(stated), {"exposure": predictions.exposure, "notes": notes}
 
 
-def _from_table(path: Path, stated: ClassHierarchy | None, calibration: str | None, source: Source) -> Predictions:
+def _from_table(
+    path: Path, stated: ClassHierarchy | None, calibration: str | None, source: Source, by: str | None
+) -> Predictions:
     from pams_mil import tables
     from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 
     if stated is None:
         raise ConfigError("A table of predictions needs --classes: a preset (see 'pams classes') or a YAML class file.")
     has_splits = "split" in next(iter(tables.read_chunks(path, rows=1)))
-    source = replace(source, tags=("split",) if has_splits else ())
+    source = replace(source, tags=(*(["split"] if has_splits else []), *([by] if by else [])))
     model = read_predictions(path, stated, source)
     if calibration is None:
         return model

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from markupsafe import Markup, escape
 
 from pams_mil.errors import MissingExtraError, ParameterError, counted, listing, nearest
 from pams_mil.evaluate.audit import Audit
@@ -22,10 +19,8 @@ from pams_mil.hierarchy import as_hierarchy
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.notebook.array_inputs import predictions_from_arrays, tags
-from pams_mil.report import svg
 from pams_mil.report.audit_html import severe_table, write_audit
-from pams_mil.report.charts import curve_chart
-from pams_mil.report.first_screen import Counts, curve_series, rank_shares
+from pams_mil.report.first_screen import Counts, curve_series, notebook_html, rank_shares
 from pams_mil.report.page import ReportTable, TableCell, TableHead, format_interval, format_value
 from pams_mil.severity import PENALTY
 
@@ -136,20 +131,8 @@ class AuditReport:
         return "\n".join([*self.sentences, "", str(self.table())])
 
     def _repr_html_(self) -> str:
-        picture = svg.standalone(
-            curve_chart(curve_series(self.predictions, self._bands()), rank_shares(self.predictions[0]))
-        )
-        image = base64.b64encode(picture.encode()).decode()
-        words = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in self.sentences)
-        colors = ", ".join(f"{name}: {color}" for name, color in zip(self.names, svg.COLOR_NAMES, strict=False))
-        return str(
-            words
-            + Markup(
-                '<img width="480" alt="missed urgency against false alarms; {}" src="data:image/svg+xml;base64,{}">'
-            ).format(colors, image)
-            + Markup("<p><small>{}</small></p>").format(escape(colors))
-            + self.table().__html__()
-        )
+        series = curve_series(self.predictions, self._bands())
+        return notebook_html(self.sentences, series, rank_shares(self.predictions[0]), self.table())
 
     @property
     def names(self) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pams_mil.errors import PredictionsError, counted
@@ -22,7 +22,8 @@ from pams_mil.evaluate.verdict import safer_model, verdict
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, METRICS
 from pams_mil.report.charts import Epochs
-from pams_mil.report.page import Mark
+from pams_mil.report.first_screen import curve_series, notebook_html, rank_shares
+from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, format_interval, format_value
 
 TABLE = ("acc", "auc", "ascc", "asmc")
 """The columns of the paper's table."""
@@ -88,7 +89,7 @@ class Row:
         return f"{counted(seeds, 'seed')}, {points.networks} networks"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bench:
     """A whole benchmark."""
 
@@ -163,6 +164,38 @@ class Bench:
     def verdicts(self) -> list[str]:
         """One sentence per comparison with the reference, which names the model."""
         return [f"{row.model}: {verdict(row.comparison)}" for row in self.rows if row.comparison is not None]
+
+    def table(self, level: int = -1) -> ReportTable:
+        """Every row at a level: misses at equal false alarms, urgency AUC, and the rates as decided, with intervals."""
+        keys = (self.missed_key(level), "urgency_auc", "missed_rate", "false_alarm_rate", "acc", "ascc")
+        heads = [
+            TableHead(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", METRICS[key].meaning)
+            for key in keys
+        ]
+        rows: list[list[str | TableCell]] = [
+            [
+                row.name,
+                row.networks,
+                *(
+                    TableCell(
+                        format_value(row.levels[level].values.get(key, math.nan), key),
+                        format_interval(row.levels[level].intervals.get(key), key),
+                    )
+                    for key in keys
+                ),
+            ]
+            for row in self.rows
+        ]
+        return ReportTable(["method", "networks", *heads], rows)
+
+    def __repr__(self) -> str:
+        return "\n".join([*(self.sentences or self.verdicts), "", str(self.table())])
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a sentence per model, the curves, and a table."""
+        series = curve_series([replace(row.predictions, name=row.name) for row in self.rows])
+        shares = rank_shares(self.rows[0].predictions)
+        return notebook_html(self.sentences or self.verdicts, series, shares, self.table())
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""

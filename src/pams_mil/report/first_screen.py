@@ -6,6 +6,7 @@ elements. Its sentences are those of this module, word for word.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +21,10 @@ from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.operating import CurveResampler, class_shares, constant_calls
-from pams_mil.report import live
+from pams_mil.report import live, svg
 from pams_mil.report.charts import CurveSeries, curve_chart, curve_plane
 from pams_mil.report.live import ScreenModel
-from pams_mil.report.page import TableHead, readable_level
+from pams_mil.report.page import ReportTable, TableHead, readable_level
 
 HEADS = (
     TableHead("κ", "the operating point: one missed urgency counts as much as κ false alarms"),
@@ -291,6 +292,22 @@ def matrix_cells(cells: Array | Ints, hierarchy: ClassHierarchy, level: int = -1
         ]
         for t, row in enumerate(cells)
     ]
+
+
+def notebook_html(sentences: Sequence[str], series: Sequence[CurveSeries], shares: Array, table: ReportTable) -> str:
+    """What a notebook shows of some models: the sentences, the curves and a table."""
+    words = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in sentences)
+    colors = ", ".join(f"{one.name}: {color}" for one, color in zip(series, svg.COLOR_NAMES, strict=False))
+    picture = embedded_picture(
+        svg.standalone(curve_chart(series, shares)), f"missed urgency against false alarms; {colors}"
+    )
+    return str(words + picture + Markup("<p><small>{}</small></p>").format(colors) + table.__html__())
+
+
+def embedded_picture(drawn: str, label: str) -> Markup:
+    """An SVG file as an image element that needs no other file."""
+    image = base64.b64encode(drawn.encode()).decode()
+    return Markup('<img width="480" alt="{}" src="data:image/svg+xml;base64,{}">').format(label, image)
 
 
 def number(count: float) -> str:

@@ -1,0 +1,80 @@
+"""A finished `pams tune` in Python: the choice, what was tried, and a picture of the deciding rung."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from pams_mil.errors import ConfigError
+from pams_mil.report import svg
+from pams_mil.report.first_screen import embedded_picture
+from pams_mil.report.page import ReportTable
+from pams_mil.report.tune_page import recipe_table, score_chart
+
+
+@dataclass(frozen=True, repr=False)
+class TuningReport:
+    """The choice of a tuning: a sentence and a short table as its repr, with a picture in a notebook.
+
+    Attributes:
+        folder: Where it is.
+        record: What `tune.json` holds.
+    """
+
+    folder: Path
+    record: Mapping[str, Any]
+
+    @property
+    def recipe(self) -> str:
+        """The name of the chosen recipe."""
+        return str(self.record["choice"]["recipe"])
+
+    @property
+    def run(self) -> Path:
+        """The cross-validation of the chosen recipe, for `pams_mil.load`, `pams predict` and `pams certify`."""
+        return self.folder / "recipes" / self.recipe
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was chosen and why."""
+        choice = self.record["choice"]
+        return [f"{self.recipe}: {choice['in_words']}.", choice["why"]]
+
+    def table(self) -> ReportTable:
+        """Every recipe with its urgency AUC by rung and what became of it."""
+        return recipe_table(self.record)
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.sentences, "", str(self.table())])
+
+    def _repr_html_(self) -> str:
+        words = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in self.sentences)
+        last = [rung for rung in self.record["rungs"] if rung["scores"]][-1]
+        chart = score_chart(last["scores"], self.recipe, self.record["asked"]["reference"])
+        picture = embedded_picture(svg.standalone(chart), "urgency AUC of the recipes on the deciding rung")
+        return str(words + picture + self.table().__html__())
+
+
+def read_tuning(folder: str | Path) -> TuningReport:
+    """The tuning that `pams tune --out FOLDER` wrote.
+
+    Raises:
+        ConfigError: there is no tuning in the folder, or it was stopped before it chose.
+    """
+    path = Path(folder)
+    try:
+        record = json.loads((path / "tune.json").read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{path} holds no tuning: tune.json cannot be read ({error.strerror}). Give the --out of 'pams tune'."
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path / 'tune.json'} is not JSON: {error}. Run 'pams tune' again.") from error
+    if not record.get("choice"):
+        raise ConfigError(f"The tuning in {path} has not chosen yet; go on with the same 'pams tune' command.")
+    return TuningReport(path, record)
