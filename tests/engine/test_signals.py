@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from tests.engine.cohort import settings
-from tests.forked import Forked, in_child
+from tests.forked import PATIENCE_S, Forked, in_child
 
 from pams_mil.engine.config.yaml_file import write_yaml
 from pams_mil.engine.run.folder import open_run
 from pams_mil.engine.training.observers import StopRequest
 
+PAMS = Path(__file__).with_name("pams_command.py")
 LONG = 20_000
 """Epochs of a run that does not end before it is told to."""
 
@@ -53,13 +58,18 @@ def test_a_stopped_benchmark_saves_its_cells_and_leaks_nothing(cohort, tmp_path)
         f"seeds: [0, 1, 2]\ntraining: {{epochs: {LONG}, patience: null}}\ncompute: {{accelerator: cpu}}\n"
     )
     cells = tmp_path / "bench" / "cells"
-    words = ("bench", tmp_path / "grid.yaml", "--out", tmp_path / "bench", "--workers", 1)
-    process = Forked.pams(tmp_path / "log.txt", *words)
-    process.wait_until(lambda: list(cells.glob("*/last.safetensors")))
-    process.send(signal.SIGTERM)
-    assert process.wait() == 143, process.said()
-    assert "leaked" not in process.said()
-    assert "Traceback" not in process.said()
+    # A process of its own: an interpreter gives up its semaphores only when it ends. And a pipe, which ends when all
+    # who hold it have ended, the process that reports leaks among them.
+    words = [PAMS, "bench", tmp_path / "grid.yaml", "--out", tmp_path / "bench", "--workers", 1]
+    process = subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while not list(cells.glob("*/last.safetensors")):
+        assert process.poll() is None, process.communicate()[0].decode()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=PATIENCE_S)[0].decode()
+    assert process.returncode == 143, said
+    assert "leaked" not in said
+    assert "Traceback" not in said
     started = [folder for folder in cells.iterdir() if (folder / "config.yaml").exists()]
     assert len(started) == 1
     assert open_run(started[0]).status()["state"] == "interrupted"
