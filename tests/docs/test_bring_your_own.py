@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from tests.docs.console_blocks import ROOT, files_of
+from typer.testing import CliRunner
 
 from pams_mil import discover
+from pams_mil.cli.main import app
 from pams_mil.data import read_bag
 from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.evaluate.audit import audit
@@ -109,21 +111,64 @@ def test_an_encoder_says_its_name_and_digest():
     assert len(encoder.digest) == 32  # type: ignore[attr-defined]
 
 
-def test_a_metric_has_values_and_intervals():
-    tree, random = ClassHierarchy.flat(["a", "b", "c"]), np.random.default_rng(0)
+def predictions_of(seed: int, *, scored: bool = True) -> Predictions:
+    tree, random = ClassHierarchy.flat(["a", "b", "c"]), np.random.default_rng(seed)
     target, scores = np.arange(60) % 3, random.dirichlet(np.ones(3), 60)
-    predictions = Predictions("mine", tree, [f"s{number}" for number in range(60)], target, scores.argmax(1), scores)
-    expected = float(((target == 2) & (scores.argmax(1) == 0)).mean())
-    try:
-        discover.load("metrics", "./my_metric.py:grave")
-        finest = audit([predictions], resamples=50).models[0].finest
-    finally:
-        METRICS.pop("grave", None)
-    assert finest.values["grave"] == pytest.approx(expected)
-    low, high = finest.intervals["grave"]
-    assert low <= expected <= high
+    names = [f"s{number}" for number in range(60)]
+    return Predictions(f"mine{seed}", tree, names, target, scores.argmax(1), scores if scored else None)
+
+
+@pytest.fixture
+def _metrics_restored():
+    before = dict(METRICS)
+    yield
+    METRICS.clear()
+    METRICS.update(before)
+
+
+@pytest.mark.usefixtures("_metrics_restored")
+def test_a_metric_has_values_intervals_and_comparisons():
+    add_metric(discover.load("metrics", "./my_metric.py:grave"))
+    for scored in (True, False):
+        first, second = predictions_of(0, scored=scored), predictions_of(1, scored=scored)
+        result = audit([first, second], resamples=50)
+        finest = result.models[0].finest
+        expected = float(((first.target == 2) & (first.predicted == 0)).mean())
+        assert finest.values["grave"] == pytest.approx(expected)
+        assert finest.to_json()["grave"] == pytest.approx(expected)
+        low, high = finest.intervals["grave"]
+        assert low <= expected <= high
+        assert result.comparisons[0].levels["class"]["grave"].estimate == pytest.approx(
+            result.models[1].finest.values["grave"] - expected
+        )
     with pytest.raises(ParameterError, match=r"There is a metric 'acc' already"):
         add_metric(Metric("acc", "Mine", True, "", METRICS["acc"].statistic, METRICS["acc"].value))
+    name = own("bad.py", "def table(s): return s.scores\ndef gap(s): return s.true * float('nan')\n")
+    for function, found in (("table", r"\[60, 3\]"), ("gap", "not finite")):
+        add_metric(discover.load("metrics", f"{name}:{function}"))
+        with pytest.raises(ParameterError, match=rf"'{function}' must return one number per slide, .*{found}"):
+            audit([predictions_of(0)], resamples=0)
+        METRICS.pop(function)
+
+
+@pytest.mark.usefixtures("_metrics_restored")
+def test_a_metric_by_the_command_line_is_in_the_table_the_page_and_the_file(place: Path):
+    (place / "classes.yaml").write_text("name: three\nclasses: [a, b, c]\n")
+    for seed in (0, 1):
+        mine = predictions_of(seed)
+        rows = zip(mine.slide_ids, mine.target, mine.predicted, strict=True)
+        (place / f"m{seed}.csv").write_text(
+            "slide_id,target,prediction\n" + "".join(f"{s},{'abc'[t]},{'abc'[p]}\n" for s, t, p in rows)
+        )
+    words = ["audit", "m0.csv", "m1.csv", "--classes", "classes.yaml", "--out", "report", "--resamples", "20"]
+    done = CliRunner().invoke(app, [*words, "--metric", "./my_metric.py:grave"])
+    assert done.exit_code == 0, done.output
+    assert "Grave ↓" in done.output
+    page = (place / "report/report.html").read_text("utf-8")
+    assert "Called two or more steps too mild" in page
+    assert '"grave":' in (place / "report/scores.json").read_text("utf-8")
+    refused = CliRunner().invoke(app, [*words, "--metric", "grave"])
+    assert "--metric takes './my_file.py:my_function'" in refused.output.replace("\n", " ")
 
 
 def test_features_are_converted_with_what_is_known(place: Path):

@@ -88,3 +88,33 @@ def test_torchmils_models_work_unchanged(place: Path, cohort: Path):
         assert done.exit_code == 0, done.output
     refused = CliRunner().invoke(app, [*words, "--model", "torchmil.models:CAMIL", "--out", "other"])
     assert "missing 1 required positional argument: 'adj'" in refused.output.replace("\n", " ")
+
+
+def pams(*words: object) -> str:
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, f"{done.output}\n{done.exception!r}"
+    return done.output
+
+
+def test_a_model_in_a_file_is_compared_like_ours(place: Path, cohort: Path):
+    data = ["--classes", cohort / "classes.yaml", "--features", cohort / "bags"]
+    table, quick = cohort / "manifest.csv", ["--workers", 1, "--resamples", 0]
+    trained = pams("train", "--manifest", table, *data, "--model", "./my_model.py:MyNet", "--epochs", 1, "--out", "run")
+    assert "pams evaluate run --trust-code" in trained
+    own = ["--method", "./my_loss.py:focal", "--model", "./my_model.py:MyNet", "--epochs", 1]
+    validated = pams("cv", table, *data, *quick, "--folds", 3, *own)
+    assert "focal MyNet, 3 folds" in validated
+    assert "pams predict cv/focal-MyNet-seed0 SLIDES.csv --features FEATURES --trust-code" in validated
+    (place / "grid.yaml").write_text(
+        f"data: {{manifest: {table}, features: {cohort}/bags}}\nclasses: {cohort}/classes.yaml\nmethods: [ce]\n"
+        "models: [./my_model.py:MyNet, {name: abmil, embedding_features: 8}]\ntraining: {epochs: 1}\n"
+    )
+    assert "my_model.py" not in pams("bench", "grid.yaml", "--out", "bench", *quick).replace("grid.yaml", "")
+    assert (place / "bench/cells/MyNet--ce--seed0/cell.json").is_file()
+    (place / "space.yaml").write_text(
+        "training: {epochs: 1, patience: null, select: last}\n"
+        "try: [{pooling: ./my_model.py:MyNet, loss: ./my_loss.py:focal}]\n"
+    )
+    words = ["tune", table, *data, *quick, "--folds", 3, "--seeds", 1, "--space", "space.yaml", "--out", "tuned"]
+    pams(*words, "--budget", 5, "accelerator=cpu")
+    assert (place / "tuned/recipes/MyNet-focal").is_dir()

@@ -14,7 +14,7 @@ import typer
 
 from pams_mil.cli.console import print_json, print_note, progress_bar
 from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import CLASSES_HELP, SEEN_PATIENTS
+from pams_mil.cli.table_options import CLASSES_HELP, METRIC, SEEN_PATIENTS, add_metrics
 from pams_mil.errors import ConfigError, listing
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def audit(
     penalty: float = typer.Option(2.0, "--penalty", help="P, the extra weight of a missed urgency."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     seed: int = typer.Option(0, "--seed", help="Seed of the resampling."),
+    metric: list[str] | None = METRIC,
     seen_patients: bool = SEEN_PATIENTS,
     readers: bool = typer.Option(
         False, "--readers", help="The --pred columns are readers, compared with --true or with each other."
@@ -88,6 +89,7 @@ def audit(
             resamples=resamples, seed=seed, seen_patients=seen_patients, json=json,
         )  # fmt: skip
         return
+    add_metrics(metric)
     rule = None if decide is None else DecisionRule.parse(decide)
     tag_pair = parse_tag(tag)
     hierarchy = ClassHierarchy.load(classes)

@@ -99,7 +99,7 @@ def order_table(audit: OrderAudit) -> Table:
 
 
 def _table(shown: Sequence[Row], rows: Sequence[Row], title: Text | None, *, beside: bool) -> Table:
-    from pams_mil.metrics.metric import METRICS
+    from pams_mil.metrics.metric import METRICS, own_metrics
 
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("", no_wrap=True)
@@ -110,7 +110,7 @@ def _table(shown: Sequence[Row], rows: Sequence[Row], title: Text | None, *, bes
     table.add_row("Slides", *(f"{scores.n // of:,}" for (_, scores), of in zip(shown, seeds, strict=True)))
     table.add_row("Errors", *(f"{scores.errors / of:,.0f}" for (_, scores), of in zip(shown, seeds, strict=True)))
     table.add_row("Missed, count ↓", *(f"{scores.values['severe_errors']:,.0f}" for _, scores in shown))
-    for key in COLUMNS:
+    for key in (*COLUMNS, *own_metrics()):
         if key == "auc" and all(scores.values["auc"] != scores.values["auc"] for _, scores in rows):
             continue  # no model of the audit has probabilities
         head = f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_note, print_result, progress_bar
+from pams_mil.cli.console import output, print_json, print_note, print_result, progress_bar, trust_option
 from pams_mil.errors import counted
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def calibrate(
         print_json(fitted.to_json())
     else:
         _show(fitted)
-    print_note(f"Wrote {run / 'calibration.json'}; apply it with: pams predict {quote(str(run))} MANIFEST --calibrated")
+    again = f"pams predict {quote(str(run))} MANIFEST --calibrated{trust_option(run)}"
+    print_note(f"Wrote {run / 'calibration.json'}; apply it with: {again}")
 
 
 def _show(fitted: RunCalibration) -> None:

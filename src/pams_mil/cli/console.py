@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -29,6 +30,14 @@ def print_result(text: str, *, style: str = "") -> None:
 def print_note(text: str, *, style: str = "") -> None:
     """A sentence on stderr, one line however long."""
     errors.print(text, style=style, soft_wrap=True)
+
+
+def trust_option(folder: Path) -> str:
+    """The option that a command needs where a run or cross-validation has code outside of PAMS; else nothing."""
+    from pams_mil.engine.run.cv_folder import with_folds
+    from pams_mil.engine.run.spec import stored_spec
+
+    return " --trust-code" if any(stored_spec(run).code for run in with_folds([folder])) else ""
 
 
 def print_notice(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_note, progress_bar
+from pams_mil.cli.console import output, print_json, print_note, progress_bar, trust_option
 from pams_mil.cli.fold_options import FOLDS, VAL_SHARE
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import (
@@ -83,6 +83,7 @@ def cv(
     """
     from pams_mil import atomic
     from pams_mil.cli.audit_table import show, write
+    from pams_mil.engine.config.run_config import short_name
     from pams_mil.engine.grid.cross_validation import best_epochs, cross_validate, train_committee
     from pams_mil.engine.grid.folds import fold_cohort
     from pams_mil.engine.grid.grid import make_engine
@@ -129,14 +130,15 @@ def cv(
         name = f"committee of {len(configs)}, {len(split.folds)} folds"
     else:
         config = read_settings(changes or [], options, out=None, resume=False)
-        folder = out or Path("cv") / f"{config.method.name}-{config.model.name}-seed{config.seed}"
+        method_name, model_name = short_name(config.method.name), short_name(config.model.name)
+        folder = out or Path("cv") / f"{method_name}-{model_name}-seed{config.seed}"
         numbers = range(config.seed, config.seed + seeds)
 
         def work(engine: Engine, tell: Progress) -> CrossValidation:
             return cross_validate(config, cohort, split, hierarchy, folder, engine, seeds=numbers, progress=tell)
 
         of_seeds = f" x {seeds} seeds" if seeds > 1 else ""
-        name = f"{config.method.name} {config.model.name}, {len(split.folds)} folds{of_seeds}"
+        name = f"{method_name} {model_name}, {len(split.folds)} folds{of_seeds}"
     done = _train(work, folder, runner)
     pooled = read_pooled(done.folder, hierarchy, name)
     by_fold = _by_fold(pooled, len(split.folds))
@@ -154,7 +156,7 @@ def cv(
         _show_folds(scores)
         show(result)
     print_note(f"Report: {folder / 'report' / 'report.html'}. Out-of-fold predictions: {done.folder.predictions_file}.")
-    again = f"pams predict {quote(str(folder))} SLIDES.csv --features FEATURES"
+    again = f"pams predict {quote(str(folder))} SLIDES.csv --features FEATURES{trust_option(folder)}"
     print_note(f"Predict other slides with the mean of the folds: {again}")
 
 

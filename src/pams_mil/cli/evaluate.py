@@ -9,7 +9,7 @@ import typer
 
 from pams_mil.cli.console import list_failures, print_json, print_note, progress_bar
 from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import SEEN_PATIENTS
+from pams_mil.cli.table_options import METRIC, SEEN_PATIENTS, add_metrics
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def evaluate(
     json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of a table."),
     tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE: score this subset beside the whole."),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
+    metric: list[str] | None = METRIC,
     seen_patients: bool = SEEN_PATIENTS,
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
 ) -> None:
@@ -76,6 +77,7 @@ def evaluate(
     from pams_mil.evaluate.audit import audit
     from pams_mil.hierarchy import ClassHierarchy
 
+    add_metrics(metric)
     pair = parse_tag(tag)
     stated = ClassHierarchy.load(classes) if classes else None
     models = []

@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from pams_mil.errors import ConfigError
+
 SLIDE_COLUMN = typer.Option(None, "--slide-column", help="Column of the slide id.")
 PATIENT_COLUMN = typer.Option(None, "--patient-column", help="Column of the patient.")
 LABEL_COLUMN = typer.Option(None, "--label-column", help="Column of the label.")
@@ -20,6 +22,20 @@ SEEN_PATIENTS = typer.Option(
     help="Also use patients that the model has seen, where that is refused; everything made from it says so.",
 )
 """Of the verbs that `pams_mil.exposure` may refuse."""
+METRIC = typer.Option(
+    None, "--metric", help="A metric of your own, './my_metric.py:grave': a function of slides. Several: --metric again"
+)
+
+
+def add_metrics(names: list[str] | None) -> None:
+    """Make metrics of one's own part of every score and comparison that follows."""
+    from pams_mil import discover
+    from pams_mil.metrics import add_metric
+
+    for name in names or []:
+        if ":" not in name:
+            raise ConfigError(f"--metric takes './my_file.py:my_function' or 'my_module:my_function', found {name!r}.")
+        add_metric(discover.load("metrics", name))
 
 
 def reading_options(

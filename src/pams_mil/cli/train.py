@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import print_json, print_note, print_result
+from pams_mil.cli.console import print_json, print_note, print_result, trust_option
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import CLASSES_HELP
 from pams_mil.errors import RunInterruptedError
@@ -91,7 +91,7 @@ def train(
         if status["metric"] == "last"
         else f"Best {status['metric']} on validation: {best} in epoch {status['best_epoch']} of {status['epochs']}."
     )
-    words = f"{chosen} Run folder: {folder}\nTest it with: pams evaluate {quote(str(folder))}"
+    words = f"{chosen} Run folder: {folder}\nTest it with: pams evaluate {quote(str(folder))}{trust_option(folder)}"
     print_result(words)
 
 

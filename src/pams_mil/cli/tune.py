@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import list_failures, output, print_json, print_note, print_result, progress_bar
+from pams_mil.cli.console import list_failures, output, print_json, print_note, print_result, progress_bar, trust_option
 from pams_mil.cli.fold_options import FOLDS, VAL_SHARE
 from pams_mil.cli.out_option import out_folder
 from pams_mil.cli.table_options import (
@@ -124,9 +124,8 @@ def tune(
     folder = tuning.folder.recipe(name).path
     reference = "" if name == REFERENCE else f" The reference: {tuning.folder.recipe(REFERENCE).path}."
     print_note(f"Report: {tuning.folder.report_file}. The chosen recipe: {folder}.{reference}")
-    print_note(
-        f"Predict other slides with all its runs: pams predict {quote(str(folder))} SLIDES.csv --features FEATURES"
-    )
+    again = f"pams predict {quote(str(folder))} SLIDES.csv --features FEATURES{trust_option(folder)}"
+    print_note(f"Predict other slides with all its runs: {again}")
 
 
 def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:

@@ -21,7 +21,7 @@ from pams_mil.evaluate.cautions import cautions
 from pams_mil.evaluate.contrast import Contrast, adjusted
 from pams_mil.evaluate.inference import SWAPS, MethodPair, Reading
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.metrics.metric import KAPPAS, LABEL_METRICS, METRICS, PARTIAL, Metric
+from pams_mil.metrics.metric import KAPPAS, METRICS, PARTIAL, Metric, metrics_for
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.metrics.slides import Curve
 from pams_mil.severity import PENALTY
@@ -165,7 +165,7 @@ def compare(
     first, second, notes = paired(reference, candidate)
     hierarchy = first.hierarchy
     scored = first.probabilities is not None and second.probabilities is not None
-    metrics = METRICS.values() if scored else LABEL_METRICS
+    metrics = metrics_for(scored=scored)
     levels: dict[str, dict[str, Contrast]] = {}
     at_equal: dict[str, Matched] = {}
     for level, name in enumerate(hierarchy.level_names):

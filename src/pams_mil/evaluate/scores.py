@@ -18,7 +18,7 @@ from pams_mil.evaluate.operating_points import Band, OperatingPoints, false_alar
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import reduce
 from pams_mil.metrics.confusion import count_cells
-from pams_mil.metrics.metric import LABEL_METRICS, METRICS
+from pams_mil.metrics.metric import LABEL_METRICS, metrics_for, own_metrics
 from pams_mil.metrics.probability import calibration_error, expected_class_of_errors, expected_cost
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.metrics.slides import Curve
@@ -69,7 +69,8 @@ class LevelScores:
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form; AsMC without errors is null beside `no_errors`."""
-        values: dict[str, Any] = {key: self.values[key] for key in ("auc", *(metric.key for metric in LABEL_METRICS))}
+        keys = ("auc", *(metric.key for metric in LABEL_METRICS), *(key for key in own_metrics() if key in self.values))
+        values: dict[str, Any] = {key: self.values[key] for key in keys}
         if values["severe_errors"].is_integer():  # of several seeds it is a mean
             values["severe_errors"] = int(values["severe_errors"])
         return {
@@ -148,7 +149,7 @@ def _score_level(networks: Networks, drawn: Drawn | None) -> LevelScores:
 def _scores(networks: Networks, drawn: Drawn | None) -> tuple[dict[str, Contrast], Band | None]:
     """Every metric, and the band of the curve from the same resamples."""
     scored = networks.slides.probabilities is not None
-    readings = [Reading.of(metric) for metric in (METRICS.values() if scored else LABEL_METRICS)]
+    readings = [Reading.of(metric) for metric in metrics_for(scored=scored)]
     observed = networks.read(readings)
     if drawn is None:
         return {key: contrast_of(key, values[:, 0]) for key, values in observed.items()}, None

@@ -217,17 +217,54 @@ PROBABILITY_METRICS = (
 """Metrics of probabilities."""
 
 METRICS = {metric.key: metric for metric in (*LABEL_METRICS, *PROBABILITY_METRICS)}
+_OURS = frozenset(METRICS)
 
 
-def add_metric(metric: Metric) -> None:
+def add_metric(metric: Metric | Callable[[Slides], npt.ArrayLike]) -> None:
     """Add a metric of your own to the table that scores, intervals and comparisons read; the same key replaces one.
+
+    A plain function of slides that returns one number per slide is the metric of its mean. It is called by the
+    function's name and explained by the first line of its docstring; attributes of the function, `higher_is_better` and
+    `percent`, say the rest.
 
     Raises:
         ParameterError: the key is one of ours.
     """
-    if metric.key in {own.key for own in (*LABEL_METRICS, *PROBABILITY_METRICS)}:
+    metric = metric if isinstance(metric, Metric) else _of_function(metric)
+    if metric.key in _OURS:
         raise ParameterError(f"There is a metric {metric.key!r} already; give yours another key.")
     METRICS[metric.key] = metric
+
+
+def metrics_for(*, scored: bool) -> list[Metric]:
+    """All metrics that can be computed, with probabilities or without."""
+    return [metric for metric in METRICS.values() if scored or not metric.needs_probabilities]
+
+
+def own_metrics() -> list[str]:
+    """Keys of the metrics that were added."""
+    return [key for key in METRICS if key not in _OURS]
+
+
+def _of_function(function: Callable[[Slides], npt.ArrayLike]) -> Metric:
+    name = getattr(function, "__name__", "")
+    if not callable(function) or not name.isidentifier():
+        raise ParameterError(f"A metric must be a named function of slides or a Metric, found {function!r}.")
+
+    def per_slide(slides: Slides) -> Array:
+        values = np.asarray(function(slides), dtype=np.float64)
+        if values.shape != (len(slides),) or not np.isfinite(values).all():
+            what = f"shape {list(values.shape)}" if values.shape != (len(slides),) else "numbers that are not finite"
+            raise ParameterError(
+                f"The metric {name!r} must return one number per slide, [{len(slides)}], found {what}."
+            )
+        return values
+
+    meaning = (function.__doc__ or f"mean of {name}").strip().splitlines()[0].rstrip(".")
+    return Metric(
+        name, name.replace("_", " ").capitalize(), bool(getattr(function, "higher_is_better", False)), meaning,
+        partial(Losses, loss=per_slide), _itself, bool(getattr(function, "percent", False)), (-np.inf, np.inf),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

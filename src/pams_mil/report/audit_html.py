@@ -18,7 +18,7 @@ from pams_mil.evaluate.readers import ReaderAudit, ReaderShare
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTIAL
+from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTIAL, own_metrics
 from pams_mil.report import charts, live
 from pams_mil.report.charts import curve_chart
 from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells, rank_shares
@@ -115,7 +115,10 @@ def write_slides(models: Sequence[Predictions], out: Path, pages: Mapping[str, s
 
 def score_table(audit: Audit, level: int) -> ReportTable:
     """Every model's scores at a level with intervals, the leader bold."""
-    keys = [key for key in SUMMARY if key != "auc" or any(_has_auc(model.levels[level]) for model in audit.models)]
+    keys = [
+        key for key in (*SUMMARY, *own_metrics())
+        if key != "auc" or any(_has_auc(model.levels[level]) for model in audit.models)
+    ]  # fmt: skip
     best = _best(audit, level)
     rows: list[list[str | TableCell]] = []
     for number, model in enumerate(audit.models):
@@ -184,7 +187,7 @@ def matched_table(comparison: Any) -> ReportTable:
 
 
 def difference_table(comparison: Any, hierarchy: ClassHierarchy, keys: Sequence[str] = SUMMARY) -> ReportTable:
-    """Differences of the scores at the finest level."""
+    """Differences of the scores at the finest level, and of metrics of one's own."""
     differences = comparison.levels[hierarchy.level_names[-1]]
     rows: list[list[str | TableCell]] = [
         [
@@ -193,7 +196,7 @@ def difference_table(comparison: Any, hierarchy: ClassHierarchy, keys: Sequence[
             format_interval(d.shown_interval, key),
             format_p(d.p),
         ]
-        for key, d in ((key, differences[key]) for key in keys if key in differences)
+        for key, d in ((key, differences[key]) for key in (*keys, *own_metrics()) if key in differences)
     ]
     return ReportTable(["metric", "difference", "95 % interval", "p (Holm)"], rows)
 
@@ -323,7 +326,7 @@ def _has_auc(scores: LevelScores) -> bool:
 def _best(audit: Audit, level: int) -> dict[str, int]:
     """Metric -> which model leads, for bold print; nothing when there is one model or a tie."""
     best = {}
-    for key in SUMMARY:
+    for key in (*SUMMARY, *own_metrics()):
         values = [model.levels[level].values[key] for model in audit.models]
         if len(values) < 2 or any(map(math.isnan, values)):
             continue

@@ -23,6 +23,7 @@ from pams_mil.engine.config.run_config import (
     TrainingConfig,
     build,
     read_choice,
+    short_name,
     with_overrides,
 )
 from pams_mil.engine.config.yaml_file import read_yaml
@@ -103,7 +104,7 @@ def reference_label(grid: GridConfig) -> str:
 
 def label(choice: Choice) -> str:
     """The name in the table."""
-    return str(choice.options.get("label", choice.name))
+    return str(choice.options.get("label", short_name(choice.name)))
 
 
 def cells(grid: GridConfig) -> list[Cell]:

@@ -15,7 +15,7 @@ from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
-from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.config.run_config import RunConfig, short_name
 from pams_mil.engine.grid.folds import digest_of_folds, in_folds
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
 from pams_mil.engine.prediction.slide_predictions import DISAGREES, OWN
@@ -157,7 +157,8 @@ def cells(
     own |= {"splits": None, "clini": None, "columns": {}}  # a table of our own needs no reading instructions
     return [
         Cell(
-            run_name(fold, None if seed == seeds[0] else seed), config.model.name, config.method.name, seed, fold,
+            run_name(fold, None if seed == seeds[0] else seed), short_name(config.model.name),
+            short_name(config.method.name), seed, fold,
             config.model_copy(
                 update={"data": config.data.model_copy(update={**own, "fold": fold}), "seed": seed}
             ),

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from pams_mil.engine.config.run_config import RunConfig, Strict, build, with_overrides
+from pams_mil.engine.config.run_config import RunConfig, Strict, build, short_name, with_overrides
 from pams_mil.engine.config.yaml_file import read_yaml
 from pams_mil.errors import ConfigError, listing, nearest
 
@@ -80,8 +80,11 @@ class Choices(Strict):
     def recipes(self) -> Iterator[Recipe]:
         """All combinations, the last choice changing fastest."""
         for loss in self.loss:
-            if loss not in LOSSES:
-                raise ConfigError(f"There is no loss {loss!r}.{nearest(loss, LOSSES)} Choose from {listing(LOSSES)}.")
+            if loss not in LOSSES and ":" not in loss:
+                raise ConfigError(
+                    f"There is no loss {loss!r}.{nearest(loss, LOSSES)} Choose from {listing(LOSSES)}, or your own: "
+                    "'./my_loss.py:my_loss'."
+                )
         choices = product(self.pooling, self.loss, self.remix, self.drop, self.lr, self.length)
         for pooling, loss, remix, drop, lr, length in choices:
             yield recipe(pooling, loss=loss, remix=remix, drop=drop, lr=lr, length=length)
@@ -124,9 +127,9 @@ def recipe(
     >>> recipe("abmil", remix=0.5).settings["pairing"]
     {'rule': 'keep_label', 'own_class': True, 'probability': 0.5}
     """
-    method, training = dict(LOSSES[loss]), {}
+    method, training = dict(LOSSES.get(loss, {"name": loss, "towers": "finest"})), {}
     settings: dict[str, Any] = {"model": dict(POOLINGS.get(pooling, {"name": pooling})), "method": method}
-    words = [pooling, loss]
+    words = [short_name(pooling), short_name(loss)]
     if remix:
         method["remix"] = "sfr"
         settings["pairing"] = {"rule": "keep_label", "own_class": True, "probability": remix}

@@ -17,7 +17,7 @@ import math
 from typing import Any
 
 from pams_mil.engine.config.complete_config import make_method
-from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.config.run_config import RunConfig, short_name
 from pams_mil.errors import counted
 from pams_mil.methods.method import Method
 
@@ -63,8 +63,10 @@ def in_words(config: RunConfig) -> str:
     """A recipe for people, e.g. 'clam_mb, cross-entropy, SFR on 50 % of the bags, 70 % of instances dropped'."""
     method: Any = make_method(config.method)
     pooling = config.model.options.get("pooling")
-    words = [f"{config.model.name} ({pooling})" if pooling else config.model.name]
-    words.append({"ce": "cross-entropy", "pams": "MSCE", "msce": "MSCE"}.get(config.method.name, config.method.name))
+    name = short_name(config.model.name)
+    words = [f"{name} ({pooling})" if pooling else name]
+    losses = {"ce": "cross-entropy", "pams": "MSCE", "msce": "MSCE"}
+    words.append(losses.get(config.method.name, short_name(config.method.name)))
     if getattr(method, "lambda_align", 0):
         words.append("levels aligned")
     if _remixes(method):
