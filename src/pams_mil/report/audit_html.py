@@ -115,10 +115,8 @@ def write_slides(models: Sequence[Predictions], out: Path, pages: Mapping[str, s
 
 def score_table(audit: Audit, level: int) -> ReportTable:
     """Every model's scores at a level with intervals, the leader bold."""
-    keys = [
-        key for key in (*SUMMARY, *own_metrics())
-        if key != "auc" or any(_has_auc(model.levels[level]) for model in audit.models)
-    ]  # fmt: skip
+    scored = any(_has_auc(model.levels[level]) for model in audit.models)
+    keys = [key for key in (*SUMMARY, *own_metrics()) if key != "auc" or scored]
     best = _best(audit, level)
     rows: list[list[str | TableCell]] = []
     for number, model in enumerate(audit.models):
