@@ -145,9 +145,6 @@ def test_evaluate_scores_and_compares_cross_validations(cohort: Path, finished: 
     )  # fmt: skip
     assert external.exit_code == 2
     assert "8 of 8 patients trained the model" in external.output
-    one = pams("export", finished, "--out", tmp_path / "export")
-    assert one.exit_code == 2
-    assert f"name one of its folds, e.g. {finished / 'fold0'}" in one.output
 
 
 def test_the_folds_of_a_table_are_used_and_a_slide_tested_twice_is_averaged(

@@ -8,10 +8,11 @@ import typer
 
 from pams_mil.cli.console import print_json, print_result
 from pams_mil.cli.out_option import out_folder
+from pams_mil.errors import ConfigError
 
 
 def export(
-    run: Path = typer.Argument(..., metavar="RUN", help="A run folder."),
+    run: Path = typer.Argument(..., metavar="RUN", help="A run folder, or that of a cross-validation or committee."),
     out: Path | None = typer.Option(None, "--out", callback=out_folder, help="Where to write; default: <run>/export."),
     onnx: bool | None = typer.Option(
         None, "--onnx/--no-onnx", help="Write an ONNX graph, or fail; not at all. Default: where the model allows it."
@@ -24,11 +25,16 @@ def export(
 ) -> None:
     """Write weights (safetensors), a description (JSON), a model card, and an ONNX graph checked against the model.
 
+    Of a cross-validation or a committee every network is written, each in a folder of its own, and one card and one
+    graph of their mean; 'pams predict OUT' takes it as one model.
+
     Example: pams export runs/pams-abmil-seed0 --out exported
     """
     from pams_mil.engine.prediction.export import export as run_export
     from pams_mil.engine.prediction.hub import push as push_to_hub
 
+    if push is not None and (run / "cv.json").is_file():
+        raise ConfigError("--push uploads one network; export the committee into a folder and hand that on.")
     folder = out or run / "export"
     files = run_export(run, folder, onnx=onnx, trusted=trust_code)
     address = None if push is None else push_to_hub(folder, push)

@@ -78,13 +78,13 @@ def _refuse_other_runs(
     certificate.refuse_other_weights(tuple(identity_of(run, calibrated=calibrated) for run in runs))
 
 
-def own_certificate(run: LoadedRun) -> Certificate | None:
-    """The certificate in a run's folder, None without one; refused where it was made for other weights."""
-    path = run.folder.path / "certificate.json"
+def own_certificate(runs: Sequence[LoadedRun], folder: Path) -> Certificate | None:
+    """The certificate in the folder of runs, None without one; refused where it was made for other weights."""
+    path = folder / "certificate.json"
     if not path.exists():
         return None
     certificate = Certificate.load(path)
-    _refuse_other_runs(certificate, [run], calibrated=any("+" in weights for weights in certificate.weights))
+    _refuse_other_runs(certificate, runs, calibrated=any("+" in weights for weights in certificate.weights))
     return certificate
 
 

@@ -1,27 +1,38 @@
-"""A trained model to hand on: weights, a description, a model card, and a graph where the model allows one."""
+"""A trained model to hand on: weights, a description, a model card, and a graph where the model allows one.
+
+A cross-validation or a committee is handed on as one model: every network in a folder of its own, and one description,
+card and graph of their mean.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pams_mil import atomic, discover
 from pams_mil.engine.prediction.certificates import own_certificate
-from pams_mil.engine.prediction.graph import GraphError, graph_inputs, output_names, write_graph
-from pams_mil.engine.prediction.model_card import model_card
-from pams_mil.engine.prediction.predict import LoadedRun, load_run
+from pams_mil.engine.prediction.graph import GraphError, graph_inputs, graph_levels, output_names, write_graph
+from pams_mil.engine.prediction.model_card import mean_card, model_card
+from pams_mil.engine.prediction.predict import LoadedRun, exposure_of, load_run, load_runs
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint
-from pams_mil.engine.run.folder import CALIBRATION, CODE, copy_code
+from pams_mil.engine.run.cv_folder import CrossValidationFolder
+from pams_mil.engine.run.folder import CALIBRATION, CODE, copy_code, read_json
 from pams_mil.errors import CertificateError, CheckpointError, MissingExtraError, OutputError
+from pams_mil.evaluate.certify import Certificate
 from pams_mil.exposure import FILE as EXPOSURE
+from pams_mil.exposure import Exposure
 
 
 def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, trusted: bool = False) -> dict[str, str]:
     """Write `model.safetensors`, `config.json`, `README.md` and, where the model allows one, `model.onnx`.
 
+    Of a cross-validation or a committee every network is written into a folder of its own, below `members` or named
+    after its fold; `config.json`, `README.md` and `model.onnx` are then of their mean.
+
     Args:
-        run: A run folder.
+        run: A run folder, or that of a cross-validation or a committee.
         out: Where to write.
         onnx: Write a graph too, or fail; None: where it can be done.
         trusted: As in `load_run`.
@@ -29,34 +40,79 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
     Returns:
         What was written or why it could not be, by file name.
     """
-    loaded, out = load_run(run, trusted=trusted), Path(out)
+    out, folds = Path(out), CrossValidationFolder(Path(run))
     if (out / "config.json").exists():
         raise OutputError(f"{out} already holds an exported model; choose another folder.")
+    if folds.exists():
+        return _export_mean(folds, out, onnx=onnx, trusted=trusted)
+    return _export_run(load_run(run, trusted=trusted), Path(run), out, onnx=onnx)
+
+
+def _export_mean(folder: CrossValidationFolder, out: Path, *, onnx: bool | None, trusted: bool) -> dict[str, str]:
+    """Every network of a cross-validation, and their mean."""
+    loaded = load_runs([folder.path], trusted=trusted, device="cpu")
+    names = [run.path.relative_to(folder.path).as_posix() for run in loaded]
+    for name, run in zip(names, loaded, strict=True):
+        done = read_json(out / name / "config.json")  # of an attempt that was cut short
+        if done.get("weights") != run.weights:
+            _export_run(run, run.path, out / name, onnx=onnx)
+    graphs = sum((out / name / "model.onnx").is_file() for name in names)
+    files = {f"{name}/": "a network: weights, description, card" for name in names}
+    files = {"config.json": "description", "README.md": "model card", **files}
+    if onnx is not False:
+        graph = _graph_if_possible(loaded, out / "model.onnx", wanted=onnx is True)
+        files["model.onnx"] = f"the mean of {len(names)} networks, {graph}"
+        files["*/model.onnx"] = f"{graphs} of {len(names)} networks have a graph of their own, checked likewise"
+    files |= _hand_on_knowledge(exposure_of(loaded), lambda: own_certificate(loaded, folder.path), out)
+    certificate = Certificate.load(out / "certificate.json") if (out / "certificate.json").exists() else None
+    atomic.write_text(out / "README.md", mean_card(loaded, names, folder.path, files, certificate))
+    hierarchy = loaded[0].spec.hierarchy
+    description = {
+        "mean_of": names,
+        "inputs": graph_inputs(loaded[0]),
+        "outputs": _outputs(loaded),
+        "hierarchy_digest": hierarchy.digest,
+        "weights": [run.weights for run in loaded],
+        "files": files,
+    }
+    atomic.write_json(out / "config.json", description)
+    return files
+
+
+def _export_run(loaded: LoadedRun, run: Path, out: Path, *, onnx: bool | None) -> dict[str, str]:
     files = {"model.safetensors": "weights", "config.json": "description", "README.md": "model card"}
     if onnx is not False:
-        files["model.onnx"] = _graph_if_possible(loaded, out / "model.onnx", wanted=onnx is True)
+        files["model.onnx"] = _graph_if_possible([loaded], out / "model.onnx", wanted=onnx is True)
     state = {key: value for key, value in loaded.state.items() if key not in ("progress", "optimizer")}
     checkpoint.save(out / "model.safetensors", Checkpoint(dict(loaded.learner.state_dict()), state))
-    if (Path(run) / CALIBRATION).exists():
+    if (run / CALIBRATION).exists():
         files[CALIBRATION] = _hand_on_calibration(loaded, out)
     for file in filter(None, map(discover.code_file, loaded.spec.code)):
         copy_code(file, out)
         files[CODE] = "code of your own that the model or its training is made of; it runs only with --trust-code"
-    exposure = loaded.exposure()
+    files |= _hand_on_knowledge(loaded.exposure(), lambda: own_certificate([loaded], loaded.folder.path), out)
+    certificate = Certificate.load(out / "certificate.json") if (out / "certificate.json").exists() else None
+    atomic.write_text(out / "README.md", model_card(loaded, run, files, certificate))
+    # Last: its presence says that the export is complete, and an export that was cut short can be repeated.
+    atomic.write_json(out / "config.json", _description(loaded, state, files))
+    return files
+
+
+def _hand_on_knowledge(
+    exposure: Exposure | None, certificate: Callable[[], Certificate | None], out: Path
+) -> dict[str, str]:
+    """Write which patients the model has seen, and what is certified about it."""
+    files = {}
     if exposure is not None:
         exposure.write(out)
         files[EXPOSURE] = "which patients the model has seen, by digest"
-    certificate = None
     try:
-        certificate = own_certificate(loaded)
+        certified = certificate()
     except CertificateError as error:  # a model can be handed on without one, and the card says so
-        files["certificate.json"] = f"left out: {error}"
-    if certificate is not None:
-        certificate.write(out / "certificate.json")
+        return {**files, "certificate.json": f"left out: {error}"}
+    if certified is not None:
+        certified.write(out / "certificate.json")
         files["certificate.json"] = "what is certified about these weights"
-    atomic.write_text(out / "README.md", model_card(loaded, Path(run), files, certificate))
-    # Last: its presence says that the export is complete, and an export that was cut short can be repeated.
-    atomic.write_json(out / "config.json", _description(loaded, state, files))
     return files
 
 
@@ -69,9 +125,9 @@ def _hand_on_calibration(run: LoadedRun, out: Path) -> str:
     return "what 'pams calibrate' fitted; the graph and the weights give probabilities without it"
 
 
-def _graph_if_possible(run: LoadedRun, path: Path, *, wanted: bool) -> str:
+def _graph_if_possible(runs: Sequence[LoadedRun], path: Path, *, wanted: bool) -> str:
     try:
-        return write_graph(run, path)
+        return write_graph(runs, path)
     except (GraphError, MissingExtraError) as error:
         if wanted:
             raise
@@ -82,13 +138,18 @@ def _description(run: LoadedRun, state: dict[str, Any], files: dict[str, str]) -
     hierarchy = run.spec.hierarchy
     return {
         "inputs": graph_inputs(run),
-        "outputs": [
-            {"name": name, "level": hierarchy.level_names[level], "classes": list(hierarchy.names(level))}
-            for name, level in zip(output_names(run), run.learner.levels, strict=True)
-        ],
+        "outputs": _outputs([run]),
         "hierarchy_digest": hierarchy.digest,
         "spec": run.spec.to_json(),
         "weights": run.weights,
         "selected_by": {key: state.get(key) for key in ("metric", "score", "epoch")},
         "files": files,
     }
+
+
+def _outputs(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
+    hierarchy = runs[0].spec.hierarchy
+    return [
+        {"name": name, "level": hierarchy.level_names[level], "classes": list(hierarchy.names(level))}
+        for name, level in zip(output_names(runs), graph_levels(runs), strict=True)
+    ]

@@ -1,11 +1,11 @@
-"""A trained model as an ONNX graph for bags of any size, kept only if it agrees with the model."""
+"""A trained model, or the mean of several, as an ONNX graph for bags of any size, kept only if it agrees with them."""
 
 from __future__ import annotations
 
 import io
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -34,25 +34,40 @@ class GraphError(OutputError):
 
 
 class Graph(nn.Module):
-    """Features [n, d] (and, for DTFD, partitions) -> class probabilities [1, c] of every trained level."""
+    """Features [n, d] (and, for DTFD, partitions) -> class probabilities [1, c] of every trained level.
 
-    def __init__(self, run: LoadedRun) -> None:
+    Of several runs, the mean of their probabilities at every level that all of them train.
+    """
+
+    def __init__(self, runs: Sequence[LoadedRun]) -> None:
         super().__init__()
-        self.model: Any = run.learner.model
-        self.objective = run.learner.objective
+        self.models = nn.ModuleList(run.learner.model for run in runs)
+        self.objectives = [run.learner.objective for run in runs]
+        self.rows = [[run.learner.levels.index(level) for level in graph_levels(runs)] for run in runs]
 
     def forward(self, features: Tensor, groups: Tensor | None = None) -> tuple[Tensor, ...]:
         """Probabilities, coarsest level first."""
-        outputs = []
-        for tower in self.model.towers:
-            embedded = tower.trace(features, groups)
-            outputs += [level_output(embedded, scored) for scored in self.model.scores(tower, embedded)]
-        return tuple(self.objective.probabilities(outputs))
+        by_run = []
+        for model, objective, rows in zip(self.models, self.objectives, self.rows, strict=True):
+            outputs = []
+            for tower in model.towers:  # type: ignore[union-attr]
+                embedded = tower.trace(features, groups)
+                outputs += [level_output(embedded, scored) for scored in model.scores(tower, embedded)]  # type: ignore[operator]
+            probabilities = objective.probabilities(outputs)
+            by_run.append([probabilities[row] for row in rows])
+        if len(by_run) == 1:
+            return tuple(by_run[0])
+        return tuple(torch.stack(levels).mean(0) for levels in zip(*by_run, strict=True))
 
 
-def output_names(run: LoadedRun) -> list[str]:
+def graph_levels(runs: Sequence[LoadedRun]) -> list[int]:
+    """The levels that all runs train, coarsest first; the finest is always one."""
+    return [level for level in runs[0].learner.levels if all(level in run.learner.levels for run in runs)]
+
+
+def output_names(runs: Sequence[LoadedRun]) -> list[str]:
     """One output per trained level, coarsest first, named after it."""
-    return [f"probabilities_{run.spec.hierarchy.level_names[level]}" for level in run.learner.levels]
+    return [f"probabilities_{runs[0].spec.hierarchy.level_names[level]}" for level in graph_levels(runs)]
 
 
 def graph_inputs(run: LoadedRun) -> dict[str, Any]:
@@ -70,21 +85,29 @@ def graph_inputs(run: LoadedRun) -> dict[str, Any]:
     return inputs
 
 
-def write_graph(run: LoadedRun, path: Path) -> str:
+def write_graph(runs: Sequence[LoadedRun], path: Path) -> str:
     """Write the graph, compare it with the model on bags of several sizes, and say how well it agrees.
+
+    Of several runs it is the graph of their mean, compared with the mean of what they say.
 
     Raises:
         GraphError: the model has no graph, or it does not agree; nothing is written.
     """
-    tower: Any = run.learner.model.towers[0]
-    if tower.graph_refusal:
-        raise GraphError(f"{tower.graph_refusal}, so there is no ONNX graph of this model.")
+    towers: list[Any] = [run.learner.model.towers[0] for run in runs]
+    for tower in towers:
+        if tower.graph_refusal:
+            raise GraphError(f"{tower.graph_refusal}, so there is no ONNX graph of this model.")
+    if len(runs) > 1 and any(tower.graph_partitions for tower in towers):
+        raise GraphError(
+            "A member takes partitions of the bag as a second input, and each its own, so there is no graph of the "
+            "mean; average the outputs of the members' graphs."
+        )
     runtime = _runtime()
     generator = torch.Generator().manual_seed(0)
     with atomic.replacing(path) as temporary:
-        _trace(run, temporary, _inputs(run, _TRACED, generator))
+        _trace(runs, temporary, _inputs(runs[0], _TRACED, generator))
         session = runtime.InferenceSession(temporary.read_bytes(), providers=["CPUExecutionProvider"])
-        worst = max(_difference(run, session.run, _inputs(run, n, generator)) for n in SIZES)
+        worst = max(_difference(runs, session.run, _inputs(runs[0], n, generator)) for n in SIZES)
         # Not `worst > TOLERANCE`: NaN must not pass.
         if not worst <= TOLERANCE:
             raise GraphError(
@@ -102,14 +125,19 @@ def _inputs(run: LoadedRun, n: int, generator: torch.Generator) -> dict[str, Ten
     return inputs
 
 
-def _difference(run: LoadedRun, call: Callable[..., Any], inputs: dict[str, Tensor]) -> float:
-    expected = infer_batch([run.learner], BagBatch.single(inputs["features"]))[0].probabilities
+def _difference(runs: Sequence[LoadedRun], call: Callable[..., Any], inputs: dict[str, Tensor]) -> float:
+    learners = [run.learner for run in runs]
+    answers = [one.probabilities for one in infer_batch(learners, BagBatch.single(inputs["features"]))]
+    expected = [
+        torch.stack([one[learner.levels.index(level)] for learner, one in zip(learners, answers, strict=True)]).mean(0)
+        for level in graph_levels(runs)
+    ]
     outputs = call(None, {name: value.numpy() for name, value in inputs.items()})
     pairs = zip(outputs, expected, strict=True)
     return max(float(np.abs(np.asarray(one, dtype=np.float64) - two.numpy()).max()) for one, two in pairs)
 
 
-def _trace(run: LoadedRun, path: Path, example: dict[str, Tensor]) -> None:
+def _trace(runs: Sequence[LoadedRun], path: Path, example: dict[str, Tensor]) -> None:
     """The tracing exporter: bags have any number of rows, which the newer exporter would fix at the example's."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     axes = {"features": {0: "n"}, "groups": {1: "n"}}
@@ -119,8 +147,8 @@ def _trace(run: LoadedRun, path: Path, example: dict[str, Tensor]) -> None:
         with torch.enable_grad(), warnings.catch_warnings(), redirect_stdout(output), redirect_stderr(output):
             warnings.simplefilter("ignore")
             torch.onnx.export(
-                Graph(run).eval(), tuple(example.values()), str(path), dynamo=False, input_names=list(example),
-                output_names=output_names(run), dynamic_axes={name: axes[name] for name in example},
+                Graph(runs).eval(), tuple(example.values()), str(path), dynamo=False, input_names=list(example),
+                output_names=output_names(runs), dynamic_axes={name: axes[name] for name in example},
             )  # fmt: skip
     except Exception as error:  # exporters raise whatever their tracing raises
         raise GraphError(f"This model cannot be written as an ONNX graph: {first_line(error)[:200]}.") from error

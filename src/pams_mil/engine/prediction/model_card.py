@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,58 @@ def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificate:
         + "\n",
     ]  # fmt: skip
     return "\n".join(section for section in parts if section)
+
+
+def mean_card(
+    runs: Sequence[LoadedRun],
+    names: Sequence[str],
+    folder: Path,
+    files: dict[str, str],
+    certificate: Certificate | None = None,
+) -> str:
+    """The card of a cross-validation or a committee, whose answer is the mean of its networks."""
+    spec, hierarchy = runs[0].spec, runs[0].spec.hierarchy
+    scores = read_json(folder / "report" / "scores.json")
+    members = {one["name"]: one["recipe"] for one in scores.get("committee", {}).get("members", [])}
+    groups = list(dict.fromkeys(name.rpartition("/")[0].rpartition("/")[2] for name in names))
+    title = f"Committee of {len(groups)}" if groups != [""] else "Cross-validation"
+    parts = [
+        "---\nlibrary_name: pams-mil\ntags: [multiple-instance-learning, computational-pathology]\n---\n",
+        f"# {title}: the mean of {len(runs)} networks\n",
+        f"A bag classifier for the classes of `{_inline(hierarchy.name)}`, least urgent first: "
+        f"{_inline(hierarchy.order())}. It takes the features [n, {spec.in_features}] of one slide's tiles and gives "
+        f"class probabilities: the mean of those of all networks.{_findings(hierarchy)}\n",
+        "## Networks\n",
+        _list({group: members.get(group, _options(spec.settings["model"])) for group in groups if group})
+        if groups != [""]
+        else f"{_options(spec.model_options)}, trained with {_options(spec.settings['method'])}.\n",
+        _list({
+            "networks": ", ".join(names),
+            "encoder of the features": spec.encoder.get("encoder", "not stated by the files"),
+            "tile size and resolution": {k: v for k, v in spec.encoder.items() if k != "encoder"} or "not stated",
+            "digest of the classes": hierarchy.digest,
+            "made with": f"pams-mil {__version__}",
+        }),
+        _out_of_fold(scores),
+        _certified(certificate),
+        "## Files\n",
+        _list(files),
+        "## Limits\n",
+        "For research. The model was not validated for clinical use; its scores hold for slides like those it was "
+        "tested on, extracted with the same encoder, tile size and resolution. Scores are out of fold: each slide was "
+        "scored by the networks that did not train on its patient, which are fewer than the model averages.\n",
+    ]  # fmt: skip
+    return "\n".join(section for section in parts if section)
+
+
+def _out_of_fold(scores: dict[str, Any]) -> str:
+    """The model's scores in the report of its cross-validation, and how it compares."""
+    if not scores.get("files"):
+        return "## Out-of-fold scores\n\nNone; `pams cv` makes them.\n"
+    rows = _score_rows(scores["files"][0])
+    sentences = scores.get("committee", {}).get("sentences", [])
+    lines = ["## Out-of-fold scores, with 95 % intervals\n", "| level | metric | value |", "|---|---|---|", *rows, ""]
+    return "\n".join([*lines, *(f"- {_inline(sentence)}" for sentence in sentences), ""])
 
 
 def _findings(hierarchy: ClassHierarchy) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pams_mil import atomic, tables
@@ -116,9 +116,22 @@ def run_name(fold: int, seed: int | None = None) -> str:
 
 
 def with_folds(paths: Sequence[Path | str]) -> list[Path]:
-    """Runs, with the runs of all folds in the place of a cross-validation."""
+    """Runs, with the runs of all folds in the place of a cross-validation, or of one that was exported."""
     folders: list[Path] = []
     for path in map(Path, paths):
         folder = CrossValidationFolder(path)
-        folders += folder.runs() if folder.exists() else [path]
+        folders += folder.runs() if folder.exists() else exported_runs(path) or [path]
     return folders
+
+
+def exported_runs(path: Path) -> list[Path]:
+    """The folders of the networks that an exported model is the mean of; empty for any other folder.
+
+    Raises:
+        RunError: a network is not below the folder.
+    """
+    names = read_json(path / "config.json").get("mean_of", []) if path.is_dir() else []
+    for name in names:
+        if not isinstance(name, str) or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise RunError(f"{path / 'config.json'}: {name!r} is not a folder below {path}. Export the model again.")
+    return [path / name for name in names]
