@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pams_mil.data.doctor import diagnose
 from pams_mil.data.examine import examine_manifest
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.errors import LabelError, ManifestError
@@ -57,9 +58,12 @@ def test_what_cannot_be_a_set_is_refused_in_words(tmp_path: Path) -> None:
         read(tmp_path, head + "s1,p1,0,1\n", ClassHierarchy.flat(["N", "UDH", "DCIS"]))
 
 
+def cohort(labels: list[str], split: str = "") -> Manifest:
+    return Manifest(tuple(SlideRecord(f"s{row}", f"p{row}", label, split) for row, label in enumerate(labels)))
+
+
 def kinds(labels: list[str], classes: ClassHierarchy) -> dict[str, str]:
-    records = tuple(SlideRecord(f"s{row}", f"p{row}", label) for row, label in enumerate(labels))
-    return {one.kind: one.message for one in examine_manifest(Manifest(records), classes) if one.error}
+    return {one.kind: one.message for one in examine_manifest(cohort(labels), classes) if one.error}
 
 
 def test_problems_of_sets_are_found_before_training() -> None:
@@ -76,3 +80,14 @@ def test_problems_of_sets_are_found_before_training() -> None:
 def test_classes_of_one_finding_say_why_a_set_is_not_one() -> None:
     with pytest.raises(LabelError, match=r"names several findings.*'findings: several'"):
         ClassHierarchy.flat(["N", "UDH", "DCIS"]).index("UDH; DCIS")
+
+
+def test_a_finding_that_no_slide_has_is_refused_for_training_and_else_a_warning() -> None:
+    tree = ClassHierarchy.flat(["N", "UDH", "ADH", "DCIS"], findings="several", nothing="N")
+    labels = ["N", "UDH; DCIS", "DCIS"]
+    assert "No slide has 'ADH'" in kinds(labels, tree)["finding without a slide"]
+    small = diagnose(cohort(labels), tree, features=None)  # e.g. another hospital's slides
+    assert not small.errors
+    assert [problem.message for problem in small.problems] == ["The cohort has no slide of 'ADH'."]
+    assert "slides with each finding: UDH 1, ADH 0, DCIS 2." in small.notes[-1]
+    assert diagnose(cohort(labels, "train"), tree, features=None).errors

@@ -88,7 +88,7 @@ def show(diagnosis: Diagnosis, opened: SlideFindings | None = None) -> None:
     print_result(
         f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')} in {manifest.where}."
     )
-    for note in (*manifest.notes, *diagnosis.hierarchy.tie_notes()):
+    for note in diagnosis.notes:
         print_result(f"Note: {note}")
     output.print(counts_table(diagnosis.hierarchy.names(), diagnosis.counts))
     if diagnosis.read_features:

@@ -13,7 +13,7 @@ from typing import Any
 from pams_mil.data.bags.bag import BagInfo
 from pams_mil.data.bags.feature_origin import agrees, known_widths, width_complaint
 from pams_mil.data.bags.store import BagStore, open_store
-from pams_mil.data.examine import Problem, examine_manifest
+from pams_mil.data.examine import Problem, class_counts, examine_manifest
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
 from pams_mil.errors import BagError, LabelError, MissingBagError, counted, listing
 from pams_mil.hierarchy import ClassHierarchy
@@ -72,6 +72,16 @@ class Diagnosis:
                 continue
         return table
 
+    @property
+    def notes(self) -> list[str]:
+        """What is worth knowing of the table and its classes."""
+        notes = [*self.manifest.notes, *self.hierarchy.tie_notes()]
+        if self.hierarchy.findings == "several":
+            counts = class_counts((record.label for record in self.manifest), self.hierarchy)
+            named = ", ".join(f"{name} {slides:,}" for name, slides in counts.items() if name != self.hierarchy.nothing)
+            notes.append(f"Slides are counted by their most urgent finding; slides with each finding: {named}.")
+        return notes
+
     def to_json(self) -> dict[str, Any]:
         """The diagnosis as plain values."""
         return {
@@ -84,7 +94,7 @@ class Diagnosis:
             "slides": len(self.manifest),
             "patients": len(self.manifest.patients),
             "patients_are_slides": self.manifest.patients_are_slides,
-            "notes": [*self.manifest.notes, *self.hierarchy.tie_notes()],
+            "notes": self.notes,
             "counts": self.counts,
             "features_read": self.read_features,
             "bags": self.bag_summary(),
@@ -117,7 +127,8 @@ def diagnose(
     progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
     """Examine the table and, unless `features` is None, every feature file."""
-    problems = examine_manifest(manifest, hierarchy)
+    training = any(record.split == "train" for record in manifest)
+    problems = examine_manifest(manifest, hierarchy, training=training)
     bags: list[BagFacts] = []
     if features is not None:
         unreadable = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -19,11 +20,13 @@ from pams_mil.hierarchy import ClassHierarchy
 _KNOWN_SUFFIXES = (*SLIDE_SUFFIXES, *SUFFIXES)
 
 
-def examine_manifest(manifest: Manifest, hierarchy: ClassHierarchy, *, whole: Manifest | None = None) -> list[Problem]:
+def examine_manifest(
+    manifest: Manifest, hierarchy: ClassHierarchy, *, whole: Manifest | None = None, training: bool = True
+) -> list[Problem]:
     """Every problem of the table: ids, labels, patients, splits and paths.
 
     `whole` is the table that `manifest` is a part of: what runs across splits, and slides in a split that does not
-    exist, can only be seen there.
+    exist, can only be seen there. Without `training`, a finding that no slide has is worth a warning only.
     """
     if not manifest.records:
         return [Problem("no slides", f"{manifest.where} has no rows; expected one per slide.")]
@@ -34,7 +37,7 @@ def examine_manifest(manifest: Manifest, hierarchy: ClassHierarchy, *, whole: Ma
         *_splits(whole or manifest),
         *_paths(manifest),
     ]
-    return [*problems, *_absent_classes(manifest, hierarchy)]
+    return [*problems, *_absent_classes(manifest, hierarchy, training)]
 
 
 def _ids(manifest: Manifest) -> Iterator[Problem]:
@@ -177,39 +180,35 @@ def _paths(manifest: Manifest) -> Iterator[Problem]:
             yield Problem("shared feature file", message, tuple(slide_ids))
 
 
-def _absent_classes(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[Problem]:
+def _absent_classes(manifest: Manifest, hierarchy: ClassHierarchy, training: bool) -> Iterator[Problem]:
     """Classes that a split lacks; without splits, classes that the cohort lacks."""
-    names = hierarchy.names()
-    labels: dict[str, set[str]] = {}
-    for record in manifest:
-        labels.setdefault(record.split, set()).add(record.label)
-    present = [split for split in PARTS if split in labels] or [""]
-    if hierarchy.findings == "several" and (never := _never_found(manifest, hierarchy)):
-        message = f"No slide has {listing(never)}, so nothing can be learned or measured of it. Add slides, or take it "
-        yield Problem("finding without a slide", f"{message}out of the class file.")
-        names = tuple(name for name in names if name not in never)
-    for split in present:
-        labeled = set()
-        for label in labels.get(split, set()):
-            try:
-                labeled |= {names[member] for member in hierarchy.set_of(label)}
-            except LabelError:
-                continue
-        absent = [name for name in names if name not in labeled]
+    total = class_counts((record.label for record in manifest), hierarchy)
+    never: list[str] = []
+    if hierarchy.findings == "several" and training:
+        never = [name for name in hierarchy.names() if name != hierarchy.nothing and not total[name]]
+    if never:
+        yield Problem(
+            "finding without a slide",
+            f"No slide has {listing(never)}, so nothing can be learned of it. Add slides, or take it out of the class "
+            "file.",
+        )
+    present = [split for split in PARTS if any(record.split == split for record in manifest)]
+    for split in present or [""]:
+        counts = class_counts((record.label for record in manifest if split in ("", record.split)), hierarchy)
+        absent = [name for name, slides in counts.items() if not slides and name not in never]
         if absent:
-            where = f"the split {split!r}" if split else "the cohort"
-            message = f"{where[0].upper()}{where[1:]} has no slide of {listing(absent)}."
-            yield Problem("absent class", message, error=False)
+            where = f"The split {split!r}" if split else "The cohort"
+            yield Problem("absent class", f"{where} has no slide of {listing(absent)}.", error=False)
 
 
-def _never_found(manifest: Manifest, hierarchy: ClassHierarchy) -> list[str]:
-    members: set[int] = set()
-    for label in {record.label for record in manifest}:
-        try:
-            members |= set(hierarchy.set_of(label))
-        except LabelError:  # told of by itself
-            continue
-    return [hierarchy.classes[index] for index in hierarchy.finding_classes.tolist() if index not in members]
+def class_counts(labels: Iterable[str], hierarchy: ClassHierarchy) -> dict[str, int]:
+    """How many slides have each class; one with several findings counts for each."""
+    counts = dict.fromkeys(hierarchy.names(), 0)
+    for label, slides in Counter(labels).items():
+        with suppress(LabelError):  # told of by itself
+            for member in hierarchy.set_of(label):
+                counts[hierarchy.names()[member]] += slides
+    return counts
 
 
 @dataclass(frozen=True)
