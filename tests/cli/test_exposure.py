@@ -15,10 +15,12 @@ from pams_mil.cli.main import VERBS, app
 from pams_mil.engine.prediction import predict as predict_module
 from pams_mil.engine.prediction.predict import load_run, predict
 from pams_mil.engine.prediction.scored_runs import stored_predictions
+from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import ExposureError
 from pams_mil.evaluate.certify import Certificate
-from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions.predictions import OUT_OF_FOLD, Predictions
 from pams_mil.exposure import MARK, ROLES, RULES, Exposure, admit, parse_roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.tables import read_table
@@ -241,11 +243,38 @@ def test_a_guarantee_needs_patients(cohort, trained, tmp_path):
 
 
 def test_a_laxer_certificate_never_replaces_a_stricter_one(trained, tmp_path):
-    before = (trained / "certificate.json").read_bytes()
-    text = pams("certify", trained, "--alpha", "0.5", code=2)
-    assert "guarantees what the new certificate does not" in text
-    assert (trained / "certificate.json").read_bytes() == before
-    pams("certify", trained, "--alpha", "0.5", "--out", tmp_path)
+    run_ = shutil.copytree(trained, tmp_path / "run")
+    before = (run_ / "certificate.json").read_bytes()
+    assert "certificate-alpha0.5.json" in pams("certify", run_, "--alpha", "0.5")
+    assert (run_ / "certificate.json").read_bytes() == before
+    assert (run_ / "certificate-alpha0.5.html").is_file()
+    pams("certify", run_, "--alpha", "0.25")  # stricter: it is what others find, and the old one stays
+    assert (run_ / "certificate-alpha0.3.json").read_bytes() == before
+    assert [bound.alpha for bound in Certificate.load(run_ / "certificate.json").bounds] == [0.25]
+    pams("export", run_, "--out", tmp_path / "export", "--no-onnx")
+    names = {path.name for path in (tmp_path / "export").glob("certificate*")}
+    assert names == {"certificate.json", "certificate-alpha0.3.json", "certificate-alpha0.5.json"}
+    card = (tmp_path / "export/README.md").read_text()
+    assert card.count("## Certificate: a guarantee") == 3
+    assert card.index("25 %") < card.index("50 %")
+
+
+def test_the_card_has_no_scores_that_the_report_did_not_have(trained, tmp_path):
+    """A report that was changed after it was written, or was put there by hand, is not handed on."""
+    run_ = shutil.copytree(trained, tmp_path / "run")
+    pams("evaluate", run_, "--resamples", 0)
+    stored = run_ / "reports/manifest-test/scores.json"
+    assert json.loads((run_ / "reports/manifest-test.json").read_text())["weights"] == [[load_run(run_).weights]]
+    pams("export", run_, "--out", tmp_path / "one", "--no-onnx")
+    assert "## Test scores, with" in (tmp_path / "one/README.md").read_text()
+    content = json.loads(stored.read_text())
+    content["files"][0]["levels"]["class"]["acc"] = 0.999
+    stored.write_text(json.dumps(content))
+    shutil.copytree(stored.parent, run_ / "reports/other")
+    pams("export", run_, "--out", tmp_path / "two", "--no-onnx")
+    card = (tmp_path / "two/README.md").read_text()
+    assert "0.999" not in card
+    assert "None yet" in card
 
 
 def test_ensembles_and_other_runs_leave_nothing_in_a_member(cohort, trained, tmp_path):
@@ -289,6 +318,34 @@ def test_a_cross_validation_keeps_calibration_patients_out_of_its_folds(cohort, 
     assert {role_cell(parse_roles(cell)) for cell in read_table(tmp_path / "cv/predictions.csv")["exposure"]} == {
         "none"
     }
+
+
+def test_out_of_fold_predictions_say_whose_they_are_and_certify_no_mean(cohort, tmp_path):
+    """A cross-validation without calibration patients: the bound is of its folds, and says that it is no guarantee."""
+    (tmp_path / "manifest.csv").write_text(re.sub(r",calib\b", ",test", (cohort / "manifest.csv").read_text()))
+    words = ("--classes", cohort / "classes.yaml", "--features", cohort / "bags", "--folds", 3, "--epochs", 1)
+    pams("cv", tmp_path / "manifest.csv", *words, "--members", 2, "--reference", 0, "--resamples", 0, "--workers", 1,
+         "--out", tmp_path / "cv")  # fmt: skip
+    pooled = read_predictions(tmp_path / "cv/predictions.csv", cohort / "classes.yaml")
+    members = [load_run(run) for run in CrossValidationFolder(tmp_path / "cv").runs()]
+    assert sorted(pooled.weights) == sorted(one.weights for one in members)
+    assert len(pooled.made_by) == 6
+    assert pooled.table["split"] == OUT_OF_FOLD
+    assert {role_cell(roles) for roles in pooled.roles} == {"none"}  # each row by networks that have not seen it
+    seen = pooled.exposure.roles(pooled.slide_ids, pooled.patient_ids)
+    assert {role_cell(roles) for roles in seen} == {"train"}  # yet all of them together have
+    text = pams("certify", tmp_path / "cv", "--alpha", "0.4")
+    assert "not a guarantee" in text.lower()
+    assert "Each calibration patient was called by the networks of the fold that had not seen them" in text
+    certificate = Certificate.load(tmp_path / "cv/certificate.json")
+    assert (certificate.n, bool(certificate.reservations)) == (40, True)
+    file = ("certify", tmp_path / "cv/predictions.csv", "--classes", cohort / "classes.yaml", "--alpha", "0.4")
+    assert "not a guarantee" in pams(*file).lower()  # the file says it, whoever reads it
+    watched = ("monitor", tmp_path / "cv/certificate.json", tmp_path / "cv/predictions.csv")
+    assert "40 of 40 patients trained the model" in pams(*watched, code=2)
+    scored = ("predict", tmp_path / "cv", cohort / "manifest.csv", "--features", cohort / "bags", "--split", "test")
+    text = pams(*scored, "--certificate", tmp_path / "cv/certificate.json", "--out", tmp_path / "out")
+    assert "not a guarantee" in text.lower()
 
 
 @pytest.mark.parametrize("most", [1, 2])

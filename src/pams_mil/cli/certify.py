@@ -112,14 +112,15 @@ def certify(
         _certify_orders(certify_orders(model, **options), folder, json=json)
         return
     certificate = run_certify(model, findings=findings, **options)
+    path = None
     if folder is not None:
-        write_certificate(certificate, certificate_page(certificate, model), folder)
+        path = write_certificate(certificate, certificate_page(certificate, model), folder)
     if json:
         print_json(_json(certificate))
     else:
         show(certificate)
-    if folder is not None:
-        print_note(f"Certificate: {folder / 'certificate.json'}")
+    if path is not None:
+        print_note(f"Certificate: {path}")
 
 
 def _certify_groups(model: Predictions, by: str, options: dict[str, Any], folder: Path | None, *, json: bool) -> None:
@@ -222,10 +223,18 @@ def _from_runs(
     device: str,
     **options: Any,
 ) -> tuple[Predictions, dict[str, Any]]:
-    from pams_mil.engine.prediction.certificates import predict_calibration
+    from pams_mil.engine.prediction.certificates import out_of_fold_set, predict_calibration
     from pams_mil.engine.prediction.predict import load_runs
     from pams_mil.engine.prediction.scored_runs import refuse_other_classes
 
+    pooled = out_of_fold_set(paths[0]) if calibration is None and len(paths) == 1 else None
+    if pooled is not None:
+        if options["calibrated"]:
+            raise ConfigError("Out-of-fold predictions are not calibrated; leave --calibrated out.")
+        if stated is None:
+            return pooled, {}
+        refuse_other_classes([pooled.hierarchy], paths, stated)
+        return pooled.with_orders(stated), {}
     runs = load_runs(paths, trusted=trusted, device=device)
     if stated is not None:
         refuse_other_classes([run.spec.hierarchy for run in runs], [run.path for run in runs], stated)
@@ -235,7 +244,7 @@ def _from_runs(
         )
     notes = ["Holds for calibrated probabilities: predict with --calibrated."] if options["calibrated"] else []
     model = predictions.labeled(runs[0].path.name)
-    return model if stated is None else model.with_orders(stated), {"exposure": predictions.exposure, "notes": notes}
+    return model if stated is None else model.with_orders(stated), {"notes": notes}
 
 
 def _from_table(

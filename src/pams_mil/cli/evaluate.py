@@ -74,6 +74,7 @@ def evaluate(
         unique_names,
     )
     from pams_mil.engine.run.cv_folder import CrossValidationFolder
+    from pams_mil.engine.run.folder import RunFolder
     from pams_mil.evaluate.audit import audit
     from pams_mil.hierarchy import ClassHierarchy
 
@@ -114,6 +115,8 @@ def evaluate(
              for run, name in zip(runs, unique_names(runs), strict=True)]  # fmt: skip
     folder = out or _report(runs, slots[0])
     write(result, folder)
+    if out is None and slots[0]:
+        RunFolder(folder.parents[1]).keep_report(folder.name, [model.weights for model in models])
     if json:
         print_json(result.to_json())
     else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from pams_mil import atomic, tables
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
+from pams_mil.digests import file_digest
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig, short_name
@@ -22,6 +25,7 @@ from pams_mil.engine.prediction.slide_predictions import DISAGREES, OWN
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.spec import refuse_another
+from pams_mil.evaluate.predictions.predictions import OUT_OF_FOLD, sidecar, write_sidecar
 from pams_mil.exposure import COLUMN, parse_roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -184,11 +188,26 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
         joined = [pooled[name][slide][0] for slide in slides]
         header = list(joined[0])
         atomic.write_csv(folder.path / name, header, ([row.get(key, "") for key in header] for row in joined))
+    _write_sidecar(folder, [folder.path / name for name in names], len(slides))
     several = sum(" " in pooled[finest][slide][0]["fold"] for slide in slides)
     if not several:
         return ()
     who = "1 slide is" if several == 1 else f"{several:,} slides are"
     return (f"{who} tested in several folds; the probabilities were averaged.",)
+
+
+def _write_sidecar(folder: CrossValidationFolder, files: Sequence[Path], slides: int) -> None:
+    """Say of which weights the pooled predictions are, and which patients any of them has seen."""
+    runs = [run for _, run in folder.tested()]
+    parts = [sidecar(RunFolder(run).predictions_file()) for run in runs]
+    seen = [exposure for run in runs if (exposure := RunFolder(run).exposure()) is not None]
+    table = {"name": folder.manifest_file.name, "digest": file_digest(folder.manifest_file), "split": OUT_OF_FOLD}
+    write_sidecar(
+        folder.predictions_file.with_suffix(".json"), files, table=table, slides=slides,
+        made_by=[origin for part in parts for origin in part["made_by"]],
+        weights=[weights for part in parts for weights in part["weights"]],
+        exposure=reduce(operator.or_, seen) if len(seen) == len(runs) else None,
+    )  # fmt: skip
 
 
 def _fold_file(run: Path, name: str) -> Path:

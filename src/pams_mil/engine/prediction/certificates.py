@@ -6,16 +6,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pams_mil import atomic
+from pams_mil import atomic, tables
+from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.manifest.manifest import PARTS
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.prediction.predict import LoadedRun, identity_of, predict, predict_own
 from pams_mil.engine.prediction.prediction_table import read_for_prediction
+from pams_mil.engine.prediction.scored_runs import out_of_fold
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
+from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.training.run_cohort import read_manifest
-from pams_mil.errors import CertificateError, OutputError, listing, nearest
+from pams_mil.errors import CertificateError, listing, nearest
 from pams_mil.evaluate.certify import Certificate, OrderCertificate, load_certificate
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
+
+CERTIFICATE = "certificate"
 
 
 def predict_calibration(
@@ -61,6 +67,14 @@ def predict_calibration(
     )
 
 
+def out_of_fold_set(path: Path) -> Predictions | None:
+    """The out-of-fold predictions of a cross-validation whose table keeps no patients for calibration; else None."""
+    folder = CrossValidationFolder(path)
+    if not folder.exists() or "calib" in tables.read_table(folder.manifest_file)["fold_0"]:
+        return None
+    return out_of_fold(folder, path.name)
+
+
 def certificate_for(
     path: Path, runs: Sequence[LoadedRun], *, calibrated: bool = False
 ) -> Certificate | OrderCertificate:
@@ -78,36 +92,50 @@ def _refuse_other_runs(
     certificate.refuse_other_weights(tuple(identity_of(run, calibrated=calibrated) for run in runs))
 
 
-def own_certificate(runs: Sequence[LoadedRun], folder: Path) -> Certificate | None:
-    """The certificate in the folder of runs, None without one; refused where it was made for other weights."""
-    path = folder / "certificate.json"
-    if not path.exists():
-        return None
-    certificate = Certificate.load(path)
-    _refuse_other_runs(certificate, runs, calibrated=any("+" in weights for weights in certificate.weights))
-    return certificate
+def own_certificates(runs: Sequence[LoadedRun], folder: Path) -> tuple[dict[str, Certificate], dict[str, str]]:
+    """The certificates in the folder of runs by file name, the strictest first, and why others do not hold for them."""
+    kept: dict[str, Certificate] = {}
+    refused: dict[str, str] = {}
+    for path in sorted(folder.glob(f"{CERTIFICATE}*.json"), key=lambda path: (len(path.name), path.name)):
+        try:
+            certificate = Certificate.load(path)
+            _refuse_other_runs(certificate, runs, calibrated=any("+" in weights for weights in certificate.weights))
+            kept[path.name] = certificate
+        except CertificateError as error:
+            refused[path.name] = str(error)
+    return kept, refused
 
 
 def write_certificate(certificate: Certificate | OrderCertificate, page: str | None, folder: Path) -> Path:
-    """Write certificate.json, or order-certificate.json of several orders, after the page where there is one.
+    """Write a certificate after its page, where there is one, and return its path.
 
-    A certificate that guarantees what this one does not is never replaced.
-
-    Raises:
-        OutputError: the folder holds a certificate of the same weights that this one does not cover.
+    `certificate.json` (`order-certificate.json` of several orders) is the strictest one for these weights. One that
+    guarantees something else lies beside it, named after its bounds; a stricter one takes its name, and the laxer one
+    stays under a name of its own.
     """
-    path = folder / ("certificate.json" if isinstance(certificate, Certificate) else "order-certificate.json")
+    kind = CERTIFICATE if isinstance(certificate, Certificate) else f"order-{CERTIFICATE}"
+    path = folder / f"{kind}.json"
     before = load_certificate(path) if path.exists() else None
-    if before is not None and before.weights == certificate.weights and not certificate.covers(before):
-        raise OutputError(
-            f"{path} guarantees what the new certificate does not: {' '.join(before.bound_sentences)} It is kept. "
-            "Write the new one to another folder with --out, or move the old one away."
-        )
+    if before is not None and before.weights == certificate.weights:
+        if not certificate.covers(before):
+            path = folder / f"{kind}-{_bounds_in_short(certificate)}.json"
+        elif not before.covers(certificate):
+            for old in filter(Path.exists, (path.with_suffix(".html"), path)):
+                old.replace(old.with_stem(f"{kind}-{_bounds_in_short(before)}"))
     # The JSON last: it is what others look for, and then nothing of it is missing.
     if page is not None:
-        atomic.write_text(folder / "certificate.html", page)
+        atomic.write_text(path.with_suffix(".html"), page)
     certificate.write(path)
     return path
+
+
+def _bounds_in_short(certificate: Certificate | OrderCertificate) -> str:
+    """The bounds of a certificate as a part of a file name, e.g. `alpha0.3-Malignant0.1-confidence0.9`."""
+    first = certificate if isinstance(certificate, Certificate) else certificate.certificates[0]
+    names = ["findings" if bound.findings else bound.name or "alpha" for bound in first.bounds]
+    parts = [f"{name}{bound.alpha:g}" for name, bound in zip(names, first.bounds, strict=True)]
+    parts += [] if first.guarantee.confidence is None else [f"confidence{first.guarantee.confidence:g}"]
+    return FileNames()["-".join([*parts, *(["slides"] if first.unit == "slide" else [])])]
 
 
 def _default_split(config: RunConfig, configs: Sequence[RunConfig], hierarchy: ClassHierarchy) -> str:

@@ -6,12 +6,12 @@ card and graph of their mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pams_mil import atomic, discover
-from pams_mil.engine.prediction.certificates import own_certificate
+from pams_mil.engine.prediction.certificates import own_certificates
 from pams_mil.engine.prediction.graph import GraphError, graph_inputs, graph_levels, output_names, write_graph
 from pams_mil.engine.prediction.model_card import mean_card, model_card
 from pams_mil.engine.prediction.predict import LoadedRun, exposure_of, load_run, load_runs
@@ -19,7 +19,7 @@ from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import CALIBRATION, CODE, copy_code, read_json
-from pams_mil.errors import CertificateError, CheckpointError, MissingExtraError, OutputError
+from pams_mil.errors import CheckpointError, MissingExtraError, OutputError
 from pams_mil.evaluate.certify import Certificate
 from pams_mil.exposure import FILE as EXPOSURE
 from pams_mil.exposure import Exposure
@@ -63,9 +63,9 @@ def _export_mean(folder: CrossValidationFolder, out: Path, *, onnx: bool | None,
         graph = _graph_if_possible(loaded, out / "model.onnx", wanted=onnx is True)
         files["model.onnx"] = f"the mean of {len(names)} networks, {graph}"
         files["*/model.onnx"] = f"{graphs} of {len(names)} networks have a graph of their own, checked likewise"
-    files |= _hand_on_knowledge(exposure_of(loaded), lambda: own_certificate(loaded, folder.path), out)
-    certificate = Certificate.load(out / "certificate.json") if (out / "certificate.json").exists() else None
-    atomic.write_text(out / "README.md", mean_card(loaded, names, folder.path, files, certificate))
+    known, certificates = _hand_on_knowledge(loaded, exposure_of(loaded), folder.path, out)
+    files |= known
+    atomic.write_text(out / "README.md", mean_card(loaded, names, folder.path, files, certificates))
     hierarchy = loaded[0].spec.hierarchy
     description = {
         "mean_of": names,
@@ -90,30 +90,28 @@ def _export_run(loaded: LoadedRun, run: Path, out: Path, *, onnx: bool | None) -
     for file in filter(None, map(discover.code_file, loaded.spec.code)):
         copy_code(file, out)
         files[CODE] = "code of your own that the model or its training is made of; it runs only with --trust-code"
-    files |= _hand_on_knowledge(loaded.exposure(), lambda: own_certificate([loaded], loaded.folder.path), out)
-    certificate = Certificate.load(out / "certificate.json") if (out / "certificate.json").exists() else None
-    atomic.write_text(out / "README.md", model_card(loaded, run, files, certificate))
+    known, certificates = _hand_on_knowledge([loaded], loaded.exposure(), loaded.folder.path, out)
+    files |= known
+    atomic.write_text(out / "README.md", model_card(loaded, run, files, certificates))
     # Last: its presence says that the export is complete, and an export that was cut short can be repeated.
     atomic.write_json(out / "config.json", _description(loaded, state, files))
     return files
 
 
 def _hand_on_knowledge(
-    exposure: Exposure | None, certificate: Callable[[], Certificate | None], out: Path
-) -> dict[str, str]:
+    runs: Sequence[LoadedRun], exposure: Exposure | None, folder: Path, out: Path
+) -> tuple[dict[str, str], list[Certificate]]:
     """Write which patients the model has seen, and what is certified about it."""
     files = {}
     if exposure is not None:
         exposure.write(out)
         files[EXPOSURE] = "which patients the model has seen, by digest"
-    try:
-        certified = certificate()
-    except CertificateError as error:  # a model can be handed on without one, and the card says so
-        return {**files, "certificate.json": f"left out: {error}"}
-    if certified is not None:
-        certified.write(out / "certificate.json")
-        files["certificate.json"] = "what is certified about these weights"
-    return files
+    certificates, refused = own_certificates(runs, folder)  # without them the card says that there are none
+    files |= {name: f"left out: {reason}" for name, reason in refused.items()}
+    for name, certificate in certificates.items():
+        certificate.write(out / name)
+        files[name] = "what is certified about these weights"
+    return files, list(certificates.values())
 
 
 def _hand_on_calibration(run: LoadedRun, out: Path) -> str:

@@ -21,7 +21,7 @@ _METRICS = (
 )
 
 
-def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificate: Certificate | None = None) -> str:
+def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificates: Sequence[Certificate] = ()) -> str:
     """Markdown with the metadata header that model hubs read."""
     spec, hierarchy = run.spec, run.spec.hierarchy
     facts = read_json(folder / "run.json")
@@ -48,7 +48,7 @@ def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificate:
         "## Validation scores of this checkpoint\n",
         _scores(run),
         _test_scores(run),
-        _certified(certificate),
+        _certified(certificates),
         "## Files\n",
         _list(files),
         "## Limits\n",
@@ -65,7 +65,7 @@ def mean_card(
     names: Sequence[str],
     folder: Path,
     files: dict[str, str],
-    certificate: Certificate | None = None,
+    certificates: Sequence[Certificate] = (),
 ) -> str:
     """The card of a cross-validation or a committee, whose answer is the mean of its networks."""
     spec, hierarchy = runs[0].spec, runs[0].spec.hierarchy
@@ -91,7 +91,7 @@ def mean_card(
             "made with": f"pams-mil {__version__}",
         }),
         _out_of_fold(scores),
-        _certified(certificate),
+        _certified(certificates),
         "## Files\n",
         _list(files),
         "## Limits\n",
@@ -144,13 +144,12 @@ def _test_scores(run: LoadedRun) -> str:
     """The audits of these weights by `pams evaluate`: the split test, other tables, and what is not a test."""
     own = run.folder.config().data.manifest.name if run.folder.exists() else None
     parts: dict[str, list[str]] = {}
-    for path in sorted(run.folder.report("*").parent.glob("*/scores.json")):
-        for model in read_json(path).get("files") or []:
-            table = model.get("table") or {}
-            # Reports may compare several models, or be of weights that were trained on since.
-            if [weights.split("+")[0] for weights in model.get("weights") or ()] == [run.weights]:
-                title = _title(model, is_own_test=table.get("name") == own and table.get("split") == "test")
-                parts.setdefault(title, _score_rows(model))
+    for model in run.folder.scores():
+        table = model.get("table") or {}
+        # Reports may compare several models, or be of weights that were trained on since.
+        if [weights.split("+")[0] for weights in model.get("weights") or ()] == [run.weights]:
+            title = _title(model, is_own_test=table.get("name") == own and table.get("split") == "test")
+            parts.setdefault(title, _score_rows(model))
     test = "Test scores"
     tested = any(title.startswith(test) for title in parts)
     sections = [] if tested else [f"## {test}\n\nNone yet; `pams evaluate` makes them.\n"]
@@ -181,15 +180,15 @@ def _score_rows(model: dict[str, Any]) -> list[str]:
     return rows
 
 
-def _certified(certificate: Certificate | None) -> str:
-    if certificate is None:
-        return "## Certificate\n\nNone; `pams certify` makes one.\n"
-    title = NOT_A_GUARANTEE if certificate.reservations else "a guarantee"
-    lines = [f"## Certificate: {title}\n"]
-    lines += [f"- {_inline(sentence)}" for sentence in certificate.sentences]
-    lines += [f"- {NOT_A_GUARANTEE}: {_inline(reason)}" for reason in certificate.reservations]
-    lines += [f"- {_inline(note)}" for note in certificate.notes]
-    return "\n".join([*lines, ""])
+def _certified(certificates: Sequence[Certificate]) -> str:
+    lines = [] if certificates else ["## Certificate\n\nNone; `pams certify` makes one.\n"]
+    for certificate in certificates:
+        title = NOT_A_GUARANTEE if certificate.reservations else "a guarantee"
+        lines += [f"## Certificate: {title}\n"]
+        lines += [f"- {_inline(sentence)}" for sentence in certificate.sentences]
+        lines += [f"- {NOT_A_GUARANTEE}: {_inline(reason)}" for reason in certificate.reservations]
+        lines += [*(f"- {_inline(note)}" for note in certificate.notes), ""]
+    return "\n".join(lines)
 
 
 def _options(choice: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil import __version__, atomic
+from pams_mil import atomic
 from pams_mil.arrays import Array, Bools
 from pams_mil.digests import file_digest
 from pams_mil.engine.run.folder import RunFolder, read_json
@@ -25,7 +25,7 @@ from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.certify.order_certificate import CertifiedSets
 from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.predictions.findings import called_sets
-from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions
+from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, write_sidecar
 from pams_mil.exposure import COLUMN, Exposure, Roles, role_cell
 from pams_mil.finding_labels import set_label, united_label
 from pams_mil.hierarchy import ClassHierarchy
@@ -167,6 +167,7 @@ class SlidePredictions:
             exposure_known=self.roles is not None,
             finding_targets=self._finding_targets(),
             finding_probabilities=self.findings,
+            exposure=self.exposure,
         )
 
     def _finding_targets(self) -> Bools | None:
@@ -266,8 +267,10 @@ class SlidePredictions:
         # Parquet tables of earlier calls; `csv_as_parquet` writes those of these ones.
         for path in (*written, *(folder / f"{name}_{kind}.csv" for kind in lists)):
             path.with_suffix(".parquet").unlink(missing_ok=True)
-        # After all files, whose digests it holds: if a kill leaves old and new ones together, they do not match it.
-        atomic.write_json(folder / f"{name}.json", self._what(written))
+        write_sidecar(
+            folder / f"{name}.json", written, made_by=self.made_by, weights=self.weights, table=self.table,
+            slides=len(self), exposure=self.exposure,
+        )  # fmt: skip
         return written
 
     def _tags_of_file(self, level: int) -> list[str]:
@@ -291,16 +294,6 @@ class SlidePredictions:
         ranks = self.hierarchy.ranks(level).astype(np.float64)
         shares: Array = (ranks[called] - ranks.min()) / max(1.0, float(np.ptp(ranks)))
         return shares
-
-    def _what(self, files: Sequence[Path]) -> dict[str, Any]:
-        return {
-            "pams_mil": __version__,
-            "made_by": list(self.made_by),
-            "weights": list(self.weights),
-            "table": dict(self.table),
-            "slides": len(self),
-            "files": {path.name: file_digest(path) for path in files},
-        }
 
     def _write_level(self, path: Path, level: int) -> None:
         classes, probabilities = self.hierarchy.names(level), self.probabilities[level]

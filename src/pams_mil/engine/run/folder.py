@@ -7,9 +7,9 @@ last.safetensors  best.safetensors                checkpoints, each one file
 metrics.csv     one row per epoch                 status.json   running, interrupted, failed or finished
 predictions/<table>-<split>.csv  ..._<level>.csv  by `pams predict` and `pams evaluate`; ...json says of which weights
 predictions/<table>-<split>/     attention, tiles of the same predictions
-reports/<table>-<split>/         the audit of them by `pams evaluate`
+reports/<table>-<split>/         the audit of them by `pams evaluate`; ...json says of which weights
 code/                            the files of one's own method, model or remix, if any
-calibration.json                 by `pams calibrate`        certificate.json, certificate.html   by `pams certify`
+calibration.json                 by `pams calibrate`        certificate*.json, certificate*.html  by `pams certify`
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -105,6 +105,23 @@ class RunFolder:
     def report(self, slot: str) -> Path:
         """The folder of the report on some predictions."""
         return self.path / "reports" / slot
+
+    def keep_report(self, slot: str, weights: Sequence[Sequence[str]]) -> None:
+        """Write `reports/<slot>.json`: the weights of every model in a report, and digests of its files."""
+        folder = self.report(slot)
+        files = {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.is_file()}
+        content = {"pams_mil": __version__, "weights": [list(one) for one in weights], "files": files}
+        atomic.write_json(folder.with_name(f"{slot}.json"), content)
+
+    def scores(self) -> list[dict[str, Any]]:
+        """The models in all reports of the run, as `scores.json` has them; files that were changed are left out."""
+        models = []
+        for file in sorted((self.path / "reports").glob("*.json")):
+            stored = read_json(file)
+            path = self.report(file.stem) / "scores.json"
+            if path.is_file() and stored.get("files", {}).get(path.name) == file_digest(path):
+                models += [one for one in read_json(path)["files"] if one.get("weights") in stored["weights"]]
+        return models
 
     def exists(self) -> bool:
         """Whether a run was started here."""

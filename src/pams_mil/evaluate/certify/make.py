@@ -36,13 +36,18 @@ from pams_mil.evaluate.certify.miss_losses import (
     boundaries,
     boundary_rank,
 )
-from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import OUT_OF_FOLD, Predictions
 from pams_mil.exposure import MARK, Exposure
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.parameters import require_choice
 
 MOST_STORED = 2000
 """Calibration patients whose breakpoints a certificate keeps for later comparison."""
+OUT_OF_FOLD_RESERVATION = (
+    "Each calibration patient was called by the networks of the fold that had not seen them. New patients are called "
+    "by the mean of all folds, which no patient here can test. The bound describes networks like these. For a "
+    "guarantee, keep calibration patients out of the folds with 'pams split --calib-share 0.2' before 'pams cv'."
+)
 PREVALENCE_RESERVATION = (
     "The bound for all patients is re-weighted to another prevalence: it assumes that classes look as they did in the "
     "calibration set and that only their shares change, and takes the shares of the calibration set as exact."
@@ -65,7 +70,7 @@ def certify(
     predictions: Predictions, *, alpha: float | None = ..., at: Mapping[str, float] | None = ...,
     findings: float | None = ..., guarantee: str | float = ..., unit: Unit = ...,
     prevalence: Mapping[str, float] | None = ...,
-    notes: Sequence[str] = ..., by: None = ..., exposure: Exposure | None = ...,
+    notes: Sequence[str] = ..., by: None = ...,
     seen_patients: bool = ..., patients_are_slides: bool = ...,
 ) -> Certificate: ...  # fmt: skip
 @overload
@@ -73,7 +78,7 @@ def certify(
     predictions: Predictions, *, alpha: float | None = ..., at: Mapping[str, float] | None = ...,
     findings: float | None = ..., guarantee: str | float = ..., unit: Unit = ...,
     prevalence: Mapping[str, float] | None = ...,
-    notes: Sequence[str] = ..., by: Sequence[str], exposure: Exposure | None = ...,
+    notes: Sequence[str] = ..., by: Sequence[str],
     seen_patients: bool = ..., patients_are_slides: bool = ...,
 ) -> dict[str, Certificate]: ...  # fmt: skip
 def certify(
@@ -87,7 +92,6 @@ def certify(
     prevalence: Mapping[str, float] | None = None,
     notes: Sequence[str] = (),
     by: Sequence[str] | None = None,
-    exposure: Exposure | None = None,
     seen_patients: bool = False,
     patients_are_slides: bool = False,
 ) -> Certificate | dict[str, Certificate]:
@@ -105,7 +109,6 @@ def certify(
         notes: What the reader must know.
         by: The subgroup of every slide, e.g. the scanner or the hospital: one certificate per subgroup, which holds for
             the patients of that subgroup. Refused if any has too few patients, with how many are missing.
-        exposure: Patients that the weights have seen, for the certificate to keep beside its own.
         seen_patients: Go on with patients that the model has seen; the certificate then is not a guarantee.
         patients_are_slides: Each slide of a file without patients is a patient.
 
@@ -124,7 +127,7 @@ def certify(
         options = {
             "alpha": alpha, "at": at, "findings": findings, "guarantee": guarantee, "unit": unit,
             "prevalence": prevalence,
-            "notes": notes, "exposure": exposure, "seen_patients": seen_patients,
+            "notes": notes, "seen_patients": seen_patients,
             "patients_are_slides": patients_are_slides,
         }  # fmt: skip
         return _certify_subgroups(predictions, by, options)
@@ -174,10 +177,10 @@ def certify(
             BoundaryLimit(name, curve.n, certainty.smallest_alpha(curve))
             for name, curve in ((name, slides.miss_losses(unit, rank)) for name, rank in boundaries(hierarchy))
         ),
-        reservations=(*marks, *_own_reservations(slides, hierarchy, prevalence)),
+        reservations=(*marks, *_own_reservations(predictions, slides, prevalence)),
         notes=(*(note for note in admitted if note not in marks), *notes, *_own_notes(bounds, certainty)),
         weights=tuple(predictions.weights),
-        exposure=(exposure or Exposure()) | _calibration_exposure(predictions),
+        exposure=(predictions.exposure or Exposure()) | _calibration_exposure(predictions),
         calibration=calibration_digest(predictions),
         prevalence=prevalence,
         breakpoints=_stored_breakpoints(slides),
@@ -355,9 +358,12 @@ def _review(slides: SlideReach, low: float, kappa: float, unit: Unit) -> float:
 
 
 def _own_reservations(
-    slides: SlideReach, hierarchy: ClassHierarchy, prevalence: Mapping[str, float] | None
+    predictions: Predictions, slides: SlideReach, prevalence: Mapping[str, float] | None
 ) -> list[str]:
+    hierarchy = predictions.hierarchy
     reservations = [] if prevalence is None else [PREVALENCE_RESERVATION]
+    if predictions.table.get("split") == OUT_OF_FOLD:
+        reservations.append(OUT_OF_FOLD_RESERVATION)
     if not slides.rank.any():
         least = [name for name, rank in zip(hierarchy.names(), hierarchy.ranks(), strict=True) if not rank]
         reservations.append(

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil import atomic
+from pams_mil import __version__, atomic
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.digests import file_digest
 from pams_mil.errors import PredictionsError, listing
-from pams_mil.exposure import COLUMN, Purpose, Roles, admit, role_cell
+from pams_mil.exposure import COLUMN, Exposure, Purpose, Roles, admit, role_cell
 from pams_mil.finding_labels import set_label
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
@@ -25,6 +26,8 @@ from pams_mil.tables import read_table
 
 DECIDED_BY = "decided_by"
 """The column that says which rule made the predictions, e.g. argmax or kappa=3."""
+OUT_OF_FOLD = "out of fold"
+"""In place of a split: every slide is called by the networks of the folds that tested it, not by the mean of all."""
 _LABELS = {
     "label", "labels", "y", "y_true", "true", "true_class", "true_label", "truth", "ground_truth", "gt", "class",
     "diagnosis", "target",
@@ -49,7 +52,8 @@ class Predictions:
     `decided_by` is the rule that made the predictions from the probabilities, empty when nobody said.
     `weights` are digests of the weights that predicted, and `table` says which subset of which table this is.
     `roles` are those that each row's patient has had for these weights, None when nothing is known; without
-    `exposure_known` they are only what the file's column split says.
+    `exposure_known` they are only what the file's column split says. `exposure` holds all patients that the weights
+    have seen, also those that are not here.
     """
 
     name: str
@@ -70,6 +74,7 @@ class Predictions:
     exposure_known: bool = False
     finding_targets: Bools | None = None
     finding_probabilities: Array | None = None
+    exposure: Exposure | None = None
 
     def __post_init__(self) -> None:
         columns = (self.target, self.predicted, self.probabilities, self.patient_ids, self.roles, *self.tags.values())
@@ -230,6 +235,7 @@ def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
     probabilities = [fold.probabilities for fold in parts if fold.probabilities is not None]
     known = all(fold.patient_ids is not None for fold in parts)
     roles = [fold.roles for fold in parts if fold.roles is not None]
+    seen = [fold.exposure for fold in parts if fold.exposure is not None]
     sets = [fold.finding_targets for fold in parts if fold.finding_targets is not None]
     single = [fold.finding_probabilities for fold in parts if fold.finding_probabilities is not None]
     return replace(
@@ -245,6 +251,7 @@ def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
         exposure_known=all(fold.exposure_known for fold in parts),
         finding_targets=np.concatenate(sets) if len(sets) == len(parts) else None,
         finding_probabilities=np.concatenate(single) if len(single) == len(parts) else None,
+        exposure=reduce(operator.or_, seen) if len(seen) == len(parts) else None,
     )
 
 
@@ -335,7 +342,7 @@ def write_predictions(path: Path | str, predictions: Predictions, *, splits: Seq
 
 
 def sidecar(path: Path | str) -> dict[str, Any]:
-    """What `<name>.json` beside a predictions file says about it: the weights and the table; empty if it does not fit.
+    """What `<name>.json` beside a predictions file says: weights, table and exposure; empty if it does not fit.
 
     >>> sidecar("no/such/predictions.csv")
     {}
@@ -345,9 +352,41 @@ def sidecar(path: Path | str) -> dict[str, Any]:
         content = json.loads(path.with_suffix(".json").read_text("utf-8"))
         if content["files"][path.name] != file_digest(path):
             return {}
-        return {key: content[key] if key == "table" else tuple(content[key]) for key in ("weights", "made_by", "table")}
+        seen = content.get("exposure")
+        return {
+            "weights": tuple(content["weights"]),
+            "made_by": tuple(content["made_by"]),
+            "table": content["table"],
+            "exposure": None if seen is None else Exposure.from_json(seen, str(path.with_suffix(".json"))),
+        }
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def write_sidecar(
+    path: Path,
+    files: Sequence[Path],
+    *,
+    made_by: Sequence[Mapping[str, Any]],
+    weights: Sequence[str],
+    table: Mapping[str, Any],
+    slides: int,
+    exposure: Exposure | None,
+) -> None:
+    """Write `<name>.json` of predictions, after all their files.
+
+    It holds digests of the files, so that old and new ones that a kill leaves together do not match it.
+    """
+    content = {
+        "pams_mil": __version__,
+        "made_by": list(made_by),
+        "weights": list(weights),
+        "table": dict(table),
+        "slides": slides,
+        "files": {file.name: file_digest(file) for file in files},
+        "exposure": None if exposure is None else exposure.to_json(),
+    }
+    atomic.write_json(path, content)
 
 
 def refuse_unread_labels(path: Path | str, hierarchy: ClassHierarchy) -> None:
