@@ -20,7 +20,8 @@ from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import ExposureError
 from pams_mil.evaluate.certify import Certificate
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
-from pams_mil.evaluate.predictions.predictions import OUT_OF_FOLD, Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD
 from pams_mil.exposure import MARK, ROLES, RULES, Exposure, admit, parse_roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.tables import read_table

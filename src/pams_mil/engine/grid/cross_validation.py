@@ -25,7 +25,7 @@ from pams_mil.engine.prediction.slide_predictions import DISAGREES, OWN
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.spec import refuse_another
-from pams_mil.evaluate.predictions.predictions import OUT_OF_FOLD, sidecar, write_sidecar
+from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD, sidecar, write_sidecar
 from pams_mil.exposure import COLUMN, parse_roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 

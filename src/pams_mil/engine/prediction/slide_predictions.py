@@ -25,7 +25,8 @@ from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.certify.order_certificate import CertifiedSets
 from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.predictions.findings import called_sets
-from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, write_sidecar
+from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions
+from pams_mil.evaluate.predictions.sidecar import write_sidecar
 from pams_mil.exposure import COLUMN, Exposure, Roles, role_cell
 from pams_mil.finding_labels import set_label, united_label
 from pams_mil.hierarchy import ClassHierarchy

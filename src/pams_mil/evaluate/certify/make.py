@@ -36,7 +36,8 @@ from pams_mil.evaluate.certify.miss_losses import (
     boundaries,
     boundary_rank,
 )
-from pams_mil.evaluate.predictions.predictions import OUT_OF_FOLD, Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD
 from pams_mil.exposure import MARK, Exposure
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.parameters import require_choice

@@ -19,8 +19,9 @@ from pams_mil.arrays import Array
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
 from pams_mil.evaluate.predictions import reviews
 from pams_mil.evaluate.predictions.findings import FindingColumns, finding_columns, split_scores, with_target
-from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, check_probabilities, sidecar
+from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, check_probabilities
 from pams_mil.evaluate.predictions.probability_columns import probability_columns
+from pams_mil.evaluate.predictions.sidecar import sidecar
 from pams_mil.exposure import COLUMN, Roles, parse_roles, roles_of_split
 from pams_mil.finding_labels import has_class_columns
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil import __version__, atomic
+from pams_mil import atomic
 from pams_mil.arrays import Array, Bools, Ints
-from pams_mil.digests import file_digest
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.exposure import COLUMN, Exposure, Purpose, Roles, admit, role_cell
 from pams_mil.finding_labels import set_label
@@ -26,8 +24,6 @@ from pams_mil.tables import read_table
 
 DECIDED_BY = "decided_by"
 """The column that says which rule made the predictions, e.g. argmax or kappa=3."""
-OUT_OF_FOLD = "out of fold"
-"""In place of a split: every slide is called by the networks of the folds that tested it, not by the mean of all."""
 _LABELS = {
     "label", "labels", "y", "y_true", "true", "true_class", "true_label", "truth", "ground_truth", "gt", "class",
     "diagnosis", "target",
@@ -339,54 +335,6 @@ def write_predictions(path: Path | str, predictions: Predictions, *, splits: Seq
             yield [slide, *known, splits[row] if splits else "test", *seen, *labels, *decided, *scores, *extra]
 
     atomic.write_csv(path, header, rows())
-
-
-def sidecar(path: Path | str) -> dict[str, Any]:
-    """What `<name>.json` beside a predictions file says: weights, table and exposure; empty if it does not fit.
-
-    >>> sidecar("no/such/predictions.csv")
-    {}
-    """
-    path = Path(path)
-    try:
-        content = json.loads(path.with_suffix(".json").read_text("utf-8"))
-        if content["files"][path.name] != file_digest(path):
-            return {}
-        seen = content.get("exposure")
-        return {
-            "weights": tuple(content["weights"]),
-            "made_by": tuple(content["made_by"]),
-            "table": content["table"],
-            "exposure": None if seen is None else Exposure.from_json(seen, str(path.with_suffix(".json"))),
-        }
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def write_sidecar(
-    path: Path,
-    files: Sequence[Path],
-    *,
-    made_by: Sequence[Mapping[str, Any]],
-    weights: Sequence[str],
-    table: Mapping[str, Any],
-    slides: int,
-    exposure: Exposure | None,
-) -> None:
-    """Write `<name>.json` of predictions, after all their files.
-
-    It holds digests of the files, so that old and new ones that a kill leaves together do not match it.
-    """
-    content = {
-        "pams_mil": __version__,
-        "made_by": list(made_by),
-        "weights": list(weights),
-        "table": dict(table),
-        "slides": slides,
-        "files": {file.name: file_digest(file) for file in files},
-        "exposure": None if exposure is None else exposure.to_json(),
-    }
-    atomic.write_json(path, content)
 
 
 def refuse_unread_labels(path: Path | str, hierarchy: ClassHierarchy) -> None:
