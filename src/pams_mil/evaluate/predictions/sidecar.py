@@ -1,4 +1,4 @@
-"""`<name>.json` beside a predictions file: of which weights and slides it is, and which patients these weights have seen."""
+"""`<name>.json` beside a predictions file: its weights, its table, and which patients these weights have seen."""
 
 from __future__ import annotations
 
