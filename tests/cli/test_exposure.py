@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 
-import numpy as np
 import pytest
 from tests.engine.cohort import make_cohort, run, settings
 from typer.testing import CliRunner
@@ -17,13 +16,10 @@ from pams_mil.engine.prediction.predict import load_run, predict
 from pams_mil.engine.prediction.scored_runs import stored_predictions
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.errors import ExposureError
 from pams_mil.evaluate.certify import Certificate
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
-from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD
-from pams_mil.exposure import MARK, ROLES, RULES, Exposure, admit, parse_roles, role_cell
-from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.exposure import MARK, ROLES, RULES, Exposure, parse_roles, role_cell
 from pams_mil.tables import read_table
 
 PURPOSES = {
@@ -374,31 +370,3 @@ def test_one_command_loads_each_checkpoint_once(cohort, trained, tmp_path, monke
         pams(*command)
         # An export reads back what it wrote, as every checkpoint that is saved.
         assert len([path for path in loaded if path.parent in runs]) == most, command
-
-
-def test_scores_cannot_be_had_around_the_rule():
-    """The object refuses, not the verb."""
-    two = ClassHierarchy.flat(["benign", "malignant"])
-    p = np.array([[0.9, 0.1], [0.2, 0.8]])
-    model = Predictions(
-        "m", two, ["s1", "s2"], np.array([0, 1]), p.argmax(1), p, ["p1", "p2"],
-        roles=[frozenset(["train"]), frozenset()], exposure_known=True,
-    )  # fmt: skip
-    from pams_mil.evaluate.audit import audit
-
-    with pytest.raises(ExposureError, match=r"1 of 2 patients trained the model \('p1'\)"):
-        audit([model], resamples=0)
-    marked = audit([model], resamples=0, seen_patients=True)
-    assert marked.to_json()["files"][0]["seen_patients"] is True
-    assert any(MARK in sentence for sentence in marked.cautions)
-    with pytest.raises(ExposureError):
-        admit("guarantee", None, ["p1"], by_weights=True)
-
-
-def test_roles_are_joined_when_runs_are_averaged():
-    one, two = Exposure.of([("s", "p", "train")]), Exposure.of([("t", "p", "tune"), ("u", "q", "select")])
-    assert [role_cell(roles) for roles in (one | two).roles(["x", "x", "x"], ["p", "Q", "r"])] == [
-        "train+tune", "select", "none"
-    ]  # fmt: skip
-    again = Exposure.from_json(json.loads(json.dumps((one | two).to_json())), "memory")
-    assert again == one | two
