@@ -130,7 +130,10 @@ def class_fields(text: str, where: str) -> dict[str, Any]:
                 f"{where} has the unknown key {key!r}.{nearest(key, KEYS)} Known keys: {listing(KEYS)}."
             )
     if "classes" not in fields:
-        raise HierarchyError(f"{where} has no 'classes'; expected a list, or a mapping from group to classes.")
+        raise HierarchyError(
+            f"{where} has no 'classes'; expected a list, or a mapping from group to classes. In a file of "
+            "'pams classes init --from' they are comments: order them, least urgent first, then remove the '# '."
+        )
     levels = class_levels(fields["classes"], where)
     if "ranks" in fields:
         levels = (*levels[:-1], _ranked(levels[-1], _mapping(fields, "ranks", where), where))

@@ -180,6 +180,9 @@ def test_it_fits_the_window_and_follows_the_scheme(serve, width, dark):
     assert page.js(overflow) <= 0
     page.js("location.hash = '#/order'")
     page.wait("document.querySelector('#order svg')")
+    labels = page.js("[...document.querySelectorAll('#order svg text')].map((text) => text.textContent).join('; ')")
+    assert "Mean wait, in reading times" in labels
+    assert "Share of the time that the reader is busy" in labels
     assert page.js(overflow) <= 0
     assert page.complaints() == []
 

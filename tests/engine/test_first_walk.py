@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from pathlib import Path
 
@@ -66,3 +67,41 @@ def test_missing_features_are_counted_and_do_not_block_the_corrected_command(coh
     assert "3" in refused
     assert "pams check" in refused
     pams(*words, cohort / "bags")
+
+
+def test_a_whole_cohort_of_problems_is_a_line_each(cohort: Path, tmp_path: Path):
+    (tmp_path / "bags").mkdir()
+    table, own = cohort / "manifest.csv", ("--classes", cohort / "classes.yaml")
+    missing = pams("check", table, *own, "--features", tmp_path / "bags", code=1)
+    assert missing.count("missing bag") == missing.count("no feature file:") == 1
+    labels = pams("check", table, "--classes", "bracs", "--no-features", code=1)
+    assert labels.count("unknown label") == labels.count("Labels are matched exactly") == 1
+    named = ("--slide-column", "nope", "--label-column", "nada")
+    columns = pams("check", table, *own, "--no-features", *named, code=2)
+    assert "no column 'nope', and no column 'nada'" in columns
+
+
+def test_classes_that_are_not_ordered_yet(cohort: Path, tmp_path: Path):
+    pams("classes", "init", tmp_path / "mine.yaml", "--from", cohort / "manifest.csv")
+    assert "they are comments: order them" in pams("classes", "show", tmp_path / "mine.yaml", code=2)
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_help_fits_and_its_paragraphs_are_not_broken(width: int):
+    """Lines of the source are no lines of the help: a paragraph that fits in one line stands in one."""
+    for verb in app.registered_commands:
+        assert verb.callback is not None
+        name = verb.name or verb.callback.__name__
+        done = CliRunner(env={"COLUMNS": str(width), "TERMINAL_WIDTH": str(width)}).invoke(app, [name, "--help"])
+        lines = [line.rstrip() for line in done.output.splitlines()]
+        assert max(map(len, lines)) <= width, name
+        for paragraph in inspect.cleandoc(verb.callback.__doc__ or "").split("\n\n"):
+            text = " ".join(paragraph.split())
+            if len(text) <= width - 4 and "    " not in paragraph:
+                assert any(text in line for line in lines), (name, text)
+
+
+def test_what_a_richer_model_derives_from_is_public():
+    from pams_mil import models
+
+    assert {"Embedded", "MILModel", "BagBatch", "create_model"} <= set(models.__all__)

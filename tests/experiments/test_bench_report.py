@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from tests.strategies import random_predictions
 
+from pams_mil.cli.bench_table import show
+from pams_mil.cli.console import output
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import urgency_auc
 from pams_mil.metrics.metric import METRICS
@@ -162,3 +164,19 @@ def test_it_shows_itself_in_a_notebook_and_at_the_prompt(bench):
     assert "data:image/svg+xml;base64," in html
     assert "&lt;b&gt;PAMS on AB-MIL" in html
     assert "<b>PAMS" not in html
+
+
+def test_the_terminal_says_one_sentence_per_model_and_once_what_chance_is(bench):
+    """A sentence for each of six comparisons, each followed by the same three, was read by nobody."""
+    entries, _ = bench
+    single = [replace(entry, model=model, runs={"seed 0": entry.runs["seed 0"]})
+              for model in ("AB-MIL", "TransMIL") for entry in entries]  # fmt: skip
+    with output.capture() as printed:
+        show(summarize(single, reference="CE", resamples=40))
+    text = " ".join(printed.get().split())
+    for model in ("AB-MIL", "TransMIL"):
+        assert text.count(f"On {model}, at") == 1
+    assert text.count("other seeds may differ") == text.count("One network each") == 1
+    assert "over 1 runs" not in text
+    table = text[text.index("class:") : text.index("One network each")]
+    assert table.count("untrained") == len({"AB-MIL", "TransMIL"}) * TREE.num_levels  # no row that nobody asked for

@@ -26,9 +26,13 @@ def show(result: Bench) -> None:
     output.print(f"{what}, in percent; best bold, second underlined.", style="dim")
     for model, orders in result.orders.items():
         show_orders(orders, model if len(result.models) > 1 else "")
-    for sentence in result.verdicts:
+    for sentence in result.sentences or result.verdicts:  # one per model; the page has one per comparison
         output.print()
         output.print(sentence, style="bold")
+    subjects = {row.comparison.subject for row in result.rows if row.comparison is not None}
+    if result.sentences:
+        for subject in sorted(subjects):
+            output.print(subject, style="dim")
 
 
 def _table(result: Bench, level: int) -> Table:

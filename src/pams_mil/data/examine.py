@@ -78,6 +78,7 @@ def _labels(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[Problem]:
     slides: dict[str, list[str]] = {}
     for record in manifest:
         slides.setdefault(record.label, []).append(record.slide_id)
+    unknown: dict[str, str] = {}
     for label, slide_ids in slides.items():
         if not label.strip():
             yield Problem(
@@ -89,8 +90,26 @@ def _labels(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[Problem]:
         try:
             hierarchy.set_of(label)
         except LabelError as error:
-            message = f"{len(slide_ids)} slides ({listing(slide_ids, most=3)}) have an unknown label: {error}"
-            yield Problem("unknown label", message, tuple(slide_ids))
+            unknown[label] = str(error)
+    # Many, and each is simply no class: the class file of another cohort. One sentence says it.
+    foreign = [label for label, reason in unknown.items() if reason.startswith(f"{label!r} is not a class of")]
+    for label, reason in unknown.items():
+        if label not in foreign or len(foreign) == 1:
+            message = f"{len(slides[label])} slides ({listing(slides[label], most=3)}) have an unknown label: {reason}"
+            yield Problem("unknown label", message, tuple(slides[label]))
+    if len(foreign) > 1:
+        names = hierarchy.names()
+        hints = {label: nearest(label, names).strip().replace("Did", ", did", 1) for label in foreign[:10]}
+        texts = [f"{label!r} ({len(slides[label])}{hint})" for label, hint in hints.items()]
+        rest = f" and {len(foreign) - 10} more" if len(foreign) > 10 else ""
+        everywhere = tuple(slide for label in foreign for slide in slides[label])
+        yield Problem(
+            "unknown label",
+            f"{len(everywhere)} slides have labels that are not in {hierarchy.name!r}: {', '.join(texts)}{rest}. "
+            f"Classes: {listing(names, most=30)}. Labels are matched exactly; other spellings can be declared under "
+            "'aliases' in the class file.",
+            everywhere,
+        )
 
 
 def _if_nothing(hierarchy: ClassHierarchy) -> str:

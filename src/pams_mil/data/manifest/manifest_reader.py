@@ -118,7 +118,7 @@ def _roles(
             names = " or ".join(map(repr, ROLES[role]))
             missing.append(f"{names} (name it with --{role.split('_')[0]}-column)")
     if missing:  # all at once: each would cost another attempt
-        raise ManifestError(f"{path} has no column {', and none of '.join(missing)}. Found {listing(table)}.")
+        raise ManifestError(f"{path} has no column {', and no column '.join(missing)}. Found {listing(table)}.")
     return roles
 
 

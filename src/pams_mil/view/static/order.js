@@ -68,10 +68,10 @@ function waitSection(overview, waits) {
 }
 
 function plot(overview, waits, place, top) {
-  const [width, height, left, bottom] = [760, 300, 46, 34];
+  const [width, height, left, bottom] = [760, 320, 46, 48];
   const most = Math.min(40, Math.max(...waits.arrival_order, ...waits.by_class.flat().filter((value) => value != null)));
   const x = (index) => left + (index / (waits.utilization.length - 1)) * (width - left - 14);
-  const y = (value) => 10 + (1 - Math.min(value, most) / most) * (height - bottom - 10);
+  const y = (value) => 26 + (1 - Math.min(value, most) / most) * (height - bottom - 26);
   const draw = (tag, attributes, text = "") => {
     const element = document.createElementNS(SVG, tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -83,12 +83,13 @@ function plot(overview, waits, place, top) {
     const value = (most * step) / 4;
     svg.append(draw("line", { x1: left, x2: width - 14, y1: y(value), y2: y(value), class: "grid" }), draw("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, number(value, most < 8 ? 1 : 0)));
   }
-  waits.utilization.forEach((load, index) => { if (index % 3 === 0) svg.append(draw("text", { x: x(index), y: height - 14, "text-anchor": "middle" }, percent(load))); });
+  waits.utilization.forEach((load, index) => { if (index % 3 === 0) svg.append(draw("text", { x: x(index), y: height - 30, "text-anchor": "middle" }, percent(load))); });
+  svg.append(draw("text", { x: 4, y: 12 }, "Mean wait, in reading times"), draw("text", { x: width - 14, y: height - 10, "text-anchor": "end" }, "Share of the time that the reader is busy"));
   const path = (values) => values.map((value, index) => `${index ? "L" : "M"}${x(index).toFixed(1)} ${y(value).toFixed(1)}`).join("");
   svg.append(draw("path", { d: path(waits.arrival_order), class: "fifo" }));
   waits.by_class.forEach((values, index) => {
     if (values[0] != null) svg.append(draw("path", { d: path(values), stroke: rankColor(overview.classes[index].rank, top) }));
   });
-  svg.append(draw("line", { x1: x(place), x2: x(place), y1: 10, y2: height - bottom, class: "now" }));
+  svg.append(draw("line", { x1: x(place), x2: x(place), y1: 26, y2: height - bottom, class: "now" }));
   return svg;
 }
