@@ -16,6 +16,15 @@ def text_digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
+def slide_key(slide_id: str) -> str:
+    """16 hex digits for a slide in addresses of the viewer, which say nothing about it.
+
+    >>> slide_key("slide 1")
+    '19dce9cb821d576d'
+    """
+    return hashlib.blake2b(repr(["slide", slide_id]).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
 def digest(content: Any) -> str:
     """Of plain values, as canonical JSON.
 

@@ -8,10 +8,13 @@ import shlex
 
 import numpy as np
 import pytest
+from PIL import Image
 from tests.browser.chromium import CHROMIUM, Browser
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
+from pams_mil.cli.audit_table import write
+from pams_mil.digests import slide_key
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.metrics.kappa_path import decision_path
@@ -346,3 +349,32 @@ def test_axe_finds_nothing(browser, report, dark):
     set_kappa(page, 2)
     page.click("#live-matrix tbody tr:nth-child(7) td:nth-child(7) button")
     assert page.axe() == []
+
+
+def test_slides_of_a_run_link_to_the_viewer_and_show_their_heatmaps(browser, tmp_path):
+    models = [predictions("mine", first="slide 0"), predictions("theirs", seed=1, first="slide 0")]
+    grave = audit(models[:1], resamples=0).models[0].severe[0].slide_id
+    folder = tmp_path / "slides" / grave
+    folder.mkdir(parents=True)
+    (folder / "slide.html").write_text("<title>its page</title>")
+    Image.new("RGB", (144, 108), "purple").save(folder / "thumbnail.jpg")
+    write(audit(models, resamples=0), tmp_path, views={"mine": "pams view 'my runs/a'"})
+    page = browser.page(width=1280)
+    page.go((tmp_path / "report.html").as_uri())
+    page.wait("document.documentElement.classList.contains('live')")
+    assert page.text("#copy-view code") == f"pams view 'my runs/a' --port {live.VIEW_PORT}"
+    set_kappa(page, 1)
+    page.click("#missed summary")
+    page.wait("document.querySelectorAll('#missed tbody tr').length > 0")
+    first = "document.querySelector('#missed tbody tr td')"
+    assert page.js(f"{first}.querySelector('a:last-of-type').href") == (
+        f"http://127.0.0.1:{live.VIEW_PORT}/open#/slide/{slide_key(grave)}?kappa=1"
+    )
+    page.wait(f"{first}.querySelector('img').naturalWidth === 144", "the picture")
+    assert (
+        page.js(f"{first}.querySelector('a').getAttribute('href')") == f"slides/{grave.replace(' ', '%20')}/slide.html"
+    )
+    assert page.complaints() == []
+    assert page.axe() == []
+    page.click("input[name=live-model][value='1']")
+    assert page.js("document.querySelector('#live-view').hidden")

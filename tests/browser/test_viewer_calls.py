@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.browser.chromium import CHROMIUM
+from tests.browser.chromium import CHROMIUM, Page
 from tests.browser.viewer_pages import drawn, open_case
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
@@ -217,3 +217,23 @@ def test_moving_through_the_list_keeps_its_rows(serve, monkeypatch):
     page.choose("#kappa", "9")
     drawn(page)
     assert len([url for url in page.requested() if "/thumbnail/" in url]) == loads == 6
+
+
+def test_a_link_from_a_page_on_disk_opens_the_slide(serve, tmp_path):
+    """A strict cookie is not sent with such a link; it must arrive all the same, and only in the reader's browser."""
+    page, session = serve()
+    origin, key = page.js("location.origin"), session.cases.keys[1]
+    report = tmp_path / "report.html"
+    report.write_text(f"<!doctype html><a href='{origin}/open#/slide/{key}?kappa=9'>slide</a>")
+    other = page.browser.page()
+    other.go(report.as_uri())
+    other.click("a")
+    other.wait("document.querySelector('#slide-name')?.textContent === 's-2'", "the slide")
+    assert kappa_in_address(other) == "9"
+    stranger = page.browser.call("Target.createBrowserContext")["browserContextId"]
+    target = page.browser.call("Target.createTarget", {"url": "about:blank", "browserContextId": stranger})["targetId"]
+    session_id = page.browser.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
+    third = Page(page.browser, session_id, 1280, 900, False)
+    third.go(f"{origin}/open#/slide/{key}")
+    third.wait("document.body?.textContent.includes('This link opens a slide')", "the page for strangers")
+    assert third.js("location.pathname") == "/open"

@@ -137,6 +137,11 @@ def test_evaluate_scores_and_compares_cross_validations(cohort: Path, finished: 
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert [model["slides"] for model in found["files"]] == [28, 28]
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert f'"view":"pams view {finished}"' in page  # its slides lead to the viewer
+    assert pams("audit", finished / "predictions.csv", "--classes", cohort / "classes.yaml", "--resamples", 0, "--out",
+                tmp_path / "audit").exit_code == 0  # fmt: skip
+    assert f'"view":"pams view {finished}"' in (tmp_path / "audit" / "report.html").read_text()
     wrong = pams("evaluate", finished, "--split", "val")
     assert wrong.exit_code == 2
     external = pams(

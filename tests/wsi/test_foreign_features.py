@@ -5,6 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
@@ -96,6 +97,8 @@ def test_slides_are_predicted_and_shown_with_a_run_on_plain_features(home, tmp_p
     )  # fmt: skip
     assert shown.exit_code == 0, shown.output
     assert (tmp_path / "h" / "s0" / "slide.html").exists()
+    with Image.open(tmp_path / "h" / "s0" / "thumbnail.jpg") as small:
+        assert max(small.size) == 144
 
 
 def test_heatmaps_of_several_slides_load_the_run_once(home, tmp_path, monkeypatch):

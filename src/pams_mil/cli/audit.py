@@ -76,7 +76,7 @@ def audit(
 
     Example: pams audit ce='ce-*.csv' pams='pams-*.csv' --classes bracs
     """
-    from pams_mil.cli.audit_table import parse_labels, parse_tag, show, write
+    from pams_mil.cli.audit_table import parse_labels, parse_tag, show, view_command, write
     from pams_mil.evaluate.audit import audit as run_audit
     from pams_mil.evaluate.decisions.decide import DecisionRule, redecide
     from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
@@ -122,7 +122,9 @@ def audit(
             progress=progress, seen_patients=seen_patients,
         )  # fmt: skip
     if out is not None:
-        write(result, out, repeatable(sys.argv[1:]))
+        views = {name: run_of(paths[0]) for name, paths, _ in asked if len(paths) == 1}
+        shown = {name: view_command(run) for name, run in views.items() if run is not None}
+        write(result, out, repeatable(sys.argv[1:]), shown)
     if json:
         print_json(result.to_json())
     else:
@@ -173,6 +175,15 @@ def repeatable(arguments: Sequence[str]) -> str:
         elif word != "--json" and not word.startswith(("--decide=", "--out=")):
             command.append(word)
     return shlex.join(command)
+
+
+def run_of(file: Path) -> Path | None:
+    """The run or cross-validation whose predictions are in a file; None where it is somebody else's."""
+    from pams_mil.engine.run.cv_folder import CrossValidationFolder
+    from pams_mil.engine.run.folder import RunFolder
+
+    homes = (file.parent, file.parent.parent)
+    return next((one for one in homes if RunFolder(one).exists() or CrossValidationFolder(one).exists()), None)
 
 
 def files_of(arguments: list[str]) -> dict[str, list[Path]]:

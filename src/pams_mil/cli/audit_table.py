@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import csv
 import math
+import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -219,28 +220,36 @@ def show(result: Audit) -> None:
         output.print(sentence, style="bold")
 
 
-def write(result: Audit, out: Path, command: str = "") -> None:
-    """Write report.html, scores.json and severe_errors.csv into `out`; `command` made the audit, without --decide."""
+def write(result: Audit, out: Path, command: str = "", views: Mapping[str, str] | None = None) -> None:
+    """Write report.html, scores.json and severe_errors.csv into `out`.
+
+    `command` made the audit, without --decide; `views` are commands that show a model's slides, by its name.
+    """
     from pams_mil.report.audit_html import write_audit
 
-    write_audit(result, out, pages=slide_pages(result, out), command=command)
+    pages, pictures = (slide_files(result, out, name) for name in ("slide.html", "thumbnail.jpg"))
+    write_audit(result, out, command=command, pages=pages, pictures=pictures, views=views)
 
 
-def slide_pages(result: Audit, out: Path) -> dict[str, str]:
-    """Addresses, from the report, of the pages that 'pams heatmap --out REPORT/slides' made of the severe errors."""
+def view_command(run: Path, *more: str) -> str:
+    """The command that shows a run's slides, to be copied."""
+    return shlex.join(["pams", "view", str(run), *more])
+
+
+def slide_files(result: Audit, out: Path, name: str) -> dict[str, str]:
+    """Addresses, from the report, of files that 'pams heatmap --out REPORT/slides' wrote about its slides."""
     from urllib.parse import quote
 
     from pams_mil.data.bags.filenames import FileNames
 
     if not (out / "slides").is_dir():
         return {}
-    severe = dict.fromkeys(error.slide_id for model in result.models for error in model.severe)
     # One by one, as `pams heatmap` names its folders: names made together could differ.
-    folders = {slide: FileNames()[slide] for slide in severe}
+    folders = {slide: FileNames()[slide] for model in result.models for slide in model.predictions.slide_ids}
     return {
-        slide: quote(f"slides/{folder}/slide.html")
+        slide: quote(f"slides/{folder}/{name}")
         for slide, folder in folders.items()
-        if (out / "slides" / folder / "slide.html").is_file()
+        if (out / "slides" / folder / name).is_file()
     }
 
 

@@ -82,7 +82,7 @@ def cv(
     Example: pams cv labels.csv --classes bracs --features features --folds 5 --method pams --epochs 20 --out cv/pams
     """
     from pams_mil import atomic
-    from pams_mil.cli.audit_table import show, write
+    from pams_mil.cli.audit_table import show, view_command, write
     from pams_mil.engine.config.run_config import short_name
     from pams_mil.engine.grid.cross_validation import best_epochs, cross_validate, train_committee
     from pams_mil.engine.grid.folds import fold_cohort
@@ -149,7 +149,7 @@ def cv(
             result = report_committee(done.folder, hierarchy, resamples=resamples, progress=progress)
         else:
             result = audit([pooled], resamples=resamples, progress=progress)
-    write(result, folder / "report")
+    write(result, folder / "report", views={model.name: view_command(folder) for model in result.models})
     if json:
         print_json({**result.to_json(), "folder": str(folder), "folds": scores, "notes": list(done.notes)})
     else:

@@ -63,7 +63,7 @@ def evaluate(
 
     Example: pams evaluate runs/ce-abmil-seed0 runs/pams-abmil-seed0
     """
-    from pams_mil.cli.audit_table import parse_tag, show, write
+    from pams_mil.cli.audit_table import parse_tag, show, view_command, write
     from pams_mil.engine.prediction.predict import load_runs
     from pams_mil.engine.prediction.scored_runs import (
         at_matched_false_alarms,
@@ -113,8 +113,11 @@ def evaluate(
         result = audit(models, tag=pair, resamples=resamples, progress=progress, seen_patients=seen_patients)
     slots = [_keep(run, predictions[name], manifest, calibrated=calibrated) if name in predictions else ""
              for run, name in zip(runs, unique_names(runs), strict=True)]  # fmt: skip
+    names = unique_names(runs)
     folder = out or _report(runs, slots[0])
-    write(result, folder)
+    asked = {"--manifest": manifest, "--features": features, "--split": split}
+    words = [str(word) for option in asked.items() if option[1] is not None for word in option]
+    write(result, folder, views={one: view_command(run, *words) for run, one in zip(runs, names, strict=True)})
     if out is None and slots[0]:
         RunFolder(folder.parents[1]).keep_report(folder.name, [model.weights for model in models])
     if json:

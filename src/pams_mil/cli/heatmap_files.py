@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pams_mil.wsi.physical_pixels import Overview
     from pams_mil.wsi.slide import Slide
 
-_PAGE_PX = 1200
+_PAGE_PX, _THUMBNAIL_PX = 1200, 144
 _COLORS = {"rank": "inferno", "sign": "coolwarm", "probability": "inferno"}
 _JPEG_QUALITY = 82
 
@@ -68,6 +68,10 @@ def write_heatmaps(
         predictions.names[0], model=model, facts=facts, levels=levels, layers=pictures,
         strips=_strips(slide, tiles, layers, predictions),
     )  # fmt: skip
+    # For lists of slides: the evidence for the call, or the first layer where there is none.
+    call = predictions.hierarchy.names()[int(predictions.calls(-1)[0])]
+    shown = next((layer for layer in layers if layer.kind == "evidence" and layer.label == call), layers[0])
+    atomic.write_bytes(folder / "thumbnail.jpg", _jpeg(_colored(overview, tiles, shown, opacity), _THUMBNAIL_PX))
     atomic.write_text(folder / "slide.html", page)
     return folder / "slide.html"
 

@@ -196,13 +196,15 @@ def _held_out(
 def _write(tuning: Tuning, audits: dict[str, Audit], held_out: int) -> None:
     """The comparison's pages, and the page of the tuning, which links to them."""
     from pams_mil import atomic
-    from pams_mil.cli.audit_table import write
+    from pams_mil.cli.audit_table import view_command, write
     from pams_mil.report.tune_page import tune_page
 
     folder = tuning.folder
+    names = {model.name for result in audits.values() for model in result.models}
+    views = {name: view_command(folder.recipe(name).path) for name in names if folder.recipe(name).exists()}
     for name, result in audits.items():
-        write(result, folder.path / name)
-    page = tune_page(folder.to_json(), tuning.task.hierarchy, audits, held_out=held_out)
+        write(result, folder.path / name, views=views)
+    page = tune_page(folder.to_json(), tuning.task.hierarchy, audits, held_out=held_out, views=views)
     atomic.write_text(folder.report_file, page)
 
 

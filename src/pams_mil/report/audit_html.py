@@ -43,13 +43,13 @@ SUMMARY = ("acc", "balanced_acc", "auc", "ascc", "asmc", "risk", "missed_rate", 
 RADAR = ("acc", "balanced_acc", "auc", "ascc", "asmc", "emc")
 
 
-def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command: str = "") -> str:
+def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links: Any) -> str:
     """The audit as one HTML page.
 
     Args:
         audit: The scores.
         pages: Addresses of pages about single slides, by slide id.
-        command: The command line that made the audit, without --decide, for copying.
+        links: What else `live_data` takes: `command`, `pictures`, `views`.
     """
     hierarchy, levels = audit.hierarchy, range(audit.hierarchy.num_levels - 1, -1, -1)
     predictions = [model.predictions for model in audit.models]
@@ -61,7 +61,7 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command:
         "audit.html.j2",
         audit=audit,
         hierarchy=hierarchy,
-        screen=first_screen(predictions, bands=bands(-1), penalty=audit.penalty, pages=pages, command=command),
+        screen=first_screen(predictions, bands=bands(-1), penalty=audit.penalty, pages=pages, **links),
         curves=[
             (
                 hierarchy.level_names[level],
@@ -89,10 +89,13 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, command:
     )  # fmt: skip
 
 
-def write_audit(audit: Audit, out: Path, *, pages: Mapping[str, str] | None = None, command: str = "") -> None:
-    """Write report.html, scores.json and severe_errors.csv into `out`, and the slides of a large audit beside them."""
+def write_audit(audit: Audit, out: Path, *, command: str = "", **links: Any) -> None:
+    """Write report.html, scores.json and severe_errors.csv into `out`, and the slides of a large audit beside them.
+
+    `command` made the audit, without --decide; `links` are `pages`, `pictures` and `views` of `live_data`.
+    """
     # Rendered before anything is written, and written last: a page that is there finds what it links to.
-    page = audit_page(audit, pages=pages, command=command)
+    page = audit_page(audit, command=command, **links)
     rows = [
         [model.name, e.slide_id, e.patient_id, e.true, e.predicted, e.gravity, e.probability_of_true]
         for model in audit.models
@@ -102,15 +105,15 @@ def write_audit(audit: Audit, out: Path, *, pages: Mapping[str, str] | None = No
     atomic.write_json(out / "scores.json", audit.to_json())
     atomic.write_csv(out / "severe_errors.csv", header, rows)
     predictions = [model.predictions for model in audit.models]
-    write_slides(predictions, out, pages)
+    write_slides(predictions, out, **links)
     atomic.write_text(out / "report.html", page)
 
 
-def write_slides(models: Sequence[Predictions], out: Path, pages: Mapping[str, str] | None = None) -> None:
+def write_slides(models: Sequence[Predictions], out: Path, **links: Any) -> None:
     """Write the slides of a page that is too large to hold them; nothing for others."""
     shown = [live.ScreenModel.of(model) for model in models]
     if not live.is_embedded(shown):
-        atomic.write_text(out / live.SLIDES_FILE, live.slides_script(shown, pages))
+        atomic.write_text(out / live.SLIDES_FILE, live.slides_script(shown, **links))
 
 
 def score_table(audit: Audit, level: int) -> ReportTable:

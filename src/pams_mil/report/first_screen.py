@@ -148,6 +148,7 @@ class FirstScreen:
     data: Markup
     many: str
     embedded: bool = True
+    has_pictures: bool = False
     heads: tuple[TableHead, ...] = HEADS
 
     @property
@@ -241,6 +242,7 @@ def first_screen(
         data=Markup(block).format(Markup(live.embedded_json(data))),  # noqa: S704  cannot end its element
         many=f"The {sum(map(len, shown)):,} slides are in {data['file']} beside this page." if data["file"] else "",
         embedded=data["file"] is None,
+        has_pictures=bool(options.get("pictures")),
     )
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array, Ints
+from pams_mil.digests import slide_key
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath
@@ -31,6 +32,8 @@ MOST_EMBEDDED = 20_000
 STOPS = 1_000
 """Operating points of a larger model that its page knows without the file of slides."""
 SLIDES_FILE = "report-slides.js"
+VIEW_PORT = 8777
+"""Where links of a page look for the viewer: a page on disk cannot ask which port is free."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,8 @@ def live_data(
     penalty: float = PENALTY,
     pages: Mapping[str, str] | None = None,
     command: str = "",
+    pictures: Mapping[str, str] | None = None,
+    views: Mapping[str, str] | None = None,
     file: str | None = SLIDES_FILE,
     least_kappa: float | None = None,
     level: int | None = -1,
@@ -124,6 +129,8 @@ def live_data(
         penalty: P of the weight that sorts misses by gravity.
         pages: Addresses of pages about single slides, by slide id.
         command: The command line that made this audit, without --decide; empty when there was none.
+        pictures: Addresses of small pictures of slides, by slide id.
+        views: The command that shows a model's slides in the viewer, by the model's name.
         file: Where the slides of a large page are, from the page; None: nowhere.
         least_kappa: The smallest κ that meets the bounds of a certificate.
         level: The level of the confusion matrix; None: there is none.
@@ -140,8 +147,8 @@ def live_data(
         "command": command,
         # JSON has no infinity; the script reads numbers from text as well.
         "least": None if least_kappa is None else str(least_kappa).replace("inf", "Infinity"),
-        "pages": dict(pages or {}) if embedded else {},
-        "models": [_with_slides(model, models) if embedded else _with_stops(model) for model in models],
+        "port": VIEW_PORT,
+        **(_slides(models, pages, pictures, views) if embedded else {"models": [_with_stops(one) for one in models]}),
         "file": None if embedded else file,
     }
 
@@ -151,10 +158,29 @@ def is_embedded(models: Sequence[ScreenModel]) -> bool:
     return sum(map(len, models)) <= MOST_EMBEDDED
 
 
-def slides_script(models: Sequence[ScreenModel], pages: Mapping[str, str] | None = None) -> str:
+def slides_script(
+    models: Sequence[ScreenModel],
+    pages: Mapping[str, str] | None = None,
+    pictures: Mapping[str, str] | None = None,
+    views: Mapping[str, str] | None = None,
+) -> str:
     """The file of slides beside a large page: a script that hands its data over, since pages on disk cannot fetch."""
-    slides = {"models": [_with_slides(model, models) for model in models], "pages": dict(pages or {})}
-    return f"window.pamsSlides({embedded_json(slides)});\n"
+    return f"window.pamsSlides({embedded_json(_slides(models, pages, pictures, views))});\n"
+
+
+def _slides(
+    models: Sequence[ScreenModel],
+    pages: Mapping[str, str] | None,
+    pictures: Mapping[str, str] | None,
+    views: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    commands = {model.name: (views or {}).get(model.name) for model in models}
+    return {
+        "models": [{**_with_slides(model, models), "view": commands[model.name]} for model in models],
+        "keys": {one: slide_key(one) for one in {o for m in models if commands[m.name] for o in m.ids}},
+        "pages": dict(pages or {}),
+        "pictures": dict(pictures or {}),
+    }
 
 
 def embedded_json(value: object) -> str:

@@ -28,6 +28,7 @@ def tune_page(
     audits: Mapping[str, Audit],
     *,
     held_out: int = 0,
+    views: Mapping[str, str] | None = None,
 ) -> str:
     """The record of a tuning (`tune.json`) and the comparisons of its choice as one HTML page.
 
@@ -36,6 +37,7 @@ def tune_page(
         hierarchy: The class hierarchy.
         audits: Comparisons of the choice with the reference by the folder of their page, beside this one.
         held_out: Slides that were in no fold.
+        views: The command that shows a recipe's slides in the viewer, by its name.
     """
     # The strictest comparison first: on slides that neither training nor the choice has seen, where there are any.
     place, leading = next((place, audits[place]) for place in PLACES if place in audits)
@@ -53,6 +55,7 @@ def tune_page(
             bands=[getattr(model.points[-1], "band", None) for model in leading.models],
             penalty=leading.penalty,
             file=f"{place}/{SLIDES_FILE}",
+            views=views,
         ),
         place=place,
         order=short_order(hierarchy),

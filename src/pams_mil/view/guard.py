@@ -6,6 +6,7 @@
 | a web page whose host name is made to point here (DNS rebinding) | the Host header must be one of ours |
 | any other web page, also one on another port of this machine | requests that a foreign page made are refused |
 | a foreign page posting a form | a POST must be JSON, carry our own header, and come from our own page |
+| a link from a page on disk | `/open`, the same for everybody, whose script goes on where there is a cookie |
 | injected scripts, framing, sniffing, leaking addresses | headers on every answer |
 """
 
@@ -45,6 +46,13 @@ _CLOSED = (
 _OPENED = (
     "<!doctype html><meta charset=utf-8><title>PAMS view</title><link rel=icon href='data:,'>"
     "<meta http-equiv=refresh content='0;url=/'>"
+)
+# Links of pages on disk lead here. The browser sends a strict cookie with nothing that another page asks for, but with
+# what this page asks for: its script is answered only in the browser that was opened with the token, and goes on.
+_ARRIVED = (
+    "<!doctype html><html lang=en><meta charset=utf-8><title>PAMS view</title><link rel=icon href='data:,'>"
+    "<script src=/static/arrive.js></script><p>This link opens a slide in the browser that <code>pams view</code> "
+    "opened.</p></html>"
 )
 
 
@@ -98,6 +106,8 @@ class Guard:
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("Only GET and POST are answered.", 405)
         # The token is taken at "/" alone, and going on to "/" takes it out of the address bar.
+        if scope["path"] == "/open" and scope["method"] == "GET":
+            return HTMLResponse(_ARRIVED)
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         opens = token and scope["path"] == "/" and scope["method"] == "GET"
         if not self._has_cookie(headers):

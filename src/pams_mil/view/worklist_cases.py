@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil.arrays import Array, Ints
+from pams_mil.digests import slide_key, text_digest
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.certificate import Certificate
@@ -49,7 +49,7 @@ class WorklistSlides:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """A name for every slide that says nothing about it; the only one that the browser may use in addresses."""
-        keys = tuple(_digest(["slide", slide], 8) for slide in self.slide_ids)
+        keys = tuple(map(slide_key, self.slide_ids))
         if len(set(keys)) < len(keys):
             raise PredictionsError("Two slide ids have the same short digest; rename one of them.")
         return keys
@@ -171,7 +171,7 @@ class Cases(WorklistSlides):
         shown = [()] * len(self) if self.probabilities is None else np.round(self.probabilities, 9).tolist()
         classes = self.hierarchy.digest
         rows = zip(self.slide_ids, self.call.tolist(), shown, strict=True)
-        return {slide: _digest([classes, slide, call, scores], 16) for slide, call, scores in rows}
+        return {slide: _digest([classes, slide, call, scores]) for slide, call, scores in rows}
 
     @cached_property
     def path(self) -> DecisionPath | None:
@@ -292,5 +292,5 @@ def _aligned(first: Predictions, other: Predictions) -> Predictions:
     return other.take(np.asarray([position[slide] for slide in first.slide_ids], dtype=np.int64))
 
 
-def _digest(content: object, size: int) -> str:
-    return hashlib.blake2b(repr(content).encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
+def _digest(content: object) -> str:
+    return text_digest(repr(content))

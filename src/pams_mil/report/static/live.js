@@ -67,6 +67,7 @@
     own.slides = model.slides || first.slides;
     own.patients = model.slides ? model.patients : first.patients;
     own.networks = model.networks;
+    own.view = model.view;
     own.weight = typeof model.weight === "number" ? model.weight : unpack(model.weight, Float64Array);
     own.target = unpack(model.target, Uint16Array);
     own.calls = unpack(model.decided, Uint16Array);
@@ -370,7 +371,17 @@
     gravestFirst(model, calls, rows);
     body.replaceChildren(...rows.slice(0, state.more).map((row) => {
       const line = make("tr"), id = model.slides[row], name = make("td");
-      if (data.pages[id]) { const link = make("a", id); link.href = data.pages[id]; name.append(link); } else name.textContent = id;
+      // A name leads to the viewer, a picture to the page of the heatmap; without one, the name does.
+      const page = data.pages[id], viewer = model.view && `http://127.0.0.1:${data.port}/open#/slide/${data.keys[id]}${state.kappa[model.number] === null ? "" : `?kappa=${state.kappa[model.number]}`}`;
+      const linked = (content, address) => { const link = make("a", content); link.href = address; return link; };
+      if (data.pictures[id]) {
+        const picture = make("img", undefined, "thumb"), link = linked("", page);
+        Object.assign(picture, { src: data.pictures[id], alt: `Heatmap of ${id}`, loading: "lazy" });
+        link.append(picture);
+        name.append(link);
+      }
+      name.append(viewer ? linked(id, viewer) : page ? linked(id, page) : id);
+      if (viewer && page && !data.pictures[id]) name.append(" ", linked("heatmap", page));
       if (model.networks) name.append(make("small", model.networks[row]));
       const values = { patient: model.patients ? model.patients[row] : "–", true: data.classes[model.target[row]], called: data.classes[calls[row]],
         "as decided": data.classes[model.calls[row]], "probability of the true class": model.probability ? fixed(model.probability[row] / 1000, 3) : "–" };
@@ -390,7 +401,9 @@
     const away = !model.slides;
     by("live-load").hidden = !away || !data.file;
     by("live-lists").hidden = away;
+    by("live-view").hidden = away || !model.view;
     if (away) return;
+    by("copy-view").querySelector("code").textContent = `${model.view} --port ${data.port}`;
     const calls = callsOf(model);
     for (const [kind, test] of Object.entries(kinds)) {
       const rows = rowsWhere(model, calls, test), list = by(kind);
@@ -423,8 +436,7 @@
   function load() { // of a large audit the slides are beside the page
     if (by("slides-file") || !data.file) return;
     window.pamsSlides = (more) => {
-      data.models = more.models;
-      data.pages = more.pages;
+      Object.assign(data, more);
       models = data.models.map(open);
       draw();
     };
