@@ -13,7 +13,6 @@ from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.committee import CommitteeAudit
 from pams_mil.evaluate.contrast import Contrast
-from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.readers import ReaderAudit, ReaderShare
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
@@ -105,15 +104,8 @@ def write_audit(audit: Audit, out: Path, *, command: str = "", **links: Any) -> 
     atomic.write_json(out / "scores.json", audit.to_json())
     atomic.write_csv(out / "severe_errors.csv", header, rows)
     predictions = [model.predictions for model in audit.models]
-    write_slides(predictions, out, **links)
+    live.write_slides([live.ScreenModel.of(one) for one in predictions], out, **links)
     atomic.write_text(out / "report.html", page)
-
-
-def write_slides(models: Sequence[Predictions], out: Path, **links: Any) -> None:
-    """Write the slides of a page that is too large to hold them; nothing for others."""
-    shown = [live.ScreenModel.of(model) for model in models]
-    if not live.is_embedded(shown):
-        atomic.write_text(out / live.SLIDES_FILE, live.slides_script(shown, **links))
 
 
 def score_table(audit: Audit, level: int) -> ReportTable:

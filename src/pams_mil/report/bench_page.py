@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from markupsafe import Markup
@@ -14,11 +14,11 @@ from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.metrics.metric import METRICS
 from pams_mil.report import charts, svg
-from pams_mil.report.audit_html import difference_table, metric_head, write_slides
+from pams_mil.report.audit_html import difference_table, metric_head
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
 from pams_mil.report.charts import epoch_charts
 from pams_mil.report.first_screen import FirstScreen, first_screen
-from pams_mil.report.live import ScreenModel
+from pams_mil.report.live import ScreenModel, write_slides
 from pams_mil.report.order_section import order_section
 from pams_mil.report.page import (
     ReportTable,
@@ -48,7 +48,7 @@ def write_bench(bench: Bench, out: Path | str, further: Further = NOTHING) -> li
     """Write everything; returns the files."""
     out = Path(out)
     atomic.write_text(out / "report.html", bench_page(bench, further))
-    write_slides([replace(row.predictions, name=row.name) for row in bench.rows], out)
+    write_slides(_models(bench), out)
     pictures = [f"{name}.svg" for name in write_pareto(bench, out)]
     return [out / name for name in ("report.html", *write_tables(bench, out), *pictures, *write_further(further, out))]
 
@@ -128,11 +128,14 @@ def score_table(bench: Bench, level: int) -> ReportTable:
     return ReportTable(head, rows, text=(0, 1))
 
 
+def _models(bench: Bench) -> list[ScreenModel]:
+    return [ScreenModel.of(row.predictions, row.name) for row in bench.rows]
+
+
 def _screen(bench: Bench) -> FirstScreen:
     """All rows; many bands would hide the lines."""
-    models = [ScreenModel.of(row.predictions, row.name) for row in bench.rows]
     bands = [None if row.points is None else row.points.band for row in bench.rows]
-    return first_screen(models, bands=bands if len(bands) <= MOST_BANDS else [])
+    return first_screen(_models(bench), bands=bands if len(bands) <= MOST_BANDS else [])
 
 
 def _epochs(rows: list[Row]) -> object:

@@ -15,11 +15,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pams_mil import atomic
 from pams_mil.arrays import Array, Ints
 from pams_mil.digests import slide_key
 from pams_mil.evaluate.predictions.predictions import Predictions
@@ -156,6 +158,12 @@ def live_data(
 def is_embedded(models: Sequence[ScreenModel]) -> bool:
     """Whether the page itself holds the slides."""
     return sum(map(len, models)) <= MOST_EMBEDDED
+
+
+def write_slides(models: Sequence[ScreenModel], out: Path, **links: Any) -> None:
+    """Write the slides of a page that is too large to hold them; nothing for others."""
+    if not is_embedded(models):
+        atomic.write_text(out / SLIDES_FILE, slides_script(models, **links))
 
 
 def slides_script(
