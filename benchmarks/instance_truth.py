@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
+from pams_mil.data.tables import read_table
 from pams_mil.engine.prediction.predict import load_run
 from pams_mil.engine.prediction.tiles import at_least, each_alone, evidence
 from pams_mil.models.core.batch import BagBatch
-from pams_mil.tables import read_table
 from truth.cohorts import TruthCohort, real
 
 RESAMPLES = 500

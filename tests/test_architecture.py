@@ -25,6 +25,16 @@ def test_every_file_and_folder_on_the_page_exists():
         assert set(re.sub(r"\(.*", "", name).split()) <= top
 
 
+def test_no_room_has_more_than_twelve_modules():
+    """The command line alone has one module per verb."""
+    rooms = defaultdict(list)
+    for path in ROOT.rglob("*.py"):
+        if not path.stem.startswith("__"):
+            rooms[str(path.parent.relative_to(ROOT))].append(path.stem)
+    assert len(rooms) > 20
+    assert {room: len(modules) for room, modules in rooms.items() if len(modules) > 12 and room != "cli"} == {}
+
+
 def test_no_two_modules_share_a_name():
     homes = defaultdict(list)
     for path in ROOT.rglob("*.py"):

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 
 from pams_mil import atomic
+from pams_mil.data.tables import read_table
 from pams_mil.errors import OutputError, PamsError
-from pams_mil.tables import read_table
 
 OLD, NEW = b"old " * 1000, b"new " * 100_000
 

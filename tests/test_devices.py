@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.forked import in_child
 
-from pams_mil.devices import CoreTeam
+from pams_mil.models.core.devices import CoreTeam
 
 
 @pytest.mark.usefixtures("three_threads")

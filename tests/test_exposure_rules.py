@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from pams_mil.data.exposure import MARK, Exposure, admit, role_cell
 from pams_mil.errors import ExposureError
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.exposure import MARK, Exposure, admit, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 
 

@@ -18,7 +18,7 @@ TORCH_FREE = [
     "pams_mil.hierarchy",
     "pams_mil.class_file",
     "pams_mil.severity",
-    "pams_mil.tables",
+    "pams_mil.data.tables",
     "pams_mil.atomic",
     "pams_mil.seeding",
     "pams_mil.discover",

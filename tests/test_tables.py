@@ -9,8 +9,8 @@ from pathlib import Path
 import h5py
 import pytest
 
+from pams_mil.data.tables import parse_number, read_chunks, read_table
 from pams_mil.errors import MissingExtraError, TableError
-from pams_mil.tables import parse_number, read_chunks, read_table
 
 TABLE = {"id": ["007", "8"], "label": ["N", "IC"]}
 

@@ -15,8 +15,8 @@ from tests.engine.here import Here
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
+from pams_mil.data.tables import read_table
 from pams_mil.engine.grid import local_processes
-from pams_mil.tables import read_table
 
 CLASSES = """\
 name: long names

@@ -11,6 +11,8 @@ from tests.engine.cohort import make_cohort, run, settings
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import VERBS, app
+from pams_mil.data.exposure import MARK, ROLES, RULES, Exposure, parse_roles, role_cell
+from pams_mil.data.tables import read_table
 from pams_mil.engine.prediction import predict as predict_module
 from pams_mil.engine.prediction.predict import load_run, predict
 from pams_mil.engine.prediction.scored_runs import stored_predictions
@@ -19,8 +21,6 @@ from pams_mil.engine.run.folder import RunFolder
 from pams_mil.evaluate.certify import Certificate
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD
-from pams_mil.exposure import MARK, ROLES, RULES, Exposure, parse_roles, role_cell
-from pams_mil.tables import read_table
 
 PURPOSES = {
     "audit": "test scores", "evaluate": "test scores", "export": "test scores", "certify": "guarantee",

@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.audit_table import score_tables
 from pams_mil.cli.main import app
+from pams_mil.data.tables import read_table
 from pams_mil.errors import PredictionsError, TableError
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.predictions.probability_columns import probability_columns
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.audit_html import audit_page
-from pams_mil.tables import read_table
 
 CLASSES = """
 name: long

@@ -10,7 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
-from pams_mil.tables import read_table
+from pams_mil.data.tables import read_table
 
 
 def pams(*words: object, columns: int = 300) -> Result:

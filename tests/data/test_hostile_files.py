@@ -13,8 +13,8 @@ from pams_mil import ClassHierarchy
 from pams_mil.data import Manifest, SlideRecord, read_bag
 from pams_mil.data.bags.store import FeatureFolder, open_store
 from pams_mil.data.doctor import diagnose
+from pams_mil.data.tables import read_table
 from pams_mil.errors import BagError, HierarchyError, TableError
-from pams_mil.tables import read_table
 
 ROWS = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
 TREE = ClassHierarchy.load("bracs")

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from pams_mil import ClassHierarchy
 from pams_mil.cli.main import app
 from pams_mil.data.examine import examine_manifest
+from pams_mil.data.exposure import same_person
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.engine import open_run
 from pams_mil.errors import ManifestError
-from pams_mil.exposure import same_person
 
 TREE = ClassHierarchy.load("bracs")
 MUELLER = ("M\u00fcller", "Mu\u0308ller")

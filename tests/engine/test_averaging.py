@@ -11,13 +11,13 @@ from tests.engine.test_kill import MOMENTS, killed_run
 from tests.reference import averaging as reference
 from torch import nn
 
+from pams_mil.data.tables import read_table
 from pams_mil.engine import predict
 from pams_mil.engine.prediction.predict import load_run
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.training.averaging import AveragedWeights
 from pams_mil.errors import CheckpointError, ConfigError
 from pams_mil.evaluate.decisions.probability_calibration import refined_nll
-from pams_mil.tables import read_table
 
 FILES = ("last.safetensors", "best.safetensors")
 

@@ -11,9 +11,9 @@ from tests.engine.cohort import make_cohort, run, same_weights, settings
 from tests.engine.test_steps import bags_of, learner_of
 from tests.forked import in_child
 
+from pams_mil.data.tables import read_table
 from pams_mil.engine.training import loop as fit
 from pams_mil.engine.training.training_bags import packed
-from pams_mil.tables import read_table
 
 CPU = torch.device("cpu")
 RUNS = {

@@ -17,6 +17,7 @@ from tests.reference import calibration as reference
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
+from pams_mil.data.tables import read_table
 from pams_mil.engine import calibrate, predict
 from pams_mil.engine.prediction.calibrate import run_bias
 from pams_mil.engine.prediction.export import export
@@ -25,7 +26,6 @@ from pams_mil.errors import CheckpointError, RunError
 from pams_mil.evaluate.decisions.probability_calibration import fit_probability_calibration
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import loss_weight
-from pams_mil.tables import read_table
 
 SCHEMAS = Path(__file__).parents[2] / "docs/reference/schemas"
 

@@ -12,10 +12,10 @@ from tests.engine.cohort import make_cohort, run, settings
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
+from pams_mil.data.tables import read_table
 from pams_mil.engine import load_run, predict
 from pams_mil.engine.prediction.predict import identity_of
 from pams_mil.evaluate.certify import Certificate, apply_certificate
-from pams_mil.tables import read_table
 
 
 def pams(*words, code=0):

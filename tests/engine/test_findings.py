@@ -18,6 +18,7 @@ from pams_mil.cli.main import app
 from pams_mil.data import Bag, BagInfo, write_bag
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.data.tables import read_table
 from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.prediction.predict import load_run, predict
 from pams_mil.engine.prediction.tiles import measure
@@ -31,7 +32,6 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.remix.pairing import Pairing
 from pams_mil.remix.strategy import create_remix
-from pams_mil.tables import read_table
 
 NAMES = "abcd"
 CLASSES = "name: tiny\nclasses:\n  Low: [a, b]\n  High: [c, d]\nfindings: several\nnothing: a\n"

@@ -16,6 +16,7 @@ import pytest
 from tests.engine.cohort import TINY_MODELS
 from tests.forked import PATIENCE_S
 
+from pams_mil.data.tables import read_table
 from pams_mil.engine.config.grid_config import GridConfig, cells
 from pams_mil.engine.config.run_config import build
 from pams_mil.engine.grid import benchmark_cell as cells_module
@@ -28,7 +29,6 @@ from pams_mil.errors import ConfigError, RunError
 from pams_mil.experiments.entries import read_entries
 from pams_mil.report.bench import summarize
 from pams_mil.report.bench_page import write_bench
-from pams_mil.tables import read_table
 
 
 def grid_of(cohort, **changes):

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 import pams_mil
 from pams_mil.cli.main import app
+from pams_mil.data.tables import read_table
 from pams_mil.engine import train
 from pams_mil.engine.prediction.hub import local_folder
 from pams_mil.errors import ConfigError, RunError
-from pams_mil.tables import read_table
 
 pytest.importorskip("huggingface_hub")
 

@@ -12,9 +12,9 @@ from tests.engine.cohort import run, settings
 from tests.engine.test_kill import MOMENTS, killed_run
 from tests.engine.test_steps import bags_of
 
+from pams_mil.data.tables import read_table
 from pams_mil.engine.training.training_bags import BagLoader, kept_count, kept_rows
 from pams_mil.errors import ConfigError
-from pams_mil.tables import read_table
 
 
 @given(st.integers(1, 500), st.integers(0, 99), st.integers(0, 9))

@@ -16,6 +16,7 @@ from pams_mil.cli.main import app
 from pams_mil.data import Manifest, Pack, SlideRecord, read_bag, write_pack
 from pams_mil.data.bags import layouts
 from pams_mil.data.doctor import diagnose
+from pams_mil.data.tables import read_table
 from pams_mil.engine import load_run, predict
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.benchmark_cell import predict_cell
@@ -26,7 +27,6 @@ from pams_mil.errors import BagError, CheckpointError, NotFiniteError, Predictio
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.hierarchical import HierarchicalModel
-from pams_mil.tables import read_table
 
 
 def invoke(*arguments):

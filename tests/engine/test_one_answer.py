@@ -13,11 +13,11 @@ from tests.strategies import trees
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
+from pams_mil.data.tables import read_table
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.tables import read_table
 
 TREE = ClassHierarchy.load("bracs")
 

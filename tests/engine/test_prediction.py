@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.data import Bag, BagInfo, read_bag, write_bag
+from pams_mil.data.tables import read_table
 from pams_mil.engine import load_run, predict
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.prediction_table import read_for_prediction
@@ -21,7 +22,6 @@ from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
-from pams_mil.tables import read_table
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from tests.engine.cohort import SIZES, make_cohort, run, same_weights, settings,
 from tests.forked import PATIENCE_S, Forked, in_child
 
 from pams_mil.data import Bag, BagInfo, read_bag, write_bag
+from pams_mil.data.tables import read_table
 from pams_mil.engine import open_run
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run import checkpoint
@@ -25,7 +26,6 @@ from pams_mil.engine.run.lock import LOCK, read_lock
 from pams_mil.engine.training import loop as fit
 from pams_mil.engine.training.run_checkpoints import RunCheckpoints
 from pams_mil.errors import BagError, CheckpointError, ManifestError, RunError
-from pams_mil.tables import read_table
 
 
 def test_run_folder_says_what_was_done(cohort, tmp_path):

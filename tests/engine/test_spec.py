@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.engine.cohort import make_cohort, run, settings
 from tests.engine.test_grid import Here, grid_of
 
+from pams_mil.data.tables import read_table
 from pams_mil.engine import open_run
 from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.prediction.export import export
@@ -23,7 +24,6 @@ from pams_mil.engine.run.spec import RunSpec, differences, refuse_other, stored_
 from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.errors import BagError, CheckpointError, ExposureError, ManifestError, RunError
 from pams_mil.evaluate.audit import audit
-from pams_mil.tables import read_table
 
 
 @pytest.fixture

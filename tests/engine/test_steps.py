@@ -9,7 +9,7 @@ import torch
 from lightning_fabric import Fabric
 from tests.engine.cohort import SIZES, run, settings, weights
 
-from pams_mil.devices import torch_threads
+from pams_mil.data.tables import read_table
 from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import TrainingConfig
 from pams_mil.engine.run.spec import RunSpec
@@ -21,7 +21,7 @@ from pams_mil.engine.training.train import training_bags
 from pams_mil.engine.training.training_bags import BagLoader
 from pams_mil.errors import ConfigError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.tables import read_table
+from pams_mil.models.core.devices import torch_threads
 
 
 def opened(cohort, **changes):

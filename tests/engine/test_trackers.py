@@ -11,8 +11,8 @@ from tests.engine.cohort import settings
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
+from pams_mil.data.tables import read_table
 from pams_mil.engine import train
-from pams_mil.tables import read_table
 
 
 def words(cohort: Path, out: Path, *trackers: str) -> list[str]:

@@ -128,8 +128,8 @@ def test_tags_and_subsets(tmp_path: Path):
 
 
 def test_files_larger_than_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from pams_mil.data.tables import read_chunks
     from pams_mil.evaluate.predictions import prediction_layouts as layouts
-    from pams_mil.tables import read_chunks
 
     path = tmp_path / "x.csv"
     path.write_text("slide_id,target,prediction\n" + "".join(f"s{n},{TREE.names()[n % 3]},low\n" for n in range(100)))

@@ -6,7 +6,7 @@ from scipy import optimize, special
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import PredictionsError
-from pams_mil.evaluate.reveal import Reveal, reveal, reveal_reviews
+from pams_mil.evaluate.decisions.reveal import Reveal, reveal, reveal_reviews
 
 FOUR = ClassHierarchy.flat(["normal", "benign", "atypical", "malignant"])
 

@@ -30,6 +30,7 @@ from tests.engine.cohort import make_cohort, run, same_weights, settings
 from tests.faults.survey import TABLE, survey
 
 from pams_mil.data import Bag, BagInfo, Manifest, Pack, read_bag, write_bag, write_pack
+from pams_mil.data.tables import read_table
 from pams_mil.engine import open_run, predict
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.training import train as training
@@ -37,7 +38,6 @@ from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.audit_html import audit_page
-from pams_mil.tables import read_table
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,7 +13,7 @@ from pams_mil import discover
 from pams_mil.errors import ConfigError, ModelInputError
 from pams_mil.models import BagBatch, create_model
 from pams_mil.models.core.mil_model import Embedded
-from pams_mil.models.mean_pool import MeanPool
+from pams_mil.models.pooling import MeanPool
 
 VARIANTS = {
     "linear, no hidden layer": ("linear", {"embedding_features": None}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,16 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import pams_mil
 from pams_mil.models import create_model
-from pams_mil.models.kernels import lean_pool, pseudo_inverse
-from pams_mil.models.kernels.class_row import _ClassRow, reference_class_row
-from pams_mil.models.kernels.lean_pool import reference_pool
-from pams_mil.models.kernels.pseudo_inverse import pseudo_inverse_apply
-from pams_mil.models.kernels.switch import reference_kernels
-from pams_mil.models.kernels.value_conv import reference_value_conv, value_conv
+from pams_mil.models.core.switch import reference_kernels
+from pams_mil.models.layers import attention_pool, nystrom_kernels
+from pams_mil.models.layers.attention_pool import reference_pool
+from pams_mil.models.layers.nystrom_kernels import (
+    _ClassRow,
+    pseudo_inverse_apply,
+    reference_class_row,
+    reference_value_conv,
+    value_conv,
+)
 
 
 def numbers(*shape):
@@ -48,7 +53,7 @@ CASES = {
         lambda: (attention(), numbers(2, 4, 2)),
     ),
     "lean_pool": (
-        lambda *inputs: lean_pool._LeanPool.apply(*inputs, torch.tensor([[0, 1, 0, 1]]), 2),
+        lambda *inputs: attention_pool._LeanPool.apply(*inputs, torch.tensor([[0, 1, 0, 1]]), 2),
         lambda *inputs: reference_pool(*inputs, torch.tensor([[0, 1, 0, 1]]), 2),
         lambda: (numbers(4, 3), numbers(5, 3), numbers(5), numbers(4, 5), numbers(4), numbers(1, 2), numbers(1)),
     ),
@@ -79,9 +84,12 @@ def test_a_kernel_can_be_differentiated_twice(name):
 
 
 def test_every_kernel_is_tested():
-    folder = Path(pams_mil.__file__).parent / "models" / "kernels"
-    parts = {"switch", "pseudo_inverse", "__init__"}
-    assert {path.stem for path in folder.glob("*.py")} == {"class_row", "value_conv", "lean_pool"} | parts
+    layers = Path(pams_mil.__file__).parent / "models"
+    written = [
+        name for path in layers.rglob("*.py") for name in re.findall(r"class (\w+)\(\S*Function\):", path.read_text())
+    ]
+    assert sorted(written) == ["EigenFactor", "_ClassRow", "_LeanPool", "_ValueConv"]
+    assert len(CASES) == len(written)
 
 
 @pytest.mark.parametrize("name", ["abmil", "dtfd", "transmil"])
@@ -95,14 +103,14 @@ def test_the_switch_changes_the_way_and_not_the_result(name, monkeypatch):
         loss = model(bag).logits.sin().sum()
         return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)]
 
-    monkeypatch.setattr(lean_pool, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(attention_pool, "FEWEST_ROWS", 1)
     usual = gradients()
 
     def refuse(*_):
         raise AssertionError("a kernel ran while the switch was off")
 
-    monkeypatch.setattr(lean_pool._LeanPool, "forward", staticmethod(refuse))
-    monkeypatch.setattr(pseudo_inverse.EigenFactor, "forward", staticmethod(refuse))
+    monkeypatch.setattr(attention_pool._LeanPool, "forward", staticmethod(refuse))
+    monkeypatch.setattr(nystrom_kernels.EigenFactor, "forward", staticmethod(refuse))
     with reference_kernels():
         plain = gradients()
     for one, two in zip(usual, plain, strict=True):
@@ -113,7 +121,7 @@ def test_the_switch_changes_the_way_and_not_the_result(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["abmil", "transmil"])
 def test_models_work_with_hooks_and_function_transforms(name, monkeypatch):
-    monkeypatch.setattr(lean_pool, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(attention_pool, "FEWEST_ROWS", 1)
     options = {"attention_heads": 2, "landmarks": 4, "embedding_features": 8} if name == "transmil" else {}
     model = create_model(name, in_features=6, num_classes=3, **options)
     bag, seen = torch.randn(11, 6), []

@@ -9,12 +9,17 @@ from hypothesis import given, settings
 from torch.autograd import gradcheck
 from torch.nn import functional
 
-import pams_mil.models.kernels.class_row as class_row_module
-import pams_mil.models.kernels.pseudo_inverse as pinv_module
-from pams_mil.models.kernels.class_row import class_row
-from pams_mil.models.kernels.pseudo_inverse import divided_differences, inverse_factor, pseudo_inverse_apply
-from pams_mil.models.kernels.value_conv import reference_value_conv, value_conv
-from pams_mil.models.layers.landmarks import LandmarkPlan
+import pams_mil.models.layers.nystrom_kernels as class_row_module
+import pams_mil.models.layers.nystrom_kernels as pinv_module
+from pams_mil.models.layers.nystrom import LandmarkPlan
+from pams_mil.models.layers.nystrom_kernels import (
+    class_row,
+    divided_differences,
+    inverse_factor,
+    pseudo_inverse_apply,
+    reference_value_conv,
+    value_conv,
+)
 
 
 def plain_inverse(a, c, steps=6):

@@ -11,10 +11,15 @@ from torch.nn import functional
 
 from pams_mil.errors import ParameterError
 from pams_mil.models import create_model
-from pams_mil.models.kernels import lean_pool as lean_pool_module
-from pams_mil.models.kernels.lean_pool import lean_pool, pools_leanly
-from pams_mil.models.layers.attention_pool import AttentionScores, gate_in_place, spread_scores
-from pams_mil.models.layers.projection import Projection
+from pams_mil.models.layers import attention_pool as lean_pool_module
+from pams_mil.models.layers.attention_pool import (
+    AttentionScores,
+    Projection,
+    gate_in_place,
+    lean_pool,
+    pools_leanly,
+    spread_scores,
+)
 
 INVARIANT = ["linear", "mean_pool", "max_pool", "abmil", "clam_sb", "clam_mb"]
 

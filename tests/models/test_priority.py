@@ -15,8 +15,7 @@ from tests.reference import priority as reference
 from pams_mil import ops
 from pams_mil.errors import ParameterError
 from pams_mil.models import BagBatch, create_model
-from pams_mil.models.layers.smooth_max import SmoothMax
-from pams_mil.models.layers.urgency_chain import UrgencyChain
+from pams_mil.models.layers.urgency_chain import SmoothMax, UrgencyChain
 from pams_mil.models.priority import POOLINGS
 
 RANKS = {

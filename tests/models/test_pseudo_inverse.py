@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pams_mil.models.kernels.pseudo_inverse import inverse_factor
+from pams_mil.models.layers.nystrom_kernels import inverse_factor
 
 
 def landmark_matrix(sharpness, m=96, width=16, seed=0):

@@ -10,6 +10,7 @@ from tests.models.training import check_training_moves_everything
 from tests.reference import pooling as reference
 
 from pams_mil import discover
+from pams_mil.data.tables import read_table
 from pams_mil.engine.learner import joined_terms
 from pams_mil.engine.prediction.predict import predict
 from pams_mil.engine.run.spec import RunSpec
@@ -17,7 +18,6 @@ from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models import BagBatch, create_model
 from pams_mil.models.abmil import ABMIL
-from pams_mil.tables import read_table
 
 MODELS = discover.available("models")
 METHODS = discover.available("methods")

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from tests.view.sessions import client_of, give, predictions, read, session_of
 
+from pams_mil.data.tables import read_table
 from pams_mil.evaluate.certify.apply import CertifiedCalls
-from pams_mil.tables import read_table
 from pams_mil.view.app import Viewer
 
 

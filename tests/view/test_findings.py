@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.view.sessions import give, session_of, write_tiles
 
+from pams_mil.data.tables import read_table
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.tables import read_table
 from pams_mil.view.verdict_journal import ReviewError
 
 CLASSES = "name: breast\nclasses: [N, UDH, DCIS]\nfindings: several\nnothing: N\n"

@@ -16,9 +16,9 @@ from tests.view.sessions import OWN, client_of, give, predictions, read, session
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
+from pams_mil.data.tables import read_table
 from pams_mil.errors import OutputError
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
-from pams_mil.tables import read_table
 from pams_mil.view import verdict_journal
 from pams_mil.view.verdict_journal import Journal, ReviewError
 

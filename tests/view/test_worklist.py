@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from pams_mil.cli.main import app
 from pams_mil.errors import ConfigError, PamsError, PredictionsError
 from pams_mil.evaluate.certify import Certificate, apply_certificate
+from pams_mil.evaluate.decisions.reveal import reveal
 from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
-from pams_mil.evaluate.reveal import reveal
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.view.opening import Asked, open_session, reviewer_name
 from pams_mil.view.worklist_cases import Cases

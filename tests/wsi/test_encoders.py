@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pams_mil.errors import CheckpointError, ConfigError, MissingExtraError
-from pams_mil.models.core.weight_files import read_tensors
+from pams_mil.models.core.published import read_tensors
 from pams_mil.wsi.encoders import create_encoder, encoder_names
 from pams_mil.wsi.encoders.encoder import EncoderOptions, weights_digest
 from pams_mil.wsi.encoders.lite0_network import same_padding

@@ -233,7 +233,7 @@ def models_of(
 
 def _names(paths: list[Path]) -> list[str]:
     """File names without suffixes, with folders added until they differ."""
-    from pams_mil.tables import table_name
+    from pams_mil.data.tables import table_name
 
     for depth in range(1, 6):
         names = ["/".join((*path.parts[:-1][max(0, len(path.parts) - depth) :], table_name(path))) for path in paths]

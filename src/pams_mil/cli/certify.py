@@ -250,7 +250,7 @@ def _from_runs(
 def _from_table(
     path: Path, stated: ClassHierarchy | None, calibration: str | None, source: Source, by: str | None
 ) -> Predictions:
-    from pams_mil import tables
+    from pams_mil.data import tables
     from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 
     if stated is None:

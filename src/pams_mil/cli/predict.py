@@ -193,7 +193,7 @@ def encode_slides(
 
 def _warn_of_seen_patients(predictions: SlidePredictions) -> None:
     """Say how many slides are of patients that the model has seen: on those it looks better than it is."""
-    from pams_mil.exposure import role_cell
+    from pams_mil.data.exposure import role_cell
 
     seen = Counter(role_cell(roles) for roles in predictions.roles or () if roles)
     if seen:

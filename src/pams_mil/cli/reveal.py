@@ -27,7 +27,7 @@ def reveal(
     from rich.table import Table
     from rich.text import Text
 
-    from pams_mil.evaluate.reveal import reveal_reviews
+    from pams_mil.evaluate.decisions.reveal import reveal_reviews
     from pams_mil.hierarchy import ClassHierarchy
 
     result = reveal_reviews(reviews, predictions, ClassHierarchy.load(classes), kappa=kappa)

@@ -21,7 +21,7 @@ SEEN_PATIENTS = typer.Option(
     "--seen-patients",
     help="Also use patients that the model has seen, where that is refused; everything made from it says so.",
 )
-"""Of the verbs that `pams_mil.exposure` may refuse."""
+"""Of the verbs that `pams_mil.data.exposure` may refuse."""
 METRIC = typer.Option(
     None, "--metric", help="A metric of your own, './my_metric.py:grave': a function of slides. Several: --metric again"
 )

@@ -97,8 +97,8 @@ def train(
 
 def _earlier_scores(folder: Path, select: str) -> list[float | None]:
     """The scores of the epochs that a run to be resumed has behind it; None where one is not finite."""
+    from pams_mil.data.tables import read_table
     from pams_mil.engine.run.folder import RunFolder
-    from pams_mil.tables import read_table
 
     log = RunFolder(folder).metrics_file
     cells = read_table(log).get(f"val_{select}", []) if log.exists() else []

@@ -12,9 +12,9 @@ from typing import Any
 
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.bags.store import SUFFIXES
+from pams_mil.data.exposure import same_person
 from pams_mil.data.manifest.manifest import PARTS, Manifest
 from pams_mil.errors import LabelError, ManifestError, listing, nearest
-from pams_mil.exposure import same_person
 from pams_mil.hierarchy import ClassHierarchy
 
 _KNOWN_SUFFIXES = (*SLIDE_SUFFIXES, *SUFFIXES)

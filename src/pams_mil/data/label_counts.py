@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pams_mil.data.tables import read_table
 from pams_mil.errors import ManifestError, ParameterError, counted, listing, nearest
-from pams_mil.tables import read_table
 
 Order = list[str | list[str]]
 """Classes, least urgent first; a nested list is equally urgent."""

@@ -18,7 +18,7 @@ from pams_mil.data.bags.dataset import BagSample
 from pams_mil.engine.learner import Learner, Prediction
 from pams_mil.errors import PamsError
 from pams_mil.models.core.batch import PACKED_BAGS, BagBatch, in_packs
-from pams_mil.models.core.limits import explain_out_of_memory
+from pams_mil.models.core.inputs import explain_out_of_memory
 
 
 class Bags(Protocol):

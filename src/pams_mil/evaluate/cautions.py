@@ -4,7 +4,7 @@ With n slides, let c be the class called most often, n_c how often it is called 
 
 | kind | when |
 |---|---|
-| seen patients | patients that the model has seen are scored; see `pams_mil.exposure` |
+| seen patients | patients that the model has seen are scored; see `pams_mil.data.exposure` |
 | constant | n − n_c = 0: every slide is called c |
 | collapsed | 0 < n − n_c < (n − N_c) / 4: something else is called less than a quarter as often as it is true |
 | no skill | K > 1 classes occur, and their recall averages at most 1/K, as a constant call's does, at every level |
@@ -26,9 +26,9 @@ from typing import Literal
 import numpy as np
 
 from pams_mil.arrays import Ints
+from pams_mil.data.exposure import MARK
 from pams_mil.errors import listing
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.exposure import MARK
 from pams_mil.metrics import reduce
 from pams_mil.metrics.confusion import count_cells
 

@@ -11,9 +11,16 @@ import numpy.typing as npt
 from pams_mil.arrays import Array
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.inference import Networks
-from pams_mil.metrics.benefit import NetBenefit, net_benefit
 from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, MISSES, PARTIAL
-from pams_mil.metrics.operating import CurveResampler, OperatingCurve, class_shares, constant_calls, missed_at
+from pams_mil.metrics.operating import (
+    CurveResampler,
+    NetBenefit,
+    OperatingCurve,
+    class_shares,
+    constant_calls,
+    missed_at,
+    net_benefit,
+)
 from pams_mil.metrics.proper import BoundaryCalibration, boundary_calibration, worklist_c_index
 from pams_mil.metrics.reduce import divide
 from pams_mil.metrics.slides import CurveView, Slides

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil.arrays import Array, Bools, Ints
+from pams_mil.data.tables import read_table
 from pams_mil.errors import PredictionsError, listing, nearest
 from pams_mil.evaluate.predictions.predictions import Predictions, numbered
 from pams_mil.hierarchy import ClassHierarchy
@@ -29,7 +30,6 @@ from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.label_scores import quadratic_kappa
 from pams_mil.metrics.operating import CurveResampler, missed_at
 from pams_mil.metrics.resampling import RESAMPLES, Units, percentile_interval
-from pams_mil.tables import read_table
 
 ABSENT = -1
 """The class of a slide that a reader did not read."""

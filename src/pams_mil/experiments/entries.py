@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from pams_mil.data.tables import Columns, read_table
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.engine.run.folder import RunFolder
@@ -13,7 +14,6 @@ from pams_mil.evaluate.predictions.predictions import Predictions, join_predicti
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.bench import Entry
 from pams_mil.report.charts import mean_epochs
-from pams_mil.tables import Columns, read_table
 
 
 def read_entries(

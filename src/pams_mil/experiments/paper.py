@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from pams_mil.arrays import Array
 from pams_mil.class_checks import DistanceBy, names_by_rank
+from pams_mil.data.tables import read_table
 from pams_mil.engine.config.grid_config import GridConfig, label
 from pams_mil.engine.config.run_config import build, with_overrides
 from pams_mil.engine.config.yaml_file import read_yaml
@@ -32,7 +33,6 @@ from pams_mil.metrics.metric import METRICS, LabelMetrics
 from pams_mil.report.bench import Bench, Entry
 from pams_mil.report.bench_page import Further
 from pams_mil.report.page import ReportTable
-from pams_mil.tables import read_table
 
 FOLDER = Path(__file__).parent
 PREFIX = "paper:"

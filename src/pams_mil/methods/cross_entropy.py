@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from pams_mil.errors import ParameterError
+from pams_mil.errors import ParameterError, require_number
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.method import Heads, HierarchyLoss, LevelMethod, Towers
 from pams_mil.methods.objective import LevelLoss, checked
-from pams_mil.parameters import require_number
 
 DISCOVER = {"ce": "CrossEntropy", "weighted_ce": "WeightedCrossEntropy", "chang": "Chang"}
 

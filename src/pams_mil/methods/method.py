@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from pams_mil import discover
-from pams_mil.errors import ConfigError, ParameterError, listing
+from pams_mil.errors import ConfigError, ParameterError, listing, refuse_unknown, require_choice
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective, softmax_probabilities
-from pams_mil.parameters import refuse_unknown, require_choice
 
 Towers = Literal["finest", "shared", "per_level"]
 Heads = Literal["linear", "normalized", "split"]

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from pams_mil import ops
+from pams_mil.errors import require_number
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.method import FinestMethod, HierarchyLoss
 from pams_mil.methods.objective import LevelLoss, checked
 from pams_mil.methods.tree import soft_labels_loss
-from pams_mil.parameters import require_number
 
 DISCOVER = {"cdw_ce": "CdwCe", "co2": "Co2", "corn": "Corn", "emd": "Emd", "sord": "Sord"}
 

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from pams_mil import ops
 from pams_mil.arrays import Array
-from pams_mil.errors import ParameterError
+from pams_mil.errors import ParameterError, require_choice, require_number
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.findings_loss import FindingsTerm, miss_costs
 from pams_mil.methods.method import FinestMethod, HierarchyLoss, LevelMethod, Towers
 from pams_mil.methods.objective import CostMatrix, LevelLoss, LevelTerm, Objective, check_costs, checked, level_cost
 from pams_mil.methods.terms import DETACH, AlignmentTerm, Detach
-from pams_mil.parameters import require_choice, require_number
 from pams_mil.severity import Distance, Orientation, loss_weight, orders_at, scaled_ranks, with_nothing
 
 DISCOVER = {"msce": "Msce", "pams": "Pams", "oce": "Oce"}

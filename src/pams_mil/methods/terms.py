@@ -25,10 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from pams_mil import ops
-from pams_mil.errors import ParameterError
+from pams_mil.errors import ParameterError, require_choice
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.objective import checked, mean_per_bag
-from pams_mil.parameters import require_choice
 
 if TYPE_CHECKING:
     from pams_mil.models.core.mil_model import LevelOutput

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from pams_mil.arrays import Array
-from pams_mil.errors import ParameterError
+from pams_mil.errors import ParameterError, require_choice, require_count, require_number
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.cross_entropy import CrossEntropy
 from pams_mil.methods.method import FinestMethod, Heads, HierarchyLoss, Method, Towers
 from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective, checked
 from pams_mil.methods.terms import DETACH, AlignmentTerm, Detach, MarginTerm, child_counts
-from pams_mil.parameters import require_choice, require_count, require_number
 from pams_mil.severity import lca_cost
 
 if TYPE_CHECKING:

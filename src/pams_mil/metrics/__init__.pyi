@@ -1,5 +1,3 @@
-from pams_mil.metrics.benefit import net_benefit as net_benefit
-from pams_mil.metrics.benefit import normalized_cost as normalized_cost
 from pams_mil.metrics.confusion import confusion_matrix as confusion_matrix
 from pams_mil.metrics.label_scores import accuracy as accuracy
 from pams_mil.metrics.label_scores import ascc as ascc
@@ -20,6 +18,8 @@ from pams_mil.metrics.label_scores import severe_errors as severe_errors
 from pams_mil.metrics.metric import Metric as Metric
 from pams_mil.metrics.metric import add_metric as add_metric
 from pams_mil.metrics.operating import OperatingCurve as OperatingCurve
+from pams_mil.metrics.operating import net_benefit as net_benefit
+from pams_mil.metrics.operating import normalized_cost as normalized_cost
 from pams_mil.metrics.operating import operating_curve as operating_curve
 from pams_mil.metrics.operating import urgency_auc as urgency_auc
 from pams_mil.metrics.probability import calibration_error as calibration_error

@@ -7,6 +7,10 @@ With d_κ of `kappa_path`, for true classes t:
 The curve runs from "call everything the least urgent class" (no false alarms) over κ = 0 ... ∞ to "call everything the
 most urgent class" (nothing missed). A case changes at most twice on the way: it stops being missed at one κ and becomes
 a false alarm at another. Sorted once, these give the curve of any weighting of the cases by two cumulative sums.
+
+Whether it was worth deciding by the model, expected cost and net benefit say as functions of κ. Expected cost compares
+the model with the best constant call; net benefit, of decision curve analysis, compares "act when at least this urgent"
+with acting always and never.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels, class_indices
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import labels_and_probabilities
+from pams_mil.metrics.proper import boundary_names, boundary_probabilities
 from pams_mil.metrics.reduce import divide
 
 
@@ -249,3 +254,74 @@ def _weights(weights: npt.ArrayLike | None, n: int) -> Array:
     if array.shape != (n,) or not np.isfinite(array).all() or (array < 0).any() or not array.sum() > 0:
         raise ParameterError(f"weights must be {n} finite numbers of at least 0, not all 0.")
     return array
+
+
+def normalized_cost(curve: OperatingCurve, shares: Array, kappas: npt.ArrayLike) -> Array:
+    """Expected cost of deciding with κ over that of the best constant call; below 1 the model helps.
+
+        NEC(κ) = [O(κ) + κ U(κ)] / min_r [P(t < r) + κ P(t > r)]
+
+    NaN where a constant call makes no mistake.
+
+    >>> tree = ClassHierarchy.flat(["benign", "malignant"])
+    >>> from pams_mil.metrics.operating import operating_curve
+    >>> curve = operating_curve([0, 1, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.5, 0.5], [0.875, 0.125]], tree)
+    >>> normalized_cost(curve, np.array([0.25, 0.75]), [1, 4]).tolist()  # κ = 1: 1/4 over 1/4; κ = 4: 5/4 over 1/4
+    [1.0, 5.0]
+    """
+    kappa = check_kappas(kappas)
+    place = np.searchsorted(curve.kappa, kappa, side="right") - 1
+    missed, alarms = constant_calls(shares)
+    # The best constant is chosen for each κ: from calling all least urgent to calling all most urgent.
+    best = (alarms + kappa[:, None] * missed).min(axis=1)
+    return divide(curve.false_alarms[place] + kappa * curve.missed[place], best)
+
+
+@dataclass(frozen=True)
+class NetBenefit:
+    """Net benefit at each κ, [K], of acting on the model, always, and never (0)."""
+
+    at_least: str
+    prevalence: float
+    model: Array
+    always: Array
+
+
+def net_benefit(
+    y_true: Labels,
+    probabilities: npt.ArrayLike,
+    hierarchy: ClassHierarchy,
+    kappas: npt.ArrayLike,
+    level: int = -1,
+    *,
+    labels: Sequence[str] | None = None,
+) -> list[NetBenefit]:
+    """For every boundary of urgency, acting on cases whose probability of lying above it is at least 1/(1 + κ).
+
+        NB = TP/n − (FP/n) / κ
+
+    >>> tree = ClassHierarchy.flat(["benign", "malignant"])
+    >>> benefit = net_benefit([0, 1], [[0.75, 0.25], [0.25, 0.75]], tree, [1, 4])[0]
+    >>> benefit.model.tolist(), benefit.always.tolist()
+    ([0.5, 0.375], [0.0, 0.375])
+    """
+    true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
+    kappa = check_kappas(kappas)
+    reached, at_least = boundary_probabilities(true, p, hierarchy.ranks(level))
+    curves = []
+    for column, name in enumerate(boundary_names(hierarchy, level)):
+        act = at_least[:, column, None] >= 1.0 / (1.0 + kappa)
+        event = reached[:, column, None]
+        prevalence = float(event.mean())
+        # p_t / (1 − p_t) with the threshold p_t = 1/(1 + κ) is 1/κ.
+        model = (act & event).mean(axis=0) - (act & ~event).mean(axis=0) / kappa
+        curves.append(NetBenefit(name, prevalence, model, prevalence - (1.0 - prevalence) / kappa))
+    return curves
+
+
+def check_kappas(kappas: npt.ArrayLike) -> Array:
+    """κ as a list of finite numbers above 0."""
+    kappa = np.atleast_1d(np.asarray(kappas, dtype=np.float64))
+    if kappa.ndim != 1 or not np.isfinite(kappa).all() or (kappa <= 0).any():
+        raise ParameterError(f"kappas must be finite numbers above 0, found {kappas!r}.")
+    return kappa

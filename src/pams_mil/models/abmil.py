@@ -14,14 +14,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pams_mil.errors import require_counts
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel
-from pams_mil.models.kernels.lean_pool import lean_pool, pools_leanly
-from pams_mil.models.layers.attention_pool import AttentionScores, merge_gates, spread_scores, stream_pool
-from pams_mil.models.layers.projection import Projection
+from pams_mil.models.layers.attention_pool import (
+    AttentionScores,
+    Projection,
+    lean_pool,
+    merge_gates,
+    pools_leanly,
+    spread_scores,
+    stream_pool,
+)
 from pams_mil.ops import at_least_float32
-from pams_mil.parameters import require_counts
 
 DISCOVER = {"abmil": "ABMIL"}
 

@@ -25,16 +25,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pams_mil.errors import ParameterError
+from pams_mil.errors import ParameterError, require_choice, require_counts
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head, Scored, make_head
 from pams_mil.models.core.mil_model import Embedded, MILModel
-from pams_mil.models.layers.attention_pool import AttentionScores, stream_pool
-from pams_mil.models.layers.projection import CHUNK_ROWS, Projection
-from pams_mil.models.layers.smooth_max import SmoothMax
-from pams_mil.models.layers.urgency_chain import UrgencyChain
+from pams_mil.models.layers.attention_pool import CHUNK_ROWS, AttentionScores, Projection, stream_pool
+from pams_mil.models.layers.urgency_chain import SmoothMax, UrgencyChain
 from pams_mil.ops import at_least_float32
-from pams_mil.parameters import require_choice, require_counts
 
 DISCOVER = {"priority": "Priority"}
 POOLINGS = ("attention", "smooth_max", "mean")

@@ -17,15 +17,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from pams_mil.errors import ParameterError
+from pams_mil.errors import ParameterError, require_counts
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel
+from pams_mil.models.layers.attention_pool import Projection
 from pams_mil.models.layers.nystrom import NystromAttention
-from pams_mil.models.layers.ppeg import PPEG
-from pams_mil.models.layers.projection import Projection
-from pams_mil.models.layers.transmil_graph import attend_plainly, count_rows, encode_position, fill_square, square_side
-from pams_mil.parameters import require_counts
+from pams_mil.models.layers.transmil_graph import (
+    PPEG,
+    attend_plainly,
+    count_rows,
+    encode_position,
+    fill_square,
+    square_side,
+)
 
 DISCOVER = {"transmil": "TransMIL"}
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from pams_mil.arrays import Array, Ints
 from pams_mil.class_checks import SEPARATOR
+from pams_mil.data.finding_labels import labels_of_marks
 from pams_mil.errors import LabelError, ParameterError, listing
 from pams_mil.evaluate.predictions.findings import headline_probabilities, split_scores
 from pams_mil.evaluate.predictions.predictions import Predictions, check_probabilities
-from pams_mil.finding_labels import labels_of_marks
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.columns import class_columns, class_order, column_names, require_urgency_order
 from pams_mil.metrics.finding_sets import check_finding_probabilities
+from pams_mil.metrics.probability import class_columns, class_order, column_names, require_urgency_order
 
 
 def predictions_from_arrays(

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pams_mil.parameters import require_choice, require_count
+from pams_mil.errors import require_choice, require_count
 from pams_mil.remix.strategy import shuffled, widened
 
 Bins = Literal["quantile", "range", "uniform"]

@@ -22,9 +22,8 @@ import torch
 
 from pams_mil import seeding
 from pams_mil.arrays import Bools, Ints
-from pams_mil.errors import ConfigError, ParameterError, listing
+from pams_mil.errors import ConfigError, ParameterError, listing, require_choice, require_number
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.parameters import require_choice, require_number
 from pams_mil.remix.strategy import PARTNER_RULES, PartnerRule
 from pams_mil.severity import ranks_by_order
 

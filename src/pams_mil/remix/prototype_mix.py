@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pams_mil.parameters import require_choice, require_count, require_number
+from pams_mil.errors import require_choice, require_count, require_number
 from pams_mil.remix.clustering import euclidean_clusters, means
 from pams_mil.remix.strategy import FROM_A, SYNTHETIC, Mixed, PartnerRule, check_pair, uniform, widened
 

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pams_mil.parameters import require_choice, require_count, require_number
+from pams_mil.errors import require_choice, require_count, require_number
 from pams_mil.remix.clustering import Init, check_clustering, cluster
 from pams_mil.remix.strategy import FROM_A, FROM_B, Mixed, PartnerRule, check_pair, shuffled, uniform
 

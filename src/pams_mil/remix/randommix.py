@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pams_mil.parameters import require_number
+from pams_mil.errors import require_number
 from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, shuffled, take
 
 DISCOVER = {"randommix": "RandomMix"}

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from pams_mil.parameters import require_choice, require_count
+from pams_mil.errors import require_choice, require_count
 from pams_mil.remix.clustering import Clusters, Init, check_clustering, cluster
 from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, take
 

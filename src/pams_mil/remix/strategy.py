@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from pams_mil import discover
-from pams_mil.errors import ConfigError, ParameterError
+from pams_mil.errors import ConfigError, ParameterError, refuse_unknown, require_choice, require_number
 from pams_mil.ops import at_least_float32
-from pams_mil.parameters import refuse_unknown, require_choice, require_number
 
 PartnerRule = Literal["keep_label", "urgent_label", "same_class", "any"]
 """Which bags may be paired: strictly less or more urgent ones (the more urgent is a), less urgent ones and others of

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pams_mil.data.bags.filenames import FileNames
+from pams_mil.data.exposure import admit
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.errors import ConfigError, PredictionsError
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.exposure import admit
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.view.heat import HeatMaker
 from pams_mil.view.session import Session

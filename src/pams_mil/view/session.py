@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from pams_mil.arrays import Ints
+from pams_mil.data.exposure import ROLES, Role
 from pams_mil.errors import BagError, PamsError, PredictionsError, SlideError
+from pams_mil.evaluate.decisions.reveal import reveal
 from pams_mil.evaluate.decisions.worklist import order_worth
-from pams_mil.evaluate.reveal import reveal
-from pams_mil.exposure import ROLES, Role
 from pams_mil.view.heat import Heat, HeatMaker
 from pams_mil.view.pyramid import OVERLAP_PX, TILE_PX, Pyramid
 from pams_mil.view.shelf import Shelf

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from pams_mil.arrays import Array, Ints
+from pams_mil.data.exposure import Roles
+from pams_mil.data.finding_labels import set_label
 from pams_mil.digests import slide_key, text_digest
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.decisions import worklist
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.exposure import Roles
-from pams_mil.finding_labels import set_label
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import finding_reach, sets_with_call
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path

@@ -22,8 +22,8 @@ from pams_mil import atomic
 from pams_mil.data.bags.bag import BagInfo
 from pams_mil.data.bags.feature_origin import STATED
 from pams_mil.data.bags.filenames import FileNames
+from pams_mil.data.tables import read_table
 from pams_mil.errors import BagError, ConfigError, SlideError, TableError
-from pams_mil.tables import read_table
 from pams_mil.wsi.encoders.encoder import Encoder, EncoderOptions, create_encoder
 from pams_mil.wsi.readers.dicom_series import dicom_slides
 from pams_mil.wsi.readers.slide_kind import is_ome_zarr

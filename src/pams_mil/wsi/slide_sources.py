@@ -18,8 +18,8 @@ from typing import Any
 
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.examine import Problem
+from pams_mil.data.tables import parse_number, read_table
 from pams_mil.errors import ParameterError, SlideError, TableError, counted, listing
-from pams_mil.tables import parse_number, read_table
 from pams_mil.wsi.readers.dicom_series import gather
 from pams_mil.wsi.readers.slide_kind import is_ome_zarr, is_zarr
 from pams_mil.wsi.resolution import ScaleError, check_mpp

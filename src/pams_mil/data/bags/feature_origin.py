@@ -16,8 +16,8 @@ from typing import Any
 
 from pams_mil.data.bags.bag import Bag
 from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.data.tables import parse_number
 from pams_mil.errors import BagError, ConfigError, ManifestError
-from pams_mil.tables import parse_number
 
 ORIGIN = ("width", "encoder", "tile_px", "mpp", "magnification")
 MPP_TOLERANCE = 0.02

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import yaml
 
-from pams_mil import atomic, tables
+from pams_mil import atomic
+from pams_mil.data import tables
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, SPLITS, Manifest
 from pams_mil.errors import ManifestError, counted, listing
 from pams_mil.yaml_guard import check_events

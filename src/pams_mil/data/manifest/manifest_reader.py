@@ -15,11 +15,11 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from pams_mil import tables
+from pams_mil.data import tables
+from pams_mil.data.finding_labels import has_class_columns, labels_of_marks
 from pams_mil.data.manifest.foreign_tables import Task, read_dataset, read_splits, read_task, split_name, take_fold
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, Manifest, SlideRecord
 from pams_mil.errors import LabelError, ManifestError, listing, nearest
-from pams_mil.finding_labels import has_class_columns, labels_of_marks
 from pams_mil.hierarchy import ClassHierarchy
 
 ROLES: dict[str, tuple[str, ...]] = {

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil.engine.config.run_config import Choice, ModelChoice, RunConfig
-from pams_mil.errors import ConfigError
-from pams_mil.evaluate.reveal import Reveal
+from pams_mil.errors import ConfigError, refuse_unknown
+from pams_mil.evaluate.decisions.reveal import Reveal
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.method import Method, create_method
-from pams_mil.models.core.adapter import AdaptedModel
-from pams_mil.models.core.factory import model_kind
+from pams_mil.models.core.factory import AdaptedModel, model_kind
 from pams_mil.models.core.hierarchical import sums_classes
-from pams_mil.parameters import refuse_unknown
 from pams_mil.severity import boundary_costs
 
 

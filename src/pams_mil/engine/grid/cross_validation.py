@@ -11,7 +11,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pams_mil import atomic, tables
+from pams_mil import atomic
+from pams_mil.data import tables
+from pams_mil.data.exposure import COLUMN, parse_roles, role_cell
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
@@ -26,7 +28,6 @@ from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.spec import refuse_another
 from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD, sidecar, write_sidecar
-from pams_mil.exposure import COLUMN, parse_roles, role_cell
 from pams_mil.hierarchy import ClassHierarchy
 
 Row = dict[str, str]

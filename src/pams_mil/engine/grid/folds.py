@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pams_mil import tables
+from pams_mil.data import tables
 from pams_mil.data.examine import examine_manifest, refuse_errors
 from pams_mil.data.manifest.foreign_tables import numbers_of, parts_of, splits_of
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest

@@ -10,8 +10,8 @@ import numpy as np
 
 from pams_mil.arrays import Array, Ints
 from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.data.exposure import Exposure
 from pams_mil.data.manifest.manifest import BagSource
-from pams_mil.devices import choose_device
 from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.inference_loop import infer
@@ -25,11 +25,11 @@ from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.errors import PamsError, ParameterError, RunError, listing
 from pams_mil.evaluate.decisions.debias import SMALLEST, TrainingBias, msce_posterior
 from pams_mil.evaluate.decisions.probability_calibration import cross_calibrated, fit_probability_calibration
-from pams_mil.exposure import Exposure
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.objective import LevelLoss, LevelTerm
 from pams_mil.methods.severity_aware import msce_loss
 from pams_mil.metrics.proper import brier, nll, rps
+from pams_mil.models.core.devices import choose_device
 from pams_mil.remix.drift import coarser_drift, prior_drift
 from pams_mil.remix.pairing import Pairing, rule_for
 from pams_mil.remix.strategy import create_remix

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pams_mil import atomic, tables
+from pams_mil import atomic
+from pams_mil.data import tables
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.manifest.manifest import PARTS
 from pams_mil.engine.config.run_config import RunConfig

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil import atomic, discover
+from pams_mil.data.exposure import FILE as EXPOSURE
+from pams_mil.data.exposure import Exposure
 from pams_mil.engine.prediction.certificates import own_certificates
 from pams_mil.engine.prediction.graph import GraphError, graph_inputs, graph_levels, output_names, write_graph
 from pams_mil.engine.prediction.model_card import mean_card, model_card
@@ -21,8 +23,6 @@ from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import CALIBRATION, CODE, copy_code, read_json
 from pams_mil.errors import CheckpointError, MissingExtraError, OutputError
 from pams_mil.evaluate.certify import Certificate
-from pams_mil.exposure import FILE as EXPOSURE
-from pams_mil.exposure import Exposure
 
 
 def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, trusted: bool = False) -> dict[str, str]:

@@ -19,8 +19,8 @@ from pams_mil.arrays import Array
 from pams_mil.data.bags.dataset import BagCache, BagDataset
 from pams_mil.data.bags.feature_origin import OriginCheck, origin_differences
 from pams_mil.data.bags.store import BagStore, first_origin, open_store
+from pams_mil.data.exposure import Exposure
 from pams_mil.data.manifest.manifest import Manifest
-from pams_mil.devices import choose_device
 from pams_mil.digests import file_digest
 from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.engine.inference_loop import infer
@@ -38,7 +38,7 @@ from pams_mil.engine.run.spec import RunSpec, differences
 from pams_mil.engine.run.trained_slides import changed_labels
 from pams_mil.engine.training.run_cohort import read_manifest
 from pams_mil.errors import BagError, CheckpointError, PamsError, RunError
-from pams_mil.exposure import Exposure
+from pams_mil.models.core.devices import choose_device
 
 _INSPECTED_BAGS = 5
 """Bags that are read before any is predicted: a wrong encoder is reported before hours of work."""

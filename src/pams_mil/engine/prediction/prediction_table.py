@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil import tables
+from pams_mil.data import tables
+from pams_mil.data.finding_labels import has_class_columns
 from pams_mil.data.manifest.manifest import BagSource, Manifest, SlideRecord, most_urgent
 from pams_mil.data.manifest.manifest_reader import ROLES
 from pams_mil.errors import LabelError, ManifestError, listing
-from pams_mil.finding_labels import has_class_columns
 from pams_mil.hierarchy import ClassHierarchy
 
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from pams_mil import __version__, atomic
+from pams_mil.data.exposure import Exposure
 from pams_mil.digests import digest, text_digest
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.checkpoint import weights_digest
 from pams_mil.engine.run.folder import CALIBRATION
 from pams_mil.errors import CheckpointError, RunError
 from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalibration
-from pams_mil.exposure import Exposure
 
 FORMAT = "pams-calibration"
 VERSION = 1

@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from pams_mil import atomic
 from pams_mil.arrays import Array, Bools
+from pams_mil.data.exposure import COLUMN, Exposure, Roles, role_cell
+from pams_mil.data.finding_labels import set_label, united_label
 from pams_mil.digests import file_digest
 from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.errors import OutputError, PredictionsError, listing
@@ -27,8 +29,6 @@ from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.predictions.findings import called_sets
 from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions
 from pams_mil.evaluate.predictions.sidecar import write_sidecar
-from pams_mil.exposure import COLUMN, Exposure, Roles, role_cell
-from pams_mil.finding_labels import set_label, united_label
 from pams_mil.hierarchy import ClassHierarchy
 
 DISAGREES = "disagrees"

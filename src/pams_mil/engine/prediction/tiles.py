@@ -28,11 +28,11 @@ from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.layouts.lazyslide import read_parquet, store_of
 from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.data.tables import read_table
 from pams_mil.engine.inference_loop import infer_batch
 from pams_mil.engine.learner import Learner
 from pams_mil.errors import BagError, needs_extra
 from pams_mil.models.core.batch import BagBatch
-from pams_mil.tables import read_table
 
 Attend = Callable[[BagSample, list[Tensor]], None]
 """Given a bag and the attention [n] of every trained level, coarsest first, averaged over the runs."""

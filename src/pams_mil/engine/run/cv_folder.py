@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pams_mil import atomic, tables
+from pams_mil import atomic
+from pams_mil.data import tables
 from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.errors import RunError, listing
 

@@ -26,15 +26,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from pams_mil import __version__, atomic, tables
+from pams_mil import __version__, atomic
+from pams_mil.data import tables
 from pams_mil.data.bags.filenames import FileNames
+from pams_mil.data.exposure import FILE, Exposure
 from pams_mil.digests import file_digest
 from pams_mil.discover import own_file
 from pams_mil.engine.config.run_config import RunConfig, build, with_overrides, with_setting
 from pams_mil.engine.config.yaml_file import read_yaml, write_yaml
 from pams_mil.engine.run.trained_slides import HELD_OUT, TrainedSlides
 from pams_mil.errors import ConfigError, ExposureError, RunError, nearest
-from pams_mil.exposure import FILE, Exposure
 
 State = Literal["running", "interrupted", "failed", "finished"]
 CALIBRATION = "calibration.json"

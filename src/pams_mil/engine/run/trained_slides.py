@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pams_mil import atomic, tables
+from pams_mil import atomic
+from pams_mil.data import tables
+from pams_mil.data.exposure import Exposure, Role
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.digests import digest
 from pams_mil.errors import PamsError, RunError
-from pams_mil.exposure import Exposure, Role
 
 FILE = "cohort.csv"
 HELD_OUT = "held_out.csv"

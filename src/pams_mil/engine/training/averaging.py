@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from pams_mil.parameters import require_number
+from pams_mil.errors import require_number
 
 
 class AveragedWeights:

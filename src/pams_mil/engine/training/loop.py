@@ -30,7 +30,7 @@ from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, Train
 from pams_mil.engine.training.validate import validate
 from pams_mil.errors import RunError, RunInterruptedError
 from pams_mil.models.core.batch import in_packs
-from pams_mil.models.core.limits import is_out_of_memory, out_of_memory
+from pams_mil.models.core.inputs import is_out_of_memory, out_of_memory
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import torch
 
 from pams_mil import seeding
 from pams_mil.data.bags.dataset import BagCache
-from pams_mil.devices import torch_threads
 from pams_mil.engine.config.complete_config import CompleteConfig, complete
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.learner import Learner
@@ -27,12 +26,12 @@ from pams_mil.engine.training.progress import RunProgress
 from pams_mil.engine.training.run_checkpoints import RunCheckpoints
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.engine.training.training_bags import TrainingBags, refuse_remix_of_vectors
-from pams_mil.errors import ConfigError, RunError, RunInterruptedError, counted
+from pams_mil.errors import ConfigError, RunError, RunInterruptedError, counted, refuse_unknown
 from pams_mil.evaluate.cautions import FEW_PATIENTS
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.method import Method
+from pams_mil.models.core.devices import torch_threads
 from pams_mil.models.core.initial_weights import start_from
-from pams_mil.parameters import refuse_unknown
 from pams_mil.remix.pairing import Pairing, rule_for
 from pams_mil.remix.strategy import create_remix
 

@@ -18,11 +18,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pams_mil import seeding
 from pams_mil.data.bags.dataset import BagDataset, BagSample
-from pams_mil.devices import torch_threads
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.errors import ConfigError
 from pams_mil.models.core.batch import joined
-from pams_mil.models.core.limits import instance_cap
+from pams_mil.models.core.devices import torch_threads
+from pams_mil.models.core.inputs import instance_cap
 from pams_mil.remix.pairing import Pairing
 from pams_mil.remix.strategy import FROM_A, Remix, take
 

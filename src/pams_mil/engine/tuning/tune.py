@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pams_mil.data.exposure import Exposure
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
@@ -34,7 +35,6 @@ from pams_mil.engine.tuning.tuning_folder import TIMES, RungRecord, TuningFolder
 from pams_mil.engine.tuning.validation_scores import read_validation, score_validation
 from pams_mil.errors import RunError, counted
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.exposure import Exposure
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.operating import urgency_auc
 

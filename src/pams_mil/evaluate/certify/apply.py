@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.class_checks import names_by_rank
+from pams_mil.data.finding_labels import set_label
 from pams_mil.errors import counted, listing
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.miss_losses import SlideReach, path_of, rank_index
 from pams_mil.evaluate.predictions.predictions import numbered
-from pams_mil.finding_labels import set_label
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import sets_with_call
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from pams_mil import __version__, atomic
 from pams_mil.arrays import Array
+from pams_mil.data.exposure import Exposure
 from pams_mil.digests import digest
 from pams_mil.errors import CertificateError, HierarchyError
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Spread
 from pams_mil.evaluate.certify.miss_losses import Unit
-from pams_mil.exposure import Exposure
 from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json
 
 FORMAT, VERSION = "pams-certificate", 1

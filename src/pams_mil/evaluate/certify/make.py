@@ -23,8 +23,9 @@ from typing import Any, overload
 import numpy as np
 
 from pams_mil.arrays import Array, Ints
+from pams_mil.data.exposure import MARK, Exposure
 from pams_mil.digests import text_digest
-from pams_mil.errors import CertificateError, ParameterError, listing
+from pams_mil.errors import CertificateError, ParameterError, listing, require_choice
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Shortfall, certified_bound, smallest_kappa
 from pams_mil.evaluate.certify.certificate import BoundaryLimit, Certificate, Rates
 from pams_mil.evaluate.certify.miss_losses import (
@@ -38,9 +39,7 @@ from pams_mil.evaluate.certify.miss_losses import (
 )
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD
-from pams_mil.exposure import MARK, Exposure
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.parameters import require_choice
 
 MOST_STORED = 2000
 """Calibration patients whose breakpoints a certificate keeps for later comparison."""

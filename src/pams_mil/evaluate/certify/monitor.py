@@ -37,13 +37,13 @@ import numpy.typing as npt
 from scipy import special
 
 from pams_mil.arrays import Array
+from pams_mil.data.exposure import Roles
 from pams_mil.errors import ParameterError, PredictionsError
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, clopper_pearson, hoeffding_bentkus
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.certify.miss_losses import FindingReach, SlideReach, Unit, path_of
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.exposure import Roles
 
 LEVEL = 0.05
 DRIFT_LEVEL = 0.01

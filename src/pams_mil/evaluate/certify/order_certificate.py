@@ -17,13 +17,13 @@ import numpy as np
 
 from pams_mil import atomic
 from pams_mil.arrays import Array, Bools
+from pams_mil.data.exposure import Exposure
 from pams_mil.errors import CertificateError
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.certificate import Certificate, content_digest
 from pams_mil.evaluate.certify.make import certify
 from pams_mil.evaluate.orders import Orders
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.exposure import Exposure
 from pams_mil.hierarchy import ClassHierarchy
 
 ORDERS_FORMAT, ORDERS_VERSION = "pams-order-certificate", 1

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from pams_mil.arrays import AnyArray, Array, Bools, Ints
+from pams_mil.data.finding_labels import labels_of_marks
+from pams_mil.data.tables import Columns, parse_number
 from pams_mil.errors import LabelError, PredictionsError
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.finding_labels import labels_of_marks
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import missed_share, set_ascc, sets_with_call
 from pams_mil.metrics.probability import SUM_TOLERANCE
 from pams_mil.metrics.resampling import RESAMPLES, Sums, Units, Weights, percentile_interval
-from pams_mil.tables import Columns, parse_number
 
 
 def with_target(piece: Columns, slide: str, hierarchy: ClassHierarchy, where: str) -> Columns:

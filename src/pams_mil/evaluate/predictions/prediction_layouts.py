@@ -16,16 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array
+from pams_mil.data.exposure import COLUMN, Roles, parse_roles, roles_of_split
+from pams_mil.data.finding_labels import has_class_columns
+from pams_mil.data.tables import Columns, OnFraction, parse_number, read_chunks, table_name
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
 from pams_mil.evaluate.predictions import reviews
 from pams_mil.evaluate.predictions.findings import FindingColumns, finding_columns, split_scores, with_target
 from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, check_probabilities
 from pams_mil.evaluate.predictions.probability_columns import probability_columns
 from pams_mil.evaluate.predictions.sidecar import sidecar
-from pams_mil.exposure import COLUMN, Roles, parse_roles, roles_of_split
-from pams_mil.finding_labels import has_class_columns
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
-from pams_mil.tables import Columns, OnFraction, parse_number, read_chunks, table_name
 
 NETWORK = ("fold", "seed")
 """Columns that say which network predicted a row; kept wherever they are."""

@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from pams_mil import atomic
 from pams_mil.arrays import Array, Bools, Ints
+from pams_mil.data.exposure import COLUMN, Exposure, Purpose, Roles, admit, role_cell
+from pams_mil.data.finding_labels import set_label
+from pams_mil.data.tables import read_table
 from pams_mil.errors import PredictionsError, listing
-from pams_mil.exposure import COLUMN, Exposure, Purpose, Roles, admit, role_cell
-from pams_mil.finding_labels import set_label
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import SUM_TOLERANCE
-from pams_mil.tables import read_table
 
 DECIDED_BY = "decided_by"
 """The column that says which rule made the predictions, e.g. argmax or kappa=3."""

@@ -11,9 +11,9 @@ import statistics
 from collections import Counter
 from collections.abc import Collection
 
+from pams_mil.data.tables import Columns
 from pams_mil.errors import LabelError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.tables import Columns
 
 LAYOUT = "PAMS reviews"
 HEADER = (

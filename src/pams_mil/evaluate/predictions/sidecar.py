@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil import __version__, atomic
+from pams_mil.data.exposure import Exposure
 from pams_mil.digests import file_digest
-from pams_mil.exposure import Exposure
 
 OUT_OF_FOLD = "out of fold"
 """In place of a split: every slide is called by the networks of the folds that tested it, not by the mean of all."""

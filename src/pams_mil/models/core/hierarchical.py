@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pams_mil.errors import ParameterError
+from pams_mil.errors import ParameterError, require_choice, require_count
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.factory import create_model, model_kind
@@ -19,7 +19,6 @@ from pams_mil.models.core.heads import Scored, heads_of, make_level_heads
 from pams_mil.models.core.inputs import as_batch
 from pams_mil.models.core.mil_model import Embedded, LevelOutput, MILModel, level_output
 from pams_mil.ops import at_least_float32, group_log_softmax
-from pams_mil.parameters import require_choice, require_count
 
 
 class HierarchicalModel(nn.Module):

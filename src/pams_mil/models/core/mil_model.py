@@ -15,10 +15,10 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from pams_mil.errors import require_counts
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head, Scored, make_head
 from pams_mil.models.core.inputs import as_batch
-from pams_mil.parameters import require_counts
 
 __all__ = ["Auxiliary", "BagBatch", "Embedded", "LevelOutput", "MILModel", "level_output", "require_counts"]
 

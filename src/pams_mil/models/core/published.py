@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from pams_mil.errors import CheckpointError, listing
+from pams_mil.errors import CheckpointError, first_line, listing
 from pams_mil.models.core.mil_model import MILModel
-from pams_mil.models.core.weight_files import read_weights
 
 # Wrappers that training frameworks put around a state dict or in front of every key.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -111,3 +111,29 @@ def _check_shapes(state: Mapping[str, Tensor], model: MILModel) -> None:
                 f"{key} has shape {list(value.shape)} in the checkpoint but {list(own[key].shape)} in the model: "
                 "create the model with the checkpoint's in_features, num_classes and widths."
             )
+
+
+def read_tensors(path: Path) -> Mapping[str, Tensor]:
+    """Tensors by name, and nothing else."""
+    content = read_weights(path)
+    if not all(isinstance(value, Tensor) for value in content.values()):
+        raise CheckpointError(f"{path} does not hold a plain mapping of names to tensors.")
+    return content
+
+
+def read_weights(path: Path) -> Mapping[str, Any]:
+    """What a file maps names to: tensors, or further mappings, as training frameworks nest them."""
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file  # noqa: PLC0415  only for this kind of file
+
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch, zipfile and safetensors each have their own kinds
+        raise CheckpointError(
+            f"Could not read the weights in {str(path)!r} safely: {first_line(error)}. Expected a .safetensors file or "
+            "a torch file with tensors only; one that holds other objects could run code and is refused."
+        ) from error
+    if not isinstance(content, Mapping):
+        raise CheckpointError(f"Expected weights by name in {str(path)!r}, found {type(content).__name__}.")
+    return content

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pams_mil.digests import file_digest
 from pams_mil.errors import needs_extra
-from pams_mil.models.core.weight_files import read_tensors
+from pams_mil.models.core.published import read_tensors
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.lite0_network import EfficientNetLite0
 from pams_mil.wsi.encoders.torch_encoder import TorchEncoder

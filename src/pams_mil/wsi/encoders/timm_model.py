@@ -12,7 +12,7 @@ from torch import nn
 
 from pams_mil.digests import file_digest
 from pams_mil.errors import ConfigError, needs_extra
-from pams_mil.models.core.weight_files import read_tensors
+from pams_mil.models.core.published import read_tensors
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 from pams_mil.wsi.encoders.torch_encoder import TorchEncoder
 

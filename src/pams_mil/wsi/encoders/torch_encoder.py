@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pams_mil.devices import CoreTeam, choose_device
 from pams_mil.errors import ConfigError, RunError
+from pams_mil.models.core.devices import CoreTeam, choose_device
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

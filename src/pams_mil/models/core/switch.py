@@ -3,15 +3,18 @@
 Every kernel stands beside a reference implementation of a few lines, and a test checks that they are equal. The
 reference is taken while the switch is off, while a graph is traced or a function transformed (neither can hold a pass
 written by hand), and when a gradient is itself differentiated (`reference_gradients`).
+
+Where precision matters: passes of autograd functions run as they were written, also under autocast.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -68,3 +71,20 @@ def reference_gradients(
     wanted = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
     gradients = iter(torch.autograd.grad(reference(*inputs), wanted, grads, create_graph=True, allow_unused=True))
     return tuple(next(gradients) if isinstance(value, Tensor) and value.requires_grad else None for value in inputs)
+
+
+_Result = TypeVar("_Result")
+
+
+def without_autocast(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Run a pass of an autograd function in the precision of its tensors, wherever it is called from.
+
+    A backward pass runs under the autocast state of whoever calls `backward`, not under that of its forward pass.
+    """
+
+    @functools.wraps(function)
+    def run(ctx: Any, first: Tensor, *rest: Any) -> _Result:
+        with torch.autocast(first.device.type, enabled=False):
+            return function(ctx, first, *rest)
+
+    return run

@@ -33,12 +33,12 @@ from scipy import special
 
 from pams_mil import atomic
 from pams_mil.arrays import Array, Ints
+from pams_mil.data.tables import read_table
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.probability import check_probabilities
-from pams_mil.tables import read_table
 
 LEAST_INFORMATIVE = 30
 """Fewest verdicts on slides whose call depends on κ; below this an interval would be wider than any use."""
