@@ -60,6 +60,14 @@ def test_uniform_bins_leave_at_most_half_of_the_clusters_on_non_negative_feature
     assert cluster(bags, init="quantile").live >= 9
 
 
+def test_sfr_takes_the_papers_clusters_unless_told_otherwise():
+    """6 of 11 after 6 refinements: rules that keep more of Z_a were trained beside it and did no better."""
+    a, b = random_pair(4, 60, 50, 6)
+    rows, _ = reference.sfr(a.tolist(), b.tolist(), clusters=11, iterations=6, top_k=6, init="quantile")
+    assert create_remix("sfr")(a, b, torch.Generator()).rows_from(0).tolist() == rows
+    assert len(rows) < len(a)
+
+
 def test_all_rows_are_all_rows():
     a, b = random_pair(2, 9, 4, 3)
     assert create_remix("sfr", selection="all")(a, b, torch.Generator()).rows_from(0).tolist() == list(range(9))

@@ -196,7 +196,7 @@ def caption(bench: Bench) -> str:
     what = "one network each" if counts == [1] else f"mean ± population standard deviation over {runs} seeds per row"
     subset = "Test" if bench.split == "test" else "Validation"
     return (
-        f"{subset} scores in percent, {what} (same seeds and budget for all); scores of coarser levels are lifted "
+        f"{subset} scores in percent, {what} (same seeds for all); scores of coarser levels are lifted "
         "from the finest. Best bold, second underlined, for each model."
     )
 
