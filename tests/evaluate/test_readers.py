@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
@@ -93,12 +95,21 @@ def test_the_range_of_readers():
     poor = study(skill=0.1)[2]
     between = study(noise=(0.01, 0.5, 0.9), skill=2.0)
     best = audit_readers(calls, TREE, patient, target=target, model=("good", good), resamples=200)
-    assert "good is outside of the readers' range: it misses less than every reader" in best.model_sentence
+    assert "good is outside of the readers' range: it misses less than every reader" in best.sentences[-1]
     worst = audit_readers(calls, TREE, patient, target=target, model=("poor", poor), resamples=200)
-    assert "poor is outside of the readers' range: it misses more than every reader" in worst.model_sentence
+    assert "poor is outside of the readers' range: it misses more than every reader" in worst.sentences[-1]
     middle = audit_readers(between[1], TREE, patient, target=between[0], model=("mid", between[2]), resamples=200)
-    assert "mid is within the readers' range: it misses more than 'reader1'" in middle.model_sentence
-    assert "misses less than" in middle.model_sentence
+    assert "mid is within the readers' range: it misses more than 'reader1'" in middle.sentences[-1]
+    assert "misses less than" in middle.sentences[-1]
+    assert [one.range.within for one in (best, worst, middle)] == [False, False, True]
+    for result in (best, worst, middle):
+        gaps = [one.model_misses_more for one in result.readers]
+        assert result.range.least.value == min(gap.value for gap in gaps)
+        assert result.range.most.value == max(gap.value for gap in gaps)
+        assert result.range.least.low <= min(gap.low for gap in gaps)  # the smallest of several is at most each
+        assert result.range.most.high >= max(gap.high for gap in gaps)
+        for end in (result.range.least, result.range.most):
+            assert f"{100 * end.value:+.1f} ({100 * end.low:+.1f} to {100 * end.high:+.1f})" in result.sentences[-1]
 
 
 def written(tmp_path):
@@ -132,6 +143,9 @@ def test_command_page_and_json(tmp_path):
     assert content["sentences"][1] in page.replace("&#39;", "'")
     assert content["reference"] == "'consensus'"
     assert json.loads(pams(*full, "--json").stdout) == content
+    schema = json.loads((Path(__file__).parents[2] / "docs/reference/schemas/audit.schema.json").read_text())
+    Draft202012Validator(schema).validate(content)
+    assert not Draft202012Validator(schema).is_valid({**content, "range": {"least": 0}})
 
 
 def test_bad_input_in_words(tmp_path):

@@ -1,5 +1,7 @@
 """The cost ratio that verdicts act by: recovered from simulated readers, equal to the pairwise formula, or refused."""
 
+import logging
+
 import numpy as np
 import pytest
 from scipy import optimize, special
@@ -7,6 +9,7 @@ from scipy import optimize, special
 from pams_mil import ClassHierarchy
 from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.decisions.reveal import Reveal, reveal, reveal_reviews
+from pams_mil.metrics.kappa_path import decision_path
 
 FOUR = ClassHierarchy.flat(["normal", "benign", "atypical", "malignant"])
 
@@ -115,6 +118,7 @@ def test_intervals_cover_at_their_level(kappas, estimand):
         middle = np.log(fit.kappa)
         half = (np.log(fit.high) - middle) / 2  # sabotage: an interval of half the width must be found out
         fixed += abs(np.log(estimand) - middle) <= half
+    logging.info("readers %s: %.2f is in %.1f %% of the intervals", kappas, estimand, 100 * hits / runs)
     assert 0.93 <= hits / runs <= 0.97
     assert fixed / runs < 0.93
 
@@ -132,6 +136,39 @@ def test_reviews_are_joined_with_the_predictions_that_were_read(tmp_path):
     (tmp_path / "other.csv").write_text("slide_id,reader_class\nunknown,normal\n")
     with pytest.raises(PredictionsError, match=r"1 slides that .* does not have, such as 'unknown'"):
         reveal_reviews([tmp_path / "other.csv"], tmp_path / "predictions.csv", FOUR)
+
+
+def test_verdicts_are_read_by_the_kappa_of_the_call_that_was_on_the_screen(tmp_path):
+    """The viewer's handle moves κ, and the call that pulls a reader is the one at that κ."""
+    halves = [study(FOUR, [5.0], patients=1500, seed=seed, pull=1.5, shown=k) for seed, k in ((11, 1.0), (12, 8.0))]
+    p, verdicts = (np.concatenate([half[part] for half in halves]) for part in (0, 1))
+    kappas, names = np.repeat([1.0, 8.0], 1500), FOUR.names()
+    result = reveal(p, verdicts, FOUR, kappa=kappas)
+    assert result.overall.low < 5 < result.overall.high
+    assert result.overall.pull == pytest.approx(1.5, abs=0.25)
+    assert result.shown == (1.0, 8.0)
+    assert "the calls were made at κ = 1 to 8, which is outside of it" in result.sentence
+    assert not abs(reveal(p, verdicts, FOUR).overall.pull - 1.5) < 0.25  # all taken for calls at κ = 1
+
+    rows = [["slide_id", "patient_id", "prediction", *(f"p_{name}" for name in names)]]
+    rows += [[f"s{i}", f"p{i}", names[int(row.argmax())], *map(repr, row.tolist())] for i, row in enumerate(p)]
+    (tmp_path / "predictions.csv").write_text("\n".join(",".join(row) for row in rows))
+    calls = [int(decision_path(row[None], FOUR).calls(k)[0]) for row, k in zip(p, kappas, strict=True)]
+    lines = [
+        f"s{i},{names[call]},{'8.0' if k > 1 else ''},{names[v]},no"
+        for i, (call, k, v) in enumerate(zip(calls, kappas, verdicts, strict=True))
+    ]
+    file = tmp_path / "reviews.csv"
+    file.write_text("\n".join(["slide_id,model_call,kappa,reader_class,blind", *lines]))
+    read = reveal_reviews([file], tmp_path / "predictions.csv", FOUR)
+    assert (read.overall, read.shown) == (result.overall, result.shown)
+    for change, message in (
+        (lines[1500].replace("8.0", "0.2"), "calls on the screen are not those of the predictions at κ = 0.2"),
+        (lines[1500].replace("8.0", "nan"), "kappa must be a number of at least 0 or empty, found 'nan'"),
+    ):
+        file.write_text("\n".join(["slide_id,model_call,kappa,reader_class,blind", *lines[:1500], change]))
+        with pytest.raises(PredictionsError, match=message):
+            reveal_reviews([file], tmp_path / "predictions.csv", FOUR)
 
 
 def test_training_follows_the_revealed_cost_ratio(tmp_path):

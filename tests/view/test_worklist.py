@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.errors import ConfigError, PamsError, PredictionsError
-from pams_mil.evaluate.certify import Certificate, apply_certificate
-from pams_mil.evaluate.decisions.reveal import reveal
+from pams_mil.evaluate.certify import Certificate, apply_certificate, certify_orders
+from pams_mil.evaluate.decisions.reveal import reveal, reveal_reviews
 from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.view.opening import Asked, open_session, reviewer_name
 from pams_mil.view.worklist_cases import Cases
 
@@ -157,11 +158,16 @@ def test_verdicts_reveal_a_cost_ratio_or_say_why_not(tmp_path):
         costs = 4 * (1 - below - p[number]) + below
         chance = np.exp(-6 * costs)
         verdicts.append(int(rng.choice(3, p=chance / chance.sum())))
-        session.give(rows[f"s{number}"], {"action": "read", "class": names[verdicts[-1]], "seen": 0})
+        handle = {"kappa": 3.0} if number % 2 else {}  # moved for every second case
+        session.give(rows[f"s{number}"], {"action": "read", "class": names[verdicts[-1]], "seen": 0, **handle})
         if number == 19:
             assert "verdicts are informative" in session.order_worth()["revealed"]
     sentence = session.order_worth()["revealed"]
-    assert sentence == reveal(p, verdicts, session.cases.hierarchy, kappa=1.0).sentence
+    kappas = [3.0 if number % 2 else 1.0 for number in range(120)]
+    assert sentence == reveal(p, verdicts, session.cases.hierarchy, kappa=kappas).sentence
+    assert "the calls were made at κ = 1 to 3" in sentence
+    read = reveal_reviews([session.journal.table], folder / "predictions.csv", session.cases.hierarchy)
+    assert read.sentence == sentence
     assert sentence.startswith("The readers act as if a miss cost")
     assert client_of(session)[0].get("/api/order").json()["revealed"] == sentence
 
@@ -242,3 +248,35 @@ def test_the_demonstration_finds_the_planted_lesion_under_the_hottest_tile(tmp_p
     for name in ("attention finding", "evidence finding severe"):
         assert share[int(heat.layers[name][1].argmax())] > 0.9, name
     session.shelf.close()
+
+
+def test_several_orders_show_what_each_of_them_calls_and_certifies(tmp_path):
+    folder = write_cohort(tmp_path / "cohort", slides=False, labels=False)
+    (folder / "other.yaml").write_text("name: other\nclasses: [mild, none, severe]\n")
+    both = [str(folder / "classes.yaml"), str(folder / "other.yaml")]
+    session = session_of(folder, classes=both, reviews=tmp_path / "r")
+    assert session.overview()["orders"] == [{"name": "other", "classes": [1, 0, 2]}]
+    cases, tree = session.visible()[1], ClassHierarchy.load(both[1])
+    reach = cases.columns["other_reach"]
+    for row, p in enumerate(cases.probabilities):
+        path = decision_path(p[[1, 0, 2]][None], tree)
+        assert reach[row] == [[kappa if np.isfinite(kappa) else None for kappa in path.reach[0]]]
+    # Ten patients, all right: κ = 0 meets the bound by both orders, and the answers are sets.
+    names = ("none", "mild", "severe")
+    target = np.arange(30) % 3
+    p = np.eye(3)[target] * 0.4 + 0.2
+    ids = [f"c{i}" for i in range(30)]
+    calibration = Predictions("c", ClassHierarchy.load(both), ids, target, target, p, patient_ids=ids)
+    certificate = certify_orders(calibration, alpha=0.2)
+    certificate.write(tmp_path / "order-certificate.json")
+    certified = session_of(
+        folder, classes=both, certificate=tmp_path / "order-certificate.json", features=None, reviews=tmp_path / "c"
+    )
+    shown = certified.visible()[1]
+    expected = certificate.apply(shown.probabilities, shown.patient_ids)
+    assert shown.columns["certified"] == [np.flatnonzero(row).tolist() for row in expected.members]
+    assert list(shown.cannot_exclude) == expected.columns()["cannot_exclude"]
+    assert certified.overview()["guarantee"] == " ".join(certificate.sentences)
+    assert all(set(filter(None, cell.split("; "))) <= set(names) for cell in shown.cannot_exclude)
+    # A blind reader's own cases alone are shown: of a patient with a slide left out, nothing is certified.
+    assert shown.take(np.array([0])).columns["certified"] == [None]

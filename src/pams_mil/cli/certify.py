@@ -108,15 +108,14 @@ def certify(
     if by is not None:
         _certify_groups(model, by, {"findings": findings, **options}, folder, json=json)
         return
+    certificate: Certificate | OrderCertificate
     if model.hierarchy.other_orders:
-        _certify_orders(certify_orders(model, **options), folder, json=json)
-        return
-    certificate = run_certify(model, findings=findings, **options)
-    path = None
-    if folder is not None:
-        path = write_certificate(certificate, certificate_page(certificate, model), folder)
+        certificate = certify_orders(model, **options)
+    else:
+        certificate = run_certify(model, findings=findings, **options)
+    path = None if folder is None else write_certificate(certificate, certificate_page(certificate, model), folder)
     if json:
-        print_json(_json(certificate))
+        print_json(_without_patients(certificate.to_json()))
     else:
         show(certificate)
     if path is not None:
@@ -152,7 +151,9 @@ def _certify_groups(model: Predictions, by: str, options: dict[str, Any], folder
             page = certificate_page(certificate, model.tagged(by, group))
             write_certificate(certificate, page, folder / "certificates" / names[group])
     if json:
-        print_json({"by": by, "certificates": {group: _json(one) for group, one in certificates.items()}})
+        print_json(
+            {"by": by, "certificates": {group: _without_patients(one.to_json()) for group, one in certificates.items()}}
+        )
         return
     for number, (group, certificate) in enumerate(certificates.items()):
         output.print(f"{chr(10) if number else ''}{by} {group}", style="bold underline", markup=False)
@@ -161,38 +162,23 @@ def _certify_groups(model: Predictions, by: str, options: dict[str, Any], folder
             print_note(f"Certificate: {folder / 'certificates' / names[group] / 'certificate.json'}")
 
 
-def _json(certificate: Certificate) -> dict[str, Any]:
-    content = certificate.to_json()
+def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
+    if "certificates" in content:
+        return {**content, "certificates": [_without_patients(one) for one in content["certificates"]]}
     return {**content, "calibration": {"digest": content["calibration"]["digest"]}}
 
 
-def _certify_orders(certificate: OrderCertificate, folder: Path | None, *, json: bool) -> None:
-    """Write and print the certificate of several orders."""
-    from pams_mil.engine.prediction.certificates import write_certificate
-
-    path = None if folder is None else write_certificate(certificate, None, folder)
-    if json:
-        content = certificate.to_json()
-        parts = [{**one, "calibration": {"digest": one["calibration"]["digest"]}} for one in content["certificates"]]
-        print_json({**content, "certificates": parts})
-    else:
-        show_reservations(certificate)
-        for number, sentence in enumerate(certificate.sentences):
-            output.print(sentence, style="" if number else "bold")
-        for note in certificate.notes:
-            output.print(note, style="dim")
-    if path is not None:
-        print_note(f"Certificate: {path}")
-
-
-def show(certificate: Certificate) -> None:
+def show(certificate: Certificate | OrderCertificate) -> None:
     """Print the certificate for people."""
+    from pams_mil.evaluate.certify import OrderCertificate
+
     show_reservations(certificate)
     first, *rest = certificate.sentences
     output.print(first, style="bold")
     for sentence in rest:
         output.print(sentence)
-    output.print(_table(certificate))
+    if not isinstance(certificate, OrderCertificate):
+        output.print(_table(certificate))
     for note in certificate.notes:
         output.print(note, style="dim")
 

@@ -8,7 +8,8 @@ O_i the misses and false alarms of reader i and U(O) the model's curve against t
 
 is what the model misses more than reader i at that reader's false alarms. A model is outside of the readers' range only
 where it misses more than each of them, or less than each of them: all intervals of D_i must lie on one side, so no
-correction for the number of readers is needed.
+correction for the number of readers is needed. The model is within the range where min_i D_i ≤ 0 ≤ max_i D_i; both ends
+have intervals of their own, from the same resamples of patients.
 """
 
 from __future__ import annotations
@@ -71,6 +72,16 @@ class ReaderAgreement:
 
 
 @dataclass(frozen=True)
+class ModelRange:
+    """What a model misses more than the reader it does best against (`least`) and worst against (`most`)."""
+
+    least: ReaderShare
+    most: ReaderShare
+    within: bool
+    """Whether the model cannot be told to miss more than every reader, nor less than every reader."""
+
+
+@dataclass(frozen=True)
 class ReaderAudit:
     """What `pams audit --readers` prints and writes."""
 
@@ -80,6 +91,8 @@ class ReaderAudit:
     agreement: Sequence[ReaderAgreement]
     patients: int
     model: str = ""
+    range: ModelRange | None = None
+    """Of the model among the readers."""
 
     @property
     def sentences(self) -> list[str]:
@@ -93,16 +106,16 @@ class ReaderAudit:
             f"{max(missed):.1f} % of the slides and raise {min(alarms):.1f} to {max(alarms):.1f} % false alarms"
             f"{agreement}."
         ]
-        return [*sentences, self.model_sentence] if self.model else sentences
+        return sentences if self.range is None else [*sentences, self._model_sentence(self.range)]
 
-    @property
-    def model_sentence(self) -> str:
-        """Whether the model is within the range of the readers."""
+    def _model_sentence(self, span: ModelRange) -> str:
         gaps = {one.name: one.model_misses_more for one in self.readers if one.model_misses_more is not None}
         more = [name for name, gap in gaps.items() if gap.low > 0]
         less = [name for name, gap in gaps.items() if gap.high < 0]
-        points = [100 * gap.value for gap in gaps.values()]
-        detail = f"{min(points):+.1f} to {max(points):+.1f} points at each reader's own false alarms"
+        ends = [
+            f"{100 * end.value:+.1f} ({100 * end.low:+.1f} to {100 * end.high:+.1f})" for end in (span.least, span.most)
+        ]
+        detail = f"{' to '.join(ends)} points at each reader's own false alarms, 95 % intervals in brackets"
         if len(more) == len(gaps):
             return f"{self.model} is outside of the readers' range: it misses more than every reader ({detail})."
         if len(less) == len(gaps):
@@ -123,6 +136,7 @@ class ReaderAudit:
             "reference": self.reference,
             "patients": self.patients,
             "model": self.model or None,
+            "range": None if self.range is None else asdict(self.range),
             "readers": [asdict(one) for one in self.readers],
             "agreement": [asdict(pair) for pair in self.agreement],
             "sentences": self.sentences,
@@ -181,7 +195,7 @@ def audit_readers(
         )
     units = Units.of(int(patient.max()) + 1, seed=seed)
     unit, draws = units.of_patient[patient], units.draws(seed, resamples).astype(np.float64)
-    readers = []
+    readers, gaps = [], []
     for number, name in enumerate(names):
         truth = others_reference(table, number, ranks) if target is None else target
         rows = np.flatnonzero((table[number] != ABSENT) & (truth != ABSENT))
@@ -190,9 +204,10 @@ def audit_readers(
         true, call = truth[rows], table[number, rows]
         events = np.stack([ranks[true] > ranks[call], ranks[true] < ranks[call]])
         curve = None if model is None else CurveResampler(decision_path(model[1][rows], hierarchy), true)
-        shares = _shares(events, curve, draws, unit[rows])
-        gap = shares[2] if curve is not None else None
-        readers.append(ReaderScores(name, len(rows), shares[0], shares[1], gap))
+        observed, samples = _rates(events, curve, draws, unit[rows])
+        shares = [_share(value, sample) for value, sample in zip(observed, samples.T, strict=True)]
+        readers.append(ReaderScores(name, len(rows), *shares))
+        gaps.append((observed[2:], samples[:, 2:]))
     return ReaderAudit(
         hierarchy=hierarchy,
         reference="the other readers" if target is None else reference,
@@ -200,7 +215,16 @@ def audit_readers(
         agreement=[_agreement(names, table, pair, hierarchy) for pair in combinations(range(len(names)), 2)],
         patients=len(np.unique(patient)),
         model="" if model is None else model[0],
+        range=None if model is None else _model_range(readers, gaps),
     )
+
+
+def _model_range(readers: Sequence[ReaderScores], gaps: Sequence[tuple[Array, Array]]) -> ModelRange:
+    observed, samples = (np.concatenate(values, axis=-1) for values in zip(*gaps, strict=True))
+    own = [one.model_misses_more for one in readers if one.model_misses_more is not None]
+    outside = all(gap.low > 0 for gap in own) or all(gap.high < 0 for gap in own)
+    least, most = (_share(float(pick(observed)), pick(samples, axis=1)) for pick in (np.min, np.max))
+    return ModelRange(least, most, within=not outside)
 
 
 def _always_agree(table: Ints) -> bool:
@@ -208,10 +232,17 @@ def _always_agree(table: Ints) -> bool:
     return bool(((table == top) | (table == ABSENT)).all())
 
 
-def _shares(
+def _share(value: float, samples: Array) -> ReaderShare:
+    return ReaderShare(float(value), *percentile_interval(samples))
+
+
+def _rates(
     events: Bools, curve: Callable[[Array], tuple[Array, Array]] | None, draws: Array, unit: Ints
-) -> list[ReaderShare]:
-    """Misses, false alarms and, with a curve, the model's misses at these false alarms minus these misses."""
+) -> tuple[Array, Array]:
+    """Misses, false alarms and, with a curve, the model's misses at these false alarms minus these misses.
+
+    Observed, [2 or 3], and of every resample, [B, 2 or 3]; NaN where a resample has none of the slides.
+    """
 
     def values(weights: Array) -> Array:
         """[B, 2 or 3] for weights [B, n]."""
@@ -223,13 +254,12 @@ def _shares(
         return np.column_stack([rates, np.asarray(at) - rates[:, 0]])
 
     observed = values(np.ones((1, len(unit))))[0]
-    drawn = []
+    samples = np.full((len(draws), len(observed)), np.nan)
     for start in range(0, len(draws), _BLOCK):
         weights = draws[start : start + _BLOCK, unit]
-        drawn.append(values(weights[weights.sum(axis=1) > 0]))
-    samples = np.concatenate(drawn) if drawn else np.full((1, len(observed)), np.nan)
-    intervals = [percentile_interval(column) for column in samples.T]
-    return [ReaderShare(float(value), *interval) for value, interval in zip(observed, intervals, strict=True)]
+        drawn = weights.sum(axis=1) > 0
+        samples[start : start + _BLOCK][drawn] = values(weights[drawn])
+    return observed, samples
 
 
 def _agreement(names: Sequence[str], table: Ints, pair: tuple[int, int], hierarchy: ClassHierarchy) -> ReaderAgreement:

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
-from pams_mil.class_checks import names_by_rank
+import numpy as np
+from markupsafe import Markup
+
+from pams_mil.class_checks import SEPARATOR, names_by_rank
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
-from pams_mil.evaluate.certify.make import calibration_digest
+from pams_mil.evaluate.certify.make import calibration_digest, rates
 from pams_mil.evaluate.certify.miss_losses import SlideReach
+from pams_mil.evaluate.certify.order_certificate import OrderCertificate
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath
-from pams_mil.report.first_screen import FirstScreen, first_screen
+from pams_mil.report.charts import curve_chart
+from pams_mil.report.first_screen import FirstScreen, curve_series, first_screen, rank_shares
 from pams_mil.report.live import ScreenModel
 from pams_mil.report.page import ReportTable, TableHead, render, short_order
 
+MOST_ANSWERS = 12
+"""Answers that the page of several orders lists, most frequent first."""
 
-def certificate_page(certificate: Certificate, predictions: Predictions) -> str:
+
+def certificate_page(certificate: Certificate | OrderCertificate, predictions: Predictions) -> str:
     """The certificate as one HTML page; `predictions` are the calibration patients it was made from."""
+    if isinstance(certificate, OrderCertificate):
+        return _order_page(certificate, predictions)
     if calibration_digest(predictions) != certificate.calibration:
         raise ParameterError("The predictions are not those that the certificate was calibrated on.")
     return render(
@@ -34,6 +47,58 @@ def certificate_page(certificate: Certificate, predictions: Predictions) -> str:
         infinite=math.isinf(certificate.kappa),
         percent=percent,
     )
+
+
+def _order_page(certificate: OrderCertificate, predictions: Predictions) -> str:
+    orders = certificate.orders
+    views = [orders.under(number, predictions) for number in range(len(orders))]
+    if [calibration_digest(one) for one in views] != [one.calibration for one in certificate.certificates]:
+        raise ParameterError("The predictions are not those that the certificate was calibrated on.")
+    slides = [SlideReach.of(one) for one in views]
+    patients = predictions.slide_ids if predictions.patient_ids is None else predictions.patient_ids
+    # `SlideReach.of` has refused predictions without probabilities.
+    answers = Counter(certificate.apply(np.asarray(predictions.probabilities), patients).columns()["certified"])
+    return render(
+        "order_certificate.html.j2",
+        certificate=certificate,
+        not_a_guarantee=NOT_A_GUARANTEE,
+        chart=_order_chart(certificate, views),
+        by_order=_order_table(certificate, slides),
+        answers=_answer_table(answers),
+        several=sum(count for answer, count in answers.items() if SEPARATOR in answer) / len(predictions),
+        orders=[(name, short_order(one)) for name, one in zip(orders.names, orders.hierarchies, strict=True)],
+        percent=percent,
+    )
+
+
+def _order_table(certificate: OrderCertificate, slides: Sequence[SlideReach]) -> ReportTable:
+    heads: list[str | TableHead] = [
+        "order",
+        TableHead("κ alone", "the smallest κ that meets this order's bounds"),
+        "at most",
+        TableHead("missed", "by this order's call at the common κ, among the calibration patients"),
+        "false alarms",
+    ]
+    rows = []
+    for name, one, reach in zip(certificate.names, certificate.certificates, slides, strict=True):
+        bounds = "; ".join(f"{percent(bound.alpha)} of {bound.who}" for bound in one.bounds)
+        calls = rates(reach, certificate.kappa, one.unit)
+        rows.append([name, f"{one.kappa:.4g}", bounds, percent(calls.missed_rate), percent(calls.false_alarm_rate)])
+    return ReportTable(heads, rows, text=(0, 2))
+
+
+def _answer_table(answers: Counter[str]) -> ReportTable:
+    rows = [[answer, str(count)] for answer, count in answers.most_common(MOST_ANSWERS)]
+    return ReportTable(["answer", "calibration slides"], rows, text=(0,))
+
+
+def _order_chart(certificate: OrderCertificate, views: Sequence[Predictions]) -> Markup:
+    """Missed urgency over false alarms of every order's calls, each with its point at the common κ."""
+    called = [
+        replace(one, name=name, predicted=one.path.calls(certificate.kappa))
+        for name, one in zip(certificate.names, views, strict=True)
+    ]
+    return curve_chart(curve_series(called, [None] * len(called)), rank_shares(called[0]))
 
 
 def percent(share: float | None) -> str:

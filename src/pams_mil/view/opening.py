@@ -14,6 +14,7 @@ from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.errors import ConfigError, PredictionsError
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import require_patients
+from pams_mil.evaluate.certify.order_certificate import OrderCertificate, load_certificate
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -74,7 +75,7 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
             _table(path, hierarchy, asked, report) if one is None else _predicted(one, asked, report, incomplete)
         )
     cases = Cases.combine(models, groups={slide: record.case for slide, record in records.items()})
-    certificate = None if asked.certificate is None else Certificate.load(asked.certificate)
+    certificate = None if asked.certificate is None else load_certificate(asked.certificate)
     if certificate is not None:
         require_patients(models[0], patients_are_slides=asked.patients_are_slides)
         cases = cases.with_certificate(certificate, incomplete=incomplete)
@@ -234,7 +235,7 @@ def _review_folder(asked: Asked) -> Path:
 
 
 def _certificate_notes(
-    certificate: Certificate | None, cases: Cases, runs: Sequence[LoadedRun], asked: Asked
+    certificate: Certificate | OrderCertificate | None, cases: Cases, runs: Sequence[LoadedRun], asked: Asked
 ) -> list[str]:
     """A certificate holds for its own weights; a note says so where those cannot be compared."""
     if certificate is None:
@@ -247,7 +248,9 @@ def _certificate_notes(
     return notes
 
 
-def _guarantee(certificate: Certificate) -> str:
+def _guarantee(certificate: Certificate | OrderCertificate) -> str:
+    if isinstance(certificate, OrderCertificate):
+        return " ".join(certificate.sentences)
     lead = certificate.leading
     return f"At most {lead.alpha:.3g}: {certificate.meaning}. {certificate.words[:1].upper()}{certificate.words[1:]}."
 

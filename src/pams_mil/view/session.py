@@ -99,6 +99,7 @@ class Session:
                 for label, rank in zip(names, ranks, strict=True)
             ],
             "order": tree.order(),
+            "orders": cases.orders,
             "findings": tree.finding_classes.tolist() if tree.findings == "several" else [],
             "boundaries": self.boundaries,
             "reviewer": self.journal.reviewer,
@@ -203,18 +204,13 @@ class Session:
             return ""
         states = dict(self.journal.states())
         verdicts = [states[shown.slide_ids[row]] for row in rows.tolist()]
-        kappas = {verdict.facts.get("kappa", "") for verdict in verdicts}
-        if len(kappas) > 1:
-            return "The verdicts were given at several operating points, and a cost ratio is fitted to those of one."
-        stated = kappas.pop()
-        kappa, ranks = float(stated or 1), shown.hierarchy.ranks()
-        if not stated and (ranks[shown.call] != ranks[shown.probabilities.argmax(1)])[rows].any():
-            return "The calls are not the most probable classes, so the cost ratio that made them is not known."
+        calls = [shown.hierarchy.index(verdict.facts["model_call"]) for verdict in verdicts]
         try:
             return reveal(
                 shown.probabilities[rows], read[rows], shown.hierarchy,
                 patients=[shown.patient_ids[row] for row in rows.tolist()],
-                blind=[verdict.blind for verdict in verdicts], kappa=kappa,
+                blind=[verdict.blind for verdict in verdicts], calls=calls,
+                kappa=[float(verdict.facts.get("kappa") or 1) for verdict in verdicts],
             ).sentence  # fmt: skip
         except PredictionsError as error:
             return str(error)

@@ -18,7 +18,9 @@ from pams_mil.digests import slide_key, text_digest
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.certificate import Certificate
+from pams_mil.evaluate.certify.order_certificate import CertifiedSets, OrderCertificate
 from pams_mil.evaluate.decisions import worklist
+from pams_mil.evaluate.orders import Orders
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import finding_reach, sets_with_call
@@ -54,6 +56,15 @@ class WorklistSlides:
             raise PredictionsError("Two slide ids have the same short digest; rename one of them.")
         return keys
 
+    @property
+    def orders(self) -> list[dict[str, Any]]:
+        """Every other order of urgency: its name, and its classes as numbers of the first order, least urgent first."""
+        if not self.hierarchy.other_orders:
+            return []
+        orders = Orders(self.hierarchy)
+        rest = zip(orders.names[1:], orders.places[1:], strict=True)
+        return [{"name": name, "classes": np.argsort(place).tolist()} for name, place in rest]
+
     @cached_property
     def rows(self) -> dict[str, int]:
         """The row of every key."""
@@ -78,7 +89,7 @@ class Cases(WorklistSlides):
     target: Ints
     probabilities: Array | None
     agreement: Array | None
-    certified: CertifiedCalls | None = None
+    certified: CertifiedCalls | CertifiedSets | None = None
     findings: Array | None = None
     notes: tuple[str, ...] = ()
     members: tuple[DecisionPath, ...] = ()
@@ -112,13 +123,18 @@ class Cases(WorklistSlides):
             roles=_joined([model.roles for model in aligned]),
         )
 
-    def with_certificate(self, certificate: Certificate, *, incomplete: Collection[str] = ()) -> Cases:
+    def with_certificate(
+        self, certificate: Certificate | OrderCertificate, *, incomplete: Collection[str] = ()
+    ) -> Cases:
         """The same cases with certified calls, withheld for patients of whom a slide is missing."""
         certificate.refuse_other_classes(self.hierarchy, "the worklist")
         if self.probabilities is None:
             raise PredictionsError("A certificate needs class probabilities; these predictions have calls alone.")
         seen = certificate.exposure.roles(self.slide_ids, self.patient_ids)
         roles = seen if self.roles is None else _joined([self.roles, seen])
+        if isinstance(certificate, OrderCertificate):
+            sets = certificate.apply(self.probabilities, self.patient_ids, incomplete=incomplete)
+            return replace(self, hierarchy=certificate.hierarchy, roles=roles, certified=sets)
         certified = apply_certificate(
             certificate, self.probabilities, self.patient_ids, incomplete=incomplete, findings=self.findings
         )
@@ -136,12 +152,7 @@ class Cases(WorklistSlides):
             counts, left = Counter(self.patient_ids), Counter(self.patient_ids[row] for row in chosen)
             incomplete = {patient for patient in left if left[patient] < counts[patient]}
             withheld = (row in certified.withheld or self.patient_ids[row] in incomplete for row in chosen)
-            certified = replace(
-                certified, slide=certified.slide[rows], call=certified.call[rows], high=certified.high[rows],
-                low=None if certified.low is None else certified.low[rows],
-                sets=None if certified.sets is None else certified.sets[rows],
-                withheld=frozenset(place for place, hide in enumerate(withheld) if hide),
-            )  # fmt: skip
+            certified = certified.take(rows, frozenset(place for place, hide in enumerate(withheld) if hide))
         return replace(
             self,
             slide_ids=tuple(self.slide_ids[row] for row in chosen),
@@ -197,23 +208,31 @@ class Cases(WorklistSlides):
             shown["probabilities"] = np.round(self.probabilities, 5).tolist()
             shown["at_least"] = np.round(worklist.at_least(self.probabilities, self.hierarchy.ranks()), 5).tolist()
             shown["uncertainty"] = np.round(worklist.uncertainty(self.probabilities), 5).tolist()
-            # Not rounded: the call changes at these very numbers. What no finite κ reaches is null.
-            reach = self.path.reach
-            shown["reach"] = [[kappa if math.isfinite(kappa) else None for kappa in row] for row in reach.tolist()]
+            shown["reach"] = _thresholds(self.path.reach)
+            if self.hierarchy.other_orders:
+                shown["other_reach"] = self._other_reach(self.probabilities)
         if self.findings is not None:
             shown["findings"] = np.round(self.findings, 5).tolist()
-            own = finding_reach(self.findings, self.hierarchy).tolist()
-            shown["finding_reach"] = [[kappa if math.isfinite(kappa) else None for kappa in row] for row in own]
+            shown["finding_reach"] = _thresholds(finding_reach(self.findings, self.hierarchy))
         if self.agreement is not None:
             shown["agreement"] = np.round(self.agreement, 5).tolist()
         if self.members and len(self) * len(self.members) <= MOST_MEMBERS:
             paths = [_flat_paths(path) for path in self.members]
             shown["members"] = [list(row) for row in zip(*paths, strict=True)]
-        if self.certified is not None:
+        if isinstance(self.certified, CertifiedSets):
+            members = [np.flatnonzero(row).tolist() for row in self.certified.members]
+            shown["certified"] = [None if row in self.certified.withheld else one for row, one in enumerate(members)]
+        elif self.certified is not None:
             shown["certified"] = self._certified(self.certified.call)
             if self.certified.low is not None:
                 shown["lowest"] = self._certified(self.certified.low)
         return shown
+
+    def _other_reach(self, probabilities: Array) -> list[list[list[float | None]]]:
+        """For every slide, the thresholds of its calls in every other order, whose classes `orders` lists."""
+        others = list(zip(self.orders, self.hierarchy.other_orders, strict=True))
+        paths = [decision_path(probabilities[:, order["classes"]], tree) for order, tree in others]
+        return [list(row) for row in zip(*(_thresholds(path.reach) for path in paths), strict=True)]
 
     def _certified(self, values: Ints) -> list[int | None]:
         withheld = frozenset() if self.certified is None else self.certified.withheld
@@ -248,6 +267,11 @@ def _flat_paths(path: DecisionPath) -> list[list[float | int | None]]:
     ]
     ends = (2 * np.cumsum(count)).tolist()
     return [pairs[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def _thresholds(reach: Array) -> list[list[float | None]]:
+    """Not rounded: the call changes at these very numbers. What no finite κ reaches is null."""
+    return [[kappa if math.isfinite(kappa) else None for kappa in row] for row in reach.tolist()]
 
 
 def _joined(each: Sequence[Sequence[Roles] | None]) -> tuple[Roles, ...] | None:

@@ -107,8 +107,8 @@ def own_certificates(runs: Sequence[LoadedRun], folder: Path) -> tuple[dict[str,
     return kept, refused
 
 
-def write_certificate(certificate: Certificate | OrderCertificate, page: str | None, folder: Path) -> Path:
-    """Write a certificate after its page, where there is one, and return its path.
+def write_certificate(certificate: Certificate | OrderCertificate, page: str, folder: Path) -> Path:
+    """Write a certificate after its page and return its path.
 
     `certificate.json` (`order-certificate.json` of several orders) is the strictest one for these weights. One that
     guarantees something else lies beside it, named after its bounds; a stricter one takes its name, and the laxer one
@@ -124,8 +124,7 @@ def write_certificate(certificate: Certificate | OrderCertificate, page: str | N
             for old in filter(Path.exists, (path.with_suffix(".html"), path)):
                 old.replace(old.with_stem(f"{kind}-{_bounds_in_short(before)}"))
     # The JSON last: it is what others look for, and then nothing of it is missing.
-    if page is not None:
-        atomic.write_text(path.with_suffix(".html"), page)
+    atomic.write_text(path.with_suffix(".html"), page)
     certificate.write(path)
     return path
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -66,6 +66,14 @@ class CertifiedCalls:
         if self.low is not None:
             columns |= {"interval_low": cells(at, self.low), "interval_high": cells(at, self.high)}
         return columns
+
+    def take(self, rows: Ints, withheld: frozenset[int]) -> CertifiedCalls:
+        """The calls of chosen rows, of which some are withheld."""
+        return replace(
+            self, slide=self.slide[rows], call=self.call[rows], high=self.high[rows],
+            low=None if self.low is None else self.low[rows], sets=None if self.sets is None else self.sets[rows],
+            withheld=withheld,
+        )  # fmt: skip
 
 
 def apply_certificate(

@@ -43,6 +43,7 @@ from pams_mil.evaluate.certify.bounds import Bound, Guarantee, clopper_pearson, 
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.certify.miss_losses import FindingReach, SlideReach, Unit, path_of
+from pams_mil.evaluate.certify.order_certificate import OrderCertificate
 from pams_mil.evaluate.predictions.predictions import Predictions
 
 LEVEL = 0.05
@@ -66,6 +67,7 @@ class BoundCheck:
         alarm: After how many patients the bound was found to be violated; None: it was not.
         level: How probable it is that a bound that holds is ever called violated.
         state: The verdict.
+        order: The order of urgency that it is by, where there are several.
     """
 
     bound: Bound
@@ -76,10 +78,15 @@ class BoundCheck:
     alarm: int | None
     level: float
     state: State
+    order: str = ""
 
     @property
     def words(self) -> str:
         """For people."""
+        return f"By {self.order}: {self._words}" if self.order else self._words
+
+    @property
+    def _words(self) -> str:
         bound, who = self.bound, self.bound.who
         if not self.n:
             return f"Of {who} none is new: nothing can be said about the bound of {100 * bound.alpha:g} %."
@@ -102,7 +109,7 @@ class BoundCheck:
             "at": self.bound.name, "findings": self.bound.findings, "alpha": self.bound.alpha, "n": self.n,
             "observed": self.observed,
             "at_least": self.at_least, "limit": self.limit, "alarm_after": self.alarm, "level": self.level,
-            "state": self.state,
+            "state": self.state, "order": self.order,
         }  # fmt: skip
 
 
@@ -163,7 +170,7 @@ class Monitoring:
 
 
 def monitor(
-    certificate: Certificate,
+    certificate: Certificate | OrderCertificate,
     predictions: Predictions,
     *,
     level: float = LEVEL,
@@ -174,10 +181,11 @@ def monitor(
 ) -> Monitoring:
     """Test every bound on new labeled patients, in the order in which they came.
 
-    Without labels (every target is -1) patients are only compared with the calibration patients.
+    Without labels (every target is -1) patients are only compared with the calibration patients. Of several orders each
+    one's bounds are tested on its own call at the common κ, which the answer holds; patients are compared by the first.
 
     Args:
-        certificate: What was certified.
+        certificate: What was certified, under one order or several.
         predictions: New patients, by the certified weights.
         level: How probable it may be that any bound is ever called violated although the guarantee holds.
         drift_level: The p-value from which on, downward, patients are said to differ from the calibration patients.
@@ -194,24 +202,33 @@ def monitor(
     if not predictions.weights and predictions.layout != "memory":
         notes.append("Whether the certified weights made these predictions is not known from the file.")
     unlabeled = predictions.target < 0
+    by_order: list[tuple[str, Certificate, Predictions]]
+    if isinstance(certificate, OrderCertificate):
+        each = enumerate(zip(certificate.names, certificate.at_kappa, strict=True))
+        by_order = [(name, one, certificate.orders.under(number, predictions)) for number, (name, one) in each]
+    else:
+        by_order = [("", certificate, predictions)]
+    _, first, predictions = by_order[0]
     if unlabeled.all():
         path = path_of(predictions.probabilities, predictions.hierarchy, predictions.name)
         slides = SlideReach.unlabeled(path, predictions.patient)
         notes.append("Without labels, the guarantee itself is not tested.")
-        return Monitoring((), _drift(certificate, slides, drift_level, seed), tuple(notes))
+        return Monitoring((), _drift(first, slides, drift_level, seed), tuple(notes))
     if unlabeled.any():
         raise PredictionsError(
             f"{predictions.name}: {int(unlabeled.sum())} of {len(unlabeled)} rows have no label. Monitor the labeled "
             "rows and the others in two files."
         )
-    slides = SlideReach.of(predictions)
     # Bonferroni: the level is for any of the bounds.
-    share = level / len(certificate.bounds)
-    checks = tuple(_check(certificate, bound, slides, predictions, share) for bound in certificate.bounds)
-    return Monitoring(checks, _drift(certificate, slides, drift_level, seed), tuple(notes))
+    share = level / sum(len(one.bounds) for _, one, _ in by_order)
+    checks: list[BoundCheck] = []
+    for name, one, under in by_order:
+        reach = SlideReach.of(under)
+        checks += (replace(_check(one, bound, reach, under, share), order=name) for bound in one.bounds)
+    return Monitoring(tuple(checks), _drift(first, SlideReach.of(predictions), drift_level, seed), tuple(notes))
 
 
-def _roles(certificate: Certificate, predictions: Predictions) -> list[Roles]:
+def _roles(certificate: Certificate | OrderCertificate, predictions: Predictions) -> list[Roles]:
     """The roles of each row's patient for the certificate, and those that the predictions state."""
     slides = predictions.slide_ids
     known = certificate.exposure.roles(slides, slides if predictions.patient_ids is None else predictions.patient_ids)

@@ -10,18 +10,20 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pams_mil import atomic
-from pams_mil.arrays import Array, Bools
+from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.data.exposure import Exposure
 from pams_mil.errors import CertificateError
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.certificate import Certificate, content_digest
 from pams_mil.evaluate.certify.make import certify
+from pams_mil.evaluate.certify.miss_losses import rank_index
 from pams_mil.evaluate.orders import Orders
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -33,7 +35,7 @@ ORDERS_FORMAT, ORDERS_VERSION = "pams-order-certificate", 1
 class CertifiedSets:
     """The certified answers of n slides: for each, the set of all orders' calls."""
 
-    names: tuple[str, ...]
+    orders: Orders
     calls: tuple[CertifiedCalls, ...]
     """By order."""
 
@@ -42,16 +44,58 @@ class CertifiedSets:
         """Patients the guarantee does not cover."""
         return self.calls[0].notes
 
-    def columns(self) -> dict[str, list[str]]:
-        """For a predictions file: `certified` holds the set, one column per order its call."""
-        own = [calls.columns()["certified"] for calls in self.calls]
-        # In the first order, least urgent first, whichever order named a class.
-        place = {name: number for number, name in enumerate(self.calls[0].hierarchy.classes)}
-        united = [
-            "; ".join(sorted({one for one in row if one}, key=place.__getitem__)) for row in zip(*own, strict=True)
+    @property
+    def withheld(self) -> frozenset[int]:
+        """Rows of patients with a missing slide."""
+        return self.calls[0].withheld
+
+    @cached_property
+    def members(self) -> Bools:
+        """Which classes of the first order each answer names, [n, C]; one where the orders agree."""
+        named = np.zeros((len(self.calls[0].call), len(self.orders.first)), dtype=bool)
+        for place, calls in zip(self.orders.places, self.calls, strict=True):
+            named[np.arange(len(named)), np.argsort(place)[calls.call]] = True
+        return named
+
+    @cached_property
+    def possible(self) -> Bools:
+        """C(κ), what cannot be excluded: at most as urgent as the call in one of the orders, [n, C]; grows with κ."""
+        reached = [
+            rank_index(calls.hierarchy)[place] <= calls.high[:, None]
+            for place, calls in zip(self.orders.places, self.calls, strict=True)
         ]
-        by_order = {f"certified [{name}]": column for name, column in zip(self.names, own, strict=True)}
-        return {"certified": united, **by_order}
+        possible: Bools = np.any(reached, axis=0)
+        return possible
+
+    @property
+    def high(self) -> Ints:
+        """The rank, in the first order, of the most urgent class that an answer names, [n]."""
+        top: Ints = np.where(self.members, rank_index(self.orders.first), -1).max(axis=1)
+        return top
+
+    def take(self, rows: Ints, withheld: frozenset[int]) -> CertifiedSets:
+        """The answers of chosen rows, of which some are withheld."""
+        return CertifiedSets(self.orders, tuple(calls.take(rows, withheld) for calls in self.calls))
+
+    def columns(self) -> dict[str, list[str]]:
+        """For a predictions file: the set, what cannot be excluded, and one column per order with its call.
+
+        Classes are listed in the first order, least urgent first.
+        """
+        names = self.orders.first.classes
+
+        def cells(table: Bools) -> list[str]:
+            return [
+                "" if row in self.withheld else "; ".join(compress(names, present))
+                for row, present in enumerate(table.tolist())
+            ]
+
+        by_order = zip(self.orders.names, self.calls, strict=True)
+        return {
+            "certified": cells(self.members),
+            "cannot_exclude": cells(self.possible),
+            **{f"certified [{name}]": calls.columns()["certified"] for name, calls in by_order},
+        }
 
 
 @dataclass(frozen=True)
@@ -76,6 +120,11 @@ class OrderCertificate:
         return isinstance(other, OrderCertificate) and all(
             any(mine.covers(theirs) for mine in self.certificates) for theirs in other.certificates
         )
+
+    @property
+    def hierarchy(self) -> ClassHierarchy:
+        """The classes with all orders."""
+        return self.orders.first
 
     @cached_property
     def orders(self) -> Orders:
@@ -110,8 +159,8 @@ class OrderCertificate:
     def bound_sentences(self) -> list[str]:
         """One sentence for every order."""
         return [
-            f"By {name} (κ = {one.kappa:.4g} alone): {' '.join(replace(one, kappa=self.kappa).bound_sentences)}"
-            for name, one in zip(self.names, self.certificates, strict=True)
+            f"By {name} (κ = {one.kappa:.4g} alone): {' '.join(common.bound_sentences)}"
+            for name, one, common in zip(self.names, self.certificates, self.at_kappa, strict=True)
         ]
 
     def answers(self, probabilities: Array) -> Bools:
@@ -122,13 +171,16 @@ class OrderCertificate:
         self, probabilities: Array, patient_ids: Sequence[str], *, incomplete: Collection[str] = ()
     ) -> CertifiedSets:
         """The certified answers of slides; arguments as in `apply_certificate`, classes as in the first order."""
-        calls = []
-        for place, one in zip(self.orders.places, self.certificates, strict=True):
-            at_kappa = replace(one, kappa=self.kappa, kappa_low=None)  # an interval is by one order
-            calls.append(
-                apply_certificate(at_kappa, probabilities[:, np.argsort(place)], patient_ids, incomplete=incomplete)
-            )
-        return CertifiedSets(self.names, tuple(calls))
+        calls = [
+            apply_certificate(one, probabilities[:, np.argsort(place)], patient_ids, incomplete=incomplete)
+            for place, one in zip(self.orders.places, self.at_kappa, strict=True)
+        ]
+        return CertifiedSets(self.orders, tuple(calls))
+
+    @property
+    def at_kappa(self) -> tuple[Certificate, ...]:
+        """Every order's certificate at the common κ, whose bounds hold all the more; an interval is by one order."""
+        return tuple(replace(one, kappa=self.kappa, kappa_low=None) for one in self.certificates)
 
     def refuse_other_classes(self, hierarchy: ClassHierarchy, what: str) -> None:
         """Stop when something has other classes than the first order."""

@@ -37,7 +37,7 @@ from pams_mil.data.tables import read_table
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.kappa_path import decision_path
+from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import check_probabilities
 
 LEAST_INFORMATIVE = 30
@@ -72,7 +72,7 @@ class Reveal:
         overall: The cost ratio of all verdicts.
         boundaries: By the name of the least urgent class at or above the boundary.
         refused: Boundaries without a κ, with the reason.
-        shown: The κ that the model's calls were made with.
+        shown: The κ that the calls on the screen were made with, smallest first.
         overrides: How many verdicts differ in rank from the model's call.
         changes: Slides whose call would change if the model were set to κ: [to a more urgent, to a less urgent class].
         level: Confidence of the intervals.
@@ -82,7 +82,7 @@ class Reveal:
     overall: CostRatio
     boundaries: dict[str, CostRatio]
     refused: dict[str, str]
-    shown: float
+    shown: tuple[float, ...]
     overrides: int
     changes: tuple[int, int]
     level: float
@@ -91,11 +91,13 @@ class Reveal:
     @property
     def sentence(self) -> str:
         """The finding in one sentence."""
-        fit, shown = self.overall, f"the model is set to {self.shown:g}"
-        within = "which is within that interval" if fit.low <= self.shown <= fit.high else "which is outside of it"
+        fit, low, high = self.overall, self.shown[0], self.shown[-1]
+        shown = f"the model is set to {low:g}" if low == high else f"the calls were made at κ = {low:g} to {high:g}"
+        inside = [fit.low <= kappa <= fit.high for kappa in self.shown]
+        within = "within that interval" if all(inside) else "partly within it" if any(inside) else "outside of it"
         return (
             f"The readers act as if a miss cost {fit.kappa:.2g} false alarms ({100 * self.level:g} % interval "
-            f"{fit.low:.2g} to {fit.high:.2g}); {shown}, {within}."
+            f"{fit.low:.2g} to {fit.high:.2g}); {shown}, which is {within}."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -105,7 +107,7 @@ class Reveal:
             "version": 1,
             "classes": self.classes,
             "level": self.level,
-            "shown_kappa": self.shown,
+            "shown_kappas": list(self.shown),
             "overrides": self.overrides,
             "changes": {"more_urgent": self.changes[0], "less_urgent": self.changes[1]},
             "overall": vars(self.overall).copy(),
@@ -129,7 +131,7 @@ class Reveal:
                 overall=CostRatio(**content["overall"]),
                 boundaries={name: CostRatio(**fit) for name, fit in content["boundaries"].items()},
                 refused=dict(content["refused"]),
-                shown=float(content["shown_kappa"]),
+                shown=tuple(map(float, content["shown_kappas"])),
                 overrides=int(content["overrides"]),
                 changes=(int(content["changes"]["more_urgent"]), int(content["changes"]["less_urgent"])),
                 level=float(content["level"]),
@@ -148,7 +150,8 @@ def reveal(
     *,
     patients: Sequence[str] | None = None,
     blind: npt.ArrayLike | None = None,
-    kappa: float = 1.0,
+    kappa: npt.ArrayLike = 1.0,
+    calls: npt.ArrayLike | None = None,
     level: float = 0.95,
 ) -> Reveal:
     """The κ that readers' verdicts act by, with an interval over patients.
@@ -159,7 +162,8 @@ def reveal(
         hierarchy: Order and ties of the classes.
         patients: [n] patient of each verdict; None: each verdict is of another patient.
         blind: [n] True where the reader did not see the model's call.
-        kappa: What the shown calls were made with; 1: the most probable class.
+        kappa: What the calls on the screen were made with, one number or [n]; 1: the most probable class.
+        calls: [n] classes that were on the screen; None: those of `kappa`. What no such κ calls is refused.
         level: Confidence of the intervals.
     """
     p = check_probabilities(probabilities, hierarchy.num_classes())
@@ -168,7 +172,8 @@ def reveal(
         raise PredictionsError(f"Expected one verdict per row of probabilities, found {len(chosen)} and {len(p)}.")
     clusters = np.unique(list(patients), return_inverse=True)[1] if patients is not None else np.arange(len(p))
     path = decision_path(p, hierarchy)
-    shown = hierarchy.ranks()[path.calls(kappa)]
+    at = np.broadcast_to(np.asarray(kappa, dtype=np.float64), (len(p),))
+    shown = _shown(p, path, at, hierarchy.ranks(), calls)
     unseen = np.zeros(len(p), bool) if blind is None else np.asarray(blind, bool)
     per_rank = _per_rank(p, hierarchy)
     overrides = int((chosen != shown).sum())
@@ -192,10 +197,28 @@ def reveal(
         except PredictionsError as error:
             refused[name] = str(error)
     moved = hierarchy.ranks()[path.calls(overall.kappa)] - shown
-    return Reveal(
-        overall, boundaries, refused, float(kappa), overrides, (int((moved > 0).sum()), int((moved < 0).sum())), level,
-        hierarchy.digest,
-    )  # fmt: skip
+    changes = (int((moved > 0).sum()), int((moved < 0).sum()))
+    shown_at = tuple(np.unique(at).tolist())
+    return Reveal(overall, boundaries, refused, shown_at, overrides, changes, level, hierarchy.digest)
+
+
+def _shown(p: Array, path: DecisionPath, kappa: Array, ranks: Ints, calls: npt.ArrayLike | None) -> Ints:
+    """The ranks that were on the screen, [n]."""
+    if not (kappa >= 0).all():
+        raise PredictionsError(f"The κ of calls must be numbers of at least 0, found {kappa.min():g}.")
+    expected: Ints = ranks[(path.reach <= kappa[:, None]).sum(axis=1) - 1]
+    if calls is None:
+        return expected
+    stated: Ints = ranks[np.asarray(calls, dtype=np.int64)]
+    # Without a κ the call is the most probable class, which of tied classes may not be the most probable rank.
+    other = (stated != expected) & ((kappa != 1) | (stated != ranks[p.argmax(axis=1)]))
+    if other.any():
+        row = int(other.argmax())
+        raise PredictionsError(
+            f"{int(other.sum())} of {len(other)} calls on the screen are not those of the predictions at κ = "
+            f"{kappa[row]:g}. Give the predictions that the readers saw, and with --kappa what made their calls."
+        )
+    return stated
 
 
 def _per_rank(p: Array, hierarchy: ClassHierarchy) -> Array:
@@ -316,7 +339,7 @@ def reveal_reviews(
         reviews: One file per reader, as `pams view` writes them.
         predictions: The probabilities that the readers saw calls of.
         hierarchy: Order and ties of the classes.
-        kappa: What the shown calls were made with.
+        kappa: What the calls on the screen were made with where the column `kappa` is empty: as predicted.
         level: Confidence of the intervals.
     """
     model = read_predictions(predictions, hierarchy, Source(labels_needed=False))
@@ -324,7 +347,7 @@ def reveal_reviews(
         raise PredictionsError(f"{predictions} has no probabilities, so what a call would cost is not known.")
     row_of = {slide: row for row, slide in enumerate(model.slide_ids)}
     patient_of = model.patient_ids or model.slide_ids
-    rows, verdicts, blind = [], [], []
+    rows, verdicts, blind, kappas, calls = [], [], [], [], []
     for path in reviews:
         table = read_table(path)
         missing = [name for name in ("slide_id", "reader_class") if name not in table]
@@ -338,15 +361,31 @@ def reveal_reviews(
                 f"{path}: verdicts on {len(unknown)} slides that {predictions} does not have, such as {unknown[0]!r}. "
                 "Give the predictions that the readers saw."
             )
-        unseen = table.get("blind", [""] * len(table["slide_id"]))
-        for slide, label, was_blind in zip(table["slide_id"], table["reader_class"], unseen, strict=True):
+        for number, (slide, label) in enumerate(zip(table["slide_id"], table["reader_class"], strict=True)):
             if label:
+                call, was_blind, stated = (table[name][number].strip() if name in table else "" for name in _SCREEN)
                 rows.append(row_of[slide])
                 verdicts.append(hierarchy.index(label))
-                blind.append(was_blind.strip().lower() == "yes")
+                blind.append(was_blind.lower() == "yes")
+                kappas.append(_stated_kappa(stated, kappa, f"{path}, slide {slide!r}"))
+                calls.append(hierarchy.index(call) if call else -1)
     if not rows:
         raise PredictionsError(f"{listing([str(path) for path in reviews])} hold no verdict with a class.")
     return reveal(
         model.probabilities[rows], np.array(verdicts), hierarchy, patients=[patient_of[row] for row in rows],
-        blind=np.array(blind), kappa=kappa, level=level,
+        blind=np.array(blind), kappa=kappas, calls=calls if min(calls) >= 0 else None, level=level,
     )  # fmt: skip
+
+
+_SCREEN = ("model_call", "blind", "kappa")
+"""What a reader had on the screen; a column may be missing."""
+
+
+def _stated_kappa(text: str, otherwise: float, where: str) -> float:
+    try:
+        value = float(text) if text else otherwise
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise PredictionsError(f"{where}: kappa must be a number of at least 0 or empty, found {text!r}.")
+    return value

@@ -344,7 +344,9 @@ def refuse_unread_labels(path: Path | str, hierarchy: ClassHierarchy) -> None:
         PredictionsError: the columns, by their name or because all their cells are classes.
     """
     classes = {name for level in range(hierarchy.num_levels) for name in hierarchy.names(level)}
-    table = {name: set(cells) - {""} for name, cells in read_table(path).items() if name not in _NOT_LABELS}
+    # A certificate of several orders writes `certified [name of the order]`.
+    columns = {name: cells for name, cells in read_table(path).items() if name.partition(" [")[0] not in _NOT_LABELS}
+    table = {name: set(cells) - {""} for name, cells in columns.items()}
     likely = [name for name, cells in table.items() if name.casefold() in _LABELS or (cells and cells <= classes)]
     if likely:
         raise PredictionsError(

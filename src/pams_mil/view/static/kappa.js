@@ -4,6 +4,15 @@ import { $ } from "./page.js";
 
 const STEPS = 100; // of the slider, per power of ten
 
+// The call at κ: the last class whose threshold is passed. No finite κ passes null.
+const lastPassed = (reach, kappa) => reach.filter((threshold) => threshold != null && threshold <= kappa).length - 1;
+
+// What the other orders of urgency call a case at κ, at 1 where calls are as decided: [name of the order, class].
+export function otherCalls(overview, cases, row) {
+  const reach = cases.other_reach?.[row];
+  return reach ? overview.orders.map((order, place) => [order.name, order.classes[lastPassed(reach[place], cases.kappa ?? 1)]]) : [];
+}
+
 export class OperatingPoint {
   constructor(cases, changed) {
     Object.assign(this, { cases, changed, kappa: null });
@@ -18,13 +27,9 @@ export class OperatingPoint {
     this.show();
   }
 
-  // The call of a row at κ: the last class whose threshold is passed. No finite κ passes null.
   callAt(row, kappa) {
     const reach = this.cases.reach?.[row];
-    if (kappa == null || !reach) return this.decided[row];
-    let call = -1;
-    for (const threshold of reach) if (threshold != null && threshold <= kappa) call += 1;
-    return call;
+    return kappa == null || !reach ? this.decided[row] : lastPassed(reach, kappa);
   }
 
   // The share of the models whose own call at κ is the call of all; null where the models' paths are not known.
@@ -45,7 +50,7 @@ export class OperatingPoint {
     const number = value == null || value === "" ? null : Number(String(value).trim().replace(",", "."));
     if (number != null && !(Number.isFinite(number) && number >= 0 && number <= 1e9)) { this.show(); return; }
     if (number === this.kappa || !this.cases.reach) { this.show(); return; }
-    this.kappa = number;
+    this.kappa = this.cases.kappa = number;
     for (let row = 0; row < this.decided.length; row += 1) if (this.decided[row] != null) this.follow(row);
     this.show();
     if (!quiet) this.changed();

@@ -2,6 +2,7 @@
 
 import { getHeat, getJson, post } from "./api.js";
 import { drawLegend, paint, place, shaded, strongest } from "./heat.js";
+import { otherCalls } from "./kappa.js";
 import { $, badge, calledSet, chip, explain, make, number, percent, rankColor, toast } from "./page.js";
 import { Regions } from "./regions.js";
 
@@ -149,7 +150,8 @@ export class SlideView {
     }
     const facts = [["Expected severity", `${number(cases.severity[row])} of ${this.top}`, "severity"]];
     overview.boundaries.forEach((bound, index) => { if (cases.at_least) facts.unshift([`At least ${bound.shown}`, percent(cases.at_least[row][index], 1), "at_least"]); });
-    if (cases.certified?.[row] != null) facts.unshift(["Cannot be excluded", overview.classes[cases.certified[row]].shown, "certified"]);
+    if (cases.certified?.[row] != null) facts.unshift(["Cannot be excluded", [].concat(cases.certified[row]).map((index) => overview.classes[index].shown).join(" or "), "certified"]);
+    otherCalls(overview, cases, row).forEach(([order, index]) => facts.push([`Called by ${order}`, overview.classes[index].shown, "order"]));
     if (cases.uncertainty) facts.push(["Uncertainty", percent(cases.uncertainty[row]), "uncertainty"]);
     if (cases.agreement) facts.push([`Agreement of ${overview.models.length} models`, percent(cases.agreement[row]), "agreement"]);
     parts.push(make("div", { class: "facts" }, ...facts.flatMap(([what, value, why]) => [explain(make("span", {}, what), why), make("b", {}, value)])));

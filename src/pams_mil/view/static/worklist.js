@@ -1,5 +1,6 @@
 // The worklist: sorted, filtered, grouped, and drawn only where the window looks, so that 20,000 cases stay smooth.
 
+import { otherCalls } from "./kappa.js";
 import { $, badge, chip, explain, make, meter, number, percent, rankColor } from "./page.js";
 
 const ROW = 56;
@@ -143,7 +144,7 @@ export class Worklist {
     const line = make("div", { class: `case list-row${picked ? " picked" : ""}${state && state !== "defer" ? " done" : ""}`, "data-line": position, "data-row": row, role: "row", style });
     const picture = this.thumbnail(row);
     const patient = cases.patient[row] === cases.slide[row] ? "" : cases.patient[row];
-    line.append(picture, make("span", { class: "name" }, make("b", {}, cases.slide[row]), make("small", {}, patient), badge(cases.seen[row], "seen")), this.callOf(row));
+    line.append(picture, make("span", { class: "name" }, make("b", {}, cases.slide[row]), make("small", {}, patient), badge(cases.seen[row], "seen"), this.disputed(row)), this.callOf(row));
     for (const bound of this.coarse) {
       const share = cases.at_least?.[row]?.[bound.index];
       line.append(make("span", { class: "middle" }, share == null ? "–" : meter(share, percent(share))));
@@ -192,6 +193,13 @@ export class Worklist {
     return box;
   }
 
+  // Worn by cases that another order of urgency calls something else.
+  disputed(row) {
+    const others = otherCalls(this.overview, this.cases, row).filter(([, index]) => index !== this.cases.call[row]);
+    const calls = others.map(([order, index]) => `${this.overview.classes[index].shown} by ${order}`);
+    return calls.length ? explain(make("span", { class: "badge" }, "disputed"), `Another order of urgency calls this case differently: ${calls.join(", ")}.`) : null;
+  }
+
   callOf(row) {
     const call = this.cases.call[row];
     if (call == null) return make("span", { class: "dim" }, "hidden");
@@ -207,6 +215,8 @@ export class Worklist {
   certifiedOf(row) {
     const call = this.cases.certified[row];
     if (call == null) return "–";
+    // The calls of several orders of urgency: one where they agree.
+    if (Array.isArray(call)) return make("span", {}, ...call.map((index) => chip(rankColor(this.overview.classes[index].rank, this.top), this.overview.classes[index].shown)));
     const one = this.overview.classes[call];
     const low = this.cases.lowest?.[row];
     const from = low == null || low === one.rank ? "" : `${this.overview.classes.find((item) => item.rank === low)?.shown ?? ""} … `;
