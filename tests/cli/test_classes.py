@@ -20,7 +20,7 @@ from pams_mil import ClassHierarchy
 from pams_mil.class_file import presets
 from pams_mil.cli import classes, console
 from pams_mil.cli.main import VERBS, app
-from pams_mil.data.label_counts import class_file_text
+from pams_mil.data.examine import class_file_text
 from pams_mil.errors import HierarchyError
 from pams_mil.hierarchy import hierarchy_from_json, parse
 

@@ -11,8 +11,7 @@ from tests.engine.test_grid import Here, grid_of
 
 from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.prediction.run_calibration import read_calibration
-from pams_mil.experiments.derived_rows import summarize_grid, with_calibrated
-from pams_mil.experiments.entries import read_entries
+from pams_mil.experiments.derived_rows import read_entries, summarize_grid, with_calibrated
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.bench_page import CALIBRATED, cells, heads, operating_markdown
 from pams_mil.severity import metric_weight

@@ -26,7 +26,7 @@ from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.grid.local_processes import LocalEngine
 from pams_mil.engine.run.lock import LOCK
 from pams_mil.errors import ConfigError, RunError
-from pams_mil.experiments.entries import read_entries
+from pams_mil.experiments.derived_rows import read_entries
 from pams_mil.report.bench import summarize
 from pams_mil.report.bench_page import write_bench
 

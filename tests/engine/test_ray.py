@@ -12,7 +12,7 @@ from tests.engine.test_grid import grid_of
 
 from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.grid.ray_tasks import RayEngine
-from pams_mil.experiments.entries import read_entries
+from pams_mil.experiments.derived_rows import read_entries
 
 EPOCHS = 60
 

@@ -18,8 +18,7 @@ from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import ConfigError
 from pams_mil.experiments import paper, remix_time
-from pams_mil.experiments.derived_rows import with_untrained
-from pams_mil.experiments.entries import read_entries
+from pams_mil.experiments.derived_rows import read_entries, with_untrained
 from pams_mil.metrics import accuracy, ascc
 
 TREE = ClassHierarchy.load("digits")

@@ -49,8 +49,7 @@ def bench(
     from pams_mil.engine.config.grid_config import load_grid, reference_label
     from pams_mil.engine.grid.grid import make_engine, run_grid
     from pams_mil.experiments import paper
-    from pams_mil.experiments.derived_rows import summarize_grid
-    from pams_mil.experiments.entries import read_entries
+    from pams_mil.experiments.derived_rows import read_entries, summarize_grid
     from pams_mil.report.bench_page import write_bench
 
     name = paper.paper_name(grid)

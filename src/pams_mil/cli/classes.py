@@ -132,7 +132,7 @@ def init(
     if labels is None:
         text = TEMPLATE
     else:
-        from pams_mil.data.label_counts import class_file_text, count_labels, ordered_labels
+        from pams_mil.data.examine import class_file_text, count_labels, ordered_labels
 
         counts = count_labels(labels, label_column)
         order = None

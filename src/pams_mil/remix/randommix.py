@@ -1,4 +1,6 @@
-"""RandomMix (Hong et al., 2025): a random share of the more urgent bag joins the other.
+"""No remix, the control of every comparison, and RandomMix.
+
+RandomMix (Hong et al., 2025): a random share of the more urgent bag joins the other.
 
     m = max(1, ⌈τ/100 · |Z_a|⌉),   Z = Z_b ∪ {m rows of Z_a drawn without replacement},   label Y_a
 
@@ -15,9 +17,29 @@ import torch
 from torch import Tensor
 
 from pams_mil.errors import require_number
-from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, shuffled, take
+from pams_mil.remix.strategy import FROM_A, Mixed, PartnerRule, check_pair, shuffled, take
 
-DISCOVER = {"randommix": "RandomMix"}
+DISCOVER = {"none": "NoRemix", "randommix": "RandomMix"}
+
+
+@dataclass(frozen=True)
+class NoRemix:
+    """Z = Z_a, label Y_a.
+
+    >>> NoRemix()(torch.ones(2, 3), torch.zeros(4, 3), torch.Generator()).features.shape
+    torch.Size([2, 3])
+    """
+
+    @property
+    def partner(self) -> PartnerRule:
+        """Irrelevant: the partner is not used."""
+        return "keep_label"
+
+    def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
+        """A copy of `a`."""
+        check_pair(a, b)
+        origin_bag = torch.full((len(a),), FROM_A, dtype=torch.int8, device=a.device)
+        return Mixed(a.detach().clone(), origin_bag, torch.arange(len(a), device=a.device))
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ import numpy as np
 from PIL import Image, ImageCms
 
 from pams_mil.arrays import Pixels
-from pams_mil.wsi.readers.ome_tiff import is_ome, ome_mpp
-from pams_mil.wsi.readers.slide_reader import first_stated, number, pyramid
+from pams_mil.wsi.readers.slide_reader import first_stated, is_ome, number, ome_mpp, pyramid
 
 _CACHE_BYTES = 64 << 20  # decoded tiles kept per handle: neighboring regions share the tiles at their border
 

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from pams_mil.arrays import Pixels
 from pams_mil.errors import SlideError
-from pams_mil.wsi.readers.ome_tiff import ome_mpp
-from pams_mil.wsi.readers.slide_reader import first_stated, number, pyramid
+from pams_mil.wsi.readers.slide_reader import first_stated, number, ome_mpp, pyramid
 
 _PLAIN_COLORS = ("RGB", "MINISBLACK")
 _DECODED_COLORS = ("OJPEG", "JPEG", "JPEG_99", "ALT_JPEG", "JPEG_LOSSY", "WEBP")
