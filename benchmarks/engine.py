@@ -37,8 +37,8 @@ from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.engine import configure, train
 from pams_mil.engine.config.grid_config import GridConfig
 from pams_mil.engine.config.run_config import build
+from pams_mil.engine.grid.engines import LocalEngine
 from pams_mil.engine.grid.grid import default_workers, run_grid
-from pams_mil.engine.grid.local_processes import LocalEngine
 from pams_mil.engine.training import loop as fit
 from pams_mil.engine.training.observers import Watch
 from pams_mil.engine.training.one_process import OneProcess

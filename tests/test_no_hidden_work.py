@@ -92,7 +92,7 @@ def test_every_module_imports_silently_and_a_run_needs_few(tmp_path: Path):
     code = (
         "import importlib, numpy as np, torch\n"
         "np.random.seed(0); before = np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()\n"
-        "import pams_mil.engine.grid.local_processes\n"
+        "import pams_mil.engine.grid.engines\n"
         f"heavy = [name for name in {NOT_FOR_A_RUN!r} if name in sys.modules]\n"
         "if heavy: sys.exit(f'a process of a benchmark imports {heavy}')\n"
         f"for name in {names!r}:\n"

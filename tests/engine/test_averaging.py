@@ -15,7 +15,7 @@ from pams_mil.data.tables import read_table
 from pams_mil.engine import predict
 from pams_mil.engine.prediction.predict import load_run
 from pams_mil.engine.run import checkpoint
-from pams_mil.engine.training.averaging import AveragedWeights
+from pams_mil.engine.training.optimize import AveragedWeights
 from pams_mil.errors import CheckpointError, ConfigError
 from pams_mil.evaluate.decisions.probability_calibration import refined_nll
 

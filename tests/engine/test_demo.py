@@ -11,7 +11,7 @@ from pams_mil.cli import demo
 from pams_mil.cli.demo import METHODS
 from pams_mil.cli.main import app
 from pams_mil.cohorts import digits
-from pams_mil.engine.grid import local_processes as local_engine
+from pams_mil.engine.grid import engines as local_engine
 
 
 def test_demo_trains_compares_and_continues(tmp_path, monkeypatch):

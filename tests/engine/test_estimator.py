@@ -15,7 +15,7 @@ from tests.engine.cohort import CLASSES, NAMES, run, settings, weights
 from pams_mil import ClassHierarchy, PamsClassifier, load
 from pams_mil.data import Bag, write_bag
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
-from pams_mil.engine.memory_fit import fit_in_memory, probabilities_in_memory
+from pams_mil.engine.estimator import fit_in_memory, probabilities_in_memory
 from pams_mil.errors import PamsError
 
 TINY = {"name": "abmil", "embedding_features": 16, "attention_features": 4}

@@ -20,10 +20,10 @@ from pams_mil.data.tables import read_table
 from pams_mil.engine.config.grid_config import GridConfig, cells
 from pams_mil.engine.config.run_config import build
 from pams_mil.engine.grid import benchmark_cell as cells_module
-from pams_mil.engine.grid import local_processes as local_engine
+from pams_mil.engine.grid import engines as local_engine
 from pams_mil.engine.grid.benchmark_cell import EpochCounter, run_cell
+from pams_mil.engine.grid.engines import LocalEngine
 from pams_mil.engine.grid.grid import run_grid
-from pams_mil.engine.grid.local_processes import LocalEngine
 from pams_mil.engine.run.lock import LOCK
 from pams_mil.errors import ConfigError, RunError
 from pams_mil.experiments.derived_rows import read_entries

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from tests.engine.test_grid import grid_of
 
+from pams_mil.engine.grid.engines import RayEngine
 from pams_mil.engine.grid.grid import run_grid
-from pams_mil.engine.grid.ray_tasks import RayEngine
 from pams_mil.experiments.derived_rows import read_entries
 
 EPOCHS = 60

@@ -166,7 +166,7 @@ def test_another_second_order_is_another_run(cohort, tmp_path):
 def test_cv_and_bench_score_under_every_order(cohort, both, tmp_path, monkeypatch):
     from tests.engine.here import Here
 
-    from pams_mil.engine.grid import local_processes
+    from pams_mil.engine.grid import engines as local_processes
 
     monkeypatch.setattr(local_processes, "LocalEngine", Here)
     small = ["epochs=1", "accelerator=cpu", "model.embedding_features=8", "--resamples", 20, "--out"]

@@ -6,8 +6,8 @@ import pytest
 
 from pams_mil.engine.config.grid_config import GridConfig, cells
 from pams_mil.engine.config.run_config import build
-from pams_mil.engine.grid import local_processes
-from pams_mil.engine.grid.local_processes import default_threads
+from pams_mil.engine.grid import engines as local_processes
+from pams_mil.engine.grid.engines import default_threads
 
 
 def planned(*models: str):

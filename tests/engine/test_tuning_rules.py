@@ -15,11 +15,16 @@ from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.run_config import configure
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import read_json
-from pams_mil.engine.tuning.choice import RecipeScore, choose, score_recipes, survivors
-from pams_mil.engine.tuning.nested_choice import choices_by_fold, predictions_by_fold
-from pams_mil.engine.tuning.recipes import REFERENCE, load_space, recipe
+from pams_mil.engine.tuning.choice import (
+    RecipeScore,
+    choices_by_fold,
+    choose,
+    predictions_by_fold,
+    score_recipes,
+    survivors,
+)
+from pams_mil.engine.tuning.recipes import REFERENCE, in_words, load_space, parts_of, recipe, simplicity
 from pams_mil.engine.tuning.schedule import ENOUGH, fewest_runs, halve, plan, runs_of, stages
-from pams_mil.engine.tuning.simplicity import in_words, parts_of, simplicity
 from pams_mil.engine.tuning.tuning_folder import TuningFolder
 from pams_mil.errors import ConfigError, RunError
 from pams_mil.evaluate.predictions.predictions import Predictions, numbered, write_predictions

@@ -50,8 +50,8 @@ def demo(
         return
     from pams_mil.cli.bench_table import show
     from pams_mil.cli.grid_bar import grid_bar
+    from pams_mil.engine.grid.engines import LocalEngine
     from pams_mil.engine.grid.grid import run_grid
-    from pams_mil.engine.grid.local_processes import LocalEngine
     from pams_mil.experiments.derived_rows import summarize_grid
     from pams_mil.report.bench_page import write_bench
 

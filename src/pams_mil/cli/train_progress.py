@@ -68,7 +68,7 @@ class TrainBar(Watch):
         self._bar.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def _is_best(self, score: float | None) -> bool:
-        from pams_mil.engine.training.progress import WITHOUT_MISTAKES, beats
+        from pams_mil.engine.training.run_checkpoints import WITHOUT_MISTAKES, beats
 
         if score is None and self._select in WITHOUT_MISTAKES:
             score = math.inf

@@ -165,7 +165,7 @@ def _out_of_fold(tuning: Tuning, name: str) -> list[Predictions]:
 
 def _by_fold(tuning: Tuning, by_fold: list[str]) -> list[Predictions]:
     """The reference, and each fold by the recipe that was chosen without its test patients."""
-    from pams_mil.engine.tuning.nested_choice import predictions_by_fold
+    from pams_mil.engine.tuning.choice import predictions_by_fold
 
     folders = [tuning.folder.recipe(one) for one in by_fold]
     reference = _out_of_fold(tuning, by_fold[0])[0]
@@ -258,8 +258,7 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
 
 def _show_space(space: Space, changes: tuple[str, ...]) -> None:
     """Every recipe in words."""
-    from pams_mil.engine.tuning.recipes import REFERENCE
-    from pams_mil.engine.tuning.simplicity import in_words
+    from pams_mil.engine.tuning.recipes import REFERENCE, in_words
 
     shared = {"data": "any", "classes": "any", "training": dict(space.training)}
     for one in space.recipes:

@@ -127,11 +127,11 @@ def make_engine(
 ) -> Engine:
     """The engine behind a name, `local` or `ray`, with what each of them needs."""
     if name == "local":
-        from pams_mil.engine.grid.local_processes import LocalEngine  # noqa: PLC0415  it knows this module
+        from pams_mil.engine.grid.engines import LocalEngine  # noqa: PLC0415  it knows this module
 
         return LocalEngine(workers, threads)
     if name == "ray":
-        from pams_mil.engine.grid.ray_tasks import RayEngine  # noqa: PLC0415
+        from pams_mil.engine.grid.engines import RayEngine  # noqa: PLC0415
 
         return RayEngine(address, cpus, gpus)
     raise ConfigError(f"There is no engine {name!r}; expected local or ray.{nearest(name, ('local', 'ray'))}")

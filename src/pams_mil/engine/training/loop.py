@@ -20,12 +20,16 @@ import torch
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.learner import Learner
-from pams_mil.engine.training.averaging import AveragedWeights
 from pams_mil.engine.training.observers import Loggers, StopRequest, Watch
 from pams_mil.engine.training.one_process import Processes
-from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
-from pams_mil.engine.training.progress import RunProgress
-from pams_mil.engine.training.run_checkpoints import RunCheckpoints
+from pams_mil.engine.training.optimize import (
+    AveragedWeights,
+    clip_gradients,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+)
+from pams_mil.engine.training.run_checkpoints import RunCheckpoints, RunProgress
 from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, TrainingBags, packed
 from pams_mil.engine.training.validate import validate
 from pams_mil.errors import RunError, RunInterruptedError

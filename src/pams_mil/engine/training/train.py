@@ -22,8 +22,7 @@ from pams_mil.engine.training.loop import LoopContext, fit
 from pams_mil.engine.training.observers import Loggers, StopRequest, Watch
 from pams_mil.engine.training.one_process import Processes, start_processes
 from pams_mil.engine.training.optimize import check_precision
-from pams_mil.engine.training.progress import RunProgress
-from pams_mil.engine.training.run_checkpoints import RunCheckpoints
+from pams_mil.engine.training.run_checkpoints import RunCheckpoints, RunProgress
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.engine.training.training_bags import TrainingBags, refuse_remix_of_vectors
 from pams_mil.errors import ConfigError, RunError, RunInterruptedError, counted, refuse_unknown

@@ -17,15 +17,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pams_mil.arrays import Array
+from pams_mil.data.manifest.manifest import Manifest
+from pams_mil.data.splits.stratify import Split
+from pams_mil.engine.run.cv_folder import CrossValidationFolder
+from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import RunError
 from pams_mil.evaluate.inference import estimate
+from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS
 
 RESAMPLES = 1000
@@ -130,3 +137,88 @@ def survivors(scores: Sequence[RecipeScore], count: int, simplicity: Mapping[str
 
 def _spread(samples: Array) -> float:
     return float(samples.std(ddof=1)) if samples.size > 1 else 0.0
+
+
+def read_validation(runs: Sequence[Path], hierarchy: ClassHierarchy, name: str) -> Predictions:
+    """Every validation slide of some runs, in the order of their ids; with several runs, the mean probabilities."""
+    sums: dict[str, Array] = {}
+    counts: dict[str, int] = {}
+    facts: dict[str, tuple[str, int]] = {}
+    validated: dict[str, list[int]] = {}
+    for number, run in enumerate(runs):
+        read = read_predictions(RunFolder(run).predictions_file("val"), hierarchy, name=name)
+        if read.probabilities is None or read.patient_ids is None:
+            raise RunError(f"{run} has validation predictions without probabilities or patients; train it again.")
+        for row, slide in enumerate(read.slide_ids):
+            sums[slide] = sums.get(slide, 0.0) + read.probabilities[row]
+            counts[slide] = counts.get(slide, 0) + 1
+            validated.setdefault(slide, []).append(number)
+            facts[slide] = (read.patient_ids[row], int(read.target[row]))
+    slides = sorted(sums)
+    probabilities = np.stack([sums[slide] / counts[slide] for slide in slides])
+    return Predictions(
+        name=name,
+        hierarchy=hierarchy,
+        slide_ids=slides,
+        target=np.array([facts[slide][1] for slide in slides], dtype=np.int64),
+        predicted=probabilities.argmax(1),
+        probabilities=probabilities,
+        patient_ids=[facts[slide][0] for slide in slides],
+        # Slides that the same runs validated are ranked together: those of one fold.
+        tags={"fold": [" ".join(map(str, validated[slide])) for slide in slides]},
+    )
+
+
+def score_validation(validation: Mapping[str, Predictions]) -> list[RecipeScore]:
+    """Scores of recipes that validated the same slides, the best first."""
+    first = next(iter(validation.values()))
+    for other in validation.values():
+        if list(other.slide_ids) != list(first.slide_ids) or (other.target != first.target).any():
+            raise RunError(f"{first.name} and {other.name} did not validate the same slides; tune in another folder.")
+    return score_recipes(validation)
+
+
+NAME = "chosen fold by fold"
+
+
+def choices_by_fold(
+    validation: Mapping[str, Predictions], cohort: Manifest, split: Split, simplicity: Mapping[str, Any]
+) -> list[str]:
+    """Nested choice: the recipe that each fold is tested with, chosen without the patients that the fold tests.
+
+    In a cross-validation every slide tests one fold and validates another, so a choice among recipes has seen the label
+    of every slide that it is then tested on. Here the same rule chooses again without fold k's test patients, and fold
+    k is tested with that choice. Nothing is trained for it; earlier rungs are not run again, so this is about the
+    choice among the last recipes.
+
+    Args:
+        validation: What each recipe of the deciding rung said about the validation slides.
+        cohort: The slides of the folds.
+        split: Their folds.
+        simplicity: The order of simplicity.
+    """
+    choices = []
+    for parts in split.folds:
+        tested = {record.patient_id for record, subset in zip(cohort, parts, strict=True) if subset == "test"}
+        first = next(iter(validation.values()))
+        # By patient, not by slide: a slide of a tested patient tells about the others.
+        untested = np.array([patient not in tested for patient in first.patient_ids or ()])
+        scores = score_validation({name: one.where(untested) for name, one in validation.items()})
+        choices.append(choose(scores, simplicity).name)
+    return choices
+
+
+def predictions_by_fold(folders: Sequence[CrossValidationFolder], hierarchy: ClassHierarchy) -> Predictions:
+    """The out-of-fold predictions of a slide from the recipe of its fold; of several folds, from the first one's."""
+    read = {
+        folder.path: read_predictions(folder.predictions_file, hierarchy, Source(tags=("fold",)), name=NAME)
+        for folder in folders
+    }
+    first = next(iter(read.values()))
+    # All recipes list the same slides in the same order, that of the folds' table.
+    rows = [(read[folders[int(cell.split()[0])].path], row) for row, cell in enumerate(first.tags["fold"])]
+    return replace(
+        first,
+        predicted=np.array([one.predicted[row] for one, row in rows], dtype=np.int64),
+        probabilities=np.stack([one.probabilities[row] for one, row in rows if one.probabilities is not None]),
+    )

@@ -10,7 +10,7 @@ import numpy as np
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.engine.tuning.simplicity import in_words
+from pams_mil.engine.tuning.recipes import in_words
 from pams_mil.evaluate.audit import Audit, OnStage, audit
 from pams_mil.evaluate.committee import audit_committee
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions

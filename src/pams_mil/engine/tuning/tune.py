@@ -25,14 +25,17 @@ from pams_mil.engine.grid.cross_validation import CrossValidation, cells, cross_
 from pams_mil.engine.grid.folds import digest_of_folds, in_folds
 from pams_mil.engine.grid.grid import Engine, Progress, run_cells
 from pams_mil.engine.run.folder import RunFolder
-from pams_mil.engine.tuning.choice import RecipeScore, choose, survivors
-from pams_mil.engine.tuning.nested_choice import choices_by_fold
-from pams_mil.engine.tuning.recipes import REFERENCE, Space
-from pams_mil.engine.tuning.schedule import ENOUGH, Rung, fewest_runs, going_on, plan, runs_of, stages
-from pams_mil.engine.tuning.simplicity import Simplicity, in_words, simplicity
-from pams_mil.engine.tuning.timed_engine import TimedEngine
+from pams_mil.engine.tuning.choice import (
+    RecipeScore,
+    choices_by_fold,
+    choose,
+    read_validation,
+    score_validation,
+    survivors,
+)
+from pams_mil.engine.tuning.recipes import REFERENCE, Simplicity, Space, in_words, simplicity
+from pams_mil.engine.tuning.schedule import ENOUGH, Rung, TimedEngine, fewest_runs, going_on, plan, runs_of, stages
 from pams_mil.engine.tuning.tuning_folder import TIMES, RungRecord, TuningFolder
-from pams_mil.engine.tuning.validation_scores import read_validation, score_validation
 from pams_mil.errors import RunError, counted
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
