@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.data.tables import read_table
-from pams_mil.engine.grid import local_processes
+from pams_mil.engine.grid import engines as local_processes
 
 CLASSES = """\
 name: long names

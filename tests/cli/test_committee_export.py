@@ -12,7 +12,7 @@ from tests.engine.cohort import make_cohort
 from tests.engine.here import Here
 
 from pams_mil.data import Bag, BagInfo, write_bag
-from pams_mil.engine.grid import local_processes
+from pams_mil.engine.grid import engines as local_processes
 from pams_mil.engine.prediction import graph
 
 SIZES = (1, 3, 17, 90)

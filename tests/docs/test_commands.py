@@ -18,7 +18,7 @@ from tests.engine.here import Here
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
-from pams_mil.engine.grid import local_processes
+from pams_mil.engine.grid import engines as local_processes
 
 SMALLER: dict[str, tuple[str, ...]] = {
     "audit": ("--resamples", "20"),

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from pams_mil.engine.config.run_config import TrainingConfig
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.training.one_process import Processes
-from pams_mil.errors import ConfigError
-from pams_mil.parameters import require_number
+from pams_mil.errors import ConfigError, require_number
 
 _KINDS: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "radam": torch.optim.RAdam}
 
