@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.data.tables import read_table
-from pams_mil.engine.grid import benchmark_cell, local_processes
+from pams_mil.engine.grid import benchmark_cell
+from pams_mil.engine.grid import engines as local_processes
 from pams_mil.engine.tuning import tune as tuning
 from pams_mil.errors import ConfigError
 from pams_mil.notebook import read_tuning
