@@ -5,17 +5,22 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from tests.docs.console_blocks import ROOT, files_of
+from tests.docs.newcomer import make_slides
 from tests.engine.cohort import settings, weights
 from typer.testing import CliRunner
 
 from pams_mil import discover
 from pams_mil.cli.main import app
+from pams_mil.data import read_bag
 from pams_mil.engine import predict, train
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.predict import load_run
 from pams_mil.errors import CheckpointError, ConfigError
+from pams_mil.view.heat import HeatMaker
 
 PAGE = ROOT / "docs/bring-your-own.md"
 
@@ -118,3 +123,28 @@ def test_a_model_in_a_file_is_compared_like_ours(place: Path, cohort: Path):
     words = ["tune", table, *data, *quick, "--folds", 3, "--seeds", 1, "--space", "space.yaml", "--out", "tuned"]
     pams(*words, "--budget", 5, "accelerator=cpu")
     assert (place / "tuned/recipes/MyNet-focal").is_dir()
+
+
+def test_its_attention_is_seen_on_slides_and_there_is_no_graph_of_it(place: Path):
+    make_slides(place)
+    pams("extract", "slides", "--out", "tiles", "--encoder", "./my_encoder.py:colors", "--mpp", 1.0, "--tile-px", 64)
+    data = ["--features", "tiles", "--classes", "bracs", "--method", "ce"]
+    pams("train", "--manifest", "manifest.csv", *data, "--model", "./my_model.py:MyNet", "--epochs", 1, "--out", "run")
+    shown = ["heatmap", "run", "slides/case-17.svs", "--features", "tiles", "--out", "heat"]
+    assert "--trust-code" in CliRunner(env={"COLUMNS": "400"}).invoke(app, list(shown)).output
+    pams(*shown, "--trust-code")
+    assert (place / "heat/case-17/attention_class.png").is_file()
+    run = load_run(place / "run", trusted=True)
+    layers = HeatMaker(features=place / "tiles", runs=[run]).of("case-17").layers
+    attention = [values for name, (_, values) in layers.items() if "attention" in name.lower()]
+    bag = read_bag(next((place / "tiles").rglob("case-17.h5")))
+    module = run.learner.model.towers[-1].module.eval()
+    with torch.no_grad():
+        expected = module(torch.as_tensor(bag.features).float())[1][:, 0]
+    orders = [list(np.argsort(values)) for values in attention]
+    assert list(np.argsort(expected.numpy())) in orders
+    refused = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["export", "run", "--out", "o", "--onnx", "--trust-code"])
+    assert refused.exit_code != 0
+    assert "the model is code of your own, so there is no ONNX graph" in refused.output
+    pams("export", "run", "--out", "out", "--trust-code")
+    assert (place / "out/model.safetensors").is_file()

@@ -9,7 +9,7 @@ import typer
 
 from pams_mil.cli.console import print_note, progress_bar
 from pams_mil.cli.table_options import PATIENTS_ARE_SLIDES
-from pams_mil.errors import MissingExtraError
+from pams_mil.errors import MissingExtraError, counted
 
 if TYPE_CHECKING:
     from pams_mil.view.serve import Server
@@ -88,7 +88,7 @@ def _announce(server: Server, *, open_browser: bool, network: bool) -> None:
     for note in server.session.notes:
         print_note(f"Note: {note}")
     count = len(server.session.cases)
-    print_note(f"{count:,} cases, {server.session.shelf.num_files:,} with a slide. Stop with Ctrl-C.")
+    print_note(f"{counted(count, 'case')}, {server.session.shelf.num_files:,} with a slide. Stop with Ctrl-C.")
     print(server.address, flush=True)
     if open_browser:
         server.open_browser()

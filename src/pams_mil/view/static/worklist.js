@@ -94,7 +94,7 @@ export class Worklist {
     this.rows = rows;
     this.lines = $("#group").checked ? this.grouped(rows) : rows.map((row) => ({ row }));
     for (const head of $("#list-head").querySelectorAll("[data-sort]")) head.classList.toggle("sorted", head.dataset.sort === key);
-    $("#shown").textContent = rows.length === this.count ? `${this.count.toLocaleString("en")} cases` : `${rows.length.toLocaleString("en")} of ${this.count.toLocaleString("en")} cases`;
+    $("#shown").textContent = rows.length === this.count ? `${this.count.toLocaleString("en")} case${this.count === 1 ? "" : "s"}` : `${rows.length.toLocaleString("en")} of ${this.count.toLocaleString("en")} cases`;
     $("#list-space").style.height = `${this.lines.length * ROW}px`;
     if (keep == null) { this.picked = 0; $("#list").scrollTop = 0; }
     this.draw(true);
