@@ -73,7 +73,7 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
         matched=[(comparison, matched_table(comparison)) for comparison in audit.comparisons if comparison.matched],
         differences=[(comparison, difference_table(comparison, hierarchy)) for comparison in audit.comparisons],
         boundaries=[(m.name, boundary_table(m.points[-1]), m.points[-1]) for m in audit.models if m.points[-1]],
-        charts=[_model_charts(hierarchy, model.levels) for model in audit.models],
+        charts=[charts.model_charts(model.finest, hierarchy) for model in audit.models],
         subgroups=[(groups, subgroup_table(groups)) for groups in audit.subgroups],
         order_section=order_section,
         severe=[severe_table(model, hierarchy, dict(pages or {})) for model in audit.models],
@@ -328,29 +328,6 @@ def _best(audit: Audit, level: int) -> dict[str, int]:
         if values.count(top) == 1:
             best[key] = values.index(top)
     return best
-
-
-def _model_charts(hierarchy: ClassHierarchy, levels: list[LevelScores]) -> dict[str, Any]:
-    finest = levels[-1]
-    severe, distance = hierarchy.outranks(), hierarchy.distance()
-    steps, many = range(1, finest.confusion.shape[0]), len(finest.classes) > READABLE
-    under = [int(finest.confusion[severe & (distance == step)].sum()) for step in steps]
-    over = [int(finest.confusion[severe.T & (distance == step)].sum()) for step in steps]
-    return {
-        "bars": None if many else charts.diverging_bars(under, over),
-        "expected": None
-        if finest.expected_class is None or many
-        else charts.expected_class(
-            finest.classes, finest.expected_class.tolist(), hierarchy.ranks().tolist(),
-            finest.confusion.sum(1).tolist(), [hierarchy.display(label) for label in finest.classes],
-        ),
-        "tied": int(finest.confusion[~severe & ~severe.T & (distance > 0)].sum()),
-        "absent": [
-            hierarchy.display(label)
-            for label, count in zip(finest.classes, finest.confusion.sum(1).tolist(), strict=True)
-            if not count
-        ],
-    }  # fmt: skip
 
 
 def _radar(audit: Audit) -> Any:

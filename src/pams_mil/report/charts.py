@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +11,64 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from pams_mil.arrays import Array
+from pams_mil.errors import counted
 from pams_mil.evaluate.operating_points import Band
+from pams_mil.evaluate.scores import LevelScores
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.operating import OperatingCurve, constant_hull
 from pams_mil.report import svg
+from pams_mil.report.page import READABLE
 
 Series = tuple[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class ModelChart:
+    """A chart of one model on the audit's page, with its title and what is to be said of it."""
+
+    title: str
+    picture: Markup
+    note: str = ""
+
+
+def model_charts(scores: LevelScores, hierarchy: ClassHierarchy) -> list[ModelChart]:
+    """All charts of a model that can be drawn of its scores at a level."""
+    drawn = (draw(scores, hierarchy) for draw in MODEL_CHARTS)
+    return [chart for chart in drawn if chart is not None]
+
+
+def mistakes_by_distance(scores: LevelScores, hierarchy: ClassHierarchy) -> ModelChart | None:
+    """Misses and false alarms by how far the call is from the truth; None of too many classes."""
+    if len(scores.classes) > READABLE:
+        return None
+    S, severe, distance = scores.confusion, hierarchy.outranks(scores.level), hierarchy.distance(scores.level)
+    steps = range(1, len(S))
+    under, over = ([int(S[side & (distance == step)].sum()) for step in steps] for side in (severe, severe.T))
+    tied = int(S[~severe & ~severe.T & (distance > 0)].sum())
+    words = f"{counted(tied, 'mistake')} between equally urgent classes, in neither direction"
+    note = Markup('<span class="key"><i class="tied"></i>{}</span>').format(words) if tied else ""
+    return ModelChart("Mistakes by distance between the classes", diverging_bars(under, over), note)
+
+
+def direction_of_errors(scores: LevelScores, hierarchy: ClassHierarchy) -> ModelChart | None:
+    """The expected class of misclassified slides; None without probabilities or of too many classes."""
+    if scores.expected_class is None or len(scores.classes) > READABLE:
+        return None
+    names, slides = [hierarchy.display(label) for label in scores.classes], scores.confusion.sum(1).tolist()
+    picture = expected_class(
+        scores.classes, scores.expected_class.tolist(), hierarchy.ranks(scores.level).tolist(), slides, names
+    )
+    absent = ", ".join(name for name, count in zip(names, slides, strict=True) if not count)
+    note = Markup('<span class="dim">Expected class of misclassified slides, by true class (black mark).{}</span>')
+    unknown = f" There are no slides of {absent}, so nothing is known of mistakes there." if absent else ""
+    return ModelChart("Where errors put their probability", picture, note.format(unknown))
+
+
+MODEL_CHARTS: list[Callable[[LevelScores, ClassHierarchy], ModelChart | None]] = [
+    mistakes_by_distance,
+    direction_of_errors,
+]
+"""What the audit's page draws of every model; a chart of your own is one more function here."""
 
 
 def diverging_bars(under: Sequence[int], over: Sequence[int]) -> Markup:
