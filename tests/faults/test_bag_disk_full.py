@@ -53,6 +53,37 @@ for limit in (1, size // 2, size - 3000, size - 1):
 """
 
 
+PREDICTED = """
+import resource, signal, sys
+from pathlib import Path
+import torch
+from pams_mil.data.bags.dataset import BagSample
+from pams_mil.engine.prediction.tiles import attention_writer, write_tiles
+from pams_mil.errors import OutputError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+out, sample = Path(sys.argv[1]), BagSample(torch.ones(9000, 4), 0, "s", "p", torch.ones(9000, 2))
+weights = torch.rand(9000, generator=torch.Generator().manual_seed(0))
+for limit in (1, 900, 4_000, 30_000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    for write in (lambda: attention_writer(out)(sample, [weights, weights]),
+                  lambda: write_tiles(out / "tiles/s.parquet", sample, {"pams_attention_class": weights.numpy()})):
+        try:
+            write()
+        except OutputError as error:
+            sys.stdout.write(f"{'leaves no room' in str(error)}\\n")
+"""
+
+
+def test_a_full_disk_while_attention_and_tiles_are_written(tmp_path: Path) -> None:
+    """HDF5 on a full disk ended in a segmentation fault or a traceback, at some sizes."""
+    pytest.importorskip("pyarrow")
+    done = subprocess.run(
+        [sys.executable, "-c", PREDICTED, str(tmp_path)], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.stdout.split() == ["True"] * 8, (done.returncode, done.stderr[-2000:])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_a_full_disk_while_an_extracted_bag_is_written(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", RECORDED, str(tmp_path)], capture_output=True, text=True, timeout=600, check=True

@@ -268,6 +268,18 @@ def test_half_an_emoji_is_mended_and_a_journal_that_holds_one_still_works(cohort
     assert read(client, again, 1, **{"class": "mild"}).status_code == 200
 
 
+def test_numbers_that_no_browser_can_mean_are_refused_in_words(cohort, tmp_path):
+    session = session_of(cohort, reviews=tmp_path)
+    client, _ = client_of(session)
+    for number in ("1" + "0" * 400, "-" + "9" * 5000, "NaN", "Infinity"):
+        answer = client.post(
+            f"/api/verdict/{session.cases.keys[0]}",
+            content=f'{{"action": "read", "class": "mild", "seen": {number}}}',
+            headers={**OWN, "content-type": "application/json"},
+        )
+        assert (answer.status_code, "numbers of ordinary size" in answer.text) == (400, True), number[:9]
+
+
 def test_the_table_is_its_readers_alone(session):
     give(session, "s-1", **{"class": "mild"})
     assert {stat.S_IMODE(path.stat().st_mode) for path in (session.journal.table, session.journal.path)} == {0o600}

@@ -10,6 +10,7 @@ pams_finding_<level>_<class>      what it says for and against the presence of a
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -222,14 +223,17 @@ def attention_writer(folder: Path) -> Attend:
     names = FileNames()
 
     def write(sample: BagSample, attention: list[Tensor]) -> None:
-        path = folder / "attention" / f"{names[sample.slide_id]}.h5"
-        with atomic.replacing(path) as temporary, h5py.File(temporary, "w") as file:
+        # HDF5 can crash the process when a disk is full, so it writes to memory and plain code writes to disk.
+        memory = io.BytesIO()
+        with h5py.File(memory, "w") as file:
             file.attrs["slide_id"] = sample.slide_id
             file.create_dataset("attention", data=attention[-1].numpy(), fletcher32=True)
             for number, weights in enumerate(attention[:-1]):
                 file.create_dataset(f"attention_level{number}", data=weights.numpy(), fletcher32=True)
             if sample.coords_px0 is not None:
                 file.create_dataset("coords", data=sample.coords_px0.numpy(), fletcher32=True)
+        with atomic.replacing(folder / "attention" / f"{names[sample.slide_id]}.h5") as temporary:
+            temporary.write_bytes(memory.getbuffer())
 
     return write
 
