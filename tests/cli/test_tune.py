@@ -19,6 +19,7 @@ from pams_mil.data.tables import read_table
 from pams_mil.engine.grid import benchmark_cell
 from pams_mil.engine.grid import engines as local_processes
 from pams_mil.engine.tuning import tune as tuning
+from pams_mil.engine.tuning import tuning_folder
 from pams_mil.errors import ConfigError
 from pams_mil.notebook import read_tuning
 
@@ -39,6 +40,7 @@ def pams(*words: object) -> Result:
 def in_this_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_processes, "LocalEngine", Here)
+        patch.setattr(tuning_folder, "BEST", 4)  # of the five recipes below, so that one of them is not in the mean
         yield
 
 
@@ -92,7 +94,8 @@ def test_it_shows_itself_in_a_notebook_and_at_the_prompt(finished: tuple[Path, d
     assert (tuning.recipe, tuning.run) == (found["choice"]["recipe"], Path(found["folder"]))
     lines = repr(tuning).splitlines()
     assert lines[1] == found["choice"]["why"]
-    assert {line.split("  ")[0] for line in lines[4:]} == set(found["asked"]["in_words"])
+    assert lines[2].startswith("The mean of ")
+    assert {line.split("  ")[0] for line in lines[5:]} == set(found["asked"]["in_words"])
     html = tuning._repr_html_()
     assert "data:image/svg+xml;base64," in html
     assert html.count("<tr>") == 1 + len(found["asked"]["in_words"])
@@ -105,12 +108,12 @@ def test_it_shows_itself_in_a_notebook_and_at_the_prompt(finished: tuple[Path, d
 
 def test_the_choice_is_a_cross_validation_like_any_other(cohort: Path, finished: tuple[Path, dict], tmp_path) -> None:
     out, found = finished
-    folder = Path(found["folder"])
+    folder = Path(found["recipe_folder"])
     assert folder == out / "recipes" / found["choice"]["recipe"]
     assert len(read_table(folder / "predictions.csv")["slide_id"]) == 20  # train and val; test is held out
     lost = pams("predict", out, cohort / "manifest.csv", "--features", cohort / "bags")
     assert lost.exit_code == 2
-    assert f"is a tuning; the recipe that it chose is {folder}" in lost.output
+    assert f"is a tuning; the mean of its best recipes is {out / 'mean'}" in lost.output
     scored = pams("evaluate", out / "recipes/abmil-ce", folder, "--resamples", 0, "--out", tmp_path / "report")
     assert scored.exit_code == 0, scored.output
     new = pams("predict", folder, cohort / "manifest.csv", "--features", cohort / "bags", "--split", "test", "--json",
@@ -122,6 +125,41 @@ def test_the_choice_is_a_cross_validation_like_any_other(cohort: Path, finished:
     assert dict(zip(held_out["slide_id"], held_out["prediction"], strict=True)) == said
     assert len(said) == 8
     assert {found["out_of_fold"]["files"][0]["slides"], found["held_out"]["files"][0]["slides"]} == {20, 8}
+
+
+def test_it_ends_in_the_mean_of_the_best_five_by_validation(
+    cohort: Path, finished: tuple[Path, dict], tmp_path
+) -> None:
+    out, found = finished
+    names, mean = found["choice"]["mean_of"], Path(found["folder"])
+    last = [score["recipe"] for score in found["rungs"][-1]["scores"]]
+    first = [score["recipe"] for score in found["rungs"][0]["scores"]]
+    # Three of the last rung, and the better one of those that were dropped before.
+    assert names == [*last, *(name for name in first if name not in last)][:4]
+    assert mean == out / "mean"
+    tables = [read_table(out / "recipes" / name / "predictions.csv") for name in names]
+    pooled = read_table(mean / "predictions.csv")
+    for column in ("p_a", "p_d"):
+        by_hand = [sum(float(table[column][row]) for table in tables) / 4 for row in range(20)]
+        assert [float(cell) for cell in pooled[column]] == pytest.approx(by_hand)
+    for where, slides in (("held_out", 8), ("out_of_fold", 20)):
+        models = [file["name"] for file in found[where]["files"]]
+        assert models == list(dict.fromkeys(["abmil-ce", found["choice"]["recipe"], "mean of the best 4"]))
+        assert found[where]["files"][-1]["slides"] == slides
+    new = pams("predict", mean, cohort / "manifest.csv", "--features", cohort / "bags", "--split", "test", "--json",
+               "--out", tmp_path / "predicted")  # fmt: skip
+    assert new.exit_code == 0, new.output
+    assert len(json.loads(new.stdout)["runs"]) == 4 * 2 * FOLDS
+    held_out = read_table(mean / "held_out.csv")
+    said = {slide["slide_id"]: slide["prediction"] for slide in json.loads(new.stdout)["slides"]}
+    assert dict(zip(held_out["slide_id"], held_out["prediction"], strict=True)) == said
+    refused = pams("certify", mean, "--calibration", "val", "--alpha", "0.5", "--out", tmp_path / "certified")
+    assert refused.exit_code == 2
+    assert "chose" in refused.output
+    exported = pams("export", mean, "--out", tmp_path / "exported", "--no-onnx")
+    assert exported.exit_code == 0, exported.output
+    assert (tmp_path / "exported/members" / names[0] / "fold0/model.safetensors").is_file()
+    assert "mean of the best 4" in (out / "report.html").read_text()
 
 
 def test_the_page_says_what_was_tried_and_where_it_was_dropped(finished: tuple[Path, dict]) -> None:
@@ -151,6 +189,8 @@ def test_weights_of_dropped_recipes_are_gone_and_their_predictions_stay(finished
     out, found = finished
     dropped = set(found["rungs"][0]["recipes"]) - set(found["rungs"][1]["recipes"])
     assert len(dropped) == 2
+    dropped -= set(found["choice"]["mean_of"])
+    assert len(dropped) == 1
     for name in dropped:
         assert not list((out / "recipes" / name).glob("fold*/*.safetensors"))
         assert len(list((out / "recipes" / name).glob("fold*/predictions/manifest-val.csv"))) == 2

@@ -22,6 +22,7 @@ from pams_mil.cli.table_options import (
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pams_mil.engine.run.cv_folder import CrossValidationFolder
     from pams_mil.engine.tuning.recipes import Space
     from pams_mil.engine.tuning.tune import Tuning, TuningTask
     from pams_mil.engine.tuning.tuning_folder import TuningFolder
@@ -61,11 +62,12 @@ def tune(
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     json: bool = typer.Option(False, "--json", help="Print the record and the comparison as JSON."),
 ) -> None:
-    """Try recipes on the folds of a cohort, choose one by its validation slides, and test it against cross-entropy.
+    """Try recipes on the folds of a cohort, average the five best on validation slides, and test against cross-entropy.
 
-    Many recipes on few folds, a third of them on all folds, a third of those with more seeds. The choice is the
-    simplest recipe within one standard error of the best urgency AUC. Slides that the column split calls test are
-    held out of everything and scored last. Ctrl-C saves; the same command goes on, and a larger budget goes further.
+    Many recipes on few folds, a third of them on all folds, a third of those with more seeds. The result is the mean of
+    the best five; beside it stands a single one, the simplest within one standard error of the best urgency AUC. Slides
+    that the column split calls test are held out of everything and scored last. Ctrl-C saves; the same command goes on,
+    and a larger budget goes further.
 
     Example: pams tune labels.csv --classes bracs --features features --folds 5 --budget 30 --out tuned
     """
@@ -110,20 +112,23 @@ def tune(
         # What the choice has not seen leads.
         if held_out:
             print_note(f"Predicting the {held_out:,} slides that were held out.")
-            models = _held_out(tuning, name, manifest, task, reading)
+            models = _held_out(tuning, manifest, task, reading)
             audits["report_held_out"] = audit(models, resamples=resamples, progress=progress)
         # Where every fold would have chosen the same recipe, this is the comparison below.
         if set(by_fold) - {name}:
             audits["report_by_fold"] = audit(_by_fold(tuning, by_fold), resamples=resamples, progress=progress)
-        audits["report"] = audit(_out_of_fold(tuning, name), resamples=resamples, progress=progress)
+        audits["report"] = audit(_out_of_fold(tuning), resamples=resamples, progress=progress)
     _write(tuning, audits, held_out)
     if json:
         _print_json(tuning, audits)
     else:
         _show(tuning.folder, audits)
-    folder = tuning.folder.recipe(name).path
+    folder = tuning.folder.mean.path
     reference = "" if name == REFERENCE else f" The reference: {tuning.folder.recipe(REFERENCE).path}."
-    print_note(f"Report: {tuning.folder.report_file}. The chosen recipe: {folder}.{reference}")
+    print_note(
+        f"Report: {tuning.folder.report_file}. The mean of the best recipes: {folder}. The single one: "
+        f"{tuning.folder.recipe(name).path}.{reference}"
+    )
     again = f"pams predict {quote(str(folder))} SLIDES.csv --features FEATURES{trust_option(folder)}"
     print_note(f"Predict other slides with all its runs: {again}")
 
@@ -138,7 +143,8 @@ def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:
         with grid_bar() as tell:
             tuning = Tuning(task, out, engine, budget, say=print_note, progress=lambda share, _: tell(share, ""))
             chosen = tuning.run()
-            done = tuning.finish([REFERENCE, chosen.name, *tuning.folder.choice["by_fold"]])
+            choice = tuning.folder.choice
+            done = tuning.finish([REFERENCE, chosen.name, *choice["mean_of"], *choice["by_fold"]])
     except KeyboardInterrupt:
         print_note(f"Stopped; what was trained is in {out}. Go on with the same command.")
         raise typer.Exit(130) from None
@@ -151,16 +157,21 @@ def _run(task: TuningTask, out: Path, engine: Any, budget: float) -> Tuning:
     return tuning
 
 
-def _out_of_fold(tuning: Tuning, name: str) -> list[Predictions]:
-    """The reference and the chosen recipe, every slide by the fold that tested it."""
+def _models(tuning: Tuning) -> dict[str, CrossValidationFolder]:
+    """What is compared, by name: the reference, the chosen recipe, and the mean of the best ones."""
     from pams_mil.engine.tuning.recipes import REFERENCE
+
+    folder = tuning.folder
+    models = {name: folder.recipe(name) for name in (REFERENCE, str(folder.choice["recipe"]))}
+    return {**models, f"mean of the best {len(folder.choice['mean_of'])}": folder.mean}
+
+
+def _out_of_fold(tuning: Tuning) -> list[Predictions]:
+    """All models, every slide by the fold that tested it."""
     from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 
     hierarchy = tuning.task.hierarchy
-    return [
-        read_predictions(tuning.folder.recipe(one).predictions_file, hierarchy, name=one)
-        for one in dict.fromkeys((REFERENCE, name))
-    ]
+    return [read_predictions(folder.predictions_file, hierarchy, name=name) for name, folder in _models(tuning).items()]
 
 
 def _by_fold(tuning: Tuning, by_fold: list[str]) -> list[Predictions]:
@@ -168,25 +179,21 @@ def _by_fold(tuning: Tuning, by_fold: list[str]) -> list[Predictions]:
     from pams_mil.engine.tuning.choice import predictions_by_fold
 
     folders = [tuning.folder.recipe(one) for one in by_fold]
-    reference = _out_of_fold(tuning, by_fold[0])[0]
+    reference = _out_of_fold(tuning)[0]
     return [reference, predictions_by_fold(folders, tuning.task.hierarchy)]
 
 
-def _held_out(
-    tuning: Tuning, name: str, manifest: Path, task: TuningTask, reading: dict[str, Any]
-) -> list[Predictions]:
+def _held_out(tuning: Tuning, manifest: Path, task: TuningTask, reading: dict[str, Any]) -> list[Predictions]:
     """The same on the slides that were in no fold, each by all its runs together."""
     from pams_mil.engine.prediction.predict import predict
-    from pams_mil.engine.tuning.recipes import REFERENCE
 
     models = []
-    for one in dict.fromkeys((REFERENCE, name)):
-        folder = tuning.folder.recipe(one).path
+    for one, folder in _models(tuning).items():
         # Trusted: these runs were trained by this very command, from settings that the user typed.
         predictions = predict(
-            [folder], manifest, split="test", features=task.shared["data"]["features"], trusted=True, **reading
+            [folder.path], manifest, split="test", features=task.shared["data"]["features"], trusted=True, **reading
         )
-        predictions.write(folder, name="held_out")
+        predictions.write(folder.path, name="held_out")
         if predictions.failures:
             list_failures(predictions, name=one)
         models.append(predictions.labeled(one))
@@ -212,7 +219,8 @@ def _print_json(tuning: Tuning, audits: dict[str, Audit]) -> None:
     record = tuning.folder.to_json()
     content = {
         **record,
-        "folder": str(tuning.folder.recipe(record["choice"]["recipe"]).path),
+        "folder": str(tuning.folder.mean.path),
+        "recipe_folder": str(tuning.folder.recipe(record["choice"]["recipe"]).path),
         "out_of_fold": audits["report"].to_json(),
         "by_fold": audits["report_by_fold"].to_json() if "report_by_fold" in audits else None,
         "held_out": audits["report_held_out"].to_json() if "report_held_out" in audits else None,
@@ -244,6 +252,7 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
         style="dim",
     )
     output.print(folder.choice["why"])
+    output.print(_mean_sentence(folder.choice["mean_of"]))
     places = {
         "report_held_out": "Held-out slides, which the choice has not seen",
         "report_by_fold": "Chosen again for every fold, without its test slides",
@@ -254,6 +263,13 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
         output.print()
         for sentence in result.verdicts or [f"{result.models[0].name} itself is chosen: nothing to compare."]:
             output.print(f"{where}: {sentence}", style="bold")
+
+
+def _mean_sentence(names: list[str]) -> str:
+    return (
+        f"With few patients one recipe is a lottery ticket, so the tuning ends in the mean of the best {len(names)} by "
+        f"validation: {', '.join(names)}."
+    )
 
 
 def _show_space(space: Space, changes: tuple[str, ...]) -> None:

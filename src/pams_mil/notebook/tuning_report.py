@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pams_mil.errors import ConfigError
+from pams_mil.errors import ConfigError, listing
 from pams_mil.report import svg
 from pams_mil.report.first_screen import embedded_picture
 from pams_mil.report.page import ReportTable
@@ -36,14 +36,18 @@ class TuningReport:
 
     @property
     def run(self) -> Path:
-        """The cross-validation of the chosen recipe, for `pams_mil.load`, `pams predict` and `pams certify`."""
-        return self.folder / "recipes" / self.recipe
+        """The mean of the best recipes, for `pams_mil.predict`, `pams predict` and `pams certify`."""
+        return self.folder / "mean"
 
     @property
     def sentences(self) -> list[str]:
         """What was chosen and why."""
         choice = self.record["choice"]
-        return [f"{self.recipe}: {choice['in_words']}.", choice["why"]]
+        return [
+            f"{self.recipe}: {choice['in_words']}.",
+            choice["why"],
+            f"The mean of {listing(choice['mean_of'], most=5)} is in {self.run}.",
+        ]
 
     def table(self) -> ReportTable:
         """Every recipe with its urgency AUC by rung and what became of it."""

@@ -51,7 +51,7 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
 def _export_mean(folder: CrossValidationFolder, out: Path, *, onnx: bool | None, trusted: bool) -> dict[str, str]:
     """Every network of a cross-validation, and their mean."""
     loaded = load_runs([folder.path], trusted=trusted, device="cpu")
-    names = [run.path.relative_to(folder.path).as_posix() for run in loaded]
+    names = folder.run_names()
     for name, run in zip(names, loaded, strict=True):
         done = read_json(out / name / "config.json")  # of an attempt that was cut short
         if done.get("weights") != run.weights:

@@ -6,7 +6,8 @@ folds.csv       scores of every fold        report/                        the a
 
 With several seeds a fold is trained once for each: `fold0` with the first one, `fold0-seed1` and so on with the others.
 A committee has several members, `members/<name>`, each a cross-validation of its own on the same folds; its predictions
-are the mean of theirs, and `reference` holds the networks that it is compared with.
+are the mean of theirs, and `reference` holds the networks that it is compared with. The members of a tuning's mean are
+the recipes beside it, `../recipes/<name>`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class CrossValidationFolder:
 
     def member(self, name: str) -> CrossValidationFolder:
         """The folder of a committee's member."""
-        return CrossValidationFolder(self.path / "members" / name)
+        place = self.path.parent / "recipes" if self.asked().get("of_recipes") else self.path / "members"
+        return CrossValidationFolder(place / name)
 
     @property
     def members(self) -> list[CrossValidationFolder]:
@@ -90,6 +92,12 @@ class CrossValidationFolder:
         return [
             (int(fold), self.run(int(fold), seed)) for seed in self.seeds() for fold in self.asked().get("folds", [])
         ]
+
+    def run_names(self) -> list[str]:
+        """A path for every run, in the order of `tested`: `fold0`, or `members/<name>/fold0` in a committee."""
+        if not self.members:
+            return [run.name for _, run in self.tested()]
+        return [f"members/{member.path.name}/{name}" for member in self.members for name in member.run_names()]
 
     def runs(self) -> list[Path]:
         """The run folders of all folds; refused until all are trained, since fewer would be another model."""

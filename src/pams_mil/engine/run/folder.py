@@ -240,8 +240,8 @@ def require_run(folder: RunFolder) -> None:
     chosen = read_json(folder.path / "tune.json").get("choice", {}).get("recipe")
     if chosen:
         raise RunError(
-            f"{folder.path} is a tuning; the recipe that it chose is {folder.path / 'recipes' / str(chosen)}, and "
-            "each recipe has a folder beside it."
+            f"{folder.path} is a tuning; the mean of its best recipes is {folder.path / 'mean'}, and each recipe has a "
+            f"folder of its own, e.g. {folder.path / 'recipes' / str(chosen)}."
         )
     parent = folder.path.parent
     runs = [entry.parent.name for entry in parent.glob("*/config.yaml")] if parent.is_dir() else []

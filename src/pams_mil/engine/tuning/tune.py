@@ -21,7 +21,7 @@ from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.grid.cross_validation import CrossValidation, cells, cross_validate
+from pams_mil.engine.grid.cross_validation import CrossValidation, cells, cross_validate, pool
 from pams_mil.engine.grid.folds import digest_of_folds, in_folds
 from pams_mil.engine.grid.grid import Engine, Progress, run_cells
 from pams_mil.engine.run.folder import RunFolder
@@ -159,7 +159,24 @@ class Tuning:
                 task.configs[name], task.cohort, task.split, task.hierarchy, folder.path, self._engine,
                 seeds=rung.seeds, progress=self._progress,
             )  # fmt: skip
+        if not any(one.failures for one in folders.values()):
+            self._average(self.folder.choice["mean_of"])
         return folders
+
+    def _average(self, names: Sequence[str]) -> None:
+        """Write the committee of these recipes: nothing is trained for it."""
+        task, folder = self.task, self.folder.mean
+        asked = {
+            "folds": list(range(task.folds)),
+            "slides": len(task.cohort),
+            "slides_and_folds": digest_of_folds(task.cohort, task.split),
+            "classes": task.hierarchy.digest,
+            "of_recipes": True,
+            "members": {self.folder.recipe(name).path.name: self.folder.asked["recipes"][name] for name in names},
+        }
+        folder.start(asked)
+        write_split(folder.path, task.cohort, task.hierarchy, task.split, is_folds=True)
+        pool(folder, task.hierarchy)
 
     def _exposure(self) -> Exposure:
         """The patients that chose the recipe: those of all validation splits that any rung has compared recipes on."""
@@ -256,7 +273,8 @@ class Tuning:
             )
         rung = RungRecord(names[: first.recipes], first.folds, list(self.task.seeds[: first.seeds]))
         if number:
-            self.folder.forget_weights([name for name in self.folder.rungs[-1].recipes if name not in rung.recipes])
+            kept = {*rung.recipes, *self.folder.best()}
+            self.folder.forget_weights([name for name in self.folder.rungs[-1].recipes if name not in kept])
         self.folder.rungs.append(rung)
         self.folder.save()
 
@@ -329,6 +347,7 @@ class Tuning:
             "recipe": chosen.name,
             "in_words": in_words(self.task.configs[chosen.name]),
             "best": best.name,
+            "mean_of": self.folder.best(),
             "within_one_standard_error": near,
             "simplicity": sorted(near, key=lambda name: self.task.simplicity[name]),
             "each_seed": [self._alone(chosen.name, rung, seed) for seed in rung.seeds],

@@ -4,6 +4,7 @@ tune.json       what was asked for, every rung with its scores, the choice and w
 manifest.csv, splits_<k>.csv   the folds, the same for all recipes
 recipes/<name>  one folder per recipe with its runs, fold0, fold1, ..., fold0-seed1; the chosen one and the reference
                 are cross-validations, to be used like any other
+mean            the mean of the best five recipes, a committee to be used like any other
 report.html     what was tried and why this one; report/ compares it with the reference
 """
 
@@ -22,6 +23,8 @@ from pams_mil.engine.run.folder import read_json
 from pams_mil.engine.run.spec import refuse_another
 from pams_mil.engine.tuning.choice import RecipeScore
 
+BEST = 5
+"""Recipes whose mean a tuning ends in."""
 TIMES = ("seconds", "runs", "busy", "parallel")
 
 
@@ -80,6 +83,16 @@ class TuningFolder:
     def report_file(self) -> Path:
         """The page."""
         return self.path / "report.html"
+
+    @property
+    def mean(self) -> CrossValidationFolder:
+        """The mean of the best recipes, as one model."""
+        return CrossValidationFolder(self.path / "mean")
+
+    def best(self) -> list[str]:
+        """The best recipes by validation, at most BEST: those of the last rung with scores, then of the one before."""
+        names = [score.name for rung in reversed(self.rungs) for score in rung.scores]
+        return list(dict.fromkeys(names))[:BEST]
 
     def recipe(self, name: str) -> CrossValidationFolder:
         """The folder of a recipe."""
