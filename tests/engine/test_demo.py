@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 from tests.engine.here import Here
@@ -25,10 +26,12 @@ def test_demo_trains_compares_and_continues(tmp_path, monkeypatch):
     assert all(method["label"] in " ".join(done.output.split()) for method in METHODS)
     page = (tmp_path / "report.html").read_text()
     assert "Missed urgency" in page
-    assert len(engine.ran) == len(METHODS)
+    assert len(engine.ran) == len(METHODS) + 8
+    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["Cross-entropy", "PAMS", "Committee of 8"]
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 0
-    assert len(engine.ran) == len(METHODS)
+    assert len(engine.ran) == len(METHODS) + 8
 
 
 def test_figure_1_is_still_there(tmp_path):

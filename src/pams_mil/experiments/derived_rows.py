@@ -22,6 +22,7 @@ from pams_mil.engine.grid.grid import GridRun
 from pams_mil.engine.prediction.calibrate import calibrate
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import PamsError
+from pams_mil.evaluate.committee import average
 from pams_mil.evaluate.decisions.debias import TrainingBias
 from pams_mil.evaluate.decisions.decide import redecide
 from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalibration
@@ -153,6 +154,17 @@ def read_entries(
         logs.setdefault((cell.model, cell.method), []).append(read_table(log) if log.exists() else {})
     order = dict.fromkeys((cell.model, cell.method) for cell in done.cells)
     return [Entry(*key, _repetitions(by_row[key]), mean_epochs(logs[key])) for key in order if key in by_row]
+
+
+def mean_entry(done: GridRun, model: str, method: str) -> Entry | None:
+    """The runs of a row as one committee: the mean of their probabilities; None until all of them are finished."""
+    row = [cell for cell in done.cells if (cell.model, cell.method) == (model, method)]
+    if not row or not {cell.key for cell in row} <= {cell.key for cell in done.finished}:
+        return None
+    hierarchy = ClassHierarchy.load(row[0].config.classes)
+    files = [RunFolder(done.out / cell.key).predictions_file(cell.split) for cell in row]
+    members = [read_predictions(file, hierarchy, name=cell.key) for cell, file in zip(row, files, strict=True)]
+    return Entry(model, f"{method} of {len(row)}", {f"seed {row[0].seed}": average(method, members)})
 
 
 def _repetitions(seeds: dict[int, dict[str, Predictions]]) -> dict[str, Predictions]:

@@ -166,15 +166,9 @@ class Tuning:
     def _average(self, names: Sequence[str]) -> None:
         """Write the committee of these recipes: nothing is trained for it."""
         task, folder = self.task, self.folder.mean
-        asked = {
-            "folds": list(range(task.folds)),
-            "slides": len(task.cohort),
-            "slides_and_folds": digest_of_folds(task.cohort, task.split),
-            "classes": task.hierarchy.digest,
-            "of_recipes": True,
-            "members": {self.folder.recipe(name).path.name: self.folder.asked["recipes"][name] for name in names},
-        }
-        folder.start(asked)
+        same = {key: self.folder.asked[key] for key in ("slides", "slides_and_folds", "classes")}
+        members = {self.folder.recipe(name).path.name: self.folder.asked["recipes"][name] for name in names}
+        folder.start({**same, "folds": list(range(task.folds)), "of_recipes": True, "members": members})
         write_split(folder.path, task.cohort, task.hierarchy, task.split, is_folds=True)
         pool(folder, task.hierarchy)
 
