@@ -156,6 +156,24 @@ class Page:
             self.mouse("mouseMoved", x, y, buttons=1)
         self.mouse("mouseReleased", *end, clickCount=1)
 
+    def touch(self, start, end=None):
+        """A finger that taps, or moves from start to end."""
+        self.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=1)
+        places = [start] if end is None else [
+            tuple(a + step / 5 * (b - a) for a, b in zip(start, end, strict=True)) for step in range(6)
+        ]  # fmt: skip
+        for number, (x, y) in enumerate(places):
+            kind = "touchMove" if number else "touchStart"
+            self.call("Input.dispatchTouchEvent", type=kind, touchPoints=[{"x": x, "y": y}])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
+    def paper(self):
+        """The page as it is laid out on A4, and the size of the PDF in bytes."""
+        pdf = base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
+        self.call("Emulation.setEmulatedMedia", media="print")
+        self.call("Emulation.setDeviceMetricsOverride", width=718, height=1047, deviceScaleFactor=1, mobile=False)
+        return pdf
+
     def key(self, key):
         known = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS.get(key, ord(key[0].upper()))}
         text = {} if key in KEYS else {"text": key}

@@ -6,6 +6,7 @@
   const data = JSON.parse(source.textContent);
   const size = data.classes.length;
   const SHOWN = 100; // rows of a list at a time
+  const AT_ONCE = 2000; // slides whose lists follow every movement
   const by = (id) => document.getElementById(id);
   // As Python rounds: exact halves go to the even digit, so that page and command line print the same.
   function fixed(value, digits) {
@@ -79,13 +80,15 @@
     const kappa = unpack(model.path.kappa, Float64Array);
     const start = new Uint32Array(count.length + 1);
     count.forEach((many, row) => (start[row + 1] = start[row] + many));
-    own.callAt = (row, value) => {
-      let place = start[row];
-      while (place + 1 < start[row + 1] && kappa[place + 1] <= value) place++;
-      return call[place];
+    own.callsAt = (value) => {
+      const calls = new Uint16Array(count.length);
+      for (let row = 0; row < calls.length; row++) {
+        let place = start[row];
+        while (place + 1 < start[row + 1] && kappa[place + 1] <= value) place++;
+        calls[row] = call[place];
+      }
+      return calls;
     };
-    own.callsAt = (value) => own.target.map((_, row) => own.callAt(row, value));
-    own.at = (place) => summary(confusion(own, own.callsAt(own.kappa[place])));
     // The curve: what changes at each breakpoint, added up in the order of κ.
     const steps = [], each = typeof own.weight !== "number", unit = each ? 1 : own.weight;
     let missed = 0, alarms = 0;
@@ -142,13 +145,17 @@
   // κ of every model; null is the call as decided.
   const state = { model: 0, kappa: models.map(() => null), cell: null, more: SHOWN };
   const placeOf = (model) => lastAtMost(model.kappa, state.kappa[model.number]);
-  function countsOf(model) {
-    return state.kappa[model.number] === null ? model.decided : model.at(placeOf(model));
-  }
-  function callsOf(model) {
+  // The calls and their counts at a model's κ, computed once for all that is drawn of them.
+  function decisionOf(model) {
     const kappa = state.kappa[model.number];
-    return kappa === null ? model.calls : model.callsAt(kappa);
+    if (kappa === null) return { calls: model.calls, counts: model.decided };
+    if (model.last?.kappa !== kappa) {
+      const calls = model.slides && model.callsAt(kappa);
+      model.last = { kappa, calls, counts: calls ? summary(confusion(model, calls)) : model.at(placeOf(model)) };
+    }
+    return model.last;
   }
+  const countsOf = (model) => decisionOf(model).counts;
 
   function choose(kappa) {
     const model = models[state.model];
@@ -362,14 +369,19 @@
     for (let row = 0; row < calls.length; row++) if (test(model.target[row], calls[row], model.calls[row])) rows.push(row);
     return rows;
   }
-  function gravestFirst(model, calls, rows) {
-    const weight = (row) => data.gravity[model.target[row]][calls[row]];
-    return rows.sort((one, two) => weight(two) - weight(one) || model.target[two] - model.target[one] || one - two);
+  // The gravest first, of many rows only as many as are shown: all rows of a pair (true, called) are equally grave.
+  function gravest(model, calls, rows, most) {
+    const pair = (row) => model.target[row] * size + calls[row], weight = (row) => data.gravity[model.target[row]][calls[row]];
+    const order = (one, two) => weight(two) - weight(one) || model.target[two] - model.target[one] || one - two;
+    if (rows.length > 4 * most) {
+      const seen = new Uint32Array(size * size);
+      rows = rows.filter((row) => seen[pair(row)]++ < most);
+    }
+    return rows.sort(order).slice(0, most);
   }
   function fill(table, model, calls, rows) {
     const body = table.tBodies[0];
-    gravestFirst(model, calls, rows);
-    body.replaceChildren(...rows.slice(0, state.more).map((row) => {
+    body.replaceChildren(...gravest(model, calls, rows, state.more).map((row) => {
       const line = make("tr"), id = model.slides[row], name = make("td");
       // A name leads to the viewer, a picture to the page of the heatmap; without one, the name does.
       const page = data.pages[id], viewer = model.view && `http://127.0.0.1:${data.port}/open#/slide/${data.keys[id]}${state.kappa[model.number] === null ? "" : `?kappa=${state.kappa[model.number]}`}`;
@@ -397,24 +409,32 @@
     more.textContent = `Show ${Math.min(rest, 1000)} more of ${rows.length}`;
     table.hidden = !rows.length;
   }
-  function drawLists(model) {
+  // While the handle moves, rows of many slides wait until it rests; numbers never do.
+  let resting = 0;
+  function whenResting(atOnce, action) {
+    clearTimeout(resting);
+    if (atOnce) action(); else resting = setTimeout(action, 80);
+  }
+  function drawLists(model, atOnce = false) {
     const away = !model.slides;
     by("live-load").hidden = !away || !data.file;
     by("live-lists").hidden = away;
     by("live-view").hidden = away || !model.view;
     if (away) return;
     by("copy-view").querySelector("code").textContent = `${model.view} --port ${data.port}`;
-    const calls = callsOf(model);
+    const { calls } = decisionOf(model);
+    const filling = [];
     for (const [kind, test] of Object.entries(kinds)) {
       const rows = rowsWhere(model, calls, test), list = by(kind);
       list.querySelector(".count").textContent = rows.length + (model.networks ? ` in ${model.meanOf} seeds` : "");
-      if (list.open) fill(list.querySelector("table"), model, calls, rows);
+      if (list.open) filling.push([list.querySelector("table"), rows]);
     }
     if (state.cell) {
       const rows = rowsWhere(model, calls, state.cell.test);
       by("picked-name").textContent = `${state.cell.name}: ${slides(rows.length)}`;
-      fill(by("picked").querySelector("table"), model, calls, rows);
+      filling.push([by("picked").querySelector("table"), rows]);
     }
+    whenResting(atOnce || model.slides.length <= AT_ONCE, () => filling.forEach(([table, rows]) => fill(table, model, calls, rows)));
   }
   function pick(test, name, from) {
     state.cell = { test, name };
@@ -478,7 +498,14 @@
     }
     line.querySelector("[role=status]").textContent = copied ? "copied" : "press Ctrl+C";
   }));
-  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+  // Paper cannot be opened: everything is, and lists are filled at once, for the picture is taken right after this.
+  let unfolded = [];
+  addEventListener("beforeprint", () => {
+    unfolded = [...document.querySelectorAll("details:not([open])")];
+    unfolded.forEach((one) => (one.open = true));
+    drawLists(models[state.model], true);
+  });
+  addEventListener("afterprint", () => unfolded.forEach((one) => (one.open = false)));
   document.querySelectorAll(".live-only").forEach((element) => (element.hidden = false));
   document.documentElement.classList.add("live");
   draw();
