@@ -158,6 +158,7 @@ class Page:
 
     def touch(self, start, end=None):
         """A finger that taps, or moves from start to end."""
+        self.call("Page.bringToFront")  # a page in the background draws nothing, and a touch waits for that
         self.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=1)
         places = [start] if end is None else [
             tuple(a + step / 5 * (b - a) for a, b in zip(start, end, strict=True)) for step in range(6)

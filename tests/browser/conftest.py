@@ -1,25 +1,30 @@
-"""A viewer in Chromium, for the tests that use one."""
+"""A Chromium, a viewer in it, and an audit on disk, for the tests that use them."""
 
 from __future__ import annotations
 
 import pytest
+from tests.browser.audit_pages import predictions
 from tests.browser.chromium import Browser
 from tests.browser.viewer_pages import write_cohort
+
+from pams_mil.evaluate.audit import audit
+from pams_mil.evaluate.predictions.predictions import write_predictions
+from pams_mil.report.audit_html import write_audit
 
 NEEDED = ("starlette", "uvicorn", "httpx", "openslide", "tifffile")
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    for name in NEEDED:
-        pytest.importorskip(name)
     opened = Browser(tmp_path_factory.mktemp("profile"))
     yield opened
     opened.close()
 
 
 @pytest.fixture(scope="module")
-def cohort(tmp_path_factory, browser):
+def cohort(tmp_path_factory):
+    for name in NEEDED:
+        pytest.importorskip(name)
     return write_cohort(tmp_path_factory.mktemp("cohort"))
 
 
@@ -44,3 +49,15 @@ def serve(browser, cohort, tmp_path):
     yield start
     for server in served:
         server.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Two models on disk and their report: the folder, the predictions as the command reads them."""
+    folder = tmp_path_factory.mktemp("report")
+    models = [predictions("first", first="slide 0"), predictions("second", seed=1, sharpness=0.5, first="slide 0")]
+    for model in models:
+        write_predictions(folder / f"{model.name}.csv", model)
+    command = f"pams audit {folder / 'first.csv'} {folder / 'second.csv'} --classes bracs --resamples 0"
+    write_audit(audit(models, resamples=0), folder, command=command)
+    return folder, models

@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 import pytest
-from tests.browser.chromium import CHROMIUM, Browser
-from tests.browser.test_audit_page import HIERARCHY, matrix, models_table, predictions, set_kappa
+from tests.browser.audit_pages import HIERARCHY, matrix, models_table, predictions, set_kappa
+from tests.browser.chromium import CHROMIUM
 
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.certify import certify
@@ -64,13 +64,6 @@ def tuning_record():
         },
         "time": {"runs": 12, "seconds": 190.0},
     }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    opened = Browser(tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="module")
