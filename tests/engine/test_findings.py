@@ -113,6 +113,30 @@ def test_a_remixed_bag_has_all_rows_and_findings_of_both(cohort: Path) -> None:
 def test_methods_without_a_form_for_sets_are_refused_before_training(cohort: Path, tmp_path: Path) -> None:
     with pytest.raises((ParameterError, PamsError), match="no form for several findings"):
         train(settings(cohort, method="hxe"), tmp_path / "run")
+    grid = {**GRID, "methods": ["ce", "hxe"], **data_of(cohort)}
+    (tmp_path / "grid.yaml").write_text(json.dumps(grid))
+    done = pams("bench", tmp_path / "grid.yaml", "--out", tmp_path / "bench", "--workers", 1)
+    assert done.exit_code == 2, done.output
+    assert "The method Hxe has no form for several findings per slide." in " ".join(done.output.split())
+    assert not (tmp_path / "bench/cells").exists()  # not after an hour of the others
+
+
+GRID = {"models": [MODELS["mean_pool"]], "seeds": [0], "training": {"epochs": 1}}
+
+
+def data_of(cohort: Path) -> dict[str, object]:
+    data = {"manifest": str(cohort / "manifest.csv"), "features": str(cohort / "bags")}
+    return {"classes": str(cohort / "classes.yaml"), "data": data}
+
+
+def test_benchmarks_take_sets(cohort: Path, tmp_path: Path) -> None:
+    grid = {**GRID, "methods": ["ce", "msce"], **data_of(cohort)}
+    (tmp_path / "grid.yaml").write_text(json.dumps(grid))
+    done = pams("bench", tmp_path / "grid.yaml", "--out", tmp_path / "bench", "--workers", 1, "--resamples", 20)
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "bench/report.html").read_text()
+    for method in ("ce", "msce"):
+        assert f"Findings of {method} on mean_pool at κ = 1" in page
 
 
 def test_labels_that_cannot_be_meant_are_refused(cohort: Path, tmp_path: Path) -> None:
@@ -158,6 +182,7 @@ def test_every_verb_takes_a_run_with_findings(run_folder: Path, cohort: Path, tm
     done = pams("evaluate", run_folder, "--out", tmp_path / "report", "--resamples", 50)
     assert done.exit_code == 0, done.output
     assert "Findings of" in done.output
+    assert "<h2>Findings</h2>" in (tmp_path / "report/report.html").read_text()
     scores = json.loads((tmp_path / "report/scores.json").read_text())["files"][0]["findings"]
     assert [finding["name"] for finding in scores["findings"]] == ["b", "c", "d"]
     checked = pams(

@@ -136,25 +136,14 @@ def _cell(scores: LevelScores, key: str, *, beside: bool) -> Text:
 
 def finding_table(name: str, scores: FindingScores) -> Table:
     """Every finding by itself."""
+    from pams_mil.report.order_section import finding_table as table_of
 
-    def percent(value: float, interval: tuple[float, float]) -> str:
-        if math.isnan(value):
-            return "–"
-        around = "" if math.isnan(interval[0]) else f"  [{100 * interval[0]:.1f} to {100 * interval[1]:.1f}]"
-        return f"{100 * value:.1f} %{around}"
-
-    table = Table(box=SIMPLE_HEAD, title=f"Findings of {name} at κ = {scores.kappa:g}", title_justify="left")
-    for head in ("finding", "slides", "sensitivity ↑", "specificity ↑", "AUC ↑"):
-        table.add_column(head, justify="left" if head == "finding" else "right")
-    for one in scores.findings:
-        table.add_row(
-            Text(one.name), f"{one.slides:,}", percent(one.sensitivity, one.sensitivity_interval),
-            percent(one.specificity, one.specificity_interval), percent(one.auc, one.auc_interval),
-        )  # fmt: skip
-    recall = percent(scores.weighted_recall, scores.weighted_recall_interval)
-    table.caption = (
-        f"Recall over all findings {recall}, AsCC of sets {percent(scores.set_ascc, scores.set_ascc_interval)}"
-    )
+    content = table_of(name, scores)
+    table = Table(box=SIMPLE_HEAD, title=Text(content.caption), title_justify="left")
+    for column, head in enumerate(content.heads):
+        table.add_column(head.label, justify="left" if column in content.text else "right")
+    for row in content.cells:
+        table.add_row(*(Text(f"{cell.text}  [{cell.small}]" if cell.small else cell.text) for cell in row))
     return table
 
 

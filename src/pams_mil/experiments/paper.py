@@ -27,6 +27,7 @@ from pams_mil.engine.config.yaml_file import read_yaml
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.errors import ConfigError, listing, nearest
 from pams_mil.evaluate.contrast import Contrast
+from pams_mil.evaluate.predictions.findings import finding_scores
 from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
 from pams_mil.evaluate.scores import score
 from pams_mil.experiments.derived_rows import read_entries
@@ -37,6 +38,7 @@ from pams_mil.metrics.reduce import divide
 from pams_mil.report import charts
 from pams_mil.report.bench import Bench, Entry
 from pams_mil.report.bench_page import Further, spread_text
+from pams_mil.report.order_section import finding_table
 from pams_mil.report.page import ReportTable
 
 FOLDER = Path(__file__).parent
@@ -184,7 +186,7 @@ def mirrored_models() -> list[Predictions]:
 
 
 def further(name: str | None, grid: GridConfig, done: GridRun, entries: Sequence[Entry]) -> Further:
-    """What the readers add to a benchmark: the paper's numbers, rankings under other harms, and a tagged subset."""
+    """What the readers add to a benchmark: paper's numbers, rankings under other harms, a tagged subset, findings."""
     tables: list[ReportTable] = []
     pictures: dict[str, Markup] = {}
     if grid.subset is not None:
@@ -199,6 +201,10 @@ def further(name: str | None, grid: GridConfig, done: GridRun, entries: Sequence
     if name == "main-table":
         first = entries[0].model
         tables += harm_tables([join_seeds(entry.method, entry.runs) for entry in entries if entry.model == first])
+    for entry in entries:
+        joined = join_seeds(entry.method, entry.runs)
+        if joined.finding_probabilities is not None:
+            tables.append(finding_table(f"{entry.method} on {entry.model}", finding_scores(joined)))
     return Further(tables, pictures)
 
 

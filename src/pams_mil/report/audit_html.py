@@ -21,7 +21,7 @@ from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTI
 from pams_mil.report import charts, live
 from pams_mil.report.charts import curve_chart
 from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells, rank_shares
-from pams_mil.report.order_section import order_section
+from pams_mil.report.order_section import finding_table, order_section
 from pams_mil.report.page import (
     READABLE,
     ReportTable,
@@ -79,12 +79,12 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
         severe=[severe_table(model, hierarchy, dict(pages or {})) for model in audit.models],
         members=None if audit.committee is None else member_table(audit.committee),
         radar=_radar(audit),
+        findings=[finding_table(m.name, m.findings) for m in audit.models if m.findings is not None],
         matrix=matrix_cells,
         readable=READABLE,
         order=short_order(hierarchy),
         by_class=[class_tables(model.finest, hierarchy) for model in audit.models],
-        most_listed=MOST_LISTED,
-        kappas=KAPPAS,
+        most_listed=MOST_LISTED, kappas=KAPPAS,
     )  # fmt: skip
 
 

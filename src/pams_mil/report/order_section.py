@@ -1,4 +1,7 @@
-"""What several orders of urgency make of the same calls, as part of a page: sentences, verdicts and rates by order."""
+"""What several orders of urgency make of the same calls, as part of a page: sentences, verdicts and rates by order.
+
+Also the table of several findings per slide.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from markupsafe import Markup
 
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.orders import OrderAudit, OrderedComparison
+from pams_mil.evaluate.predictions.findings import FindingScores
 from pams_mil.report import svg
 from pams_mil.report.page import ReportTable, TableCell, TableHead, format_share, format_shares, short_order
 
@@ -95,3 +99,34 @@ def _gap(comparison: OrderedComparison, order: str) -> Contrast:
     one = comparison.by_order[order]
     level = list(one.levels)[-1]
     return one.matched[level].missed if level in one.matched else one.levels[level]["missed_rate"]
+
+
+def finding_table(name: str, scores: FindingScores) -> ReportTable:
+    """Every finding of one model at one κ by itself, and what the called sets are worth."""
+
+    def cell(value: float, interval: tuple[float, float]) -> TableCell:
+        return TableCell(format_share(value), format_shares(interval))
+
+    rows: list[list[str | TableCell]] = [
+        [
+            one.name, f"{one.slides:,}", cell(one.sensitivity, one.sensitivity_interval),
+            cell(one.specificity, one.specificity_interval), cell(one.auc, one.auc_interval),
+        ]
+        for one in scores.findings
+    ]  # fmt: skip
+    recall, ascc = (
+        f"{format_share(value)} [{format_shares(interval)}]" if format_shares(interval) else format_share(value)
+        for value, interval in (
+            (scores.weighted_recall, scores.weighted_recall_interval),
+            (scores.set_ascc, scores.set_ascc_interval),
+        )
+    )
+    heads: list[str | TableHead] = [
+        "finding",
+        "slides",
+        TableHead("sensitivity ↑", "share of the slides with the finding on which it is called"),
+        TableHead("specificity ↑", "share of the slides without it on which it is not called"),
+        TableHead("AUC ↑", "chance that a slide with the finding has the higher probability of it"),
+    ]
+    caption = f"Findings of {name} at κ = {scores.kappa:g}: recall over all findings {recall}, AsCC of sets {ascc}"
+    return ReportTable(heads, rows, caption=caption)

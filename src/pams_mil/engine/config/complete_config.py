@@ -62,7 +62,10 @@ def option_defaults(kind: Any, *, without: tuple[str, ...] = ()) -> dict[str, An
 
 
 def _refuse_unfit(config: RunConfig, method: Method, kind: Any) -> None:
-    """Refuse a method that needs other heads or logits than the model has, before anything is read."""
+    """Refuse a method that needs other heads, logits or classes than there are, before any slide is read."""
+    hierarchy = ClassHierarchy.load(config.classes)
+    if hierarchy.findings == "several":
+        method.findings_term(hierarchy)  # methods without a form for sets refuse
     names = f"The method {config.method.name!r} does not fit the model {config.model.name!r}: it"
     if method.heads != "linear" and (sums_classes(kind, method.towers) or issubclass(kind, AdaptedModel)):
         raise ConfigError(
