@@ -49,6 +49,7 @@ def test_a_verdict_names_several_findings(cohort, tmp_path):
     table = read_table(session.journal.table)
     assert table["reader_class"] == ["UDH; DCIS", "UDH; DCIS", "N"]
     assert table["model_call"] == ["UDH; DCIS", "UDH", "N"]
+    assert table["target"] == ["UDH; DCIS", "UDH", "N"]  # all that was found, not the most urgent alone
     read = read_predictions(session.journal.table, ClassHierarchy.load(cohort / "classes.yaml"))
     assert read.predicted.tolist() == [2, 2, 0]  # a reader's set counts by its most urgent finding
     assert session.order_worth()

@@ -89,12 +89,15 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         reads_cases=any(_merges_cases(run) for run in runs),
         mpp_of=lambda slide: shelf.mpp(cases.row_of[slide]),
     )
-    names = cases.hierarchy.names()
-    targets = zip(cases.slide_ids, cases.target.tolist(), strict=True)
+    labels = {
+        slide: model.label(row)
+        for model in models
+        for row, slide in enumerate(model.slide_ids)
+        if model.target[row] >= 0
+    }
     journal = Journal(
-        _review_folder(asked), reviewer_name(asked.reviewer), cases.hierarchy, cases.digests,
-        {slide: names[target] for slide, target in targets if target >= 0}, blind=asked.blind,
-    )  # fmt: skip
+        _review_folder(asked), reviewer_name(asked.reviewer), cases.hierarchy, cases.digests, labels, blind=asked.blind
+    )
     notes = [
         *([feature_note] if feature_note else []),
         *_certificate_notes(certificate, cases, runs, asked),

@@ -167,8 +167,7 @@ class Session:
         facts["patient_id"] = self.cases.patient_ids[row]
         # A reading lifts the blind of its case, so what is known of it may stand beside; a deferral does not.
         if content.get("action") == "read" or not self.hides(row):
-            target = int(self._cases.target[row])
-            facts["target"] = self.cases.hierarchy.names()[target] if target >= 0 else ""
+            facts["target"] = self.journal.targets.get(self.cases.slide_ids[row], "")
             facts["model_call"] = self._cases.call_at(row, kappa)
             facts["kappa"] = "" if kappa is None else repr(kappa)
             rows, shown = self._with(row)

@@ -87,7 +87,7 @@ class Journal:
         blind: bool = False,
     ) -> None:
         self.reviewer, self.hierarchy, self.digests, self.blind = reviewer, hierarchy, digests, blind
-        self._targets = targets
+        self.targets = targets
         self.path, self.table = folder / "journal.jsonl", folder / "reviews.csv"
         self.skipped = 0
         self.regions: dict[str, list[dict[str, Any]]] = {}
@@ -206,7 +206,7 @@ class Journal:
         return header, [[cells[name] for name in header] for cells in rows]
 
     def _cells(self, slide: str, verdict: Verdict) -> dict[str, str]:
-        target = self._targets.get(slide) or verdict.facts["target"]
+        target = self.targets.get(slide) or verdict.facts["target"]
         return {
             **verdict.facts, "slide_id": slide, "target": target if verdict.label else "",
             "reader_class": verdict.label, "verdict": verdict.verdict, "seconds": f"{verdict.seconds:.1f}",

@@ -2,17 +2,21 @@
 
 export const $ = (selector) => document.querySelector(selector);
 
-// An element with text as text, never as markup: names of slides and classes come from files.
 // The findings that are called beside a call, most urgent first: for their own probability, and none beyond the call.
-export function calledSet(overview, cases, row, kappa) {
+export function calledSet(overview, cases, row) {
   const call = cases.call[row];
+  if (!overview.findings.length) return [call];
   const top = overview.classes[call].rank;
   const reach = cases.finding_reach?.[row] ?? [];
-  const own = overview.findings.filter((index, place) => reach[place] != null && reach[place] <= (kappa ?? 1) && overview.classes[index].rank <= top);
+  const own = overview.findings.filter((index, place) => reach[place] != null && reach[place] <= (cases.kappa ?? 1) && overview.classes[index].rank <= top);
   const set = [...new Set([call, ...own.sort((a, b) => overview.classes[b].rank - overview.classes[a].rank)])];
   return set.length > 1 ? set.filter((index) => overview.findings.includes(index)) : set;  // "nothing" stands alone
 }
 
+// A class, or several findings, as people read them: the most urgent first.
+export const shownLabel = (overview, label) => label.split("; ").reverse().map((name) => overview.classes.find((one) => one.name === name)?.shown ?? name).join(", ");
+
+// An element with text as text, never as markup: names of slides and classes come from files.
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {

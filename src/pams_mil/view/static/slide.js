@@ -3,7 +3,7 @@
 import { getHeat, getJson, post } from "./api.js";
 import { drawLegend, paint, place, shaded, strongest } from "./heat.js";
 import { otherCalls } from "./kappa.js";
-import { $, badge, calledSet, chip, explain, make, number, percent, rankColor, toast } from "./page.js";
+import { $, badge, calledSet, chip, explain, make, number, percent, rankColor, shownLabel, toast } from "./page.js";
 import { Regions } from "./regions.js";
 
 const STRIP = 12;
@@ -131,7 +131,7 @@ export class SlideView {
   // --- what the model says
 
   // Classes that are called, the most urgent first: one, or a set of findings.
-  called() { return this.overview.findings.length ? calledSet(this.overview, this.cases, this.row, this.hooks.kappa()) : [this.cases.call[this.row]]; }
+  called() { return calledSet(this.overview, this.cases, this.row); }
 
   showCall() {
     const { cases, row, overview } = this;
@@ -169,7 +169,7 @@ export class SlideView {
 
   showFacts() {
     const { info } = this;
-    const scale = info.mpp ? `${info.mpp.toFixed(4).replace(/0+$/, "")} µm per pixel` : info.has_picture ? "scale unknown: the file does not state it, so there is no scale bar" : "";
+    const scale = info.mpp ? `${Number(info.mpp.toFixed(4))} µm per pixel` : info.has_picture ? "scale unknown: the file does not state it, so there is no scale bar" : "";
     const size = info.width ? `${info.width.toLocaleString("en")} × ${info.height.toLocaleString("en")} pixels` : "";
     const tiles = this.heat ? `${this.heat.n.toLocaleString("en")} tiles of ${Math.round(this.heat.side)} pixels` : "";
     const notes = this.heat?.notes ?? [];
@@ -186,7 +186,7 @@ export class SlideView {
     if (this.row == null) return;
     const verdict = this.reviews.get(this.cases.key[this.row]);
     const call = this.cases.call[this.row];
-    const shown = (name) => this.overview.classes.find((one) => one.name === name)?.shown ?? name;
+    const shown = (name) => shownLabel(this.overview, name);
     const words = { agree: "Agreed", override: "Overruled", defer: "Deferred" };
     $("#verdict-state").textContent = verdict?.verdict ? `${words[verdict.verdict]}${verdict.class ? `: ${shown(verdict.class)}` : ""}` : "Unread";
     $("#undo").disabled = !verdict?.verdict;

@@ -1,7 +1,7 @@
 // The worklist: sorted, filtered, grouped, and drawn only where the window looks, so that 20,000 cases stay smooth.
 
 import { otherCalls } from "./kappa.js";
-import { $, badge, chip, explain, make, meter, number, percent, rankColor } from "./page.js";
+import { $, badge, calledSet, chip, explain, make, meter, number, percent, rankColor, shownLabel } from "./page.js";
 
 const ROW = 56;
 const PICTURES = 300;
@@ -208,7 +208,8 @@ export class Worklist {
     const moved = call === decided ? "" : call > decided ? "↑ " : "↓ ";
     const mark = chip(rankColor(one.rank, this.top), `${moved}${one.shown}`);
     if (moved) mark.title = `${one.shown} at this operating point; as decided ${this.overview.classes[decided].shown}`;
-    return mark;
+    const others = calledSet(this.overview, this.cases, row).slice(1).map((index) => this.overview.classes[index].shown).join(", ");
+    return others ? make("span", { class: "set" }, mark, make("small", { title: others }, `with ${others}`)) : mark;
   }
 
   // The most urgent class that the certificate does not exclude, and the least urgent one where it gives an interval.
@@ -226,8 +227,7 @@ export class Worklist {
   statusOf(row, state) {
     const verdict = this.reviews.get(this.cases.key[row]);
     if (!state) return make("span", { class: "status dim" }, "unread");
-    const shown = this.overview.classes.find((one) => one.name === verdict.class)?.shown ?? "";
-    const text = state === "override" ? `overruled: ${shown}` : STATUS[state];
+    const text = state === "override" ? `overruled: ${shownLabel(this.overview, verdict.class ?? "")}` : STATUS[state];
     return make("span", { class: `status ${state}`, title: verdict.note || text }, text);
   }
 
