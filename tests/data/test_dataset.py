@@ -19,7 +19,7 @@ from pams_mil.data import BagDataset, BagSample, Manifest, Pack, write_pack
 from pams_mil.data.bags.bag import Bag
 from pams_mil.data.bags.dataset import BagCache, keep_bags
 from pams_mil.data.bags.store import FolderStore
-from pams_mil.data.manifest.manifest import merge_cases
+from pams_mil.data.manifest.manifest import bag_sources
 from pams_mil.errors import BagError
 
 
@@ -116,7 +116,7 @@ def test_precision(tmp_path: Path) -> None:
 
 def test_cases_can_be_merged(cohort: tuple[Manifest, Path]) -> None:
     manifest, features = cohort
-    sources = merge_cases(manifest, TREE)
+    sources = bag_sources(manifest, TREE, merge_cases=True)
     dataset = BagDataset(manifest, TREE, features, sources=sources, with_coords=True)
     slides = BagDataset(manifest, TREE, features)
     assert [(s.slide_id, s.target) for s in dataset] == [("p0", 1), ("p1", 3), ("p2", 5)]

@@ -17,7 +17,7 @@ from tests.data.cohorts import TREE
 from pams_mil.data import Manifest, SlideRecord
 from pams_mil.data.examine import examine_manifest
 from pams_mil.data.manifest.foreign_tables import read_splits, write_splits
-from pams_mil.data.manifest.manifest import merge_cases, most_urgent
+from pams_mil.data.manifest.manifest import bag_sources, most_urgent
 from pams_mil.errors import ManifestError
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -162,13 +162,13 @@ def test_a_case_takes_its_most_urgent_label() -> None:
         for case, found in labels.items()
         for n, label in enumerate(found)
     )
-    sources = merge_cases(Manifest(records), TREE)
+    sources = bag_sources(Manifest(records), TREE, merge_cases=True)
     assert [(s.name, TREE.names()[s.target], len(s.records)) for s in sources] == [
         ("c1", "DCIS", 3), ("c2", "ADH", 3), ("c3", "UDH", 1),
     ]  # fmt: skip
     apart = (*records[:2], SlideRecord("x", "p", "N", "test", case_id="c1"))
     with pytest.raises(ManifestError, match="different split"):
-        merge_cases(Manifest(apart), TREE)
+        bag_sources(Manifest(apart), TREE, merge_cases=True)
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=9))

@@ -20,7 +20,7 @@ from pams_mil.arrays import AnyArray
 from pams_mil.data.bags.bag import Bag
 from pams_mil.data.bags.feature_origin import OriginCheck, feature_origin
 from pams_mil.data.bags.store import BagStore, open_store
-from pams_mil.data.manifest.manifest import BagSource, Manifest, slides_as_sources
+from pams_mil.data.manifest.manifest import BagSource, Manifest, bag_sources
 from pams_mil.errors import BagError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -91,7 +91,7 @@ class BagDataset(Dataset[BagSample]):
             worker process has a cache of its own.
         cache: A cache to share with other datasets of this process, in place of one of `cache_bytes`.
         with_coords: Return level-0 coordinates [n, 2] too, where the files have them.
-        sources: Bags made of several slides (see `manifest.cases.merge_cases`); one bag per slide if None.
+        sources: Bags made of several slides (see `bag_sources`); one bag per slide if None.
         origin: Holds every slide's features against what is expected of them; None: nothing is.
     """
 
@@ -108,7 +108,7 @@ class BagDataset(Dataset[BagSample]):
         sources: Sequence[BagSource] | None = None,
         origin: OriginCheck | None = None,
     ) -> None:
-        self.sources = tuple(slides_as_sources(manifest, hierarchy) if sources is None else sources)
+        self.sources = bag_sources(manifest, hierarchy) if sources is None else tuple(sources)
         self.dtype = dtype
         self.cache = BagCache(cache_bytes) if cache is None else cache
         self.with_coords = with_coords

@@ -212,15 +212,6 @@ def most_urgent(targets: Iterable[int], hierarchy: ClassHierarchy) -> int:
     return max(sorted(set(labels)), key=lambda target: (ranks[target], labels.count(target), -target))
 
 
-def slides_as_sources(manifest: Manifest, hierarchy: ClassHierarchy) -> list[BagSource]:
-    """One bag per slide."""
-    targets = manifest.targets(hierarchy).tolist()
-    return [
-        BagSource(record.slide_id, record.patient_id, target, (record,), findings_of((record,), hierarchy))
-        for record, target in zip(manifest, targets, strict=True)
-    ]
-
-
 def findings_of(records: Iterable[SlideRecord], hierarchy: ClassHierarchy) -> tuple[int, ...]:
     """The union of the slides' findings as places among the finding classes; empty where a slide has one class only."""
     if hierarchy.findings == "one":
@@ -229,24 +220,38 @@ def findings_of(records: Iterable[SlideRecord], hierarchy: ClassHierarchy) -> tu
     return tuple(np.flatnonzero(present).tolist())
 
 
-def merge_cases(manifest: Manifest, hierarchy: ClassHierarchy) -> list[BagSource]:
-    """One bag per case, in order of first appearance, with the most urgent label of its slides.
+def bag_sources(
+    manifest: Manifest, hierarchy: ClassHierarchy, *, merge_cases: bool = False, labels_needed: bool = True
+) -> tuple[BagSource, ...]:
+    """One bag per slide; or one per case, in order of first appearance, with the most urgent label of its slides.
 
-    A case whose slides are in different splits or belong to different patients is an error.
+    Args:
+        manifest: The slides.
+        hierarchy: The class hierarchy.
+        merge_cases: One bag per case; slides of one in different splits, or of different patients, are an error.
+        labels_needed: Every slide must have a label; else the target of a bag without one is -1, and slides of a case
+            that have none say nothing about it.
     """
-    members: dict[str, list[tuple[SlideRecord, int]]] = {}
-    for record, target in zip(manifest, manifest.targets(hierarchy).tolist(), strict=True):
-        members.setdefault(record.case, []).append((record, target))
+    members: dict[str, list[SlideRecord]] = {}
+    for number, record in enumerate(manifest):
+        members.setdefault(record.case if merge_cases else str(number), []).append(record)
     sources = []
-    for case, slides in members.items():
-        for what in ("split", "patient_id"):
-            values = sorted({str(getattr(record, what)) for record, _ in slides})
+    for records in members.values():
+        first = records[0]
+        name = first.case if merge_cases else first.slide_id
+        for what in ("split", "patient_id") if labels_needed else ("patient_id",):
+            values = sorted({str(getattr(record, what)) for record in records})
             if len(values) > 1:
                 raise ManifestError(
-                    f"Case {case!r} has slides with different {what} {values}; they cannot be merged into one bag."
+                    f"Case {name!r} has slides with different {what} {values}; they cannot be merged into one bag."
                 )
-        target = most_urgent((target for _, target in slides), hierarchy)
-        records = tuple(record for record, _ in slides)
-        findings = findings_of(records, hierarchy)
-        sources.append(BagSource(case, slides[0][0].patient_id, target, records, findings))
-    return sources
+        labeled = [record for record in records if labels_needed or record.label.strip()]
+        try:
+            targets = replace(manifest, records=tuple(labeled)).targets(hierarchy).tolist()
+        except ManifestError as error:
+            advice = "" if labels_needed else " To predict without looking at labels, use --no-labels."
+            raise ManifestError(f"{error}{advice}") from error
+        target = most_urgent(targets, hierarchy) if len(targets) > 1 else [*targets, -1][0]
+        findings = findings_of(labeled, hierarchy) if labels_needed else ()
+        sources.append(BagSource(name, first.patient_id, target, tuple(records), findings))
+    return tuple(sources)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from pams_mil.data import tables
 from pams_mil.data.finding_labels import has_class_columns
-from pams_mil.data.manifest.manifest import BagSource, Manifest, SlideRecord, most_urgent
+from pams_mil.data.manifest.manifest import BagSource, Manifest, bag_sources
 from pams_mil.data.manifest.manifest_reader import ROLES
-from pams_mil.errors import LabelError, ManifestError, listing
+from pams_mil.errors import ManifestError, listing
 from pams_mil.hierarchy import ClassHierarchy
 
 
@@ -60,7 +60,7 @@ def read_for_prediction(
         manifest = manifest.select(split)
     if not manifest.records:
         raise ManifestError(f"{manifest.where} has no slides to predict.")
-    sources = _sources(manifest, hierarchy, merge_cases=merge_cases)
+    sources = bag_sources(manifest, hierarchy, merge_cases=merge_cases, labels_needed=False)
     _refuse_repeated(sources, manifest.where)
     targets = np.asarray([source.target for source in sources], dtype=np.int64)
     return PredictionManifest(manifest, sources, targets, _tags(sources), known)
@@ -85,36 +85,6 @@ def _read(
         path, columns=columns, labels=labels and (named or has_class_columns(head, hierarchy)),
         patients_are_slides=patients_are_slides, classes=hierarchy, **reading,
     )  # fmt: skip
-
-
-def _sources(manifest: Manifest, hierarchy: ClassHierarchy, *, merge_cases: bool) -> tuple[BagSource, ...]:
-    groups = [(record.slide_id, [record]) for record in manifest]
-    if merge_cases:
-        members: dict[str, list[SlideRecord]] = {}
-        for record in manifest:
-            members.setdefault(record.case, []).append(record)
-        groups = list(members.items())
-    sources = []
-    for name, records in groups:
-        patients = sorted({record.patient_id for record in records})
-        if len(patients) > 1:
-            raise ManifestError(
-                f"Case {name!r} has slides with different patient_id {patients}; they cannot be merged into one bag."
-            )
-        known = [_target(record, hierarchy) for record in records if record.label.strip()]
-        # A case has its most urgent slide's label; slides without one say nothing about it.
-        target = most_urgent(known, hierarchy) if known else -1
-        sources.append(BagSource(name, records[0].patient_id, target, tuple(records)))
-    return tuple(sources)
-
-
-def _target(record: SlideRecord, hierarchy: ClassHierarchy) -> int:
-    try:
-        return hierarchy.index(record.label)
-    except LabelError as error:
-        raise ManifestError(
-            f"Slide {record.slide_id!r}: {error} To predict without looking at labels, use --no-labels."
-        ) from error
 
 
 def _refuse_repeated(sources: Sequence[BagSource], path: Path | str) -> None:

@@ -11,7 +11,7 @@ from pams_mil.data.bags.dataset import BagCache, BagDataset
 from pams_mil.data.bags.feature_origin import STATED, OriginCheck, complete_origin, stated_by_table
 from pams_mil.data.bags.store import BagStore, fingerprints, first_origin, open_store
 from pams_mil.data.examine import examine_manifest, refuse_errors
-from pams_mil.data.manifest.manifest import PARTS, BagSource, Manifest, SlideRecord, merge_cases, slides_as_sources
+from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord, bag_sources
 from pams_mil.digests import digest, file_signature
 from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.engine.run.trained_slides import TrainedSlides
@@ -50,7 +50,7 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache 
     store = open_store(data.features_path, manifest)
     marks = fingerprints(store, seen)
     features = cohort_features(data, store, manifest, marks)
-    sources = [make_sources(subset, hierarchy, data) for subset in (train, val)]
+    sources = [bag_sources(subset, hierarchy, merge_cases=data.merge_cases) for subset in (train, val)]
     first = train.records[0].slide_id
     origin = OriginCheck(
         {key: value for key, value in features.items() if key != "files"},
@@ -75,11 +75,6 @@ def read_manifest(data: DataConfig, hierarchy: ClassHierarchy) -> Manifest:
 def _parse(content: str, signatures: tuple[tuple[int, ...], ...], hierarchy: ClassHierarchy) -> Manifest:
     data = DataConfig.model_validate_json(content)
     return Manifest.read(data.manifest, classes=hierarchy, **data.reading())
-
-
-def make_sources(manifest: Manifest, hierarchy: ClassHierarchy, data: DataConfig) -> list[BagSource]:
-    """One bag per slide, or per case."""
-    return merge_cases(manifest, hierarchy) if data.merge_cases else slides_as_sources(manifest, hierarchy)
 
 
 def cohort_features(data: DataConfig, store: BagStore, manifest: Manifest, marks: Mapping[str, str]) -> dict[str, Any]:
