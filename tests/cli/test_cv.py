@@ -278,7 +278,9 @@ def test_a_committee_is_one_model_and_its_members_are_cross_validations(
         alone[model.name] = np.array([float(cell) for cell in read_table(file)["p_a"]])
     mean = np.mean([alone[name] for name in alone if name != "committee"], axis=0)
     np.testing.assert_allclose(alone["committee"], mean, atol=1e-6)
-    assert pams("evaluate", committee).exit_code == 0
+    (committee / "report/report.html").unlink()
+    assert pams("evaluate", committee, "--resamples", 20).exit_code == 0
+    assert "What the committee is worth" in (committee / "report/report.html").read_text()
 
 
 def test_a_committee_goes_on_where_it_was_stopped_and_refuses_another(committee: Path, cohort: Path) -> None:

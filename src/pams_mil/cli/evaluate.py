@@ -51,7 +51,8 @@ def evaluate(
     Slides that cannot be predicted are left out of the scores, listed in the report and below it; the exit code is
     then 1.
 
-    A cross-validation is scored by its out-of-fold predictions; on another table, by the mean of its folds.
+    A cross-validation is scored by its out-of-fold predictions; on another table, by the mean of its folds. A committee
+    is also compared with its reference, member by member, as 'pams cv' does.
 
     Patients that a run has seen in training, or that chose its epoch, are refused: scores would be too good. With
     --manifest the labeled slides of another hospital are scored, which is external validation.
@@ -75,6 +76,7 @@ def evaluate(
     )
     from pams_mil.engine.run.cv_folder import CrossValidationFolder
     from pams_mil.engine.run.folder import RunFolder
+    from pams_mil.engine.tuning.committee_report import report_committee
     from pams_mil.evaluate.audit import audit
     from pams_mil.hierarchy import ClassHierarchy
 
@@ -110,10 +112,15 @@ def evaluate(
             models.append(model)
         if match_on is not None:
             models.extend(at_matched_false_alarms(loaded, models, match_on, split, calibrated=calibrated))
-        result = audit(models, tag=pair, resamples=resamples, progress=progress, seen_patients=seen_patients)
+        committee = CrossValidationFolder(runs[0])
+        if len(models) == 1 and manifest is None and committee.members and not (pair or stated):
+            result = report_committee(committee, models[0].hierarchy, resamples=resamples, progress=progress)
+        else:
+            result = audit(models, tag=pair, resamples=resamples, progress=progress, seen_patients=seen_patients)
     slots = [_keep(run, predictions[name], manifest, calibrated=calibrated) if name in predictions else ""
              for run, name in zip(runs, unique_names(runs), strict=True)]  # fmt: skip
-    names = unique_names(runs)
+    names = [models[0].name] if result.committee is None else [result.committee.name]
+    names += unique_names(runs)[1:]
     folder = out or _report(runs, slots[0])
     asked = {"--manifest": manifest, "--features": features, "--split": split}
     words = [str(word) for option in asked.items() if option[1] is not None for word in option]

@@ -68,16 +68,16 @@ def heatmap(
     from pams_mil.engine.prediction.predict import load_runs
     from pams_mil.wsi.slide_sources import find_slides
 
-    [loaded] = load_runs([run], trusted=trust_code, device=device)
+    loaded = load_runs([run], trusted=trust_code, device=device)
     stated = {"mpp": mpp, "tile_px": tile_px}
-    origin = complete_origin(loaded.spec.encoder, stated, where="The command", whose=f"the run {run}")
+    origin = complete_origin(loaded[0].spec.encoder, stated, where="The command", whose=f"the run {run}")
     making = _Making(out, features, origin, encoder, weights, device, opacity, picture_px)
     report: dict[str, Any] = {}
     failed = {}
     sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
     for source in sources:
         try:
-            report[source.slide_id] = _draw(loaded, source, making, quiet=json)
+            report[source.slide_id] = _draw(loaded, source, making, model=str(run), quiet=json)
         except PamsError as error:
             if len(sources) == 1:
                 raise
@@ -89,29 +89,30 @@ def heatmap(
         raise typer.Exit(1)
 
 
-def _draw(loaded: LoadedRun, source: SlideSource, making: _Making, *, quiet: bool) -> dict[str, Any]:
+def _draw(loaded: list[LoadedRun], source: SlideSource, making: _Making, *, model: str, quiet: bool) -> dict[str, Any]:
+    """Draw a slide; of several runs, such as a committee's, the mean of their maps."""
     from pams_mil.data.bags.filenames import FileNames
     from pams_mil.engine.prediction.predict import predict
-    from pams_mil.engine.prediction.tiles import measure
+    from pams_mil.engine.prediction.tiles import mean_layers, measure
     from pams_mil.wsi.slide import Slide
 
     folder = making.out / FileNames()[source.slide_id]
     manifest, features = _bags(source, making, folder)
     seen: list[tuple[BagSample, list[Tensor]]] = []
     predictions = predict(
-        [loaded], manifest, features=features, labels=False, device=making.device,
+        loaded, manifest, features=features, labels=False, device=making.device,
         attend=lambda sample, attention: seen.append((sample, attention)),
     )  # fmt: skip
     if not seen:
         raise SlideError("; ".join(predictions.failures.values()) or f"{source.slide_id!r} could not be predicted.")
     sample, attention = seen[0]
-    layers = measure(loaded.learner, sample.features, attention, sample.slide_id)
+    layers = mean_layers([measure(one.learner, sample.features, attention, sample.slide_id) for one in loaded])
     with Slide(source.path, mpp_of_slide=source.mpp, mpp_is_certain=source.mpp_is_certain) as slide:
         from pams_mil.cli.heatmap_files import write_heatmaps
 
         tiles = _tiles(sample, features, making.origin, slide.mpp)
         page = write_heatmaps(
-            folder, slide, tiles, layers, predictions, model=str(loaded.path), opacity=making.opacity,
+            folder, slide, tiles, layers, predictions, model=model, opacity=making.opacity,
             longest_px=making.picture_px,
         )  # fmt: skip
     if not quiet:
