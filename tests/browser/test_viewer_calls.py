@@ -10,6 +10,9 @@ import pytest
 from tests.browser.chromium import CHROMIUM, Page
 from tests.browser.viewer_pages import drawn, open_case
 
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.kappa_path import decision_path
+
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 
 
@@ -158,6 +161,49 @@ def test_a_badge_says_what_the_patient_was_seen_in(serve, cohort, tmp_path):
     open_case(page)
     page.js("document.querySelector('#slide-patient .badge').focus()")
     assert "has seen this patient (training, choice of the epoch)" in page.text("#why")
+
+
+def test_disputed_orders_and_what_verdicts_reveal(serve, tmp_path):
+    """Badges and facts follow the other order's calls at κ; the card says the cost ratio that verdicts act by."""
+    names, rng = ("none", "mild", "severe"), np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), 60)
+    lines = [
+        ",".join([f"s{i}", f"p{i}", "test", names[row.argmax()], *map(repr, row.tolist())]) for i, row in enumerate(p)
+    ]
+    head = "slide_id,patient_id,split,prediction,p_none,p_mild,p_severe"
+    (tmp_path / "many.csv").write_text("\n".join([head, *lines]) + "\n")
+    (tmp_path / "first.yaml").write_text("name: first\nclasses: [none, mild, severe]\n")
+    (tmp_path / "other.yaml").write_text("name: other\nclasses: [severe, mild, none]\n")
+    files = [str(tmp_path / f"{name}.yaml") for name in ("first", "other")]
+    page, session = serve(paths=[tmp_path / "many.csv"], classes=files, features=None, slides=None)
+    _, cases = session.visible()
+    order = session.overview()["orders"][0]["classes"]
+    other = ClassHierarchy.load(files[1])
+    for kappa in (1, 4):
+        page.choose("#kappa", str(kappa))
+        own = cases.path.calls(kappa)
+        theirs = np.array(order)[decision_path(cases.probabilities[:, order], other).calls(kappa)]
+        by_slide = dict(zip(cases.slide_ids, (own != theirs).tolist(), strict=True))
+        code = "e => [e.querySelector('.name b').textContent, !!e.querySelector('.badge')]"
+        shown = dict(page.js(f"[...document.querySelectorAll('.case')].map({code})"))
+        assert shown == {slide: by_slide[slide] for slide in shown}
+        assert any(shown.values()) == (kappa != 1)
+    page.js("document.querySelector('.case').scrollIntoView()")
+    page.click(".case[data-line='0']")
+    page.wait("document.querySelector('#call .facts')", "the facts of a case")
+    assert "Called by other" in page.text("#call")
+    page.screenshot(tmp_path / "slide.png")
+    for number, row in enumerate(p):  # a noisy reader to whom a miss costs four false alarms
+        below = np.concatenate([[0], row.cumsum()[:-1]])
+        chance = np.exp(-6 * (4 * (1 - below - row) + below))
+        verdict = names[int(rng.choice(3, p=chance / chance.sum()))]
+        session.give(session.cases.row_of[f"s{number}"], {"action": "read", "class": verdict, "seen": 0})
+    page.js("location.hash = '#/order'")
+    page.wait("document.querySelector('#order').textContent.includes('What your verdicts reveal')", "the card")
+    assert session.order_worth()["revealed"] in page.text("#order")
+    assert "The readers act as if a miss cost" in page.text("#order")
+    page.screenshot(tmp_path / "reveal.png")
+    assert page.axe() == []
 
 
 @pytest.mark.parametrize("dark", [False, True])

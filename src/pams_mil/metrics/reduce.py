@@ -86,10 +86,12 @@ def least_urgent_recall(S: AnyArray, outranks: npt.NDArray[np.bool_]) -> Array:
 def quadratic_kappa(S: AnyArray) -> Array:
     """Cohen's kappa with quadratic weights: 1 − Σ w·S / Σ w·E, w = (t − r)², E from the margins."""
     S = np.asarray(S, dtype=np.float64)
-    index = np.arange(S.shape[-1])
+    index = np.arange(S.shape[-1], dtype=np.float64)
     w = (index[:, None] - index[None, :]) ** 2
-    expected = S.sum(-1)[..., :, None] * S.sum(-2)[..., None, :]
-    chance = divide((w * expected).sum((-2, -1)), total(S))
+    true, called = S.sum(-1), S.sum(-2)
+    # Σ (t − r)² a_t b_r from sums over the margins, without a matrix of expected counts.
+    squares = (true @ index**2) * called.sum(-1) + true.sum(-1) * (called @ index**2)
+    chance = divide(squares - 2 * (true @ index) * (called @ index), total(S))
     return 1.0 - divide((w * S).sum((-2, -1)), chance)
 
 

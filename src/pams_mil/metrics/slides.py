@@ -27,6 +27,8 @@ BINS = 4096
 """Events along a resampled curve are put into at most this number of bins; a curve as observed is never binned."""
 SCORE_BINS = 1024
 """Scores of more slides than BINS are put into this number of bins for the AUC of resamples."""
+SCORE_COLUMNS, FEWEST_SCORE_BINS = 2**17, 256
+"""Bins of all classes together, and the fewest of each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +223,8 @@ class Ranking:
 
     def __init__(self, slides: Slides, bins: int | None = BINS) -> None:
         scores, n, size = slides.scores, len(slides), slides.hierarchy.num_classes(slides.level)
-        self.points = n if bins is None or n <= bins else SCORE_BINS
+        most = max(FEWEST_SCORE_BINS, SCORE_COLUMNS // size)  # hundreds of classes would have millions of columns
+        self.points = n if bins is None or n <= min(bins, most) else min(SCORE_BINS, most)
         self.size = size
         columns, rows = [], []
         for c in range(size):

@@ -78,8 +78,8 @@ def verdict_chart(comparison: OrderedComparison) -> Markup:
     for value in (-most, -most / 2, 0.0, most / 2, most):
         parts.append(svg.line((x(value), top - 6), (x(value), height), "whisker" if not value else "grid"))
         parts.append(svg.text(x(value), height + 16, f"{100 * value:+.3g}" if value else "0", "mid dim"))
-    parts.append(svg.text(x(-most), 14, f"{svg.short(comparison.candidate, 20)} misses less", "dim"))
-    parts.append(svg.text(x(most), 14, f"{svg.short(comparison.candidate, 20)} misses more", "end dim"))
+    parts.append(svg.text(middle - 10, 14, "misses less", "end dim"))
+    parts.append(svg.text(middle + 10, 14, "misses more", "dim"))
     for number, (order, gap) in enumerate(gaps.items()):
         y, safer = top + row * number + row / 2, comparison.safer[order]
         css = {comparison.reference: "s0", comparison.candidate: "s1", None: "s5"}[safer]
@@ -91,7 +91,14 @@ def verdict_chart(comparison: OrderedComparison) -> Markup:
             parts.append(svg.dot((x(gap.difference), y), 6, css, f"{100 * gap.difference:+.1f} points"))
         words = "neither is settled" if safer is None else f"{svg.short(safer, 14)} is safer"
         parts.append(svg.text(left + width + 14, y + 4, words, "dim" if safer is None else "bold"))
-    parts.append(svg.text(middle, height + 34, "difference in missed urgency, points", "mid dim"))
+    parts.append(
+        svg.text(
+            middle,
+            height + 34,
+            f"{svg.short(comparison.candidate, 24)} − {svg.short(comparison.reference, 24)}, points of missed urgency",
+            "mid dim",
+        )
+    )
     return svg.picture(left + width + 170, height + 42, "which model is safer, by order of urgency", parts)
 
 
