@@ -19,6 +19,7 @@ from pams_mil.data import Bag, BagInfo, write_bag
 from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.data.tables import read_table
+from pams_mil.engine import configure
 from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.prediction.predict import load_run, predict
 from pams_mil.engine.prediction.tiles import measure
@@ -283,3 +284,52 @@ def test_audits_join_seeds_whose_files_have_one_name(run_folder: Path, cohort: P
         finding["name"]: finding["slides"] for finding in json.loads(done.stdout)["files"][0]["findings"]["findings"]
     }
     assert slides["b"] == int(read.finding_targets[:, 0].sum())  # not once per seed
+
+
+RECORDED = {  # with the code from before slides could have several findings
+    "pams": [
+        0.1803002, 0.2638752, 0.2335388, 0.3222858, 0.1939663, 0.2810212, 0.2253962, 0.2996164, 0.2083923, 0.2671388,
+        0.2284012, 0.2960677, 0.1986218, 0.2987091, 0.2185373, 0.2841317, 0.215735, 0.3556593, 0.1956164, 0.2329894,
+    ],
+    "ce": [
+        0.2132616, 0.2813696, 0.2155367, 0.2898321, 0.2323759, 0.2926114, 0.2078399, 0.2671728, 0.2371675, 0.2775455,
+        0.2139578, 0.2713293, 0.2362848, 0.3119942, 0.1994908, 0.2522302, 0.2687356, 0.3802611, 0.1616593, 0.189344,
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", sorted(RECORDED))
+def test_a_cohort_of_single_labels_trains_as_before(tmp_path: Path, method: str) -> None:
+    random, records = np.random.default_rng(0), []
+    for number in range(30):
+        features = random.standard_normal((6, 8)).astype(np.float32)
+        features[0, number % 4] += 4
+        write_bag(tmp_path / f"bags/s{number}.h5", Bag(features, info=BagInfo(encoder="tiny", tile_px=8)))
+        split = "train" if number % 3 else "val" if number % 2 else "test"
+        records.append(SlideRecord(f"s{number}", f"p{number}", NAMES[number % 4], split))
+    Manifest(tuple(records)).write(tmp_path / "manifest.csv")
+    (tmp_path / "classes.yaml").write_text(CLASSES.partition("findings")[0])
+    config = configure(
+        tmp_path / "manifest.csv", classes=tmp_path / "classes.yaml", features=tmp_path / "bags", method=method,
+        model={"name": "abmil", "embedding_features": 8, "attention_features": 4}, epochs=2, lr=5e-3, seed=1,
+        compute={"accelerator": "cpu"}, patience=None,
+    )  # fmt: skip
+    run = train(config, tmp_path / "run")
+    predicted = predict([run.path], tmp_path / "manifest.csv", split="test", features=tmp_path / "bags")
+    np.testing.assert_allclose(predicted.probabilities[-1].ravel(), RECORDED[method], atol=2e-6)
+    assert predicted.findings is None
+
+
+def test_a_run_of_single_labels_cannot_predict_sets(tmp_path: Path, cohort: Path) -> None:
+    (tmp_path / "classes.yaml").write_text(CLASSES.partition("findings")[0])
+    table = (cohort / "manifest.csv").read_text()
+    single = "\n".join(line for line in table.splitlines() if ";" not in line)
+    (tmp_path / "manifest.csv").write_text(single + "\n")
+    (tmp_path / "bags").symlink_to(cohort / "bags")
+    run = train(settings(tmp_path, method="ce", epochs=1), tmp_path / "run")
+    done = pams("predict", run.path, cohort / "manifest.csv", "--features", cohort / "bags", "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "names several findings, but the classes of 'tiny' are one per slide" in " ".join(done.output.split())
+    bounded = pams("certify", run.path, "--findings", 0.3, "--calibration", "test")
+    assert bounded.exit_code == 2
+    assert "there are no sets of findings to bound" in " ".join(bounded.output.split())

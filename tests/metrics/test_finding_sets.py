@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import HierarchyError, LabelError, ParameterError
+from pams_mil.evaluate.predictions.findings import headline_probabilities
 from pams_mil.hierarchy import hierarchy_from_json, hierarchy_to_json, parse
 from pams_mil.metrics import ascc
 from pams_mil.metrics.finding_sets import finding_reach, finding_weight, missed_share, set_ascc, sets_with_call
+from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.severity import metric_weight
 
 NAMES = ["N", "UDH", "FEA", "ADH", "DCIS", "IC"]
@@ -140,3 +142,30 @@ def test_weights_are_in_the_class_file():
         parse(text.replace("2.5", "grave"))
     with pytest.raises(HierarchyError, match="mapping from class"):
         parse(text.replace("{DCIS: 2.5}", "2"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds)
+def test_a_single_finding_is_called_as_a_single_label_is(seed):
+    """With one finding besides nothing, set, decision path and headline are those of two classes."""
+    tree = ClassHierarchy.flat(["N", "X"], findings="several", nothing="N")
+    p = np.random.default_rng(seed).random(12)
+    classes = headline_probabilities(p[:, None], tree)
+    np.testing.assert_allclose(classes, np.stack([1 - p, p], axis=1), atol=1e-12)
+    path = decision_path(np.stack([1 - p, p], axis=1), ClassHierarchy.flat(["N", "X"]))
+    np.testing.assert_allclose(finding_reach(p[:, None], tree)[:, 0], path.reach[:, 1], rtol=1e-9)
+    for kappa in (0.05, 0.4, 1.0, 3.0, 30.0):
+        calls = path.calls(kappa)
+        np.testing.assert_array_equal(sets_with_call(p[:, None], calls, kappa, tree)[:, 0], calls == 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds)
+def test_the_headline_without_a_head_is_the_most_urgent_finding_of_the_set(seed):
+    _, _, p = sets_of(seed)
+    for tree in (TREE, replace(TREE, weights={"IC": 5.0, "UDH": 0.3})):
+        path = decision_path(headline_probabilities(p, tree), tree)
+        for kappa in (0.05, 0.4, 1.0, 3.0, 30.0):
+            called = p >= 1 / (1 + kappa * tree.finding_weights)
+            top = np.where(called, tree.ranks()[1:], 0).max(axis=1)
+            np.testing.assert_array_equal(tree.ranks()[path.calls(kappa)], top)

@@ -46,7 +46,8 @@ def write_heatmaps(
     names = FileNames(layer.name for layer in layers)
     pictures = [PictureLayer("Slide", _jpeg(with_scale_bar(overview.pixels, mpp), _PAGE_PX))]
     levels = _calls(predictions)
-    sets = [] if predictions.findings is None else [f"findings: {predictions.called_findings()[0]}"]
+    findings = [] if predictions.findings is None else map(predictions.hierarchy.display, _called(predictions))
+    sets = [f"findings: {', '.join(called)}"] if (called := list(findings)) else []
     lines = [f"{level.name}: {level.classes[level.called][0]}, probability {level.classes[level.called][1]:.3f}"
              for level in reversed(levels)]  # fmt: skip
     for layer in layers:
@@ -74,6 +75,13 @@ def write_heatmaps(
     atomic.write_bytes(folder / "thumbnail.jpg", _jpeg(_colored(overview, tiles, shown, opacity), _THUMBNAIL_PX))
     atomic.write_text(folder / "slide.html", page)
     return folder / "slide.html"
+
+
+def _called(predictions: SlidePredictions) -> list[str]:
+    """The findings that are called on the first slide, most urgent first."""
+    from pams_mil.class_checks import SEPARATOR
+
+    return list(reversed(predictions.called_findings()[0].split(f"{SEPARATOR} ")))
 
 
 def _calls(predictions: SlidePredictions) -> list[LevelCall]:
@@ -121,7 +129,6 @@ def _strips(
     slide: Slide, tiles: Heatmap, layers: Sequence[TileLayer], predictions: SlidePredictions
 ) -> list[TileStrip]:
     """Tiles of the finest level: the most attended, the most urgent, and those that say most for the called class."""
-    from pams_mil.class_checks import SEPARATOR
     from pams_mil.report.slide_page import TileStrip
     from pams_mil.wsi.heat_figure import top_tiles
 
@@ -143,7 +150,7 @@ def _strips(
                 f"The tiles that say most for the presence of {hierarchy.display(label)}",
                 "{:+.3g}",
             )
-            for label in reversed(predictions.called_findings()[0].split(f"{SEPARATOR} "))
+            for label in _called(predictions)
         ]
     strips = []
     by_key = {layer.key: layer for layer in layers}
