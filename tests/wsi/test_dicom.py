@@ -56,9 +56,9 @@ def test_a_series_is_extracted_once_and_kept(tmp_path):
     write_series(tmp_path / "slides" / "case-1")
     sources, settings = find_slides([tmp_path / "slides"]), TileSettings(mpp=1.0, tile_px=32)
     done = extract(sources, tmp_path / "out", ColorEncoder(), settings, WorkSettings(workers=1))
-    assert (done.made, done.failed) == (["case-1"], {})
+    assert (done.extracted, done.failed) == (["case-1"], {})
     assert read_bag(bag_path(tmp_path / "out", "case-1")).num_instances == 16  # the tissue is 128 pixels wide
-    assert extract(sources, tmp_path / "out", ColorEncoder(), settings).kept == ["case-1"]
+    assert extract(sources, tmp_path / "out", ColorEncoder(), settings).reused == ["case-1"]
 
 
 def test_the_folder_of_a_series_is_a_slide_to_predict(tmp_path):

@@ -53,14 +53,18 @@ def test_failures_are_listed_and_a_rerun_does_only_what_is_missing(slides, tmp_p
     (slides / "truncated.tiff").write_bytes((slides / "s0.tiff").read_bytes()[:300])
     paths = [slides, slides / "gone.tiff"]
     first = run(paths, out)
-    assert (first.made, sorted(first.failed)) == (["s0", "s1", "s2"], ["gone", "truncated"])
+    assert (first.extracted, sorted(first.failed)) == (["s0", "s1", "s2"], ["gone", "truncated"])
     assert not first.is_complete
     assert "cannot be read as a slide" in failures(out)["truncated"]["message"]
     assert "There is no slide" in failures(out)["gone"]["message"]
-    stamps = {slide: bag_path(out, slide).stat().st_mtime_ns for slide in first.made}
+    stamps = {slide: bag_path(out, slide).stat().st_mtime_ns for slide in first.extracted}
     shutil.copy(slides / "s1.tiff", slides / "truncated.tiff")
     second = run(paths, out)
-    assert (second.made, sorted(second.kept), list(second.failed)) == (["truncated"], ["s0", "s1", "s2"], ["gone"])
+    assert (second.extracted, sorted(second.reused), list(second.failed)) == (
+        ["truncated"],
+        ["s0", "s1", "s2"],
+        ["gone"],
+    )
     assert list(failures(out)) == ["gone"]
     assert stamps == {slide: bag_path(out, slide).stat().st_mtime_ns for slide in stamps}
     shutil.copy(slides / "s2.tiff", slides / "gone.tiff")
@@ -110,7 +114,7 @@ def test_a_damaged_bag_is_made_again_and_a_strange_one_is_not_overwritten(slides
     bag_path(out, "s0").write_bytes(sound[:2000])
     shutil.copy(slides / "s0.tiff", slides / "s1.tiff")
     again = run([slides], out)
-    assert again.made == ["s0"]
+    assert again.extracted == ["s0"]
     assert bag_path(out, "s0").read_bytes() == sound
     assert "was not made from" in again.failed["s1"][2]
 
@@ -150,7 +154,7 @@ def test_names_of_any_kind_survive(slides, tmp_path, name):
     (tmp_path / "odd").mkdir()
     shutil.copy(slides / "s0.tiff", tmp_path / "odd" / f"{name}.tiff")
     outcome = run([tmp_path / "odd" / ".." / "odd" / f"{name}.tiff"], tmp_path / "out")
-    assert outcome.made == [name]
+    assert outcome.extracted == [name]
     assert [path.name for path in (tmp_path / "out" / "h5_files").iterdir()] == [f"{name}.h5"]
 
 
@@ -158,7 +162,7 @@ def test_a_slide_called_like_our_own_files_does_no_harm(slides, tmp_path):
     for name in ("failures.csv", ".claims"):
         shutil.copy(slides / "s0.tiff", slides / f"{name}.tiff")
     outcome = run([slides / "failures.csv.tiff", slides / ".claims.tiff"], tmp_path / "out")
-    assert sorted(outcome.made) == [".claims", "failures.csv"]
+    assert sorted(outcome.extracted) == [".claims", "failures.csv"]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +211,7 @@ def test_a_slide_in_work_elsewhere_is_left_alone_and_waited_for(slides, tmp_path
     assert not bag_path(out, "s1").exists()
     held.release()  # as the operating system does when the holder dies
     thread.join(timeout=600)
-    assert done[0].made == ["s0", "s2", "s1"]
+    assert done[0].extracted == ["s0", "s2", "s1"]
 
 
 def test_previews_are_drawn(slides, tmp_path):
@@ -247,4 +251,4 @@ def test_a_slide_with_the_longest_name_that_a_file_can_have_does_not_stop_the_ot
     long = "x" * 251
     (slides / "s1.tiff").rename(slides / f"{long}.tif")
     done = run([slides], tmp_path / "out")
-    assert (done.made, done.failed) == (["s0", "s2", long], {})
+    assert (done.extracted, done.failed) == (["s0", "s2", long], {})

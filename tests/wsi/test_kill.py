@@ -25,7 +25,7 @@ def run(slides: Path, out: Path, encoder: ColorEncoder) -> None:
         find_slides([slides]), out, encoder, TileSettings(mpp=4.0, tile_px=32),
         WorkSettings(workers=2, batch=8),
     )  # fmt: skip
-    print(len(found.made), len(found.kept), len(found.failed))  # noqa: T201
+    print(len(found.extracted), len(found.reused), len(found.failed))  # noqa: T201
 
 
 def start(slides: Path, out: Path, pause: float = 0.0) -> Forked:

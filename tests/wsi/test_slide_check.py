@@ -139,7 +139,7 @@ def test_extract_goes_on_after_slides_that_cannot_be_read(cohort):
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 1
     printed = json.loads(done.stdout)  # nothing but the object, although slides failed
-    assert printed["made"] == ["scaleless", "series", "sound"]
+    assert printed["extracted"] == ["scaleless", "series", "sound"]
     assert set(printed["failed"]) == {"image", "refused"}
     failures = (cohort / "out" / "failures.csv").read_text()
     assert "OME-Zarr image" in failures

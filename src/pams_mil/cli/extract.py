@@ -142,8 +142,8 @@ class ExtractBar:
 
 
 def _show(outcome: Outcome, out: Path) -> None:
-    extracted, tiles = counted(len(outcome.made), "slide"), counted(outcome.tiles, "tile")
-    there = len(outcome.kept)
+    extracted, tiles = counted(len(outcome.extracted), "slide"), counted(outcome.tiles, "tile")
+    there = len(outcome.reused)
     text = f"{extracted} extracted ({tiles}), {there:,} {'was' if there == 1 else 'were'} there already"
     if outcome.failed:
         text += f", {len(outcome.failed)} failed; see {out / 'failures.csv'}"

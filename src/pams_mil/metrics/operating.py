@@ -217,17 +217,6 @@ def missed_at(missed: Array, false_alarms: Array, wanted: Array) -> Array:
     return interpolated
 
 
-def missed_at_each(missed: Array, false_alarms: Array, wanted: float) -> Array:
-    """The same for many curves [B, K] at one share of false alarms, [B]."""
-    place = (false_alarms <= wanted).sum(axis=1, keepdims=True) - 1
-    here, there = np.maximum(place, 0), np.minimum(place + 1, missed.shape[1] - 1)
-    pairs = np.concatenate([here, there], axis=1)
-    lost, raised = np.take_along_axis(missed, pairs, 1), np.take_along_axis(false_alarms, pairs, 1)
-    step = divide(wanted - raised[:, 0], raised[:, 1] - raised[:, 0], empty=0.0)
-    interpolated: Array = lost[:, 0] + step * (lost[:, 1] - lost[:, 0])
-    return interpolated
-
-
 def area(missed: Array, false_alarms: Array, most: float | None = None) -> Array:
     """∫ U dO of curves [..., K] by trapezoids, up to `most` false alarms."""
     width, height = np.diff(false_alarms, axis=-1), missed[..., 1:] + missed[..., :-1]

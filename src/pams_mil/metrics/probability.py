@@ -33,11 +33,23 @@ def check_probabilities(values: npt.ArrayLike, num_classes: int | None = None) -
         raise ParameterError(f"probabilities must be a table [samples, classes], found shape {p.shape}.")
     if num_classes is not None and p.shape[1] != num_classes:
         raise ParameterError(f"probabilities must have {num_classes} columns, one per class, found {p.shape[1]}.")
-    wrong = ~np.isfinite(p).all(axis=1) | (p < 0).any(axis=1) | (np.abs(p.sum(axis=1) - 1) > SUM_TOLERANCE)
-    if wrong.any():
-        row = int(wrong.argmax())
+    rows, _ = improper_rows(p)
+    if len(rows):
+        row = int(rows[0])
         raise ParameterError(f"probabilities must be at least 0 and sum to 1; row {row} is {p[row].tolist()}.")
     return p
+
+
+def improper_rows(p: Array) -> tuple[Ints, str]:
+    """The rows of [n, C] that are no probabilities by the first rule that any row breaks, and that rule in words."""
+    rules = {
+        "are not finite numbers": ~np.isfinite(p).all(axis=1),
+        "are negative": (p < 0).any(axis=1),
+        f"do not sum to 1 within {SUM_TOLERANCE}": np.abs(p.sum(axis=1) - 1.0) > SUM_TOLERANCE,
+    }
+    return next(
+        ((np.flatnonzero(bad), words) for words, bad in rules.items() if bad.any()), (np.zeros(0, np.int64), "")
+    )
 
 
 def labels_and_probabilities(

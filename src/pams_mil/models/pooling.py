@@ -31,8 +31,8 @@ from pams_mil.ops import at_least_float32
 DISCOVER = {"mean_pool": "MeanPool", "max_pool": "MaxPool", "linear": "LinearProbe"}
 
 
-class MeanPool(MILModel):
-    """The mean of the projected instances and a linear head.
+class _Pooled(MILModel):
+    """A projection of every instance, pooled, and a linear head.
 
     Args:
         in_features: feature width d.
@@ -50,6 +50,10 @@ class MeanPool(MILModel):
             in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
         )
         self.projection = Projection(in_features, embedding_features)
+
+
+class MeanPool(_Pooled):
+    """The mean of the projected instances and a linear head."""
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Mean vectors [b, e]."""
@@ -63,25 +67,8 @@ class MeanPool(MILModel):
         return Embedded(torch.stack(means), weights)
 
 
-class MaxPool(MILModel):
-    """The coordinate-wise maximum of the projected instances and a linear head.
-
-    Args:
-        in_features: feature width d.
-        num_classes: c.
-        embedding_features: width of h and z, 512.
-        head: "linear" or "normalized".
-    """
-
-    packs = True  # the projection does not know of bags
-
-    def __init__(
-        self, *, in_features: int, num_classes: int, embedding_features: int = 512, head: str = "linear"
-    ) -> None:
-        super().__init__(
-            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
-        )
-        self.projection = Projection(in_features, embedding_features)
+class MaxPool(_Pooled):
+    """The coordinate-wise maximum of the projected instances and a linear head."""
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Maximum vectors [b, e]."""

@@ -13,7 +13,7 @@ from pams_mil.class_checks import SEPARATOR
 from pams_mil.data.finding_labels import labels_of_marks
 from pams_mil.errors import LabelError, ParameterError, listing
 from pams_mil.evaluate.predictions.findings import headline_probabilities, split_scores
-from pams_mil.evaluate.predictions.predictions import Predictions, check_probabilities
+from pams_mil.evaluate.predictions.predictions import Predictions, require_probabilities
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import check_finding_probabilities
 from pams_mil.metrics.probability import class_columns, class_order, column_names, require_urgency_order
@@ -204,7 +204,7 @@ def _model(
         scores, findings = _set_scores(prediction, hierarchy, labels, name)
         if findings is not None:
             _require_rows(name, len(findings), len(target))
-            check_probabilities(scores, ids, name)
+            require_probabilities(scores, ids, name)
             shared = {**shared, "finding_probabilities": findings}
             return Predictions(name, hierarchy, ids, target, scores.argmax(1), scores, decided_by="argmax", **shared)
     p, known = class_columns(prediction, hierarchy, labels=labels)
@@ -214,7 +214,7 @@ def _model(
             f"{name}: expected probabilities with {len(hierarchy)} columns, one per class, or one call per slide; "
             f"found shape {p.shape}."
         )
-    check_probabilities(p, ids, name)
+    require_probabilities(p, ids, name)
     if not known:
         require_urgency_order(target, p, hierarchy, doubt=named)
     return Predictions(name, hierarchy, ids, target, p.argmax(1), p, decided_by="argmax", **shared)

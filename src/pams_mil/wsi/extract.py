@@ -73,10 +73,10 @@ class SilentWatcher:
 
 @dataclass
 class Outcome:
-    """Ids of slides made in this run, made before or elsewhere, and problems by id (path, reason, message)."""
+    """Ids of slides extracted in this run, extracted before, and problems by id (path, reason, message)."""
 
-    made: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
+    extracted: list[str] = field(default_factory=list)
+    reused: list[str] = field(default_factory=list)
     failed: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     tiles: int = 0
 
@@ -91,7 +91,7 @@ class Outcome:
             slide_id: {"path": path, "reason": reason, "message": message}
             for slide_id, (path, reason, message) in self.failed.items()
         }
-        return {"made": self.made, "kept": self.kept, "failed": failed, "tiles": self.tiles}
+        return {"extracted": self.extracted, "reused": self.reused, "failed": failed, "tiles": self.tiles}
 
 
 def bag_path(out: Path, slide_id: str) -> Path:
@@ -122,7 +122,7 @@ def extract(
 
 def settle_failures(out: Path, outcome: Outcome) -> None:
     """Bring failures.csv up to date with an outcome."""
-    Claims(out).record(outcome.failed, {*outcome.made, *outcome.kept})
+    Claims(out).record(outcome.failed, {*outcome.extracted, *outcome.reused})
 
 
 @dataclass
@@ -202,7 +202,7 @@ class _Run:
                 raise SlideError(
                     f"{path} exists but was not made from {source.path}. Remove it, or use another --out folder."
                 )
-            self.outcome.kept.append(source.slide_id)
+            self.outcome.reused.append(source.slide_id)
             self.watcher.finished(source.slide_id, "")
         except SlideError as error:
             self._fail(source, error)
@@ -216,7 +216,7 @@ class _Run:
                 preview = self.out / "previews" / f"{source.slide_id}.png" if self.work.preview else None
                 path = bag_path(self.out, source.slide_id)
                 tiles = finish(slide, path, self.encoder, self.settings, self.work, self.watcher.encoded, preview)
-            self.outcome.made.append(source.slide_id)
+            self.outcome.extracted.append(source.slide_id)
             self.outcome.tiles += tiles
             self.watcher.finished(source.slide_id, "")
         except (SlideError, BagError) as error:
@@ -224,7 +224,7 @@ class _Run:
         finally:
             self._held.remove(claimed)
             # The lock file of a failed slide stays: if it went, two processes could hold one each and do the same work.
-            if source.slide_id in self.outcome.made:
+            if source.slide_id in self.outcome.extracted:
                 self.claims.settle(claimed.lock)
             else:
                 claimed.lock.release()

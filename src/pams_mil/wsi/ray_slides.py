@@ -66,11 +66,11 @@ def _collect(ray: Any, tasks: list[Any], watcher: Watcher) -> Outcome:
     while tasks:
         finished, tasks = ray.wait(tasks, num_returns=1)
         outcome: Outcome = ray.get(finished[0])
-        total.made += outcome.made
-        total.kept += outcome.kept
+        total.extracted += outcome.extracted
+        total.reused += outcome.reused
         total.failed.update(outcome.failed)
         total.tiles += outcome.tiles
-        for slide_id in (*outcome.made, *outcome.kept, *outcome.failed):
+        for slide_id in (*outcome.extracted, *outcome.reused, *outcome.failed):
             watcher.planned(slide_id, outcome.tiles)
             watcher.encoded(outcome.tiles)
             watcher.finished(slide_id, outcome.failed[slide_id][2] if slide_id in outcome.failed else "")

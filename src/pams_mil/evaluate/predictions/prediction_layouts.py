@@ -22,7 +22,7 @@ from pams_mil.data.tables import Columns, OnFraction, parse_number, read_chunks,
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
 from pams_mil.evaluate.predictions import reviews
 from pams_mil.evaluate.predictions.findings import FindingColumns, finding_columns, split_scores, with_target
-from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, check_probabilities
+from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, require_probabilities
 from pams_mil.evaluate.predictions.probability_columns import probability_columns
 from pams_mil.evaluate.predictions.sidecar import sidecar
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
@@ -300,7 +300,7 @@ class _Collector:
             except ValueError as error:
                 raise PredictionsError(f"{self.where}: column {column!r} must hold numbers: {error}.") from error
             scores[:, self.hierarchy.index(label)] = values
-        check_probabilities(scores, slides, self.where)
+        require_probabilities(scores, slides, self.where)
         return scores
 
     def _known_roles(self) -> list[Roles] | None:

@@ -20,7 +20,7 @@ from pams_mil.data.tables import read_table
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
-from pams_mil.metrics.probability import SUM_TOLERANCE
+from pams_mil.metrics.probability import improper_rows
 
 DECIDED_BY = "decided_by"
 """The column that says which rule made the predictions, e.g. argmax or kappa=3."""
@@ -290,22 +290,16 @@ def join_files(name: str, files: Sequence[Predictions]) -> Predictions:
     return join_seeds(name, joined) if len(joined) > 1 else joined["0"]
 
 
-def check_probabilities(probabilities: Array, slide_ids: Sequence[str], where: str) -> None:
+def require_probabilities(probabilities: Array, slide_ids: Sequence[str], where: str) -> None:
     """Refuse rows that are not probabilities, naming the first slides."""
-    rules = (
-        (~np.isfinite(probabilities).all(1), "are not finite numbers"),
-        ((probabilities < 0).any(1), "are negative"),
-        (np.abs(probabilities.sum(1) - 1.0) > SUM_TOLERANCE, f"do not sum to 1 within {SUM_TOLERANCE}"),
-    )
-    for bad, complaint in rules:
-        if bad.any():
-            rows = np.flatnonzero(bad)
-            example = ", ".join(f"{value:.4g}" for value in probabilities[rows[0]])
-            raise PredictionsError(
-                f"{where}: the probabilities of {bad.sum()} rows {complaint}: slides "
-                f"{listing((slide_ids[row] for row in rows[:8].tolist()), most=5)} "
-                f"(first: {example}). Expected class probabilities, e.g. after a softmax."
-            )
+    rows, complaint = improper_rows(probabilities)
+    if len(rows):
+        example = ", ".join(f"{value:.4g}" for value in probabilities[rows[0]])
+        raise PredictionsError(
+            f"{where}: the probabilities of {len(rows)} rows {complaint}: slides "
+            f"{listing((slide_ids[row] for row in rows[:8].tolist()), most=5)} "
+            f"(first: {example}). Expected class probabilities, e.g. after a softmax."
+        )
 
 
 def write_predictions(path: Path | str, predictions: Predictions, *, splits: Sequence[str] | None = None) -> None:
