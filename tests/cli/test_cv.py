@@ -27,6 +27,8 @@ from pams_mil.engine import predict
 from pams_mil.engine.grid import engines as local_processes
 from pams_mil.engine.grid.benchmark_cell import bag_cache
 from pams_mil.engine.grid.folds import folds_of_table
+from pams_mil.errors import ConfigError
+from pams_mil.view.opening import Asked, open_session
 
 FOLDS = 3
 
@@ -281,6 +283,18 @@ def test_a_committee_is_one_model_and_its_members_are_cross_validations(
     (committee / "report/report.html").unlink()
     assert pams("evaluate", committee, "--resamples", 20).exit_code == 0
     assert "What the committee is worth" in (committee / "report/report.html").read_text()
+
+
+def test_a_committee_is_viewed_with_its_out_of_fold_calls(committee: Path, cohort: Path, tmp_path: Path) -> None:
+    session = open_session(Asked([committee], reviews=tmp_path / "reviews"))
+    assert len(session._cases.slide_ids) == 28
+    assert len(session._heat.runs) == 3 * FOLDS
+    with pytest.raises(ConfigError, match="about the mean of all runs"):
+        open_session(Asked([committee], reviews=tmp_path / "reviews", certificate=tmp_path / "certificate.json"))
+    new = open_session(
+        Asked([committee], manifest=cohort / "manifest.csv", features=cohort / "bags", reviews=tmp_path / "new")
+    )
+    assert len(new._cases.slide_ids) == 28
 
 
 def test_a_committee_goes_on_where_it_was_stopped_and_refuses_another(committee: Path, cohort: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,18 +63,21 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         if not path.exists():
             raise PredictionsError(f"There is no run folder or predictions file {path}.")
     report = progress or (lambda what, fraction: None)
-    runs = [_load(path, asked) for path in asked.paths if is_run(path)]
+    loaded = {path: _load(path, asked) for path in asked.paths if is_run(path)}
+    runs = [run for group in loaded.values() for run in group]
     hierarchy = _hierarchy(asked, runs)
     manifest = _manifest(asked)
     records = {record.slide_id: record for record in manifest} if manifest is not None else {}
     models = []
     incomplete: set[str] = set()
-    loaded = {run.path: run for run in runs}
     for path in asked.paths:
-        one = loaded.get(path)
-        models.append(
-            _table(path, hierarchy, asked, report) if one is None else _predicted(one, asked, report, incomplete)
-        )
+        group = loaded.get(path)
+        if group is None:
+            models.append(_table(path, hierarchy, asked, report))
+        elif group[0].path == path:
+            models.append(_predicted(group[0], asked, report, incomplete))
+        else:
+            models.append(_of_mean(path, group, asked, report, incomplete))
     cases = Cases.combine(models, groups={slide: record.case for slide, record in records.items()})
     certificate = None if asked.certificate is None else load_certificate(asked.certificate)
     if certificate is not None:
@@ -122,10 +126,35 @@ def reviewer_name(name: str | None) -> str:
         return "reader"
 
 
-def _load(path: Path, asked: Asked) -> LoadedRun:
-    from pams_mil.engine.prediction.predict import load_run  # noqa: PLC0415  torch only where there is a run
+def _load(path: Path, asked: Asked) -> list[LoadedRun]:
+    """The run of a folder, or all runs of a cross-validation or a committee."""
+    from pams_mil.engine.prediction.predict import load_runs  # noqa: PLC0415  torch only where there is a run
 
-    return load_run(path, trusted=asked.trust_code)
+    return load_runs([path], trusted=asked.trust_code, device="cpu")
+
+
+def _of_mean(
+    path: Path, runs: Sequence[LoadedRun], asked: Asked, report: Progress, incomplete: set[str]
+) -> Predictions:
+    """A cross-validation's out-of-fold predictions; of another table, the mean of all its runs."""
+    from pams_mil.engine.prediction.predict import predict  # noqa: PLC0415
+    from pams_mil.engine.prediction.scored_runs import out_of_fold  # noqa: PLC0415
+    from pams_mil.engine.run.cv_folder import CrossValidationFolder  # noqa: PLC0415
+
+    if asked.manifest is None:
+        folder = CrossValidationFolder(path)
+        if not folder.exists():
+            raise ConfigError(f"{path} is an exported model without predictions; name slides with --manifest.")
+        if asked.certificate is not None:
+            raise ConfigError(
+                f"The slides of {path} were each called by the runs that did not train on them, and a certificate is "
+                "about the mean of all runs. Name new slides with --manifest TABLE.csv, or view without --certificate."
+            )
+        return out_of_fold(folder, path.name)
+    progress = partial(report, f"Predicting {path.name}")
+    predicted = predict(runs, asked.manifest, features=asked.features, progress=progress)
+    incomplete.update(predicted.incomplete)
+    return predicted.as_predictions(path.name)
 
 
 def _hierarchy(asked: Asked, runs: Sequence[LoadedRun]) -> ClassHierarchy:
