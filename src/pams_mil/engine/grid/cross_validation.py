@@ -200,13 +200,13 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
 def _write_sidecar(folder: CrossValidationFolder, files: Sequence[Path], slides: int) -> None:
     """Say of which weights the pooled predictions are, and which patients any of them has seen."""
     runs = [run for _, run in folder.tested()]
-    parts = [sidecar(RunFolder(run).predictions_file()) for run in runs]
+    notes = [sidecar(RunFolder(run).predictions_file()) for run in runs]
     seen = [exposure for run in runs if (exposure := RunFolder(run).exposure()) is not None]
     table = {"name": folder.manifest_file.name, "digest": file_digest(folder.manifest_file), "split": OUT_OF_FOLD}
     write_sidecar(
         folder.predictions_file.with_suffix(".json"), files, table=table, slides=slides,
-        made_by=[origin for part in parts for origin in part["made_by"]],
-        weights=[weights for part in parts for weights in part["weights"]],
+        made_by=[origin for note in notes for origin in note["made_by"]],
+        weights=[weights for note in notes for weights in note["weights"]],
         exposure=reduce(operator.or_, seen) if len(seen) == len(runs) else None,
     )  # fmt: skip
 
