@@ -46,6 +46,7 @@ training:
   select: ascc                    # the validation metric that chooses the checkpoint; last: the last epoch's
                                   # urgency_auc and refined_nll cannot be won by leaning toward urgency
   # average: 2                    # validate and predict with weights averaged over about two epochs
+  # drop_attended: 0.1            # of the 10 % of a bag that the model attends to most, a step hides most
   # drop_instances: 0.5           # share of a bag's instances that a step does not see; more where many carry the label
   # max_instances: 20000          # of a training bag, chosen again every epoch
 

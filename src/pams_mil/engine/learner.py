@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,13 +11,34 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pams_mil.errors import NotFiniteError, ParameterError, listing
+from pams_mil import seeding
+from pams_mil.errors import ConfigError, NotFiniteError, ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.objective import Objective, auxiliary_terms
 from pams_mil.models.core.batch import BagBatch
+from pams_mil.models.core.factory import untouched
 from pams_mil.models.core.hierarchical import HierarchicalModel
 from pams_mil.models.core.mil_model import LevelOutput
+
+HIDDEN = 0.6
+"""The chance that an instance among the most attended ones is hidden from a training step."""
+
+
+def kept_beside_attended(attention: Tensor, share: float, seed: int) -> Tensor:
+    """Which rows of a bag a training step sees, as flags [n], when most of the most attended ones are hidden.
+
+    Of the ⌈share · n⌉ rows with the most attention, at most n − 1, each is hidden with the probability `HIDDEN`.
+
+    >>> kept_beside_attended(torch.tensor([0.1, 0.6, 0.2, 0.1]), 0.25, seed=1)[[0, 2, 3]].tolist()
+    [True, True, True]
+    """
+    count = min(len(attention) - 1, math.ceil(share * len(attention)))
+    top = attention.argsort(descending=True, stable=True)[:count]
+    hidden = torch.rand(count, generator=seeding.generator(seed, "attended")) < HIDDEN
+    kept = torch.ones(len(attention), dtype=torch.bool, device=attention.device)
+    kept[top[hidden.to(top.device)]] = False
+    return kept
 
 
 class Learner(nn.Module):
@@ -31,6 +53,8 @@ class Learner(nn.Module):
     """
 
     ancestors: Tensor
+    drop_attended: float | None = None
+    """Share of the most attended instances of which training steps hide most, see `kept_beside_attended`."""
 
     def __init__(
         self,
@@ -88,7 +112,8 @@ class Learner(nn.Module):
             origins: [sum n_i] which of two remixed bags each row is from; None: no bag is a remix.
             findings: What was found in each bag, where slides have several findings.
         """
-        outputs = self.model(BagBatch(features, sizes, keys, seeds, origins))
+        batch = BagBatch(features, sizes, keys, seeds, origins)
+        outputs = self.model(self.without_attended(batch) if self.training and self.drop_attended else batch)
         total: dict[str, Tensor] = {}
         # One round per label that a bag carries (a mixed bag has two): the outputs are computed once, the terms add up.
         for number, target in enumerate(targets):
@@ -97,6 +122,20 @@ class Learner(nn.Module):
             terms = joined_terms(self.objective(outputs, lifted, weight), auxiliary_terms(outputs, lifted, weight))
             total = {name: total[name] + value for name, value in terms.items()} if total else terms
         return joined_terms(total, self.finding_terms(outputs, findings))
+
+    def without_attended(self, batch: BagBatch) -> BagBatch:
+        """The bags without most of what the model attends to most at the finest level."""
+        with untouched(self.model):
+            attention = self.model(batch, attention=True)[-1].attention
+        if attention is None:
+            raise ConfigError("training.drop_attended needs a model with attention, and this one has none.")
+        share = self.drop_attended or 0.0
+        pairs = zip(batch.split(attention), batch.seeds, strict=True)
+        kept = [kept_beside_attended(bag, share, seed) for bag, seed in pairs]
+        rows = torch.cat(kept)
+        sizes = tuple(int(flags.sum()) for flags in kept)
+        origins = None if batch.origins is None else batch.origins[rows]
+        return BagBatch(batch.features[rows], sizes, batch.keys, batch.seeds, origins)
 
     def finding_terms(self, outputs: Sequence[LevelOutput], findings: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """The loss of several findings, averaged over the bags; empty where a slide has one."""

@@ -66,6 +66,8 @@ def _refuse_unfit(config: RunConfig, method: Method, kind: Any) -> None:
     hierarchy = ClassHierarchy.load(config.classes)
     if hierarchy.findings == "several":
         method.findings_term(hierarchy)  # methods without a form for sets refuse
+    if config.training.drop_attended and config.model.name in ("mean_pool", "linear"):
+        raise ConfigError(f"training.drop_attended needs a model with attention, found {config.model.name!r}.")
     names = f"The method {config.method.name!r} does not fit the model {config.model.name!r}: it"
     if method.heads != "linear" and (sums_classes(kind, method.towers) or issubclass(kind, AdaptedModel)):
         raise ConfigError(

@@ -183,6 +183,8 @@ class TrainingConfig(Strict):
     """Most instances of a training bag, another random choice every epoch; null: all."""
     drop_instances: float | None = Field(default=None, ge=0, lt=1)
     """Share of every bag's instances that a training step does not see, other ones each time; null: none."""
+    drop_attended: float | None = Field(default=None, ge=0, lt=1)
+    """Share of every bag's most attended instances, of which a training step hides most; null: none."""
     checkpoint_minutes: float | None = Field(default=15.0, gt=0)
     """Also save within an epoch after this long; null: only after every epoch."""
 

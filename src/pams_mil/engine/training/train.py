@@ -133,6 +133,7 @@ def initial_learner(spec: RunSpec, config: RunConfig) -> tuple[Learner, str]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seeding.derive(config.seed, "weights"))
         learner = spec.build(trusted=True)
+    learner.drop_attended = config.training.drop_attended
     init: Path | None = config.model.init
     return learner, "" if init is None else f"{init.name}: {start_from(learner.model, init)}"
 

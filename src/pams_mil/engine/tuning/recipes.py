@@ -77,6 +77,7 @@ class Choices(Strict):
     loss: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = ("ce",)
     remix: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], BeforeValidator(_as_list)] = (0.0,)
     drop: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_as_list)] = (0.0,)
+    attended: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_as_list)] = (0.0,)
     lr: Annotated[tuple[Annotated[float, Field(gt=0)] | None, ...], BeforeValidator(_as_list)] = (None,)
     length: Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_as_list)] = (1.0,)
 
@@ -88,9 +89,9 @@ class Choices(Strict):
                     f"There is no loss {loss!r}.{nearest(loss, LOSSES)} Choose from {listing(LOSSES)}, or your own: "
                     "'./my_loss.py:my_loss'."
                 )
-        choices = product(self.pooling, self.loss, self.remix, self.drop, self.lr, self.length)
-        for pooling, loss, remix, drop, lr, length in choices:
-            yield recipe(pooling, loss=loss, remix=remix, drop=drop, lr=lr, length=length)
+        choices = product(self.pooling, self.loss, self.remix, self.drop, self.attended, self.lr, self.length)
+        for pooling, loss, remix, drop, attended, lr, length in choices:
+            yield recipe(pooling, loss=loss, remix=remix, drop=drop, attended=attended, lr=lr, length=length)
 
 
 class SpaceFile(Strict):
@@ -120,10 +121,11 @@ def recipe(
     loss: str = "ce",
     remix: float = 0.0,
     drop: float = 0.0,
+    attended: float = 0.0,
     lr: float | None = None,
     length: float = 1.0,
 ) -> Recipe:
-    """The recipe of six choices, named after those that are not plain.
+    """The recipe of seven choices, named after those that are not plain.
 
     >>> recipe("abmil").name, recipe("clam_mb", remix=0.5, drop=0.7, lr=2e-4).name
     ('abmil-ce', 'clam_mb-ce-sfr0.5-drop0.7-lr0.0002')
@@ -140,6 +142,9 @@ def recipe(
     if drop:
         training["drop_instances"] = drop
         words.append(f"drop{drop:g}")
+    if attended:
+        training["drop_attended"] = attended
+        words.append(f"attended{attended:g}")
     if lr is not None:
         training["lr"] = lr
         words.append(f"lr{lr:g}")
@@ -249,6 +254,7 @@ def parts_of(config: RunConfig) -> tuple[str, ...]:
         "alignment": bool(getattr(method, "lambda_align", 0)),
         "remix": _remixes(method),
         "dropout": bool(config.training.drop_instances),
+        "attended": bool(config.training.drop_attended),
     }
     return tuple(component for component, there in has.items() if there)
 
@@ -269,6 +275,8 @@ def in_words(config: RunConfig) -> str:
         words.append(f"{method.remix.upper()} on {share:g} % of the bags{relabels}")
     if config.training.drop_instances:
         words.append(f"{100 * config.training.drop_instances:g} % of the instances dropped")
+    if config.training.drop_attended:
+        words.append(f"most of the {100 * config.training.drop_attended:g} % most attended instances hidden")
     return ", ".join([*words, counted(config.training.epochs, "epoch"), f"lr {config.training.lr:g}"])
 
 

@@ -132,7 +132,7 @@ class AdaptedModel(MILModel):
         errors = []
         for axis in (False, True):
             try:
-                with _untouched(self.module):
+                with untouched(self.module):
                     self._answer(bag, attention=False, axis=axis)
                 return axis
             except Exception as error:  # whatever someone's code raises of a shape that it does not take
@@ -234,7 +234,7 @@ def _shares(weights: Any, rows: int, *, raw: bool = False) -> Tensor | None:
 
 
 @contextmanager
-def _untouched(module: nn.Module) -> Iterator[None]:
+def untouched(module: nn.Module) -> Iterator[None]:
     """Evaluation without gradients, whose modes and random numbers are as before afterwards."""
     modes = [(submodule, submodule.training) for submodule in module.modules()]
     try:
