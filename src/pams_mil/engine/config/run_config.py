@@ -126,17 +126,15 @@ def read_choice(package: str, value: Any) -> Any:
     known = discover.available(package)
     if isinstance(name, str) and ":" not in name and name not in known:
         raise ValueError(
-            f"there is no {package.rstrip('s')} called {name!r}.{nearest(name, known)} "
-            f"Available: {listing(known, most=40)}, or your own: './your_file.py:YourClass' or "
-            "'your_module:YourClass'"
+            f"there is no {package.rstrip('s')} called {name!r}.{nearest(name, known)} Available: "
+            f"{listing(known, most=40)}, or your own: './your_file.py:YourClass' or 'your_module:YourClass'"
         )
     return chosen
 
 
 def located(name: str) -> str:
     """The name of code in a file with the file's absolute path; other names as they are."""
-    path = discover.own_file(name)
-    return name if path is None else f"{path.resolve()}:{name.rpartition(':')[2]}"
+    return name if (path := discover.own_file(name)) is None else f"{path.resolve()}:{name.rpartition(':')[2]}"
 
 
 def located_classes(classes: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -147,8 +145,8 @@ def located_classes(classes: str | tuple[str, ...]) -> str | tuple[str, ...]:
 def short_name(name: str) -> str:
     """A method's or model's name as a part of a folder's name: of code of one's own, the class or function.
 
-    >>> short_name("abmil"), short_name("./my_model.py:MyNet")
-    ('abmil', 'MyNet')
+    >>> short_name("./my_model.py:MyNet")
+    'MyNet'
     """
     return name.rpartition(":")[2]
 
