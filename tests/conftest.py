@@ -25,6 +25,16 @@ def _few_swaps():
         yield
 
 
+@pytest.fixture(autouse=True)
+def _metrics_of_ones_own():
+    """A metric that a test adds, also by a command, is gone after it."""
+    yield
+    from pams_mil.metrics import metric
+
+    for key in metric.own_metrics():
+        del metric.METRICS[key]
+
+
 @pytest.fixture
 def three_threads():
     """Torch may use three threads."""

@@ -49,7 +49,7 @@ def test_slides_of_a_run_link_to_the_viewer_and_show_their_heatmaps(browser, tmp
     assert page.js("document.querySelector('#live-view').hidden")
 
 
-def test_a_finger_drags_the_handle_taps_a_cell_and_reads_an_explanation(browser, report):
+def test_a_finger_drags_the_handle(browser, report):
     page = browser.page(width=400, height=900)
     page.go((report[0] / "report.html").as_uri())
     page.wait("document.documentElement.classList.contains('live')")
@@ -62,10 +62,6 @@ def test_a_finger_drags_the_handle_taps_a_cell_and_reads_an_explanation(browser,
     assert page.js("[...kinds]") == ["touch"]
     kappa = float(page.js("document.querySelector('#kappa').value"))
     assert matrix(page) == confusion(report[1][0], decision_path(report[1][0].probabilities, HIERARCHY).calls(kappa))
-    page.touch(page.place("#live-matrix tbody tr:nth-child(7) td:nth-child(7) button"))
-    page.wait("!document.querySelector('#picked').hidden", "the slides of the cell")
-    page.touch(page.place("#live-models tbody tr td:nth-child(2)"))
-    page.wait("document.querySelector('#tip').textContent.includes('operating point')", "the explanation")
 
 
 def test_paper_shows_everything_and_cuts_nothing(browser, report):

@@ -229,7 +229,7 @@ def fit_in_memory(
     config: RunConfig,
 ) -> tuple[Learner, RunSpec]:
     """A learner trained for all epochs on bags [n_i, d], and its spec; the caller's random state is left as it was."""
-    config = complete(config)
+    config = complete(config, hierarchy)
     refuse_missing_init(config)
     cohort = _cohort(bags, labels, patients, hierarchy)
     spec = RunSpec.of(config, hierarchy, cohort.slides, cohort.features)

@@ -22,8 +22,10 @@ class CompleteConfig(RunConfig):
     """A `RunConfig` that was checked and completed; only `complete` makes one, and nothing completes it again."""
 
 
-def complete(config: RunConfig) -> CompleteConfig:
+def complete(config: RunConfig, hierarchy: ClassHierarchy | None = None) -> CompleteConfig:
     """The config with absolute paths and every option of its method and model; unknown options are refused.
+
+    `hierarchy` stands for `config.classes` where there is no file.
 
     >>> from pams_mil.engine.config.run_config import configure
     >>> settled = complete(configure("manifest.csv", classes="bracs"))
@@ -39,7 +41,7 @@ def complete(config: RunConfig) -> CompleteConfig:
     # Left out are those that the data and the method decide.
     defaults = option_defaults(kind, without=("in_features", "num_classes", "head", "heads", "ranks"))
     refuse_unknown(f"The model {config.model.name!r}", config.model.options, list(defaults), error=ConfigError)
-    _refuse_unfit(config, method, kind)
+    _refuse_unfit(config, method, kind, hierarchy or ClassHierarchy.load(config.classes))
     model = ModelChoice(name=config.model.name, init=config.model.init, **{**defaults, **config.model.options})
     values = {name: getattr(config, name) for name in RunConfig.model_fields}
     values |= {"method": Choice(name=config.method.name, **options), "model": model}
@@ -61,9 +63,8 @@ def option_defaults(kind: Any, *, without: tuple[str, ...] = ()) -> dict[str, An
     }
 
 
-def _refuse_unfit(config: RunConfig, method: Method, kind: Any) -> None:
+def _refuse_unfit(config: RunConfig, method: Method, kind: Any, hierarchy: ClassHierarchy) -> None:
     """Refuse a method that needs other heads, logits or classes than there are, before any slide is read."""
-    hierarchy = ClassHierarchy.load(config.classes)
     if hierarchy.findings == "several":
         method.findings_term(hierarchy)  # methods without a form for sets refuse
     if config.training.drop_attended and config.model.name in ("mean_pool", "linear"):
