@@ -49,7 +49,7 @@ def test_slides_of_a_run_link_to_the_viewer_and_show_their_heatmaps(browser, tmp
     assert page.js("document.querySelector('#live-view').hidden")
 
 
-def test_a_finger_drags_the_handle(browser, report):
+def test_a_finger_drags_the_handle_taps_a_cell_and_reads_an_explanation(browser, report):
     page = browser.page(width=400, height=900)
     page.go((report[0] / "report.html").as_uri())
     page.wait("document.documentElement.classList.contains('live')")
@@ -62,6 +62,10 @@ def test_a_finger_drags_the_handle(browser, report):
     assert page.js("[...kinds]") == ["touch"]
     kappa = float(page.js("document.querySelector('#kappa').value"))
     assert matrix(page) == confusion(report[1][0], decision_path(report[1][0].probabilities, HIERARCHY).calls(kappa))
+    page.js("[...document.querySelectorAll('#live-matrix button')].find(b => b.textContent !== '0').id = 'full'")
+    page.tap("#full", until="!document.querySelector('#picked').hidden")
+    explained = "document.querySelector('#tip').textContent.includes('operating point')"
+    page.tap("#live-models tbody tr td:nth-child(2)", until=explained)
 
 
 def test_paper_shows_everything_and_cuts_nothing(browser, report):
