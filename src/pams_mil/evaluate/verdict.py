@@ -166,7 +166,9 @@ def _evidence(comparison: Comparison, missed: Contrast) -> str:
     family = f" for {missed.family} comparisons" if missed.family > 1 else ""
     interval = "" if math.isnan(low) else f", 95 % interval{family} {low:+.1f} to {high:+.1f}"
     points = f"{comparison.candidate} − {comparison.reference}: {100 * missed.difference:+.1f} points"
-    return f"{points}{interval}{_p_text(missed)}"
+    short = missed.p is not None and SIGNIFICANT / 2 < missed.p <= SIGNIFICANT
+    bar = f"; a verdict asks two questions and takes {SIGNIFICANT / 2:g}" if short else ""
+    return f"{points}{interval}{_p_text(missed)}{bar}"
 
 
 def _mildness(mild: Contrast, candidate: bool, milder: bool) -> str:
