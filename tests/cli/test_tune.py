@@ -371,3 +371,26 @@ def test_the_space_can_be_seen_and_what_is_missing_is_said(cohort: Path) -> None
     nothing = pams("tune")
     assert nothing.exit_code == 2
     assert "Expected a table of labels and --classes" in nothing.output
+
+
+def test_a_cohort_of_sets_is_tuned(tmp_path: Path) -> None:
+    """Chosen by the most urgent finding; what is chosen keeps the findings of its members, and can be certified."""
+    from tests.engine.test_findings import make_cohort as make_sets
+
+    cohort, out = make_sets(tmp_path / "cohort", count=60), tmp_path / "tuned"
+    (cohort / "space.yaml").write_text(SPACE.partition("try:")[0] + "try:\n  - {pooling: mean_pool, loss: [ce, pams]}\n")
+    done = pams(*command(cohort, out, "--seeds", 1, "--json"))
+    assert done.exit_code == 0, done.output
+    tuned = json.loads(done.stdout)
+    assert {"mean_pool-ce", "mean_pool-pams"} <= set(tuned["asked"]["in_words"])
+    chosen = read_table(Path(tuned["recipe_folder"]) / "predictions.csv")
+    assert {"findings", "f_b", "f_c", "f_d"} <= set(chosen)
+    done = pams("predict", tuned["folder"], cohort / "manifest.csv", "--features", cohort / "bags", "--split", "test",
+                "--out", tmp_path / "predicted")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    table = read_table(tmp_path / "predicted/predictions.csv")
+    assert {"findings", "f_b", "f_c", "f_d"} <= set(table)
+    assert any(";" in cell for cell in table["target"])
+    done = pams("certify", tmp_path / "predicted/predictions.csv", "--classes", cohort / "classes.yaml",
+                "--findings", 0.5, "--out", tmp_path / "certified")  # fmt: skip
+    assert done.exit_code == 0, done.output

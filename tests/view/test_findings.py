@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tests.view.sessions import give, session_of, write_tiles
 
 from pams_mil.data.tables import read_table
+from pams_mil.evaluate.certify import Certificate, certify
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.view.verdict_journal import ReviewError
@@ -16,6 +18,23 @@ s-1,p-1,UDH; DCIS,DCIS,0.1,0.2,0.7,0.6,0.8
 s-2,p-2,UDH,UDH,0.2,0.7,0.1,0.4,0.55
 s-3,p-3,N,N,0.9,0.05,0.05,0.1,0.05
 """
+
+
+def write_certificate(folder):
+    """Bounds the findings that 60 calibration patients miss; its κ is large enough to add findings to both slides."""
+    draw = np.random.default_rng(0)
+    lines = [ROWS.splitlines()[0]]
+    for number in range(60):
+        udh, dcis = draw.random(2) < 0.5
+        label = "; ".join(name for name, here in (("UDH", udh), ("DCIS", dcis)) if here) or "N"
+        top = label.split("; ")[-1]
+        p = [0.8 if name == top else 0.1 for name in ("N", "UDH", "DCIS")]
+        single = [0.25 + 0.5 * draw.random() * here for here in (udh, dcis)]
+        lines.append(",".join(map(str, [f"c-{number}", f"q-{number}", label, top, *p, *single])))
+    (folder / "calibration.csv").write_text("\n".join(lines))
+    tree = ClassHierarchy.load(folder / "classes.yaml")
+    certify(read_predictions(folder / "calibration.csv", tree), findings=0.05).write(folder / "certificate.json")
+    return folder / "certificate.json"
 
 
 @pytest.fixture
@@ -53,3 +72,13 @@ def test_a_verdict_names_several_findings(cohort, tmp_path):
     read = read_predictions(session.journal.table, ClassHierarchy.load(cohort / "classes.yaml"))
     assert read.predicted.tolist() == [2, 2, 0]  # a reader's set counts by its most urgent finding
     assert session.order_worth()
+
+
+def test_the_certified_set_is_shown_and_not_its_most_urgent_finding_alone(cohort, tmp_path):
+    session = session_of(cohort, certificate=write_certificate(cohort), reviews=tmp_path / "reviews")
+    cases = session.visible()[1]
+    assert Certificate.load(cohort / "certificate.json").kappa > 1
+    assert cases.certified.columns()["certified_findings"] == ["UDH; DCIS", "UDH", "N"]
+    assert cases.columns["certified"] == [[2, 1], [1], [0]]  # most urgent first; nothing found stands alone
+    assert session.worklist()["certified"] == [[2, 1], [1], [0]]
+    assert "At most 5 % of the findings of a patient are missed" in session.overview()["guarantee"]

@@ -110,7 +110,7 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         *_journal_notes(journal),
     ]
     title = ", ".join(cases.models) if len(cases.models) < 4 else f"{len(cases.models)} models"
-    guarantee = "" if certificate is None else _guarantee(certificate)
+    guarantee = "" if certificate is None else " ".join(certificate.sentences)
     return Session(title, cases, shelf, heat, journal, tuple(notes), guarantee)
 
 
@@ -278,13 +278,6 @@ def _certificate_notes(
     else:
         notes.append("Whether these predictions come from the certified weights cannot be determined from a table.")
     return notes
-
-
-def _guarantee(certificate: Certificate | OrderCertificate) -> str:
-    if isinstance(certificate, OrderCertificate):
-        return " ".join(certificate.sentences)
-    lead = certificate.leading
-    return f"At most {lead.alpha:.3g}: {certificate.meaning}. {certificate.words[:1].upper()}{certificate.words[1:]}."
 
 
 def _slide_note(asked: Asked, shelf: Shelf, cases: Cases) -> list[str]:

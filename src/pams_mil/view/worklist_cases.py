@@ -219,13 +219,10 @@ class Cases(WorklistSlides):
         if self.members and len(self) * len(self.members) <= MOST_MEMBERS:
             paths = [_flat_paths(path) for path in self.members]
             shown["members"] = [list(row) for row in zip(*paths, strict=True)]
-        if isinstance(self.certified, CertifiedSets):
-            members = [np.flatnonzero(row).tolist() for row in self.certified.members]
-            shown["certified"] = [None if row in self.certified.withheld else one for row, one in enumerate(members)]
-        elif self.certified is not None:
-            shown["certified"] = self._certified(self.certified.call)
-            if self.certified.low is not None:
-                shown["lowest"] = self._certified(self.certified.low)
+        if self.certified is not None:
+            shown["certified"] = self._unless_withheld(self.certified.answers)
+        if isinstance(self.certified, CertifiedCalls) and self.certified.low is not None:
+            shown["lowest"] = self._unless_withheld(self.certified.low.tolist())
         return shown
 
     def _other_reach(self, probabilities: Array) -> list[list[list[float | None]]]:
@@ -234,9 +231,9 @@ class Cases(WorklistSlides):
         paths = [decision_path(probabilities[:, order["classes"]], tree) for order, tree in others]
         return [list(row) for row in zip(*(_thresholds(path.reach) for path in paths), strict=True)]
 
-    def _certified(self, values: Ints) -> list[int | None]:
+    def _unless_withheld(self, values: Sequence[Any]) -> list[Any]:
         withheld = frozenset() if self.certified is None else self.certified.withheld
-        return [None if row in withheld else value for row, value in enumerate(values.tolist())]
+        return [None if row in withheld else value for row, value in enumerate(values)]
 
     @cached_property
     def severity(self) -> Array:
@@ -251,7 +248,7 @@ class Cases(WorklistSlides):
         """Rows from the most to the least urgent: certified call first, then severity; among equals as in the file."""
         certified = np.zeros(len(self), np.int64)
         if self.certified is not None:
-            certified = np.array([rank or 0 for rank in self._certified(self.certified.high)], np.int64)
+            certified = np.array([rank or 0 for rank in self._unless_withheld(self.certified.high.tolist())], np.int64)
         # lexsort: the last key counts first, and equals keep their order.
         by_urgency: Ints = np.lexsort((-self.severity, -certified))
         return by_urgency

@@ -43,6 +43,15 @@ class CertifiedCalls:
     notes: tuple[str, ...] = ()
     sets: Bools | None = None
 
+    @property
+    def answers(self) -> list[list[int]]:
+        """For every slide the classes that are called, most urgent first: one, or a set of findings."""
+        if self.sets is None:
+            return [[call] for call in self.call.tolist()]
+        findings = self.hierarchy.finding_classes
+        called = (findings[present][::-1].tolist() for present in self.sets)
+        return [classes or [call] for classes, call in zip(called, self.call.tolist(), strict=True)]
+
     def columns(self) -> dict[str, list[str]]:
         """For a predictions file, beside the model's own call."""
         names = self.hierarchy.names()

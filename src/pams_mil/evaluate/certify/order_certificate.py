@@ -57,6 +57,11 @@ class CertifiedSets:
             named[np.arange(len(named)), np.argsort(place)[calls.call]] = True
         return named
 
+    @property
+    def answers(self) -> list[list[int]]:
+        """For every slide the classes that its answer names, most urgent first in the first order."""
+        return [np.flatnonzero(row)[::-1].tolist() for row in self.members]
+
     @cached_property
     def possible(self) -> Bools:
         """C(κ), what cannot be excluded: at most as urgent as the call in one of the orders, [n, C]; grows with κ."""

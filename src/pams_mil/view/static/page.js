@@ -63,6 +63,7 @@ const WHY = {
   agreement: "The share of the models whose own call, at the same operating point, is the call shown. Below 100 % they disagree.",
   at_least: "The probability that the case is this urgent or more.",
   certified: "The most urgent class that the certificate cannot exclude at its guaranteed rate of misses.",
+  certified_set: "The findings that are called at the certificate's operating point, the most urgent first, of all slides of the patient where the guarantee is by patient.",
   order: "What this order of urgency calls at the same κ (at 1 where calls are as decided).",
   evidence: "What a tile says for (red) and against (blue) a class: its attention times the log probability the model gives it alone, compared with the other classes.",
   attention: "How much of the slide's summary a tile makes up. It tells where the model looked, not what for.",

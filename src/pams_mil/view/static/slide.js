@@ -150,7 +150,10 @@ export class SlideView {
     }
     const facts = [["Expected severity", `${number(cases.severity[row])} of ${this.top}`, "severity"]];
     overview.boundaries.forEach((bound, index) => { if (cases.at_least) facts.unshift([`At least ${bound.shown}`, percent(cases.at_least[row][index], 1), "at_least"]); });
-    if (cases.certified?.[row] != null) facts.unshift(["Cannot be excluded", [].concat(cases.certified[row]).map((index) => overview.classes[index].shown).join(" or "), "certified"]);
+    if (cases.certified?.[row] != null) {
+      const names = cases.certified[row].map((index) => overview.classes[index].shown);
+      facts.unshift(overview.findings.length ? ["Certified set", names.join(", "), "certified_set"] : ["Cannot be excluded", names.join(" or "), "certified"]);
+    }
     otherCalls(overview, cases, row).forEach(([order, index]) => facts.push([`Called by ${order}`, overview.classes[index].shown, "order"]));
     if (cases.uncertainty) facts.push(["Uncertainty", percent(cases.uncertainty[row]), "uncertainty"]);
     if (cases.agreement) facts.push([`Agreement of ${overview.models.length} models`, percent(cases.agreement[row]), "agreement"]);

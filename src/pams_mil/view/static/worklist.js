@@ -58,7 +58,7 @@ export class Worklist {
     document.documentElement.style.setProperty("--bounds", this.coarse.length);
     const heads = [["Picture", "", ""], ["Slide", "slide", ""], ["Call", "urgency", ""]];
     for (const bound of this.coarse) heads.push([`≥ ${bound.shown}`, `b${bound.rank}`, "middle", "at_least"]);
-    if (this.cases.certified) heads.push(["Cannot exclude", "urgency", "middle", "certified"]);
+    if (this.cases.certified) heads.push(this.overview.findings.length ? ["Certified set", "urgency", "middle", "certified_set"] : ["Cannot exclude", "urgency", "middle", "certified"]);
     document.documentElement.style.setProperty("--certified", this.cases.certified ? "minmax(120px, 1fr)" : "");
     heads.push(["Severity", "urgency", "middle", "severity"], ["Uncertainty", "uncertainty", "wide", "uncertainty"], ["Runs agree", "agreement", "wide", "agreement"], ["Status", "status", ""]);
     const known = new Set(this.orders.map(([key]) => key));
@@ -212,16 +212,19 @@ export class Worklist {
     return others ? make("span", { class: "set" }, mark, make("small", { title: others }, `with ${others}`)) : mark;
   }
 
-  // The most urgent class that the certificate does not exclude, and the least urgent one where it gives an interval.
+  // What is certified, most urgent first: the class that cannot be excluded, with the least urgent one of an interval; the
+  // calls of several orders of urgency; or a set of findings.
   certifiedOf(row) {
-    const call = this.cases.certified[row];
-    if (call == null) return "–";
-    // The calls of several orders of urgency: one where they agree.
-    if (Array.isArray(call)) return make("span", {}, ...call.map((index) => chip(rankColor(this.overview.classes[index].rank, this.top), this.overview.classes[index].shown)));
-    const one = this.overview.classes[call];
+    const answer = this.cases.certified[row];
+    if (answer == null) return "–";
     const low = this.cases.lowest?.[row];
-    const from = low == null || low === one.rank ? "" : `${this.overview.classes.find((item) => item.rank === low)?.shown ?? ""} … `;
-    return chip(rankColor(one.rank, this.top), `${from}${one.shown}`);
+    const from = low == null || low === this.overview.classes[answer[0]].rank ? "" : `${this.overview.classes.find((item) => item.rank === low)?.shown ?? ""} … `;
+    const [top, ...others] = answer.map((index) => this.overview.classes[index]);
+    const mark = chip(rankColor(top.rank, this.top), `${from}${top.shown}`);
+    if (!others.length) return mark;
+    if (!this.overview.findings.length) return make("span", {}, mark, ...others.map((one) => chip(rankColor(one.rank, this.top), one.shown)));
+    const rest = others.map((one) => one.shown).join(", ");
+    return make("span", { class: "set" }, mark, make("small", { title: rest }, `with ${rest}`));
   }
 
   statusOf(row, state) {
