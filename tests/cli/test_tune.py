@@ -378,7 +378,9 @@ def test_a_cohort_of_sets_is_tuned(tmp_path: Path) -> None:
     from tests.engine.test_findings import make_cohort as make_sets
 
     cohort, out = make_sets(tmp_path / "cohort", count=60), tmp_path / "tuned"
-    (cohort / "space.yaml").write_text(SPACE.partition("try:")[0] + "try:\n  - {pooling: mean_pool, loss: [ce, pams]}\n")
+    (cohort / "space.yaml").write_text(
+        SPACE.partition("try:")[0] + "try:\n  - {pooling: mean_pool, loss: [ce, pams]}\n"
+    )
     done = pams(*command(cohort, out, "--seeds", 1, "--json"))
     assert done.exit_code == 0, done.output
     tuned = json.loads(done.stdout)
