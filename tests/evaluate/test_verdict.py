@@ -120,11 +120,12 @@ def test_a_p_between_the_two_bars_is_explained():
     one, _ = two_models(rows=400, patients=200)
     comparison = compare(one, sharpened(one, "better"), resamples=60)
     level = list(comparison.levels)[-1]
+    as_decided = {
+        **comparison.levels[level],
+        "missed_rate": replace(comparison.levels[level]["missed_rate"], p_value=0.9),
+    }
     for p, explained in ((0.02, False), (0.04, True), (0.2, False)):
-        missed = replace(comparison.matched[level].missed, p=p)
-        changed = replace(comparison, matched={level: replace(comparison.matched[level], missed=missed)}, levels={
-            level: {**comparison.levels[level], "missed_rate": replace(comparison.levels[level]["missed_rate"], p=0.9)}
-        })  # fmt: skip
-        sentence = verdict(changed)
+        match = replace(comparison.matched[level], missed=replace(comparison.matched[level].missed, p_value=p))
+        sentence = verdict(replace(comparison, matched={level: match}, levels={level: as_decided}))
         assert ("a verdict asks two questions and takes 0.025" in sentence) == explained
         assert sentence.startswith("better is safer") == (p == 0.02)
