@@ -15,6 +15,7 @@ from pams_mil.atomic import strict_json
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import score, severe_errors
 from pams_mil.metrics.metric import METRICS
+from pams_mil.metrics.probability import OrderedProbabilities
 
 FIGURE_TREE = ClassHierarchy.flat(["Benign", "Atypical", "Malignant"])
 REQUIRED = {
@@ -39,7 +40,9 @@ def test_every_level_is_the_lifted_model(model: Predictions):
         summed = np.zeros((len(model), hierarchy.num_classes(level)))
         for leaf, group in enumerate(hierarchy.groups(level)):
             summed[:, group] += model.probabilities[:, leaf]
-        assert found.values["auc"] == pytest.approx(metrics.macro_auc(true, summed), nan_ok=True)
+        assert found.values["auc"] == pytest.approx(
+            metrics.macro_auc(true, OrderedProbabilities(summed), hierarchy, level), nan_ok=True
+        )
         assert found.n == len(model)
         assert found.errors == np.sum(true != predicted)
         assert found.intervals == {}

@@ -21,6 +21,7 @@ from pams_mil.metrics.operating import (
     missed_at,
     net_benefit,
 )
+from pams_mil.metrics.probability import OrderedProbabilities
 from pams_mil.metrics.proper import BoundaryCalibration, boundary_calibration, worklist_c_index
 from pams_mil.metrics.reduce import divide
 from pams_mil.metrics.slides import CurveView, Slides
@@ -149,7 +150,7 @@ def operating_points(networks: Networks, scores: dict[str, Contrast], band: Band
     ranks = hierarchy.ranks(level)
     shares = class_shares(target, np.ones(len(target)), ranks)
     missed, alarms = constant_calls(shares)
-    kappas = np.asarray(KAPPAS)
+    kappas, p = np.asarray(KAPPAS), OrderedProbabilities(slides.scores)
     best = (alarms[:, None] + missed[:, None] * kappas).min(axis=0)
     costs = np.asarray([scores[f"cost_at_{kappa:g}"].estimate for kappa in KAPPAS])
     return OperatingPoints(
@@ -162,9 +163,9 @@ def operating_points(networks: Networks, scores: dict[str, Contrast], band: Band
         at_kappa={kappa: _rates(slides.path.ranks[slides.path.calls(kappa)], ranks[target]) for kappa in KAPPAS},
         scores=scores,
         normalized_cost=divide(costs, best),
-        net_benefit=net_benefit(target, slides.scores, hierarchy, KAPPAS, level),
-        calibration=boundary_calibration(target, slides.scores, hierarchy, level),
-        worklist=worklist_c_index(target, slides.scores, hierarchy, level),
+        net_benefit=net_benefit(target, p, hierarchy, KAPPAS, level),
+        calibration=boundary_calibration(target, p, hierarchy, level),
+        worklist=worklist_c_index(target, p, hierarchy, level),
     )
 
 

@@ -19,7 +19,12 @@ from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import reduce
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.metric import LABEL_METRICS, metrics_for, own_metrics
-from pams_mil.metrics.probability import calibration_error, expected_class_of_errors, expected_cost
+from pams_mil.metrics.probability import (
+    OrderedProbabilities,
+    calibration_error,
+    expected_class_of_errors,
+    expected_cost,
+)
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.metrics.slides import Curve
 from pams_mil.severity import PENALTY, metric_weight
@@ -118,7 +123,7 @@ def _score_level(networks: Networks, drawn: Drawn | None) -> LevelScores:
     slides = networks.slides
     hierarchy, level = slides.hierarchy, slides.level
     target, predicted, size = slides.true, slides.called, hierarchy.num_classes(level)
-    p = None if slides.probabilities is None else slides.scores
+    p = None if slides.probabilities is None else OrderedProbabilities(slides.scores)
     scores, band = _scores(networks, drawn)
     confusion = count_cells(target, predicted, size)
     distance, outranks = hierarchy.distance(level).astype(np.float64), hierarchy.outranks(level)
@@ -133,9 +138,9 @@ def _score_level(networks: Networks, drawn: Drawn | None) -> LevelScores:
         recall=reduce.recalls(confusion),
         missed_distance=float(reduce.mean_where(confusion, distance, outranks)),
         false_alarm_distance=float(reduce.mean_where(confusion, distance, outranks.T)),
-        expected_class=None if p is None else expected_class_of_errors(target, predicted, p),
-        calibration_error=None if p is None else calibration_error(target, p),
-        expected_cost=None if p is None else expected_cost(target, p, cost),
+        expected_class=None if p is None else expected_class_of_errors(target, predicted, p, hierarchy, level),
+        calibration_error=None if p is None else calibration_error(target, p, hierarchy, level),
+        expected_cost=None if p is None else expected_cost(target, p, hierarchy, cost, level),
         classes_without_auc=()
         if p is None
         else tuple(

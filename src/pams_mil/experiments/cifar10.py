@@ -35,7 +35,7 @@ from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.experiments.paper import FOLDER, Study, paper_table
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.probability import expected_class_of_errors
+from pams_mil.metrics.probability import OrderedProbabilities, expected_class_of_errors
 from pams_mil.report import svg
 from pams_mil.report.bench import Entry, summarize
 from pams_mil.report.bench_page import Further
@@ -108,7 +108,7 @@ def expected_classes(entries: Sequence[Entry]) -> dict[str, list[float]]:
     means = {}
     for entry in entries:
         per_seed = [
-            expected_class_of_errors(run.target, run.predicted, run.probabilities)
+            expected_class_of_errors(run.target, run.predicted, OrderedProbabilities(run.probabilities), run.hierarchy)
             for run in entry.runs.values()
             if run.probabilities is not None
         ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Ints
-from pams_mil.errors import ParameterError
+from pams_mil.errors import LabelError, ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy
 
 Labels = Sequence[str] | Sequence[int] | npt.NDArray[np.int64]
@@ -31,16 +33,52 @@ def confusion_matrix(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, 
     return count_cells(true, predicted, hierarchy.num_classes(level))
 
 
-def class_indices(labels: Labels, hierarchy: ClassHierarchy, level: int = -1) -> Ints:
-    """Names or indices of a level as checked indices."""
-    if isinstance(next(iter(labels), None), str):
-        return np.asarray([hierarchy.index(str(label), level) for label in labels], dtype=np.int64)
-    index = np.asarray(labels)
-    if index.ndim != 1 or (index.size and not np.issubdtype(index.dtype, np.integer)):
-        raise ParameterError(
-            f"Labels must be a flat list of class names or indices, found {index.dtype} of shape {index.shape}."
-        )
-    return hierarchy.lift(index, level, from_level=level)
+def class_indices(labels: Labels, hierarchy: ClassHierarchy, level: int = -1, what: str = "labels") -> Ints:
+    """Class names or numbers as class indices [n]; what is neither is refused with its row.
+
+    Numbers are positions in the order of urgency, 0 the least urgent, not those of a `LabelEncoder`, which sorts by
+    name. Where all classes are named by numbers, such as grades 1 to 5, they are names.
+
+    >>> class_indices(["high", "low"], ClassHierarchy.flat(["low", "high"])).tolist()
+    [1, 0]
+    >>> class_indices([1, 3], ClassHierarchy.flat(["1", "2", "3"])).tolist()
+    [0, 2]
+    """
+    column = as_list(labels)
+    try:
+        distinct = dict.fromkeys(column)
+    except TypeError as error:  # lists and arrays have no hash
+        raise ParameterError(f"{what} must be a flat list of class names or numbers, one per sample.") from error
+    index = {label: _class_index(label, hierarchy, level, what, column) for label in distinct}
+    return np.asarray([index[label] for label in column], dtype=np.int64)
+
+
+def _class_index(label: Any, hierarchy: ClassHierarchy, level: int, what: str, column: list[Any]) -> int:
+    names = hierarchy.names(level)
+    number = isinstance(label, (bool, int, float, np.generic)) and math.isfinite(label) and int(label) == label
+    if isinstance(label, str) or (number and named_by_numbers(hierarchy, level)):
+        try:
+            return hierarchy.index(label if isinstance(label, str) else str(int(label)), level)
+        except LabelError as error:
+            raise ParameterError(f"{what}, row {column.index(label)}: {error}") from error
+    if number and 0 <= int(label) < len(names):
+        return int(label)
+    expected = (
+        f"0 to {len(names) - 1}, least urgent first" if number else f"{listing(names, most=12)}, or their numbers"
+    )
+    row = next(place for place, one in enumerate(column) if one is label or one == label)
+    raise ParameterError(f"{what}, row {row}: {label!r} is not a class; expected {expected}.")
+
+
+def named_by_numbers(hierarchy: ClassHierarchy, level: int = -1) -> bool:
+    """Whether all classes have numbers as names."""
+    return all(name.lstrip("-").isdigit() for name in hierarchy.names(level))
+
+
+def as_list(column: Any) -> list[Any]:
+    """A list, array or series as a list of plain values."""
+    convert = getattr(column, "tolist", None) or getattr(column, "to_list", None)
+    return list(column if convert is None else convert())
 
 
 def count_cells(true: Ints, predicted: Ints, num_classes: int) -> Ints:

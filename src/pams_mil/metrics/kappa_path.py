@@ -24,7 +24,7 @@ import numpy.typing as npt
 from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.probability import check_probabilities
+from pams_mil.metrics.probability import check_probabilities, class_columns
 from pams_mil.severity import check_cost
 
 
@@ -130,7 +130,7 @@ def decision_path(
     >>> [int(path.calls(kappa)[0]) for kappa in (0, 1, 1.5, float("inf"))]
     [0, 0, 2, 2]
     """
-    p = check_probabilities(probabilities, hierarchy.num_classes(level))
+    p = check_probabilities(class_columns(probabilities, hierarchy, level)[0], hierarchy.num_classes(level))
     size, outranks = p.shape[1], hierarchy.outranks(level)
     unit = 1.0 - np.eye(size)
     total = unit if cost is None else check_cost(cost, size, zero_diagonal=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +25,9 @@ import numpy.typing as npt
 from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.confusion import Labels, class_indices
+from pams_mil.metrics.confusion import Labels
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
-from pams_mil.metrics.probability import labels_and_probabilities
+from pams_mil.metrics.probability import OrderedProbabilities, labels_and_probabilities
 from pams_mil.metrics.proper import boundary_names, boundary_probabilities
 from pams_mil.metrics.reduce import divide
 
@@ -97,18 +98,18 @@ class CurveResampler:
 
 def operating_curve(
     y_true: Labels,
-    probabilities: npt.ArrayLike,
+    probabilities: npt.ArrayLike | OrderedProbabilities,
     hierarchy: ClassHierarchy,
     level: int = -1,
     *,
     cost: npt.ArrayLike | None = None,
     weights: npt.ArrayLike | None = None,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[Any] | None = None,
 ) -> OperatingCurve:
     """Missed urgency and false alarms at every κ, as shares of all cases.
 
     Args:
-        y_true: Class names or indices of `level`.
+        y_true: Class names, or positions in the order of urgency (0: least urgent), of `level`.
         probabilities: [n, C] of the classes at `level`.
         hierarchy: Order and ties of the classes.
         level: The level that labels and probabilities are of.
@@ -128,13 +129,13 @@ def operating_curve(
 
 def urgency_auc(
     y_true: Labels,
-    probabilities: npt.ArrayLike,
+    probabilities: npt.ArrayLike | OrderedProbabilities,
     hierarchy: ClassHierarchy,
     level: int = -1,
     *,
     max_false_alarms: float | None = None,
     weights: npt.ArrayLike | None = None,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[Any] | None = None,
 ) -> float:
     """How well probabilities trade missed urgency against false alarms at all operating points; higher is better.
 
@@ -145,7 +146,7 @@ def urgency_auc(
     than two classes other constants may do worse), and NaN when all cases are equally urgent.
 
     Args:
-        y_true: Class names or indices of `level`.
+        y_true: Class names, or positions in the order of urgency (0: least urgent), of `level`.
         probabilities: [n, C] of the classes at `level`.
         hierarchy: Order and ties of the classes.
         level: The level that labels and probabilities are of.
@@ -157,8 +158,8 @@ def urgency_auc(
     >>> urgency_auc([0, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.875, 0.125]], tree)
     0.5
     """
-    curve = operating_curve(y_true, probabilities, hierarchy, level, weights=weights, labels=labels)
-    target = class_indices(y_true, hierarchy, level)
+    target, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
+    curve = operating_curve(target, OrderedProbabilities(p), hierarchy, level, weights=weights)
     shares = class_shares(target, _weights(weights, len(target)), hierarchy.ranks(level))
     return float(curve_auc(curve.missed, curve.false_alarms, shares, max_false_alarms))
 
@@ -278,12 +279,12 @@ class NetBenefit:
 
 def net_benefit(
     y_true: Labels,
-    probabilities: npt.ArrayLike,
+    probabilities: npt.ArrayLike | OrderedProbabilities,
     hierarchy: ClassHierarchy,
     kappas: npt.ArrayLike,
     level: int = -1,
     *,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[Any] | None = None,
 ) -> list[NetBenefit]:
     """For every boundary of urgency, acting on cases whose probability of lying above it is at least 1/(1 + κ).
 

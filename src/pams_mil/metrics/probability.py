@@ -2,15 +2,22 @@
 
 Which column is which class is taken from names, and never silently the wrong way round. scikit-learn sorts its columns
 by name (`classes_`), we sort ours by urgency. A frame names its columns, `labels` names those of an array; both are
-then put into the order of the hierarchy. An array without names beside labels that are names is taken only where it is
-beyond doubt in the order of urgency:
+then put into the order of the hierarchy. Numbers, of labels and of columns, are positions in the order of urgency. What
+has no names is compared with the other reading, s:
 
-    d_i = p_i[t_i] − p_i[s(t_i)],   s: the same columns read as sorted by name;   mean(d) > 3 standard errors
+    d_i = p_i[t_i] − p_i[s(t_i)],   mean(d) against 3 standard errors
+
+| labels | columns | s | refused |
+|---|---|---|---|
+| names | no names | the columns sorted by name | unless d is clearly above 0 |
+| numbers | no names | the columns sorted by name | where d is clearly below 0 |
+| numbers | names | labels numbered as the columns are sorted | where d is clearly below 0 |
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +26,7 @@ import numpy.typing as npt
 from pams_mil.arrays import Array, Ints
 from pams_mil.errors import LabelError, ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.confusion import Labels, class_indices
+from pams_mil.metrics.confusion import Labels, class_indices, named_by_numbers
 from pams_mil.metrics.reduce import divide
 
 SUM_TOLERANCE = 1e-3
@@ -27,7 +34,15 @@ SUM_TOLERANCE = 1e-3
 
 
 def check_probabilities(values: npt.ArrayLike, num_classes: int | None = None) -> Array:
-    """Probabilities [n, C] as numbers, or an error that names the first row that holds none."""
+    """Probabilities [n, C] as numbers, or an error that names the first row that holds none.
+
+    Columns with names are refused: who knows the hierarchy puts them into its order with `class_columns`.
+    """
+    if column_names(values) is not None:
+        raise ParameterError(
+            f"The columns are named ({listing(column_names(values) or [], most=12)}); expected an array in the order "
+            "of urgency: frame[classes].to_numpy()."
+        )
     p = np.asarray(values, dtype=np.float64)
     if p.ndim != 2:
         raise ParameterError(f"probabilities must be a table [samples, classes], found shape {p.shape}.")
@@ -52,22 +67,33 @@ def improper_rows(p: Array) -> tuple[Ints, str]:
     )
 
 
+@dataclass(frozen=True)
+class OrderedProbabilities:
+    """Probabilities [n, C] of our own: columns, and labels beside them, are known to be in the order of urgency."""
+
+    values: Array
+
+
 def labels_and_probabilities(
     y_true: Labels,
-    probabilities: npt.ArrayLike,
+    probabilities: npt.ArrayLike | OrderedProbabilities,
     hierarchy: ClassHierarchy,
     level: int,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[Any] | None = None,
 ) -> tuple[Ints, Array]:
     """Class indices [n] and probabilities [n, C] of a level, at least one row and as many of each.
 
     `labels` names the columns, as a frame does; without names see above.
     """
-    table, named = class_columns(probabilities, hierarchy, level, labels)
-    true, p = class_indices(y_true, hierarchy, level), check_probabilities(table, hierarchy.num_classes(level))
+    size = hierarchy.num_classes(level)
+    if isinstance(probabilities, OrderedProbabilities):
+        true, p = hierarchy.lift(np.asarray(y_true), level, from_level=level), check_probabilities(probabilities.values)
+        require_pairs(true, p)
+        return true, p
+    table, order = class_columns(probabilities, hierarchy, level, labels)
+    true, p = class_indices(y_true, hierarchy, level), check_probabilities(table, size)
     require_pairs(true, p)
-    if not named and isinstance(next(iter(y_true)), str):
-        require_urgency_order(true, p, hierarchy, level, doubt=True)
+    require_urgency_order(true, p, hierarchy, level, order=order, named=isinstance(next(iter(y_true)), str))
     return true, p
 
 
@@ -77,23 +103,30 @@ def require_pairs(labels: Sized, rows: Sized) -> None:
         raise ParameterError(f"Expected as many labels as rows and at least one, found {len(labels)} and {len(rows)}.")
 
 
-def macro_auc(y_true: Ints, probabilities: Array) -> float:
+def macro_auc(
+    y_true: Labels,
+    probabilities: npt.ArrayLike | OrderedProbabilities,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    labels: Sequence[Any] | None = None,
+) -> float:
     """One-vs-rest AUC averaged over the classes that have both positives and negatives; NaN if none has.
 
-    >>> macro_auc(np.array([0, 0, 1]), np.array([[.9, .1, 0], [.2, .8, 0], [.3, .7, 0]]))  # class 2 is absent
+    >>> tree = ClassHierarchy.flat(["a", "b", "c"])
+    >>> macro_auc([0, 0, 1], [[0.9, 0.1, 0], [0.2, 0.8, 0], [0.3, 0.7, 0]], tree)  # class c is absent
     0.5
     """
-    per_class = class_aucs(y_true, probabilities)
+    per_class = class_aucs(*labels_and_probabilities(y_true, probabilities, hierarchy, level, labels))
     defined = ~np.isnan(per_class)
     return float(per_class[defined].mean()) if defined.any() else float("nan")
 
 
-def class_aucs(y_true: Ints, probabilities: Array) -> Array:
+def class_aucs(true: Ints, scores: Array) -> Array:
     """One-vs-rest AUC of each class, [C]; NaN where a class is absent or is the only one.
 
     AUC_c = (Σ_{i: y_i=c} midrank_i − m(m+1)/2) / (m (n − m)),   m = #{i: y_i = c}
     """
-    true, scores = _checked(y_true, probabilities)
     n, num_classes = scores.shape
     result = np.full(num_classes, np.nan)
     for c in range(num_classes):
@@ -116,29 +149,49 @@ def midranks(values: Array) -> Array:
     return ranks
 
 
-def expected_class_of_errors(y_true: Ints, y_pred: Ints, probabilities: Array) -> Array:
+def expected_class_of_errors(
+    y_true: Labels,
+    y_pred: Labels,
+    probabilities: npt.ArrayLike | OrderedProbabilities,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    labels: Sequence[Any] | None = None,
+) -> Array:
     """For each true class, the mean expected class number (1-based) of its misclassified samples, [C].
 
         E_c = mean over errors with t = c of Σ_k (k + 1) p_k
 
     Above c + 1 the model errs towards urgency, below it misses urgency; NaN for a class without errors.
 
-    >>> expected_class_of_errors(np.array([1, 1]), np.array([0, 1]), np.array([[.75, .25], [.1, .9]])).tolist()
+    >>> tree = ClassHierarchy.flat(["benign", "malignant"])
+    >>> expected_class_of_errors([1, 1], [0, 1], [[0.75, 0.25], [0.1, 0.9]], tree).tolist()
     [nan, 1.25]
     """
-    true, scores = _checked(y_true, probabilities)
+    true, scores = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
+    ours = isinstance(probabilities, OrderedProbabilities)
+    calls = np.asarray(y_pred) if ours else class_indices(y_pred, hierarchy, level, "y_pred")
+    require_pairs(calls, true)
     expected = scores @ np.arange(1, scores.shape[1] + 1)
-    wrong = true != np.asarray(y_pred)
+    wrong = true != calls
     sums = np.bincount(true[wrong], weights=expected[wrong], minlength=scores.shape[1])
     return divide(sums, np.bincount(true[wrong], minlength=scores.shape[1]).astype(np.float64))
 
 
-def calibration_error(y_true: Ints, probabilities: Array, *, bins: int = 15) -> float:
+def calibration_error(
+    y_true: Labels,
+    probabilities: npt.ArrayLike | OrderedProbabilities,
+    hierarchy: ClassHierarchy,
+    level: int = -1,
+    *,
+    bins: int = 15,
+    labels: Sequence[Any] | None = None,
+) -> float:
     """Expected calibration error of the top class over equal-width confidence bins.
 
     ECE = Σ_b (n_b / n) |accuracy_b − confidence_b|
     """
-    true, scores = _checked(y_true, probabilities)
+    true, scores = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
     confidence = scores.max(1)
     hit = scores.argmax(1) == true
     # Bins include their upper edge, so that a confidence of 1 needs no bin of its own.
@@ -148,27 +201,24 @@ def calibration_error(y_true: Ints, probabilities: Array, *, bins: int = 15) -> 
     return float(np.abs(gap).sum() / len(true))
 
 
-def expected_cost(y_true: Ints, probabilities: Array, cost: Array) -> float:
+def expected_cost(
+    y_true: Labels,
+    probabilities: npt.ArrayLike | OrderedProbabilities,
+    hierarchy: ClassHierarchy,
+    cost: Array,
+    level: int = -1,
+    *,
+    labels: Sequence[Any] | None = None,
+) -> float:
     """Mean cost under the model's own probabilities: (1/N) Σ_i Σ_r p_ir C[t_i, r], C as [true, predicted].
 
-    >>> expected_cost(np.array([1]), np.array([[.25, .75]]), np.array([[0., 1.], [3., 0.]]))
+    >>> expected_cost([1], [[0.25, 0.75]], ClassHierarchy.flat(["low", "urgent"]), np.array([[0.0, 1.0], [3.0, 0.0]]))
     0.75
     """
-    true, scores = _checked(y_true, probabilities)
+    true, scores = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
     if cost.shape != (scores.shape[1],) * 2:
         raise ParameterError(f"cost must be {scores.shape[1]} x {scores.shape[1]}, found {cost.shape}.")
     return float((scores * cost[true]).sum(1).mean())
-
-
-def _checked(y_true: Ints, probabilities: Array) -> tuple[Ints, Array]:
-    true, scores = np.asarray(y_true, dtype=np.int64), np.asarray(probabilities, dtype=np.float64)
-    if scores.ndim != 2 or true.shape != scores.shape[:1] or not true.size:
-        raise ParameterError(
-            f"Expected y_true [n] and probabilities [n, C] with n of at least 1, found {true.shape} and {scores.shape}."
-        )
-    if true.min() < 0 or true.max() >= scores.shape[1]:
-        raise ParameterError(f"y_true must be from 0 to {scores.shape[1] - 1}, found {true.min()} to {true.max()}.")
-    return true, scores
 
 
 PREFIXES = ("", "p_", "prob_", "proba_")
@@ -179,20 +229,21 @@ STANDARD_ERRORS = 3.0
 
 def class_columns(
     probabilities: Any, hierarchy: ClassHierarchy, level: int = -1, labels: Sequence[Any] | None = None
-) -> tuple[Array, bool]:
-    """Probabilities [n, C] in the order of the hierarchy, and whether their columns had names.
+) -> tuple[Array, list[int] | None]:
+    """Probabilities [n, C] in the order of the hierarchy, and where each class stood; None: columns had no names.
 
     >>> tree = ClassHierarchy.flat(["normal", "cancer"])
     >>> class_columns([[0.9, 0.1]], tree, labels=["cancer", "normal"])
-    (array([[0.1, 0.9]]), True)
+    (array([[0.1, 0.9]]), [1, 0])
     """
     names = column_names(probabilities) if labels is None else list(labels)
     table = np.asarray(probabilities.to_numpy() if hasattr(probabilities, "to_numpy") else probabilities, np.float64)
     if names is None:
-        return table, False
+        return table, None
     if table.ndim != 2 or table.shape[1] != len(names):
         raise ParameterError(f"{len(names)} columns are named, but the probabilities have shape {table.shape}.")
-    return table[:, class_order(names, hierarchy, range(hierarchy.num_classes(level)), level)], True
+    order = class_order(names, hierarchy, range(hierarchy.num_classes(level)), level)
+    return table[:, order], order
 
 
 def column_names(table: Any) -> list[str] | None:
@@ -205,26 +256,38 @@ def column_names(table: Any) -> list[str] | None:
     return None if names in (numbered, [f"column_{number}" for number in numbered]) else names
 
 
-def require_urgency_order(true: Ints, p: Array, hierarchy: ClassHierarchy, level: int = -1, *, doubt: bool) -> None:
-    """Refuse unnamed columns that may be sorted by name instead of by urgency.
+def require_urgency_order(
+    true: Ints, p: Array, hierarchy: ClassHierarchy, level: int = -1, *, order: Sequence[int] | None, named: bool
+) -> None:
+    """Refuse columns, or numbers as labels, that may be sorted by name instead of by urgency; see above.
 
     Args:
         true: Class indices [n].
-        p: Probabilities [n, C] as they came.
+        p: Probabilities [n, C] in the order of the hierarchy, as far as it is known.
         hierarchy: Order of the classes.
         level: The level of both.
-        doubt: Refuse unless the order of urgency fits clearly better; else only if the sorted one clearly does.
+        order: Where each class stood among the columns; None: they had no names.
+        named: Whether the labels were names.
     """
     names = hierarchy.names(level)
-    by_name = np.argsort(np.argsort(np.array(names)))  # where each class stands when sorted
-    if np.array_equal(by_name, np.arange(len(names))) or p.ndim != 2 or p.shape[1] != len(names) or len(p) != len(true):
+    if (named and order is not None) or p.ndim != 2 or p.shape[1] != len(names) or len(p) != len(true):
+        return
+    # Where the column of a class is read if columns, or labels, are sorted by name: s.
+    other = np.argsort(np.argsort(np.array(names)) if order is None else np.asarray(order))
+    if np.array_equal(other, np.arange(len(names))):
         return
     rows = np.arange(len(true))
-    gain = p[rows, true] - p[rows, by_name[true]]
+    gain = p[rows, true] - p[rows, other[true]]
     error = float(gain.std(ddof=1) / np.sqrt(len(gain))) if len(gain) > 1 else np.inf
     mean = float(gain.mean())
-    if mean > STANDARD_ERRORS * error or (not doubt and mean >= -STANDARD_ERRORS * error):
+    if mean > STANDARD_ERRORS * error or (not named and mean >= -STANDARD_ERRORS * error):
         return
+    if order is not None:
+        raise ParameterError(
+            f"y_true holds numbers, which are positions in the order of urgency ({listing(names, most=12)}), but as "
+            "positions among the columns, as a LabelEncoder numbers classes, the true class has a higher mean "
+            "probability. Give y_true as names, e.g. encoder.inverse_transform(y_true)."
+        )
     raise ParameterError(
         "It is not certain which column of the probabilities is which class. Expected the order of urgency "
         f"({listing(names, most=12)}); as scikit-learn sorts them ({listing(sorted(names), most=12)}), the true "
@@ -234,7 +297,10 @@ def require_urgency_order(true: Ints, p: Array, hierarchy: ClassHierarchy, level
 
 
 def class_order(names: Sequence[Any], hierarchy: ClassHierarchy, classes: Sequence[int], level: int = -1) -> list[int]:
-    """Where each of some classes of the hierarchy stands among the names."""
+    """Where each of some classes of the hierarchy stands among the names; numbers are positions by urgency."""
+    numbers = all(isinstance(name, (int, np.integer)) for name in names) and not named_by_numbers(hierarchy, level)
+    if numbers and sorted(names) == list(classes):
+        return [list(names).index(number) for number in classes]
     for prefix in PREFIXES:
         if not all(str(name).startswith(prefix) for name in names):
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from pams_mil.errors import LabelError, ParameterError, listing
 from pams_mil.evaluate.predictions.findings import headline_probabilities, split_scores
 from pams_mil.evaluate.predictions.predictions import Predictions, require_probabilities
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.confusion import as_list, class_indices
 from pams_mil.metrics.finding_sets import check_finding_probabilities
 from pams_mil.metrics.probability import class_columns, class_order, column_names, require_urgency_order
 
@@ -37,10 +37,10 @@ def predictions_from_arrays(
     >>> first.predicted.tolist(), second.predicted.tolist(), second.probabilities
     ([0, 0], [0, 1], None)
     """
-    true = set_labels(y_true, hierarchy, labels, "y_true") if hierarchy.findings == "several" else values(y_true)
+    true = set_labels(y_true, hierarchy, labels, "y_true") if hierarchy.findings == "several" else as_list(y_true)
     if not true:
         raise ParameterError("y_true is empty; an audit needs at least one labelled slide.")
-    target = label_indices(true, hierarchy, "y_true")
+    target = class_indices(true, hierarchy, what="y_true")
     named = any(isinstance(label, str) for label in true)
     models = models if isinstance(models, Mapping) else {"model": models}
     if not models:
@@ -60,39 +60,6 @@ def predictions_from_arrays(
     ]
 
 
-def label_indices(labels: Sequence[Any], hierarchy: ClassHierarchy, what: str) -> Ints:
-    """Class names or numbers as class indices, [n]; what is neither is refused with its row.
-
-    >>> label_indices(["high", "low"], ClassHierarchy.flat(["low", "high"]), "y").tolist()
-    [1, 0]
-    """
-    names = hierarchy.names()
-    # Grades such as 1 to 5 are names that look like numbers.
-    spelled = all(name.lstrip("-").isdigit() for name in names)
-    index = np.empty(len(labels), dtype=np.int64)
-    for row, label in enumerate(labels):
-        if isinstance(label, str):
-            try:
-                index[row] = hierarchy.index(label)
-            except LabelError as error:
-                raise ParameterError(f"{what}, row {row}: {error}") from error
-        elif isinstance(label, (bool, int, float, np.generic)) and math.isfinite(label) and int(label) == label:
-            number = int(label)
-            if spelled:
-                index[row] = label_indices([str(number)], hierarchy, f"{what}, row {row}")[0]
-            elif 0 <= number < len(names):
-                index[row] = number
-            else:
-                raise ParameterError(
-                    f"{what}, row {row}: {number} is not a class; expected 0 to {len(names) - 1}, least urgent first."
-                )
-        else:
-            raise ParameterError(
-                f"{what}, row {row}: {label!r} is not a class; expected {listing(names, most=12)}, or a class number."
-            )
-    return index
-
-
 def set_labels(sets: Any, hierarchy: ClassHierarchy, labels: Sequence[Any] | None, what: str) -> list[str]:
     """Sets of findings as labels, `DCIS; UDH`: from names, lists of names, or 0 and 1 in a column per finding.
 
@@ -100,7 +67,7 @@ def set_labels(sets: Any, hierarchy: ClassHierarchy, labels: Sequence[Any] | Non
     >>> set_labels([["DCIS", "IC"], []], tree, None, "y"), set_labels([[1, 1], [0, 0]], tree, None, "y")
     (['DCIS; IC', 'N'], ['DCIS; IC', 'N'])
     """
-    rows = values(sets.to_numpy() if hasattr(sets, "columns") else sets)
+    rows = as_list(sets.to_numpy() if hasattr(sets, "columns") else sets)
     lists = [list(row) for row in rows if _is_list(row)]
     numbers = any(not isinstance(cell, str) for row in lists for cell in row)
     if numbers and len(lists) == len(rows):
@@ -124,7 +91,7 @@ def _set_label(cell: Any, hierarchy: ClassHierarchy, where: str) -> str:
     if _is_list(cell) and not cell and not hierarchy.nothing:
         raise ParameterError(f"{where}: the set is empty, and no class means that; name it under 'nothing:'.")
     if not isinstance(cell, str) and not _is_list(cell):
-        return hierarchy.classes[int(label_indices([cell], hierarchy, where)[0])]
+        return hierarchy.classes[int(class_indices([cell], hierarchy, what=where)[0])]
     label = cell if isinstance(cell, str) else f"{SEPARATOR} ".join(map(str, cell)) or hierarchy.nothing
     try:
         hierarchy.set_of(label)
@@ -157,13 +124,6 @@ def finding_order(
     return names or expected
 
 
-def values(column: Any) -> list[Any]:
-    """A list, array or series as a list."""
-    if hasattr(column, "to_list"):
-        return list(column.to_list())
-    return list(np.asarray(column).tolist() if isinstance(column, np.ndarray) else column)
-
-
 def tags(by: Any, rows: int) -> dict[str, list[str]]:
     """Subgroups by name: {"site": [...]}, a frame with named columns, or one list.
 
@@ -186,7 +146,7 @@ def _model(
     named: bool, shared: Mapping[str, Any],
 ) -> Predictions:  # fmt: skip
     if _is_calls(prediction):
-        column = values(prediction)
+        column = as_list(prediction)
         if hierarchy.findings == "several":
             column = set_labels(column, hierarchy, labels, name)
         whole = all(
@@ -194,7 +154,7 @@ def _model(
             for value in column
         )
         if whole or len(hierarchy) != 2:
-            calls = label_indices(column, hierarchy, name)
+            calls = class_indices(column, hierarchy, what=name)
             _require_rows(name, len(calls), len(target))
             return Predictions(name, hierarchy, ids, target, calls, **shared)
         # Of two classes one column says all: the probability of the more urgent one.
@@ -207,7 +167,7 @@ def _model(
             require_probabilities(scores, ids, name)
             shared = {**shared, "finding_probabilities": findings}
             return Predictions(name, hierarchy, ids, target, scores.argmax(1), scores, decided_by="argmax", **shared)
-    p, known = class_columns(prediction, hierarchy, labels=labels)
+    p, order = class_columns(prediction, hierarchy, labels=labels)
     _require_rows(name, len(p), len(target))
     if p.ndim != 2 or p.shape[1] != len(hierarchy):
         raise ParameterError(
@@ -215,8 +175,7 @@ def _model(
             f"found shape {p.shape}."
         )
     require_probabilities(p, ids, name)
-    if not known:
-        require_urgency_order(target, p, hierarchy, doubt=named)
+    require_urgency_order(target, p, hierarchy, order=order, named=named)
     return Predictions(name, hierarchy, ids, target, p.argmax(1), p, decided_by="argmax", **shared)
 
 
@@ -250,7 +209,7 @@ def _set_scores(
 
 
 def _column(column: Any, rows: int, what: str) -> list[str]:
-    cells = values(column)
+    cells = as_list(column)
     _require_rows(what, len(cells), rows)
     missing = [row for row, cell in enumerate(cells) if cell is None or cell != cell or str(cell) == ""]
     if missing and what in ("patients", "slides"):

@@ -22,8 +22,8 @@ from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import certify
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
+from pams_mil.metrics.confusion import class_indices
 from pams_mil.metrics.kappa_path import decision_path
-from pams_mil.notebook.array_inputs import label_indices
 
 
 class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -137,7 +137,7 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
             self._labels = self.classes_
             return
         self.hierarchy_ = as_hierarchy(self.hierarchy)
-        self._index = label_indices(self.classes_.tolist(), self.hierarchy_, "y")
+        self._index = class_indices(self.classes_, self.hierarchy_, what="y")
         spelled: list[Any] = list(
             self.hierarchy_.names() if labels.dtype.kind in "OUS" else range(len(self.hierarchy_))
         )
@@ -160,7 +160,7 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
         return next(kind(**settings).split(labels, labels))  # type: ignore[no-any-return]
 
     def _certified(self, X: Any, labels: AnyArray, patients: AnyArray) -> Certificate:
-        target = label_indices(labels.tolist(), self.hierarchy_, "y")
+        target = class_indices(labels, self.hierarchy_, what="y")
         p = self._ordered(self.estimator_.predict_proba(X))
         ids = [f"row {row}" for row in range(len(target))]
         predictions = Predictions(

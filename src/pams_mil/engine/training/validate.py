@@ -21,7 +21,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.metric import LabelMetrics
 from pams_mil.metrics.operating import urgency_auc
-from pams_mil.metrics.probability import macro_auc
+from pams_mil.metrics.probability import OrderedProbabilities, macro_auc
 
 SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate")
 """What a row of the log says about the coarser levels."""
@@ -64,7 +64,7 @@ def level_scores(
     predicted = probabilities.argmax(1)
     counts = count_cells(targets, predicted, hierarchy.num_classes(level))
     scores = {name: float(value) for name, value in LabelMetrics(hierarchy, level)(counts).items()}
-    return {**scores, "auc": macro_auc(targets, probabilities)}
+    return {**scores, "auc": macro_auc(targets, OrderedProbabilities(probabilities), hierarchy, level)}
 
 
 def _refuse_non_finite(table: torch.Tensor, bags: BagDataset) -> None:
@@ -84,10 +84,10 @@ def _refuse_non_finite(table: torch.Tensor, bags: BagDataset) -> None:
 
 def _scores(learner: Learner, targets: Any, trained: list[npt.NDArray[np.float64]]) -> Iterator[tuple[str, float]]:
     hierarchy = learner.hierarchy
-    finest = hierarchy.num_levels - 1
+    finest, p = hierarchy.num_levels - 1, OrderedProbabilities(trained[-1])
     yield from level_scores(hierarchy, finest, targets, trained[-1]).items()
-    yield "urgency_auc", urgency_auc(targets, trained[-1], hierarchy)
-    yield "refined_nll", refined_nll(targets, trained[-1], hierarchy)
+    yield "urgency_auc", urgency_auc(targets, p, hierarchy)
+    yield "refined_nll", refined_nll(targets, p, hierarchy)
     top = TopCall.of(count_cells(targets, trained[-1].argmax(1), hierarchy.num_classes()))
     yield from (("top_call", float(top.label)), ("top_call_share", top.share), ("collapsed", float(top.collapsed)))
     for level in range(finest):

@@ -40,6 +40,7 @@ from pams_mil.errors import RunError, counted
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.operating import urgency_auc
+from pams_mil.metrics.probability import OrderedProbabilities
 
 PILOTS = 4
 """Recipes, spread over the first ENOUGH of the space, that are run on one fold to see how long a run takes."""
@@ -358,7 +359,9 @@ class Tuning:
     def _alone(self, name: str, rung: RungRecord, seed: int) -> float:
         """The score of a recipe with one seed only."""
         one = self.validation(name, rung, seed=seed)
-        return urgency_auc(one.target, one.probabilities if one.probabilities is not None else [], one.hierarchy)
+        if one.probabilities is None:
+            raise RunError(f"The validation predictions of {name} have no probabilities.")
+        return urgency_auc(one.target, OrderedProbabilities(one.probabilities), one.hierarchy)
 
     def _keep(self) -> None:
         self.folder.time = {key: round(getattr(self.timed, key), 3) for key in TIMES}

@@ -37,7 +37,7 @@ from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.operating import operating_curve
-from pams_mil.metrics.probability import check_probabilities
+from pams_mil.metrics.probability import OrderedProbabilities, check_probabilities
 from pams_mil.severity import PENALTY, check_cost, lca_cost, loss_weight, metric_weight
 
 Rule = Literal["argmax", "risk", "ascc", "kappa"]
@@ -225,7 +225,7 @@ def matching_kappa(reference: Sequence[Predictions], candidate: Sequence[Predict
     alarms = np.concatenate([ranks[model.predicted] > ranks[model.target] for model in reference])
     probabilities = np.concatenate([model.probabilities for model in candidate if model.probabilities is not None])
     target = np.concatenate([model.target for model in candidate])
-    return operating_curve(target, probabilities, hierarchy).kappa_at(float(alarms.mean()))
+    return operating_curve(target, OrderedProbabilities(probabilities), hierarchy).kappa_at(float(alarms.mean()))
 
 
 def at_fixed_kappa(predictions: Predictions, kappa: float, *, reference: str, split: str) -> Predictions:
