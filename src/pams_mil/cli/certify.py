@@ -66,7 +66,8 @@ def certify(
     """Certify how much urgency is missed at most, or say how many patients that would take.
 
     Finds the smallest κ (what a missed urgency costs in false alarms) that meets every bound, on average or with a
-    confidence, counted in patients that neither trained the model nor chose its epoch.
+    confidence, counted in patients that neither trained the model nor chose its epoch. COMMITTEE/fold0 names the
+    networks of one fold of a committee: nothing was chosen, so its validation patients can certify them.
 
     With several --classes, orders of the same classes, one κ meets the bounds of all of them, and the answer is the set
     of their calls (order-certificate.json). A run that was trained with several orders is certified for all of them.
@@ -75,6 +76,7 @@ def certify(
     """
     from pams_mil.cli.audit_table import parse_labels
     from pams_mil.engine.prediction.certificates import write_certificate
+    from pams_mil.engine.run.folder import RunFolder
     from pams_mil.evaluate.certify import certify as run_certify
     from pams_mil.evaluate.certify import certify_orders
     from pams_mil.evaluate.predictions.prediction_layouts import Source
@@ -99,7 +101,7 @@ def certify(
             paths, calibration, stated, trusted=trust_code, features=features, device=device, calibrated=calibrated,
             patients_are_slides=patients_are_slides,
         )  # fmt: skip
-        folder = out or (paths[0] if paths[0].is_dir() else paths[0].parent)
+        folder = out or RunFolder.at(paths[0]).path
     options: dict[str, Any] = {
         "alpha": alpha, "at": shares, "guarantee": guarantee, "unit": cast("Unit", unit),
         "prevalence": priors or None, "seen_patients": seen_patients, "patients_are_slides": patients_are_slides,
@@ -209,7 +211,7 @@ def _from_runs(
     device: str,
     **options: Any,
 ) -> tuple[Predictions, dict[str, Any]]:
-    from pams_mil.engine.prediction.certificates import out_of_fold_set, predict_calibration
+    from pams_mil.engine.prediction.certificates import fold_notes, out_of_fold_set, predict_calibration
     from pams_mil.engine.prediction.predict import load_runs
     from pams_mil.engine.prediction.scored_runs import refuse_other_classes
 
@@ -228,7 +230,8 @@ def _from_runs(
         predictions = predict_calibration(
             runs, calibration, device=device, progress=lambda fraction: progress("Predicting", fraction), **options
         )
-    notes = ["Holds for calibrated probabilities: predict with --calibrated."] if options["calibrated"] else []
+    notes = fold_notes(paths, len(runs))
+    notes += ["Holds for calibrated probabilities: predict with --calibrated."] if options["calibrated"] else []
     model = predictions.labeled(runs[0].path.name)
     return model if stated is None else model.with_orders(stated), {"notes": notes}
 

@@ -117,8 +117,12 @@ def evaluate(
             result = report_committee(committee, models[0].hierarchy, resamples=resamples, progress=progress)
         else:
             result = audit(models, tag=pair, resamples=resamples, progress=progress, seen_patients=seen_patients)
-    slots = [_keep(run, predictions[name], manifest, calibrated=calibrated) if name in predictions else ""
-             for run, name in zip(runs, unique_names(runs), strict=True)]  # fmt: skip
+    slots = [
+        _keep(run, predictions[name], manifest or group[0].folder.config().data.manifest, calibrated=calibrated)
+        if name in predictions
+        else ""
+        for run, name, group in zip(runs, unique_names(runs), loaded, strict=True)
+    ]
     names = [models[0].name] if result.committee is None else [result.committee.name]
     names += unique_names(runs)[1:]
     folder = out or _report(runs, slots[0])
@@ -139,12 +143,11 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _keep(run: Path, predictions: SlidePredictions, manifest: Path | None, *, calibrated: bool) -> str:
+def _keep(run: Path, predictions: SlidePredictions, table: Path, *, calibrated: bool) -> str:
     """Keep predictions with the run, under a name of their own; returns the name."""
     from pams_mil.engine.run.folder import RunFolder
 
-    folder = RunFolder(run if run.is_dir() else run.parent)
-    table = manifest if manifest is not None else folder.config().data.manifest
+    folder = RunFolder.at(run)
     slot = folder.slot(table, predictions.table["split"], *(["calibrated"] if calibrated else []))
     predictions.write(folder.predictions, name=slot)
     return slot
@@ -153,7 +156,7 @@ def _keep(run: Path, predictions: SlidePredictions, manifest: Path | None, *, ca
 def _report(runs: list[Path], slot: str) -> Path:
     from pams_mil.engine.run.folder import RunFolder
 
-    home = runs[0] if runs[0].is_dir() else runs[0].parent  # of a checkpoint
+    home = RunFolder.at(runs[0])
     if not slot:  # out-of-fold predictions
-        return home / "report"
-    return RunFolder(home).report(slot if len(runs) == 1 else f"{slot}-compared")
+        return home.path / "report"
+    return home.report(slot if len(runs) == 1 else f"{slot}-compared")

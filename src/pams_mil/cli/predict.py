@@ -118,7 +118,7 @@ def predict(
         stated = ClassHierarchy.load(classes)
         refuse_other_classes([run.spec.hierarchy for run in loaded], [run.path for run in loaded], stated)
     guarantee = None if certificate is None else certificate_for(certificate, loaded, calibrated=calibrated)
-    home = RunFolder(runs[0] if runs[0].is_dir() else runs[0].parent)
+    home = RunFolder.at(runs[0])
     if manifest is None:
         resolution = {"mpp": mpp, "tile_px": tile_px}
         origin = complete_origin(loaded[0].spec.encoder, resolution, where="The command", whose=f"the run {runs[0]}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.exposure import admit
 from pams_mil.data.manifest.manifest import Manifest
+from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.errors import ConfigError, PredictionsError
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import require_patients
@@ -51,8 +52,8 @@ class Asked:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path is a run folder or a checkpoint rather than a table of predictions."""
-    return path.is_dir() or path.suffix == ".safetensors"
+    """Whether a path is a run folder, a checkpoint or a fold of a committee rather than a table of predictions."""
+    return path.is_dir() or path.suffix == ".safetensors" or CrossValidationFolder.at(path) is not None
 
 
 def open_session(asked: Asked, progress: Progress | None = None) -> Session:
@@ -60,7 +61,7 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
     if not asked.paths:
         raise ConfigError("Expected a run folder or a predictions file: pams view RUN-or-PREDICTIONS.")
     for path in asked.paths:
-        if not path.exists():
+        if not (path.exists() or is_run(path)):
             raise PredictionsError(f"There is no run folder or predictions file {path}.")
     report = progress or (lambda what, fraction: None)
     loaded = {path: _load(path, asked) for path in asked.paths if is_run(path)}
@@ -136,14 +137,18 @@ def _load(path: Path, asked: Asked) -> list[LoadedRun]:
 def _of_mean(
     path: Path, runs: Sequence[LoadedRun], asked: Asked, report: Progress, incomplete: set[str]
 ) -> Predictions:
-    """A cross-validation's out-of-fold predictions; of another table, the mean of all its runs."""
-    from pams_mil.engine.prediction.predict import predict  # noqa: PLC0415
+    """A cross-validation's out-of-fold predictions; of another table or a fold, the mean of all its runs."""
+    from pams_mil.engine.prediction.predict import predict, predict_own  # noqa: PLC0415
     from pams_mil.engine.prediction.scored_runs import out_of_fold  # noqa: PLC0415
-    from pams_mil.engine.run.cv_folder import CrossValidationFolder  # noqa: PLC0415
 
-    if asked.manifest is None:
-        folder = CrossValidationFolder(path)
-        if not folder.exists():
+    progress, folder = partial(report, f"Predicting {path.name}"), CrossValidationFolder.at(path)
+    if asked.manifest is not None:
+        predicted = predict(runs, asked.manifest, features=asked.features, progress=progress)
+    elif folder is not None and folder.fold is not None:
+        data = runs[0].folder.config().data
+        predicted = predict_own(runs, data, split=asked.split, features=asked.features, progress=progress)
+    else:
+        if folder is None:
             raise ConfigError(f"{path} is an exported model without predictions; name slides with --manifest.")
         if asked.certificate is not None:
             raise ConfigError(
@@ -151,8 +156,6 @@ def _of_mean(
                 "about the mean of all runs. Name new slides with --manifest TABLE.csv, or view without --certificate."
             )
         return out_of_fold(folder, path.name)
-    progress = partial(report, f"Predicting {path.name}")
-    predicted = predict(runs, asked.manifest, features=asked.features, progress=progress)
     incomplete.update(predicted.incomplete)
     return predicted.as_predictions(path.name)
 
@@ -220,17 +223,11 @@ def _predicted(run: LoadedRun, asked: Asked, report: Progress, incomplete: set[s
 
 
 def _run_features(run: LoadedRun) -> Path | None:
-    from pams_mil.engine.run.folder import RunFolder  # noqa: PLC0415
-
-    folder = RunFolder(run.path)
-    return folder.config().data.features_path if folder.exists() else None
+    return run.folder.config().data.features_path if run.folder.exists() else None
 
 
 def _merges_cases(run: LoadedRun) -> bool:
-    from pams_mil.engine.run.folder import RunFolder  # noqa: PLC0415
-
-    folder = RunFolder(run.path)
-    return folder.exists() and folder.config().data.merge_cases
+    return run.folder.exists() and run.folder.config().data.merge_cases
 
 
 def _features(asked: Asked, runs: Sequence[LoadedRun]) -> tuple[Path | None, str | None]:
@@ -254,7 +251,7 @@ def _attention(path: Path) -> Path | None:
 
 def _review_folder(asked: Asked) -> Path:
     first = asked.paths[0]
-    base = asked.reviews or (first / "reviews" if first.is_dir() else first.with_name(f"{first.stem}-reviews"))
+    base = asked.reviews or (first.with_name(f"{first.stem}-reviews") if first.is_file() else first / "reviews")
     name = reviewer_name(asked.reviewer)
     folder = base / FileNames()[name]
     # Resolved, so that no link leads there either.
@@ -273,7 +270,7 @@ def _certificate_notes(
     if certificate is None:
         return []
     notes = [*certificate.reservations, *certificate.notes, *(() if cases.certified is None else cases.certified.notes)]
-    if len(runs) == len(asked.paths):
+    if all(map(is_run, asked.paths)):
         certificate.refuse_other_weights(tuple(run.weights for run in runs))
     else:
         notes.append("Whether these predictions come from the certified weights cannot be determined from a table.")

@@ -147,3 +147,16 @@ def test_sabotage_calibration_sampling_error_at_95_percent_whatever_the_level(n,
 @pytest.mark.parametrize("unit", UNITS)
 def test_twenty_points_more_misses_are_found_within_400_patients(unit):
     assert called_violated(200, unit, 0.01, new=400, worse=1.2, runs=200) > 0.8
+
+
+def test_a_fold_named_before_keeps_the_bound_and_the_best_of_five_does_not():
+    """Five folds with networks and validation patients of their own: whoever picks the smallest κ picks luck."""
+    folds, rng, alpha = [world(seed) for seed in range(5)], np.random.default_rng(0), 0.1
+    risks, named, best = [one.risk("case") for one in folds], [], []
+    for _ in range(1000):
+        kappas = [smallest_kappa(one.take(*one.draw(rng, 50)).miss_losses("case"), alpha, Guarantee()) for one in folds]
+        rates = [risk.mean(kappa) for risk, kappa in zip(risks, kappas, strict=True)]
+        named.append(rates[0])
+        best.append(rates[int(np.argmin(kappas))])
+    assert keeps_the_mean(np.array(named), alpha)
+    assert not keeps_the_mean(np.array(best), alpha)

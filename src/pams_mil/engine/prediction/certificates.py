@@ -76,6 +76,23 @@ def out_of_fold_set(path: Path) -> Predictions | None:
     return out_of_fold(folder, path.name)
 
 
+def fold_notes(paths: Sequence[Path], networks: int) -> list[str]:
+    """What a certificate of one fold of a committee holds for; empty for other models.
+
+    The fold's networks are fixed before its validation patients are looked at, who are then exchangeable with the next
+    patient. Of several certificates the best one is no longer fixed before.
+    """
+    folder = CrossValidationFolder.at(paths[0]) if len(paths) == 1 else None
+    if folder is None or folder.fold is None:
+        return []
+    return [
+        f"Holds for the mean of the {networks} networks of fold {folder.fold} of {folder.path.name}, and for no other "
+        f"model: predict with {folder.path.name}/{paths[0].name}. The mean of all folds has seen the calibration "
+        "patients. Choose the fold before you see its certificate; the best of several would be chosen by these "
+        "patients."
+    ]
+
+
 def certificate_for(
     path: Path, runs: Sequence[LoadedRun], *, calibrated: bool = False
 ) -> Certificate | OrderCertificate:

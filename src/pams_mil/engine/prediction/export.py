@@ -20,7 +20,7 @@ from pams_mil.engine.prediction.predict import LoadedRun, exposure_of, load_run,
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
-from pams_mil.engine.run.folder import CALIBRATION, CODE, copy_code, read_json
+from pams_mil.engine.run.folder import CALIBRATION, CODE, RunFolder, copy_code, read_json
 from pams_mil.errors import CheckpointError, MissingExtraError, OutputError
 from pams_mil.evaluate.certify import Certificate
 
@@ -32,7 +32,7 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
     after its fold; `config.json`, `README.md` and `model.onnx` are then of their mean.
 
     Args:
-        run: A run folder, or that of a cross-validation or a committee.
+        run: A run folder, or that of a cross-validation, a committee, or a fold of a committee.
         out: Where to write.
         onnx: Write a graph too, or fail; None: where it can be done.
         trusted: As in `load_run`.
@@ -40,18 +40,20 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
     Returns:
         What was written or why it could not be, by file name.
     """
-    out, folds = Path(out), CrossValidationFolder(Path(run))
+    out, folds = Path(out), CrossValidationFolder.at(run)
     if (out / "config.json").exists():
         raise OutputError(f"{out} already holds an exported model; choose another folder.")
-    if folds.exists():
-        return _export_mean(folds, out, onnx=onnx, trusted=trusted)
+    if folds is not None:
+        return _export_mean(folds, RunFolder(Path(run)), out, onnx=onnx, trusted=trusted)
     return _export_run(load_run(run, trusted=trusted), Path(run), out, onnx=onnx)
 
 
-def _export_mean(folder: CrossValidationFolder, out: Path, *, onnx: bool | None, trusted: bool) -> dict[str, str]:
-    """Every network of a cross-validation, and their mean."""
-    loaded = load_runs([folder.path], trusted=trusted, device="cpu")
-    names = folder.run_names()
+def _export_mean(
+    folds: CrossValidationFolder, home: RunFolder, out: Path, *, onnx: bool | None, trusted: bool
+) -> dict[str, str]:
+    """Every network of a cross-validation or of one fold of a committee, and their mean."""
+    loaded = load_runs([home.path], trusted=trusted, device="cpu")
+    names = folds.run_names()
     for name, run in zip(names, loaded, strict=True):
         done = read_json(out / name / "config.json")  # of an attempt that was cut short
         if done.get("weights") != run.weights:
@@ -63,9 +65,9 @@ def _export_mean(folder: CrossValidationFolder, out: Path, *, onnx: bool | None,
         graph = _graph_if_possible(loaded, out / "model.onnx", wanted=onnx is True)
         files["model.onnx"] = f"the mean of {len(names)} networks, {graph}"
         files["*/model.onnx"] = f"{graphs} of {len(names)} networks have a graph of their own, checked likewise"
-    known, certificates = _hand_on_knowledge(loaded, exposure_of(loaded), folder.path, out)
+    known, certificates = _hand_on_knowledge(loaded, exposure_of(loaded), home.path, out)
     files |= known
-    atomic.write_text(out / "README.md", mean_card(loaded, names, folder.path, files, certificates))
+    atomic.write_text(out / "README.md", mean_card(loaded, names, home, files, certificates, folds.fold))
     hierarchy = loaded[0].spec.hierarchy
     description = {
         "mean_of": names,

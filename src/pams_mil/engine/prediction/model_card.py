@@ -8,7 +8,7 @@ from typing import Any
 
 from pams_mil import __version__
 from pams_mil.engine.prediction.predict import LoadedRun
-from pams_mil.engine.run.folder import read_json
+from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -47,7 +47,7 @@ def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificates
         }),
         "## Validation scores of this checkpoint\n",
         _scores(run),
-        _test_scores(run),
+        _test_scores([run], run.folder),
         _certified(certificates),
         "## Files\n",
         _list(files),
@@ -63,16 +63,23 @@ def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificates
 def mean_card(
     runs: Sequence[LoadedRun],
     names: Sequence[str],
-    folder: Path,
+    folder: RunFolder,
     files: dict[str, str],
     certificates: Sequence[Certificate] = (),
+    fold: int | None = None,
 ) -> str:
-    """The card of a cross-validation or a committee, whose answer is the mean of its networks."""
+    """The card of a cross-validation, a committee or a fold of one, whose answer is the mean of its networks."""
     spec, hierarchy = runs[0].spec, runs[0].spec.hierarchy
-    scores = read_json(folder / "report" / "scores.json")
+    scores = read_json(folder.path / "report" / "scores.json")
     members = {one["name"]: one["recipe"] for one in scores.get("committee", {}).get("members", [])}
-    groups = list(dict.fromkeys(name.rpartition("/")[0].rpartition("/")[2] for name in names))
-    title = f"Committee of {len(groups)}" if groups != [""] else "Cross-validation"
+    groups = {
+        name.rpartition("/")[0].rpartition("/")[2]: f"{_options(run.spec.model_options)}, trained with "
+        f"{_options(run.spec.settings['method'])}"
+        for name, run in zip(names, runs, strict=True)
+    }
+    alone = groups.get("")
+    title = "Cross-validation" if alone else f"Committee of {len(groups)}"
+    title += "" if fold is None else f", fold {fold}"
     parts = [
         "---\nlibrary_name: pams-mil\ntags: [multiple-instance-learning, computational-pathology]\n---\n",
         f"# {title}: the mean of {len(runs)} networks\n",
@@ -80,9 +87,7 @@ def mean_card(
         f"{_inline(hierarchy.order())}. It takes the features [n, {spec.in_features}] of one slide's tiles and gives "
         f"class probabilities: the mean of those of all networks.{_findings(hierarchy)}\n",
         "## Networks\n",
-        _list({group: members.get(group, _options(spec.settings["model"])) for group in groups if group})
-        if groups != [""]
-        else f"{_options(spec.model_options)}, trained with {_options(spec.settings['method'])}.\n",
+        f"{alone}.\n" if alone else _list({group: members.get(group, words) for group, words in groups.items()}),
         _list({
             "networks": ", ".join(names),
             "encoder of the features": spec.encoder.get("encoder", "not stated by the files"),
@@ -90,14 +95,16 @@ def mean_card(
             "digest of the classes": hierarchy.digest,
             "made with": f"pams-mil {__version__}",
         }),
-        _out_of_fold(scores),
+        _out_of_fold(scores) if fold is None else _test_scores(runs, folder),
         _certified(certificates),
         "## Files\n",
         _list(files),
         "## Limits\n",
         "For research. The model was not validated for clinical use; its scores hold for slides like those it was "
-        "tested on, extracted with the same encoder, tile size and resolution. Scores are out of fold: each slide was "
-        "scored by the networks that did not train on its patient, which are fewer than the model averages.\n",
+        "tested on, extracted with the same encoder, tile size and resolution."
+        + ("" if fold is not None else " Scores are out of fold: each slide was scored by the networks that did not "
+           "train on its patient, which are fewer than the model averages.")
+        + "\n",
     ]  # fmt: skip
     return "\n".join(section for section in parts if section)
 
@@ -140,14 +147,15 @@ def _takes_the_last(run: LoadedRun) -> bool:
     return bool(run.state.get("metric") == "last")
 
 
-def _test_scores(run: LoadedRun) -> str:
+def _test_scores(runs: Sequence[LoadedRun], folder: RunFolder) -> str:
     """The audits of these weights by `pams evaluate`: the split test, other tables, and what is not a test."""
-    own = run.folder.config().data.manifest.name if run.folder.exists() else None
+    first, weights = runs[0].folder, sorted(run.weights for run in runs)
+    own = first.config().data.manifest.name if first.exists() else None
     parts: dict[str, list[str]] = {}
-    for model in run.folder.scores():
+    for model in folder.scores():
         table = model.get("table") or {}
         # Reports may compare several models, or be of weights that were trained on since.
-        if [weights.split("+")[0] for weights in model.get("weights") or ()] == [run.weights]:
+        if sorted(one.split("+")[0] for one in model.get("weights") or ()) == weights:
             title = _title(model, is_own_test=table.get("name") == own and table.get("split") == "test")
             parts.setdefault(title, _score_rows(model))
     test = "Test scores"

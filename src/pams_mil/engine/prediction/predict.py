@@ -68,7 +68,7 @@ class LoadedRun:
     @property
     def folder(self) -> RunFolder:
         """The folder that the weights lie in."""
-        return RunFolder(self.path if self.path.is_dir() else self.path.parent)
+        return RunFolder.at(self.path)
 
     def exposure(self, *, calibrated: bool = False) -> Exposure | None:
         """Which patients the weights, or their calibrated probabilities, have seen; None when nothing is known."""

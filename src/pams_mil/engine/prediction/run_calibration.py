@@ -20,7 +20,7 @@ from pams_mil.data.exposure import Exposure
 from pams_mil.digests import digest, text_digest
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.checkpoint import weights_digest
-from pams_mil.engine.run.folder import CALIBRATION
+from pams_mil.engine.run.folder import CALIBRATION, RunFolder
 from pams_mil.errors import CheckpointError, RunError
 from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalibration
 
@@ -119,7 +119,7 @@ class RunCalibration:
 
 def read_calibration(run: Path) -> RunCalibration:
     """The probability calibration of a run folder, an exported folder, or of the folder that a checkpoint lies in."""
-    path = (run if run.is_dir() else run.parent) / CALIBRATION
+    path = RunFolder.at(run).path / CALIBRATION
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -7,7 +7,8 @@ folds.csv       scores of every fold        report/                        the a
 With several seeds a fold is trained once for each: `fold0` with the first one, `fold0-seed1` and so on with the others.
 A committee has several members, `members/<name>`, each a cross-validation of its own on the same folds; its predictions
 are the mean of theirs, and `reference` holds the networks that it is compared with. The members of a tuning's mean are
-the recipes beside it, `../recipes/<name>`.
+the recipes beside it, `../recipes/<name>`. `<committee>/fold0` names the networks of all members that test fold 0, a
+model of its own; the folder exists once something was written about that model.
 """
 
 from __future__ import annotations
@@ -25,9 +26,25 @@ from pams_mil.errors import RunError, listing
 
 @dataclass(frozen=True)
 class CrossValidationFolder:
-    """The paths of a cross-validation."""
+    """The paths of a cross-validation, or of one fold of it.
+
+    Attributes:
+        path: The folder.
+        fold: Only the runs that test this fold; None: all.
+    """
 
     path: Path
+    fold: int | None = None
+
+    @classmethod
+    def at(cls, path: Path | str) -> CrossValidationFolder | None:
+        """The cross-validation in a folder, or the fold of a committee that `<committee>/fold0` names; else None."""
+        path = Path(path)
+        if (whole := cls(path)).exists():
+            return whole
+        above = cls(path.parent)
+        folds = [int(fold) for fold in above.asked().get("folds", [])] if above.members else []
+        return next((cls(above.path, fold) for fold in folds if run_name(fold) == path.name), None)
 
     @property
     def file(self) -> Path:
@@ -73,7 +90,7 @@ class CrossValidationFolder:
     def member(self, name: str) -> CrossValidationFolder:
         """The folder of a committee's member."""
         place = self.path.parent / "recipes" if self.asked().get("of_recipes") else self.path / "members"
-        return CrossValidationFolder(place / name)
+        return CrossValidationFolder(place / name, self.fold)
 
     @property
     def members(self) -> list[CrossValidationFolder]:
@@ -89,9 +106,8 @@ class CrossValidationFolder:
         """Every run, of all members and seeds, with the fold that it tests."""
         if self.members:
             return [run for member in self.members for run in member.tested()]
-        return [
-            (int(fold), self.run(int(fold), seed)) for seed in self.seeds() for fold in self.asked().get("folds", [])
-        ]
+        folds = [int(fold) for fold in self.asked().get("folds", []) if self.fold in (None, int(fold))]
+        return [(fold, self.run(fold, seed)) for seed in self.seeds() for fold in folds]
 
     def run_names(self) -> list[str]:
         """A path for every run, in the order of `tested`: `fold0`, or `members/<name>/fold0` in a committee."""
@@ -125,11 +141,11 @@ def run_name(fold: int, seed: int | None = None) -> str:
 
 
 def with_folds(paths: Sequence[Path | str]) -> list[Path]:
-    """Runs, with the runs of all folds in the place of a cross-validation, or of one that was exported."""
+    """Runs, with its runs in the place of a cross-validation, a fold of a committee, or one that was exported."""
     folders: list[Path] = []
     for path in map(Path, paths):
-        folder = CrossValidationFolder(path)
-        folders += folder.runs() if folder.exists() else exported_runs(path) or [path]
+        folder = CrossValidationFolder.at(path)
+        folders += folder.runs() if folder is not None else exported_runs(path) or [path]
     return folders
 
 

@@ -57,6 +57,11 @@ class RunFolder:
 
     path: Path
 
+    @classmethod
+    def at(cls, path: Path) -> RunFolder:
+        """The folder of a run, or the one that a checkpoint lies in."""
+        return cls(path.parent if path.is_file() else path)
+
     @property
     def config_file(self) -> Path:
         """The effective settings."""

@@ -46,7 +46,8 @@ MOST_STORED = 2000
 OUT_OF_FOLD_RESERVATION = (
     "Each calibration patient was called by the networks of the fold that had not seen them. New patients are called "
     "by the mean of all folds, which no patient here can test. The bound describes networks like these. For a "
-    "guarantee, keep calibration patients out of the folds with 'pams split --calib-share 0.2' before 'pams cv'."
+    "guarantee, keep calibration patients out of the folds with 'pams split --calib-share 0.2' before 'pams cv'; or, "
+    "where no epoch was chosen, certify the networks of one fold on its validation patients: 'pams certify CV/fold0'."
 )
 PREVALENCE_RESERVATION = (
     "The bound for all patients is re-weighted to another prevalence: it assumes that classes look as they did in the "
