@@ -7,7 +7,6 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +21,13 @@ from typer.testing import CliRunner
 from pams_mil.cli.main import app
 from pams_mil.data import Bag
 from pams_mil.data.bags.store import FolderStore
-from pams_mil.data.exposure import Exposure
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.data.tables import read_table
 from pams_mil.engine import predict
 from pams_mil.engine.grid import engines as local_processes
 from pams_mil.engine.grid.benchmark_cell import bag_cache
 from pams_mil.engine.grid.folds import folds_of_table
-from pams_mil.engine.run.folder import RunFolder
-from pams_mil.errors import CertificateError, ConfigError
+from pams_mil.errors import ConfigError
 from pams_mil.view.opening import Asked, open_session
 
 FOLDS = 3
@@ -298,83 +295,6 @@ def test_a_committee_is_viewed_with_its_out_of_fold_calls(committee: Path, cohor
         Asked([committee], manifest=cohort / "manifest.csv", features=cohort / "bags", reviews=tmp_path / "new")
     )
     assert len(new._cases.slide_ids) == 28
-
-
-def test_the_validation_patients_of_a_fold_certify_its_networks_and_no_others(
-    committee: Path, cohort: Path, tmp_path: Path
-) -> None:
-    fold, unread = committee / "fold0", ("--features", cohort / "bags", "--patients-are-slides")
-    done = pams("certify", fold, "--alpha", 0.3, "--json")
-    assert done.exit_code == 0, done.output
-    certificate = json.loads(done.stdout)
-    table = read_table(committee / "manifest.csv")
-    assert certificate["n"] == table["fold_0"].count("val") > 0
-    assert not certificate["reservations"]  # a guarantee
-    assert "the 3 networks of fold 0 of committee, and for no other model" in certificate["notes"][0]
-    slides = tmp_path / "new.csv"
-    slides.write_text("slide_id\n" + "\n".join(table["slide_id"][:3]) + "\n")
-    options = (slides, *unread, "--certificate", fold / "certificate.json", "--out", tmp_path / "out")
-    assert pams("predict", fold, *options).exit_code == 0
-    assert "certified" in read_table(tmp_path / "out/predictions.csv")
-    for other in (committee, committee / "fold1", committee / "members/mean-hidden/fold0"):
-        refused = pams("predict", other, *options)
-        assert refused.exit_code == 2
-        assert "The certificate holds for the weights" in " ".join(refused.output.split())
-    # Its training patients are refused, its test patients are free, and the mean of all folds has no guarantee.
-    assert "trained the model" in pams("certify", fold, "--alpha", 0.3, "--calibration", "train").output
-    assert pams("certify", fold, "--alpha", 0.3, "--calibration", "test", "--out", tmp_path / "t").exit_code == 0
-    mean = json.loads(pams("certify", committee, "--alpha", 0.3, "--json", "--out", tmp_path / "mean").stdout)
-    assert "'pams certify CV/fold0'" in mean["reservations"][0]
-    nothing = pams("certify", committee / "fold7", "--alpha", 0.3)
-    assert "fold7 is not a run folder" in " ".join(nothing.output.split())
-
-
-def test_a_fold_of_a_committee_is_a_model_of_its_own(committee: Path, tmp_path: Path) -> None:
-    fold = committee / "fold1"
-    assert pams("evaluate", fold, "--resamples", 20).exit_code == 0
-    tested = read_table(fold / "predictions/manifest-test.csv")
-    pooled = read_table(committee / "predictions.csv")
-    rows = zip(pooled["slide_id"], pooled["p_a"], pooled["fold"], strict=True)
-    out_of_fold = {slide: float(p) for slide, p, k in rows if k == "1"}
-    alone = dict(zip(tested["slide_id"], map(float, tested["p_a"]), strict=True))
-    assert alone == pytest.approx(out_of_fold, abs=1e-6)
-    assert pams("certify", fold, "--alpha", 0.3).exit_code == 0
-    asked = Asked([fold], reviews=tmp_path / "reviews", certificate=fold / "certificate.json")
-    assert set(open_session(asked)._cases.slide_ids) == alone.keys()
-    with pytest.raises(CertificateError, match="holds for the weights"):
-        open_session(replace(asked, paths=[committee / "fold2"]))
-    assert pams("export", fold, "--out", tmp_path / "exported", "--no-onnx").exit_code == 0
-    card = (tmp_path / "exported/README.md").read_text()
-    assert "# Committee of 3, fold 1: the mean of 3 networks" in card
-    assert "## Certificate: a guarantee" in card
-    assert "## Test scores, with 95 % intervals" in card
-    assert (tmp_path / "exported/members/mean-hidden/fold1/model.safetensors").is_file()
-
-
-def test_a_fold_whose_validation_patients_chose_something_is_not_certified(
-    committee: Path, cohort: Path, tmp_path: Path
-) -> None:
-    """An epoch, or the recipe in a tuning: the roles refuse, whatever the folder is called."""
-    done = pams(*committee_command(cohort, tmp_path / "chose", "select=acc"))
-    assert done.exit_code == 0, done.output
-    by_default = pams("certify", tmp_path / "chose/fold0", "--alpha", 0.3)
-    assert by_default.exit_code == 2
-    assert "the split 'val' chose the epoch" in " ".join(by_default.output.split())
-    asked = pams("certify", tmp_path / "chose/fold0", "--alpha", 0.3, "--calibration", "val")
-    assert asked.exit_code == 2
-    assert "chose its epoch" in " ".join(asked.output.split())
-    run = RunFolder(committee / "members/mean-hidden/fold2")
-    before = run.exposure()
-    assert before is not None
-    patients = read_table(run.path / "cohort.csv")
-    chosen = zip(*(patients[key] for key in ("slide_id", "patient_id", "split")), strict=True)
-    run.expose(Exposure.of((slide, patient, "tune") for slide, patient, split in chosen if split == "val"))
-    try:
-        tuned = pams("certify", committee / "fold2", "--alpha", 0.3)
-    finally:
-        before.write(run.path)
-    assert tuned.exit_code == 2
-    assert "chose its recipe" in " ".join(tuned.output.split())
 
 
 def test_a_committee_goes_on_where_it_was_stopped_and_refuses_another(committee: Path, cohort: Path) -> None:
