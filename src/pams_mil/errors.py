@@ -10,7 +10,9 @@ import difflib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, fields
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 class PamsError(Exception):
@@ -216,6 +218,51 @@ def require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
         near = nearest(str(value), choices)
         raise ParameterError(f"{name} must be one of {listing(choices)}, found {value!r}.{near}")
+
+
+@dataclass(frozen=True)
+class Within:
+    """The range of a number, in the annotation of a field; see `check_fields`."""
+
+    above: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+Positive = Annotated[float, Within(above=0)]
+NotNegative = Annotated[float, Within(at_least=0)]
+Share = Annotated[float, Within(at_least=0, at_most=1)]
+Count = Annotated[int, Within(at_least=1)]
+
+
+def check_fields(values: Any) -> None:
+    """Refuse fields of a dataclass outside of what their annotations allow: a range `Within`, or a `Literal`.
+
+    >>> @dataclass
+    ... class Options:
+    ...     alpha: Positive = 1.0
+    >>> check_fields(Options(-1.0))
+    Traceback (most recent call last):
+    pams_mil.errors.ParameterError: alpha must be a finite number above 0, found -1.0.
+    """
+    hints = get_type_hints(type(values), include_extras=True)
+    for name in (item.name for item in fields(values) if item.init):
+        value, options = getattr(values, name), [hints[name]]
+        if get_origin(hints[name]) in (UnionType, Union):
+            options = [] if value is None else [kind for kind in get_args(hints[name]) if kind is not NoneType]
+        limits = get_args(options[0]) if len(options) == 1 else ()
+        if limits and get_origin(options[0]) is Literal:
+            require_choice(name, value, limits)
+        elif limits and isinstance(limits[-1], Within):
+            require = require_count if limits[0] is int else require_number
+            require(name, value, **{key: bound for key, bound in vars(limits[-1]).items() if bound is not None})
+
+
+class CheckedFields:
+    """A base of dataclasses whose fields `check_fields` looks at when they are made."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def refuse_unknown(

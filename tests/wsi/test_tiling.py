@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.reference.tissue_share import tissue_share
 
-from pams_mil.errors import ParameterError, SlideError
+from pams_mil.errors import SlideError
 from pams_mil.wsi.tile_grid import Grid, plan_tiles, tissue_per_cell
 from pams_mil.wsi.tissue import Tissue
 
@@ -52,9 +52,3 @@ def test_detail_is_never_invented():
     Grid.over(1000, 1000, mpp_of_slide=0.55, mpp=0.5, tile_px=256)
     with pytest.raises(SlideError, match="invented"):
         Grid.over(1000, 1000, mpp_of_slide=1.0, mpp=0.5, tile_px=256)
-
-
-@pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
-def test_absurd_shares_are_refused(share):
-    with pytest.raises(ParameterError, match="min_tissue"):
-        plan_tiles(Grid(64, 1.0, 2.0, 2, 2), Tissue(np.ones((4, 4), bool), 1.0, 0.1), min_tissue=share)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from pams_mil.cli.console import errors, print_json, print_notice, print_result
 from pams_mil.cli.out_option import out_folder
-from pams_mil.errors import ConfigError, counted
+from pams_mil.errors import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -37,15 +37,23 @@ def extract(
         None, "--mpp-of-slide", help="Microns per pixel of slides that do not state it; never guessed."
     ),
     mpp_table: Path | None = typer.Option(None, "--mpp-table", help="Table with columns slide and mpp; always wins."),
-    reader: str = typer.Option("auto", "--reader", help="auto, openslide, tiffslide or image."),
-    on_bad_tile: str = typer.Option("fail", "--on-bad-tile", help="fail: give the slide up; skip: count and go on."),
+    reader: Literal["auto", "openslide", "tiffslide", "image"] = typer.Option(
+        "auto", "--reader", help="auto, openslide, tiffslide or image."
+    ),
+    on_bad_tile: Literal["fail", "skip"] = typer.Option(
+        "fail", "--on-bad-tile", help="fail: give the slide up; skip: count and go on."
+    ),
     weights: Path | None = typer.Option(None, "--weights", help="Weight file of the encoder, for use offline."),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1 ..."),
     precision: str = typer.Option("auto", "--precision", help="auto, float32, bfloat16 or float16."),
-    feature_dtype: str = typer.Option("float32", "--feature-dtype", help="float32 or float16, as stored."),
+    feature_dtype: Literal["float32", "float16"] = typer.Option(
+        "float32", "--feature-dtype", help="float32 or float16, as stored."
+    ),
     batch: int = typer.Option(32, "--batch", help="Tiles encoded at once."),
     workers: int | None = typer.Option(None, "--workers", help="Threads that read tiles; default: up to 4."),
-    engine: str = typer.Option("local", "--engine", help="local, or ray to spread slides over a cluster."),
+    engine: Literal["local", "ray"] = typer.Option(
+        "local", "--engine", help="local, or ray to spread slides over a cluster."
+    ),
     preview: bool = typer.Option(False, "--preview", help="Also draw tissue and tiles over each slide."),
     json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
 ) -> None:
@@ -61,8 +69,6 @@ def extract(
     from pams_mil.wsi.slide_sources import find_slides, read_mpp_table
     from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
-    if engine not in ("local", "ray"):
-        raise ConfigError(f"There is no engine {engine!r}; choose local or ray.")
     settings = TileSettings(mpp, tile_px, min_tissue, on_bad_tile, reader, feature_dtype)
     work = WorkSettings(batch=batch, preview=preview, **({} if workers is None else {"workers": workers}))
     table = read_mpp_table(mpp_table) if mpp_table else None

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor, nn
 
+from pams_mil.arrays import AnyArray, Array
 from pams_mil.errors import ParameterError, require_number
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.method import Heads, HierarchyLoss, LevelMethod, Towers
-from pams_mil.methods.objective import LevelLoss, checked
+from pams_mil.methods.objective import LossFunction, checked
 
 DISCOVER = {"ce": "CrossEntropy", "weighted_ce": "WeightedCrossEntropy", "chang": "Chang"}
 
@@ -45,11 +45,7 @@ class CrossEntropy(LevelMethod):
     License: written from the equation.
     """
 
-    term: ClassVar[str] = "ce"
-
-    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
-        """The loss of one level."""
-        return LevelLoss(ce_loss, num_classes=hierarchy.num_classes(level))
+    function: ClassVar[LossFunction] = staticmethod(ce_loss)
 
     def findings_term(self, hierarchy: ClassHierarchy) -> FindingsTerm:
         """Binary cross-entropy of every finding."""
@@ -94,7 +90,7 @@ class WeightedCrossEntropy(LevelMethod):
 
     weights: Sequence[float] | Literal["priority"] = field(default="priority", hash=False)
 
-    term: ClassVar[str] = "weighted_ce"
+    function: ClassVar[LossFunction] = staticmethod(weighted_ce_loss)
 
     def check(self) -> None:
         """Weights are positive numbers, or "priority"."""
@@ -106,7 +102,7 @@ class WeightedCrossEntropy(LevelMethod):
             require_number(f"weights[{position}]", weight, above=0)
         object.__setattr__(self, "weights", tuple(self.weights))
 
-    def class_weight(self, hierarchy: ClassHierarchy, level: int = -1) -> npt.NDArray[np.float64]:
+    def class_weight(self, hierarchy: ClassHierarchy, level: int = -1) -> Array:
         """Weights at a level, scaled to a mean of 1."""
         if self.weights == "priority":
             weight = np.unique(hierarchy.ranks(level), return_inverse=True)[1] + 1.0
@@ -117,13 +113,12 @@ class WeightedCrossEntropy(LevelMethod):
             )
         else:
             weight = np.asarray(self.weights, dtype=np.float64)[hierarchy.groups(0, of_level=level)]
-        scaled: npt.NDArray[np.float64] = weight / weight.mean()
+        scaled: Array = weight / weight.mean()
         return scaled
 
-    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
-        """The loss of one level with its class weights."""
-        weight = self.class_weight(hierarchy, level)
-        return LevelLoss(weighted_ce_loss, num_classes=len(weight), matrices={"class_weight": weight})
+    def matrices(self, hierarchy: ClassHierarchy, level: int) -> dict[str, AnyArray]:
+        """The class weights."""
+        return {"class_weight": self.class_weight(hierarchy, level)}
 
 
 WeightedCELoss = HierarchyLoss.of(WeightedCrossEntropy, "WeightedCELoss")

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from pams_mil import discover
-from pams_mil.errors import ConfigError, ParameterError, listing, refuse_unknown, require_choice
+from pams_mil.arrays import AnyArray
+from pams_mil.errors import ConfigError, ParameterError, check_fields, listing, refuse_unknown, require_choice
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.findings_loss import FindingsTerm
 from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective, softmax_probabilities
@@ -49,6 +50,7 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         require_choice("towers", self.towers, self.allowed_towers)
+        check_fields(self)
         if self.remix is not None and not isinstance(self.remix, str):
             raise ParameterError(f"remix must be the name of a remix or none, found {self.remix!r}.")
         if self.remix is None and self.remix_options:
@@ -58,7 +60,7 @@ class Method(ABC):
         self.check()
 
     def check(self) -> None:  # noqa: B027  some methods have nothing to refuse
-        """Refuse hyper-parameters that are out of range."""
+        """Refuse hyper-parameters that their annotations allow and that still cannot be meant."""
 
     @abstractmethod
     def objective(self, hierarchy: ClassHierarchy) -> Objective:
@@ -78,13 +80,28 @@ class Method(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class LevelMethod(Method):
-    """A method with one loss function on logits, applied at every trained level and summed."""
+    """A method with one loss function on logits, applied at every trained level and summed.
 
-    term: ClassVar[str]
+    The function takes logits, classes, its `matrices`, and those fields of the method that it has parameters for.
+    """
 
-    @abstractmethod
+    function: ClassVar[Callable[..., Tensor]]
+
+    @property
+    def term(self) -> str:
+        """The name of the loss in logs."""
+        return type(self).function.__name__.removesuffix("_loss")
+
+    def matrices(self, hierarchy: ClassHierarchy, level: int) -> dict[str, AnyArray]:
+        """What the function is given of the classes of a level."""
+        return {}
+
     def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level with its matrices."""
+        known = inspect.signature(type(self).function).parameters
+        options = {item.name: getattr(self, item.name) for item in fields(self) if item.name in known}
+        matrices = self.matrices(hierarchy, level)
+        return LevelLoss(type(self).function, num_classes=hierarchy.num_classes(level), matrices=matrices, **options)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Class probabilities [b, c] that belong to this loss."""
@@ -125,8 +142,10 @@ def create_method(name: str, **options: Any) -> Method:
 class FunctionMethod(LevelMethod):
     """A plain loss function of logits [b, c] and classes [b], at every trained level."""
 
-    term: ClassVar[str] = "loss"
-    function: ClassVar[Callable[..., Tensor]]
+    @property
+    def term(self) -> str:
+        """The same for all functions."""
+        return "loss"
 
     def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The function with its options; `hierarchy` and `level` are passed where it has parameters of these names."""

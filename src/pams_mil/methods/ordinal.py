@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from pams_mil import ops
-from pams_mil.errors import require_number
-from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.errors import NotNegative, Positive
 from pams_mil.methods.method import FinestMethod, HierarchyLoss
-from pams_mil.methods.objective import LevelLoss, checked
+from pams_mil.methods.objective import LossFunction, checked
 from pams_mil.methods.tree import soft_labels_loss
 
 DISCOVER = {"cdw_ce": "CdwCe", "co2": "Co2", "corn": "Corn", "emd": "Emd", "sord": "Sord"}
@@ -51,17 +50,9 @@ class CdwCe(FinestMethod):
         alpha: α, the power of the distance.
     """
 
-    alpha: float = 2.0
+    alpha: Positive = 2.0
 
-    term: ClassVar[str] = "cdw_ce"
-
-    def check(self) -> None:
-        """Alpha is above 0."""
-        require_number("alpha", self.alpha, above=0)
-
-    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
-        """The loss of one level."""
-        return LevelLoss(cdw_ce_loss, num_classes=hierarchy.num_classes(level), alpha=self.alpha)
+    function: ClassVar[LossFunction] = staticmethod(cdw_ce_loss)
 
 
 CDWCELoss = HierarchyLoss.of(CdwCe, "CDWCELoss")
@@ -104,20 +95,10 @@ class Co2(FinestMethod):
         lambda_margin: λ, the weight of the margins; 0 is cross-entropy.
     """
 
-    delta: float = 0.05
-    lambda_margin: float = 0.01
+    delta: NotNegative = 0.05
+    lambda_margin: NotNegative = 0.01
 
-    term: ClassVar[str] = "co2"
-
-    def check(self) -> None:
-        """Neither is negative."""
-        require_number("delta", self.delta, at_least=0)
-        require_number("lambda_margin", self.lambda_margin, at_least=0)
-
-    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
-        """The loss of one level."""
-        classes = hierarchy.num_classes(level)
-        return LevelLoss(co2_loss, num_classes=classes, delta=self.delta, lambda_margin=self.lambda_margin)
+    function: ClassVar[LossFunction] = staticmethod(co2_loss)
 
 
 CO2Loss = HierarchyLoss.of(Co2, "CO2Loss")
@@ -165,12 +146,8 @@ class Corn(FinestMethod):
     License: written from the equations; the authors' code (MIT license) was not used.
     """
 
-    term: ClassVar[str] = "corn"
+    function: ClassVar[LossFunction] = staticmethod(corn_loss)
     has_softmax: ClassVar[bool] = False
-
-    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
-        """The loss of one level."""
-        return LevelLoss(corn_loss, num_classes=hierarchy.num_classes(level))
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """p, by the chain of questions."""
@@ -208,11 +185,7 @@ class Emd(FinestMethod):
     License: written from the equation.
     """
 
-    term: ClassVar[str] = "emd"
-
-    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
-        """The loss of one level."""
-        return LevelLoss(emd_loss, num_classes=hierarchy.num_classes(level))
+    function: ClassVar[LossFunction] = staticmethod(emd_loss)
 
 
 EMDLoss = HierarchyLoss.of(Emd, "EMDLoss")
@@ -248,17 +221,9 @@ class Sord(FinestMethod):
         alpha: α, how fast the share falls with the distance; a large one is cross-entropy.
     """
 
-    alpha: float = 1.0
+    alpha: Positive = 1.0  # at 0 all classes would be equally right
 
-    term: ClassVar[str] = "sord"
-
-    def check(self) -> None:
-        """Alpha is above 0: at 0 all classes would be equally right."""
-        require_number("alpha", self.alpha, above=0)
-
-    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
-        """The loss of one level."""
-        return LevelLoss(sord_loss, num_classes=hierarchy.num_classes(level), alpha=self.alpha)
+    function: ClassVar[LossFunction] = staticmethod(sord_loss)
 
 
 SORDLoss = HierarchyLoss.of(Sord, "SORDLoss")

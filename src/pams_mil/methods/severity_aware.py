@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pams_mil import ops
-from pams_mil.arrays import Array
-from pams_mil.errors import ParameterError, require_choice, require_number
+from pams_mil.arrays import AnyArray, Array
+from pams_mil.errors import NotNegative, ParameterError, Positive, Within
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.findings_loss import FindingsTerm, miss_costs
 from pams_mil.methods.method import FinestMethod, HierarchyLoss, LevelMethod, Towers
-from pams_mil.methods.objective import CostMatrix, LevelLoss, LevelTerm, Objective, check_costs, checked, level_cost
-from pams_mil.methods.terms import DETACH, AlignmentTerm, Detach
+from pams_mil.methods.objective import (
+    CostMatrix,
+    LevelLoss,
+    LevelTerm,
+    LossFunction,
+    Objective,
+    check_costs,
+    checked,
+    level_cost,
+)
+from pams_mil.methods.terms import AlignmentTerm, Detach
 from pams_mil.severity import Distance, Orientation, loss_weight, orders_at, scaled_ranks, with_nothing
 
 DISCOVER = {"msce": "Msce", "pams": "Pams", "oce": "Oce"}
@@ -89,20 +98,16 @@ class Msce(LevelMethod):
         costs: Matrices `[true, predicted]` to use as M instead, one per level, coarsest first; none keeps M.
     """
 
-    alpha: float | None = 1.6
+    alpha: Annotated[float, Within(above=1)] | None = 1.6
     distance: Distance = "product"
     orientation: Orientation = "intended"
     detach_weight: bool = False
     costs: Sequence[CostMatrix | None] | None = field(default=None, hash=False)
 
-    term: ClassVar[str] = "msce"
+    function: ClassVar[LossFunction] = staticmethod(msce_loss)
 
     def check(self) -> None:
-        """Alpha is above 1, choices exist, costs are matrices."""
-        if self.alpha is not None:
-            require_number("alpha", self.alpha, above=1)
-        require_choice("distance", self.distance, get_args(Distance))
-        require_choice("orientation", self.orientation, ("intended", "literal"))
+        """Costs are matrices."""
         check_costs(self.costs)
 
     def severity(self, hierarchy: ClassHierarchy, level: int = -1) -> Array:
@@ -123,9 +128,11 @@ class Msce(LevelMethod):
                 rank_msce_loss, num_classes=hierarchy.num_classes(level), alpha=self.alpha,
                 matrices={"ranks": np.stack(ranks)}, detach_weight=self.detach_weight,
             )  # fmt: skip
-        severity = self.severity(hierarchy, level)
-        matrices = {"severity": severity}
-        return LevelLoss(msce_loss, num_classes=len(severity), matrices=matrices, detach_weight=self.detach_weight)
+        return super().level_loss(hierarchy, level)
+
+    def matrices(self, hierarchy: ClassHierarchy, level: int) -> dict[str, AnyArray]:
+        """The severity matrix."""
+        return {"severity": self.severity(hierarchy, level)}
 
     def findings_term(self, hierarchy: ClassHierarchy, *, align: float = 0.0) -> FindingsTerm:
         """Two-class MSCE of every finding, with the weight of missing it altogether."""
@@ -166,8 +173,8 @@ class Pams(Msce):
         align_tier1: On a two-tier model, align the pseudo-bags too.
     """
 
-    lambda_msce: float = 2.0
-    lambda_align: float = 1.0
+    lambda_msce: NotNegative = 2.0
+    lambda_align: NotNegative = 1.0
     detach: Detach = "none"
     align_tier1: bool = False
     remix: str | None = "sfr"
@@ -178,11 +185,8 @@ class Pams(Msce):
     }  # fmt: skip
 
     def check(self) -> None:
-        """What MSCE asks for, weights that are not negative, choices that exist."""
+        """What MSCE asks for, and something to train."""
         super().check()
-        require_number("lambda_msce", self.lambda_msce, at_least=0)
-        require_number("lambda_align", self.lambda_align, at_least=0)
-        require_choice("detach", self.detach, DETACH)
         if not self.lambda_msce and not self.lambda_align:
             raise ParameterError("lambda_msce and lambda_align must not both be 0: nothing would be trained.")
 
@@ -239,14 +243,13 @@ class Oce(FinestMethod):
         costs: Matrices `[true, predicted]` to use as C instead, one per level, coarsest first; none keeps C.
     """
 
-    miss: float = 2.0
+    miss: Positive = 2.0
     costs: Sequence[CostMatrix | None] | None = field(default=None, hash=False)
 
-    term: ClassVar[str] = "oce"
+    function: ClassVar[LossFunction] = staticmethod(oce_loss)
 
     def check(self) -> None:
-        """The factor is above 0, costs are matrices."""
-        require_number("miss", self.miss, above=0)
+        """Costs are matrices."""
         check_costs(self.costs)
 
     def cost(self, hierarchy: ClassHierarchy, level: int = -1) -> Array:
@@ -258,10 +261,9 @@ class Oce(FinestMethod):
         matrix: Array = steps + np.eye(len(steps))
         return matrix
 
-    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
-        """The loss of one level with its cost matrix."""
-        cost = self.cost(hierarchy, level)
-        return LevelLoss(oce_loss, num_classes=len(cost), matrices={"cost": cost})
+    def matrices(self, hierarchy: ClassHierarchy, level: int) -> dict[str, AnyArray]:
+        """The cost matrix."""
+        return {"cost": self.cost(hierarchy, level)}
 
 
 OCELoss = HierarchyLoss.of(Oce, "OCELoss")

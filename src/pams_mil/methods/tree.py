@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pams_mil.arrays import Array
-from pams_mil.errors import ParameterError, require_choice, require_count, require_number
+from pams_mil.arrays import AnyArray, Array
+from pams_mil.errors import Count, NotNegative, ParameterError, Positive
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.cross_entropy import CrossEntropy
 from pams_mil.methods.method import FinestMethod, Heads, HierarchyLoss, Method, Towers
-from pams_mil.methods.objective import LevelLoss, LevelTerm, Objective, checked
-from pams_mil.methods.terms import DETACH, AlignmentTerm, Detach, MarginTerm, child_counts
+from pams_mil.methods.objective import LevelTerm, LossFunction, Objective, checked
+from pams_mil.methods.terms import AlignmentTerm, Detach, MarginTerm, child_counts
 from pams_mil.severity import lca_cost
 
 if TYPE_CHECKING:
@@ -69,21 +69,15 @@ class SoftLabels(FinestMethod):
         divide_by_classes: Divide by the number of classes as the authors' code does.
     """
 
-    beta: float = 10.0
+    beta: Positive = 10.0  # at 0 all classes would be equally right
     divide_by_classes: bool = False
 
-    term: ClassVar[str] = "soft_labels"
+    function: ClassVar[LossFunction] = staticmethod(soft_labels_loss)
 
-    def check(self) -> None:
-        """Beta is above 0: at 0 all classes would be equally right."""
-        require_number("beta", self.beta, above=0)
-
-    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
-        """The loss of one level with its soft targets."""
+    def matrices(self, hierarchy: ClassHierarchy, level: int) -> dict[str, AnyArray]:
+        """The soft targets."""
         matrix = soft_target(hierarchy, level, beta=self.beta)
-        if self.divide_by_classes:
-            matrix = matrix / len(matrix)
-        return LevelLoss(soft_labels_loss, num_classes=len(matrix), matrices={"soft_target": matrix})
+        return {"soft_target": matrix / len(matrix) if self.divide_by_classes else matrix}
 
 
 SoftLabelsLoss = HierarchyLoss.of(SoftLabels, "SoftLabelsLoss")
@@ -144,20 +138,15 @@ class Hxe(FinestMethod):
         normalize: Divide by Z as the authors' code does.
     """
 
-    alpha: float = 0.1
+    alpha: NotNegative = 0.1
     normalize: bool = True
 
-    term: ClassVar[str] = "hxe"
+    function: ClassVar[LossFunction] = staticmethod(hxe_loss)
 
-    def check(self) -> None:
-        """Alpha is not negative."""
-        require_number("alpha", self.alpha, at_least=0)
-
-    def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
-        """The loss of one level, for the tree cut there."""
+    def matrices(self, hierarchy: ClassHierarchy, level: int) -> dict[str, AnyArray]:
+        """Those of the tree cut at the level."""
         related, node_weight = hxe_matrices(hierarchy, level, alpha=self.alpha, normalize=self.normalize)
-        matrices = {"related": related, "node_weight": node_weight}
-        return LevelLoss(hxe_loss, num_classes=hierarchy.num_classes(level), matrices=matrices)
+        return {"related": related, "node_weight": node_weight}
 
 
 HXELoss = HierarchyLoss.of(Hxe, "HXELoss")
@@ -222,22 +211,15 @@ class Haf(Method):
         lambda_margin: λ_m, the weight of the pairs; 0 leaves them out.
     """
 
-    margin: float = 3.0
-    memory: int = 256
-    lambda_align: float = 1.0
-    lambda_geometry: float = 1.0
-    lambda_margin: float = 1.0
+    margin: Positive = 3.0
+    memory: Count = 256
+    lambda_align: NotNegative = 1.0
+    lambda_geometry: NotNegative = 1.0
+    lambda_margin: NotNegative = 1.0
     towers: Towers = "shared"
 
     heads: ClassVar[Heads] = "normalized"
     allowed_towers: ClassVar[tuple[Towers, ...]] = ("shared",)
-
-    def check(self) -> None:
-        """The margin is above 0, weights are not negative."""
-        require_number("margin", self.margin, above=0)
-        require_count("memory", self.memory, at_least=1)
-        for name in ("lambda_align", "lambda_geometry", "lambda_margin"):
-            require_number(name, getattr(self, name), at_least=0)
 
     def objective(self, hierarchy: ClassHierarchy) -> Objective:
         """Terms "ce" (finest level only), "alignment", "geometry" and "margin"."""
@@ -270,17 +252,12 @@ class Hong(Method):
         detach: The side of the alignment that receives no gradient: none, fine or coarse.
     """
 
-    lambda_align: float = 1.0
+    lambda_align: NotNegative = 1.0
     detach: Detach = "none"
     remix: str | None = "randommix"
 
     allowed_towers: ClassVar[tuple[Towers, ...]] = ("per_level", "shared")
     paper_remix_options: ClassVar[Mapping[str, Any]] = {"tau": 10}
-
-    def check(self) -> None:
-        """The weight is not negative."""
-        require_number("lambda_align", self.lambda_align, at_least=0)
-        require_choice("detach", self.detach, DETACH)
 
     def objective(self, hierarchy: ClassHierarchy) -> Objective:
         """Terms "ce" and "alignment"."""

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pams_mil.errors import require_choice, require_count
 from pams_mil.remix.strategy import shuffled, widened
 
 Bins = Literal["quantile", "range", "uniform"]
@@ -38,13 +37,6 @@ class Clusters:
     """[n] int64 in 0 .. L - 1; ids of empty clusters do not occur."""
     live: int
     """How many clusters are occupied."""
-
-
-def check_clustering(*, clusters: int, iterations: int, init: str) -> None:
-    """Refuse settings that cannot be meant."""
-    require_count("clusters", clusters, at_least=1)
-    require_count("iterations", iterations, at_least=0)
-    require_choice("init", init, get_args(Init))
 
 
 def cluster(

@@ -22,9 +22,9 @@ import torch
 
 from pams_mil import seeding
 from pams_mil.arrays import Bools, Ints
-from pams_mil.errors import ConfigError, ParameterError, listing, require_choice, require_number
+from pams_mil.errors import ConfigError, ParameterError, Share, check_fields, listing
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.remix.strategy import PARTNER_RULES, PartnerRule
+from pams_mil.remix.strategy import PartnerRule
 from pams_mil.severity import ranks_by_order
 
 Mode = Literal["replace", "add"]
@@ -81,7 +81,7 @@ class Pairing:
     slide_ids: Sequence[str]
     targets: Sequence[int]
     rule: PartnerRule = "keep_label"
-    probability: float = 0.5
+    probability: Share = 0.5
     mode: Mode = "replace"
     seed: int = 0
     patients: Sequence[str] | None = None
@@ -93,9 +93,7 @@ class Pairing:
     _keys: Ints = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_choice("rule", self.rule, PARTNER_RULES)
-        require_choice("mode", self.mode, ("replace", "add"))
-        require_number("probability", self.probability, at_least=0, at_most=1)
+        check_fields(self)
         ids, classes = list(self.slide_ids), self.hierarchy.num_classes()
         if len(ids) != len(self.targets) or len(set(ids)) != len(ids):
             raise ParameterError(

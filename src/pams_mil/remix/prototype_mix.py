@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from pams_mil.errors import require_choice, require_count, require_number
+from pams_mil.errors import CheckedFields, Count, Share, Within
 from pams_mil.remix.clustering import euclidean_clusters, means
 from pams_mil.remix.strategy import FROM_A, SYNTHETIC, Mixed, PartnerRule, check_pair, uniform, widened
 
 DISCOVER = {"prototype_mix": "ReMix"}
 Mode = Literal["append", "replace", "interpolate", "cov", "joint"]
-MODES: tuple[Mode, ...] = ("append", "replace", "interpolate", "cov", "joint")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class ReducedBag:
 
 
 @dataclass(frozen=True)
-class ReMix:
+class ReMix(CheckedFields):
     """Z_a (or only its prototypes) with prototypes varied by those of Z_b.
 
     >>> mixed = ReMix(rate=1.0, mode="append")(torch.rand(40, 4), torch.rand(30, 4), torch.Generator().manual_seed(0))
@@ -52,22 +51,15 @@ class ReMix:
     """
 
     mode: Mode = "joint"
-    rate: float = 0.2
+    rate: Share = 0.2
     """Probability of each change of each prototype."""
-    clusters: int = 11
+    clusters: Count = 11
     """K, the prototypes of a slide at most."""
-    iterations: int = 20
-    bank: int = 200
+    iterations: Annotated[int, Within(at_least=0)] = 20
+    bank: Count = 200
     """Shifts kept per prototype."""
     reduced: bool = False
     """Train on the prototypes alone, as its authors do, instead of adding to the slide's rows."""
-
-    def __post_init__(self) -> None:
-        require_choice("mode", self.mode, MODES)
-        require_number("rate", self.rate, at_least=0, at_most=1)
-        require_count("clusters", self.clusters, at_least=1)
-        require_count("iterations", self.iterations, at_least=0)
-        require_count("bank", self.bank, at_least=1)
 
     @property
     def partner(self) -> PartnerRule:

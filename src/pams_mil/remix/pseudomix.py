@@ -13,20 +13,20 @@ more urgent Z_a, and the result carries Y_a alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from pams_mil.errors import require_choice, require_count, require_number
-from pams_mil.remix.clustering import Init, check_clustering, cluster
+from pams_mil.errors import CheckedFields, Count, Share, Within
+from pams_mil.remix.clustering import Init, cluster
 from pams_mil.remix.strategy import FROM_A, FROM_B, Mixed, PartnerRule, check_pair, shuffled, uniform
 
 DISCOVER = {"pseudomix": "PseudoMix"}
 
 
 @dataclass(frozen=True)
-class PseudoMix:
+class PseudoMix(CheckedFields):
     """Some pseudo-bags of Z_a with some of Z_b; soft labels by their numbers.
 
     >>> mixed = PseudoMix(mix_probability=1.0)(torch.rand(90, 4), torch.rand(60, 4), torch.Generator().manual_seed(0))
@@ -34,27 +34,20 @@ class PseudoMix:
     (True, True)
     """
 
-    clusters: int = 8
+    clusters: Count = 8
     """l, the phenotypes at most."""
-    pseudo_bags: int = 30
+    pseudo_bags: Count = 30
     """n, the pseudo-bags."""
-    iterations: int = 8
+    iterations: Annotated[int, Within(at_least=0)] = 8
     """T, the refinements."""
     init: Init = "quantile"
     """The first clusters; the publication's code offers uniform (its default) and quantile."""
-    alpha: float = 1.0
+    alpha: Annotated[float, Within(at_least=1e-3)] = 1.0
     """α of the Beta distribution."""
-    mix_probability: float = 0.4
+    mix_probability: Share = 0.4
     """p, how often the two parts are joined."""
     labels: Literal["soft", "urgent"] = "soft"
     """Weights for both labels, or the more urgent label alone."""
-
-    def __post_init__(self) -> None:
-        check_clustering(clusters=self.clusters, iterations=self.iterations, init=self.init)
-        require_count("pseudo_bags", self.pseudo_bags, at_least=1)
-        require_number("alpha", self.alpha, at_least=1e-3)
-        require_number("mix_probability", self.mix_probability, at_least=0, at_most=1)
-        require_choice("labels", self.labels, ("soft", "urgent"))
 
     @property
     def partner(self) -> PartnerRule:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from pams_mil.errors import require_number
+from pams_mil.errors import CheckedFields, Within
 from pams_mil.remix.strategy import FROM_A, Mixed, PartnerRule, check_pair, shuffled, take
 
 DISCOVER = {"none": "NoRemix", "randommix": "RandomMix"}
@@ -43,7 +44,7 @@ class NoRemix:
 
 
 @dataclass(frozen=True)
-class RandomMix:
+class RandomMix(CheckedFields):
     """Z_b and a random τ percent of Z_a.
 
     >>> mixed = RandomMix(tau=10)(torch.ones(25, 4), torch.zeros(7, 4), torch.Generator().manual_seed(0))
@@ -51,11 +52,8 @@ class RandomMix:
     (3, 7)
     """
 
-    tau: float = 10.0
+    tau: Annotated[float, Within(at_least=0, at_most=100)] = 10.0
     """τ, the share of Z_a in percent."""
-
-    def __post_init__(self) -> None:
-        require_number("tau", self.tau, at_least=0, at_most=100)
 
     @property
     def partner(self) -> PartnerRule:

@@ -14,13 +14,13 @@ The chosen clusters may leave behind the few rows that show the label, the more 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from pams_mil.errors import require_choice, require_count
-from pams_mil.remix.clustering import Clusters, Init, check_clustering, cluster
+from pams_mil.errors import CheckedFields, Count, Within, require_count
+from pams_mil.remix.clustering import Clusters, Init, cluster
 from pams_mil.remix.strategy import Mixed, PartnerRule, check_pair, take
 
 DISCOVER = {"sfr": "SFR"}
@@ -28,7 +28,7 @@ Selection = Literal["clusters", "all"]
 
 
 @dataclass(frozen=True)
-class SFR:
+class SFR(CheckedFields):
     """Z_b and the rows of Z_a in the clusters that Z_a dominates most.
 
     >>> a = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])  # the last row looks like b
@@ -37,9 +37,9 @@ class SFR:
     [0, 1]
     """
 
-    clusters: int = 11
+    clusters: Count = 11
     """L, the number of clusters at most."""
-    iterations: int = 6
+    iterations: Annotated[int, Within(at_least=0)] = 6
     """T, the refinements."""
     top_k: int = 6
     """k, how many clusters `selection="clusters"` takes."""
@@ -49,9 +49,8 @@ class SFR:
     """Which rows of Z_a are taken: those of k clusters (Algorithm 1), or all."""
 
     def __post_init__(self) -> None:
-        check_clustering(clusters=self.clusters, iterations=self.iterations, init=self.init)
+        super().__post_init__()
         require_count("top_k", self.top_k, at_least=1, at_most=self.clusters)
-        require_choice("selection", self.selection, get_args(Selection))
 
     @property
     def partner(self) -> PartnerRule:

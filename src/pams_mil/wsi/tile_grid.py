@@ -11,7 +11,7 @@ import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw
 
 from pams_mil import atomic
 from pams_mil.arrays import Array, Bools, Ints, Pixels
-from pams_mil.errors import ConfigError, ParameterError, SlideError
+from pams_mil.errors import CheckedFields, ConfigError, Count, SlideError, Within
 from pams_mil.wsi.encoders.encoder import Encoder, weights_digest
 from pams_mil.wsi.physical_pixels import Overview
 from pams_mil.wsi.resolution import check_mpp
@@ -50,8 +50,6 @@ class Grid:
     @classmethod
     def over(cls, width: int, height: int, *, mpp_of_slide: float, mpp: float, tile_px: int) -> Grid:
         """The grid for a slide of `width` x `height` level-0 pixels."""
-        if tile_px < 16:
-            raise ParameterError(f"tile_px is {tile_px}; expected at least 16 pixels.")
         if mpp_of_slide > mpp * MOST_UPSAMPLING:
             raise SlideError(
                 f"the finest level has {mpp_of_slide:g} microns per pixel, so tiles at {mpp:g} would be invented by "
@@ -99,8 +97,6 @@ class TilePlan:
 
 def plan_tiles(grid: Grid, tissue: Tissue, *, min_tissue: float) -> TilePlan:
     """The cells of which at least `min_tissue` is tissue; what lies past the slide's edge is background."""
-    if not 0.0 < min_tissue <= 1.0:
-        raise ParameterError(f"min_tissue is {min_tissue:g}; expected a share above 0 and up to 1.")
     # The share is a difference of sums, so 0.1 may come out as 0.0999999; row by row is the order of the bag.
     rows, columns = np.nonzero(tissue_per_cell(grid, tissue) >= min_tissue - 1e-9)
     return TilePlan(grid, np.stack([columns, rows], 1).astype(np.int64))
@@ -140,46 +136,31 @@ _FILE = "extraction.json"
 
 
 @dataclass(frozen=True)
-class TileSettings:
+class TileSettings(CheckedFields):
     """Settings that change features; the paper's are the defaults.
 
     `on_bad_tile` says what an unreadable tile means: `fail` gives the slide up, `skip` counts it and goes on.
     """
 
     mpp: float = 1.0
-    tile_px: int = 256
-    min_tissue: float = 0.10
-    on_bad_tile: str = "fail"
-    reader: str = "auto"
-    feature_dtype: str = "float32"
+    tile_px: Annotated[int, Within(at_least=16, at_most=8192)] = 256
+    min_tissue: Annotated[float, Within(above=0, at_most=1)] = 0.10
+    on_bad_tile: Literal["fail", "skip"] = "fail"
+    reader: Literal["auto", "openslide", "tiffslide", "image"] = "auto"
+    feature_dtype: Literal["float32", "float16"] = "float32"
 
     def __post_init__(self) -> None:
         check_mpp(self.mpp, "--mpp")
-        if not 16 <= self.tile_px <= 8192:
-            raise ParameterError(f"--tile-px is {self.tile_px}; expected 16 to 8192 pixels.")
-        if not 0.0 < self.min_tissue <= 1.0:
-            raise ParameterError(f"--min-tissue is {self.min_tissue:g}; expected a share above 0 and up to 1.")
-        for name, value, allowed in (
-            ("--on-bad-tile", self.on_bad_tile, ("fail", "skip")),
-            ("--reader", self.reader, ("auto", "openslide", "tiffslide", "image")),
-            ("--feature-dtype", self.feature_dtype, ("float32", "float16")),
-        ):
-            if value not in allowed:
-                raise ParameterError(f"{name} is {value!r}; expected {' or '.join(allowed)}.")
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
-class WorkSettings:
+class WorkSettings(CheckedFields):
     """Settings that change speed alone."""
 
-    workers: int = min(4, os.cpu_count() or 1)
-    batch: int = 32
+    workers: Count = min(4, os.cpu_count() or 1)  # noqa: RUF009  the same for all
+    batch: Count = 32
     preview: bool = False
-
-    def __post_init__(self) -> None:
-        for name, value in (("--workers", self.workers), ("--batch", self.batch)):
-            if value < 1:
-                raise ParameterError(f"{name} is {value}; expected at least 1.")
 
 
 def hold_to(out: Path, settings: TileSettings, encoder: Encoder) -> None:
