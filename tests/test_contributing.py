@@ -24,7 +24,7 @@ from pams_mil.metrics import Metric
 from pams_mil.metrics.slides import Cells
 
 def largest_class_share(view):
-    return view.S.sum(-1).max(-1) / view.S.sum((-2, -1))
+    return view.by_class.max(-1) / view.total
 
 METRIC = Metric("largest_share", "Largest share", True, "share of the most common class", Cells, largest_class_share)
 """

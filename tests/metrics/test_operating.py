@@ -166,6 +166,17 @@ def test_constant_calls_and_their_hull():
     assert alarms.tolist() == pytest.approx([0, 0.45, 0.55])
 
 
+def test_the_hull_is_the_best_mix_of_two_constant_calls():
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 3, 8, 25):
+        shares = rng.dirichlet(np.full(size, 0.3), 20)
+        shares[0], shares[1, 1:] = 1 / size, 0.0
+        missed, alarms = constant_calls(shares)
+        hull, _ = constant_hull(shares)
+        for row in range(20):
+            assert hull[row].tolist() == pytest.approx(reference.lower_hull(missed[row], alarms[row]), abs=1e-12)
+
+
 def test_what_is_refused():
     with pytest.raises(ParameterError, match="as many labels as rows"):
         operating_curve([0], [[1.0, 0.0]] * 2, TWO)

@@ -58,3 +58,15 @@ def c_index(true: Sequence[int], p: Sequence[Sequence[float]], ranks: Sequence[i
                 pairs += 1
                 won += 1.0 if score[j] > score[i] else 0.5 if score[j] == score[i] else 0.0
     return won / pairs if pairs else None
+
+
+def lower_hull(missed: list[float], alarms: list[float]) -> list[float]:
+    """Every point lowered to the best mix of a point before it and one behind it, by trying all pairs."""
+    hull = list(missed)
+    for point in range(len(missed)):
+        for a in range(point):
+            for b in range(point + 1, len(missed)):
+                if alarms[b] > alarms[a]:
+                    share = (alarms[point] - alarms[a]) / (alarms[b] - alarms[a])
+                    hull[point] = min(hull[point], missed[a] + share * (missed[b] - missed[a]))
+    return hull

@@ -126,7 +126,7 @@ def _calls(predictions: Predictions) -> Iterator[Caution]:
             return
     finest = confusions[levels[0]]
     if np.count_nonzero(finest.sum(1)) > 1 and all(map(_no_skill, confusions.values())):
-        recall = float(reduce.balanced_accuracy(finest))
+        recall = float(reduce.balanced_accuracy(reduce.ConfusionCells.of(finest)))
         yield Caution(
             "no skill",
             f"The recall averaged over classes is {100 * recall:.1f} %, no better than giving every slide the same "
@@ -165,7 +165,9 @@ def collapse(top: TopCall, label: str) -> Caution:
 
 def _no_skill(confusion: Ints) -> bool:
     """Whether the calls are no better than a constant call; always true where all slides are of one group."""
-    return bool(reduce.balanced_accuracy(confusion) <= 1 / np.count_nonzero(confusion.sum(1)) + 1e-12)
+    return bool(
+        reduce.balanced_accuracy(reduce.ConfusionCells.of(confusion)) <= 1 / np.count_nonzero(confusion.sum(1)) + 1e-12
+    )
 
 
 def _probabilities(predictions: Predictions) -> Iterator[Caution]:

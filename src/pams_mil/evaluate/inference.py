@@ -165,7 +165,8 @@ def _swap_piece(
     make: Callable[..., Statistic], slides: tuple[Slides, Slides], rows: tuple[Ints, Ints], unit: tuple[Ints, Ints],
     coins: Weights, group: Sequence[Reading],
 ) -> dict[str, tuple[Array, Array]]:  # fmt: skip
-    first, second = make(slides[0]), make(slides[1])
+    first, second = (make(one) for one in slides)
+    first, second = first.including(second), second.including(first)
     used = np.unique(unit[0][rows[0]])
     tables = [
         statistic.sums.by_unit(np.searchsorted(used, unit[side][rows[side]]), len(used))

@@ -70,7 +70,7 @@ class LevelScores:
     @property
     def errors(self) -> int:
         """Number of wrong slides."""
-        return int(reduce.errors(self.confusion))
+        return int(self.confusion.sum() - self.confusion.trace())
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form; AsMC without errors is null beside `no_errors`."""
@@ -126,6 +126,7 @@ def _score_level(networks: Networks, drawn: Drawn | None) -> LevelScores:
     p = None if slides.probabilities is None else OrderedProbabilities(slides.scores)
     scores, band = _scores(networks, drawn)
     confusion = count_cells(target, predicted, size)
+    cells = reduce.ConfusionCells.of(confusion)
     distance, outranks = hierarchy.distance(level).astype(np.float64), hierarchy.outranks(level)
     cost = metric_weight(hierarchy, level, penalty=slides.penalty) - 1.0
     per_class = np.bincount(target, minlength=size)
@@ -135,9 +136,9 @@ def _score_level(networks: Networks, drawn: Drawn | None) -> LevelScores:
         classes=hierarchy.names(level),
         confusion=confusion,
         scores=scores,
-        recall=reduce.recalls(confusion),
-        missed_distance=float(reduce.mean_where(confusion, distance, outranks)),
-        false_alarm_distance=float(reduce.mean_where(confusion, distance, outranks.T)),
+        recall=cells.recalls,
+        missed_distance=float(reduce.mean_where(cells, distance, outranks)),
+        false_alarm_distance=float(reduce.mean_where(cells, distance, outranks.T)),
         expected_class=None if p is None else expected_class_of_errors(target, predicted, p, hierarchy, level),
         calibration_error=None if p is None else calibration_error(target, p, hierarchy, level),
         expected_cost=None if p is None else expected_cost(target, p, hierarchy, cost, level),

@@ -44,7 +44,7 @@ def per_class_recall(
     y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1
 ) -> npt.NDArray[np.float64]:
     """Recall of each class, [C]; NaN for a class that does not occur."""
-    return reduce.recalls(confusion_matrix(y_true, y_pred, hierarchy, level))
+    return reduce.ConfusionCells.of(confusion_matrix(y_true, y_pred, hierarchy, level)).recalls
 
 
 def group_recall(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, group: str, level: int = 0) -> float:
@@ -139,11 +139,11 @@ def least_urgent_recall(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarch
 
 def missed_distance(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
     """Mean class distance where urgency is missed; NaN when there are none."""
-    counts = confusion_matrix(y_true, y_pred, hierarchy, level)
+    counts = reduce.ConfusionCells.of(confusion_matrix(y_true, y_pred, hierarchy, level))
     return float(reduce.mean_where(counts, hierarchy.distance(level).astype(float), hierarchy.outranks(level)))
 
 
 def false_alarm_distance(y_true: Labels, y_pred: Labels, hierarchy: ClassHierarchy, level: int = -1) -> float:
     """Mean class distance of the false alarms; NaN when there are none."""
-    counts = confusion_matrix(y_true, y_pred, hierarchy, level)
+    counts = reduce.ConfusionCells.of(confusion_matrix(y_true, y_pred, hierarchy, level))
     return float(reduce.mean_where(counts, hierarchy.distance(level).astype(float), hierarchy.outranks(level).T))

@@ -117,50 +117,50 @@ def _cost_at(kappa: float, slides: Slides) -> Array:
 
 
 LABEL_METRICS = (
-    _label("acc", "Accuracy", True, "share of cases that are right", lambda v: reduce.accuracy(v.S)),
+    _label("acc", "Accuracy", True, "share of cases that are right", lambda v: reduce.accuracy(v)),
     _label(
         "balanced_acc", "Balanced accuracy", True, "mean recall over the classes",
-        lambda v: reduce.balanced_accuracy(v.S),
+        lambda v: reduce.balanced_accuracy(v),
     ),
     _label(
-        "ascc", "AsCC", True, "classification confidence, missed urgency weighs more", lambda v: reduce.ascc(v.S, v.W)
+        "ascc", "AsCC", True, "classification confidence, missed urgency weighs more", lambda v: reduce.ascc(v, v.W)
     ),
     _label(
         "asmc", "AsMC", True, "how mild the mistakes are, missed urgency weighs more",
-        lambda v: reduce.asmc(v.S, v.W), high=np.inf,
+        lambda v: reduce.asmc(v, v.W), high=np.inf,
     ),
     _label(
         "ecc", "ECC", True, "classification confidence, both directions alike",
-        lambda v: reduce.ascc(v.S, v.symmetric),
+        lambda v: reduce.ascc(v, v.symmetric),
     ),
     _label(
         "emc", "EMC", True, "how mild the mistakes are, both directions alike",
-        lambda v: reduce.asmc(v.S, v.symmetric), high=np.inf,
+        lambda v: reduce.asmc(v, v.symmetric), high=np.inf,
     ),
     _label(
         "risk", "E(Risk)", False, "mean gravity of a mistake",
-        lambda v: reduce.mean_risk(v.S, v.W, v.outranks), percent=False, high=np.inf,
+        lambda v: reduce.mean_risk(v, v.W, v.outranks), percent=False, high=np.inf,
     ),
     _label(
         "severe_errors", "Missed urgency, count", False, "cases called less urgent than they are",
-        lambda v: reduce.count_where(v.S, v.outranks), percent=False, high=np.inf,
+        lambda v: v.sum(v.outranks), percent=False, high=np.inf,
     ),
     _label(
         "missed_rate", "Missed urgency", False, "share of cases called less urgent than they are",
-        lambda v: reduce.divide(reduce.count_where(v.S, v.outranks), reduce.total(v.S)),
+        lambda v: reduce.divide(v.sum(v.outranks), v.total),
     ),
     _label(
         "false_alarm_rate", "False alarms", False, "share of cases called more urgent than they are",
-        lambda v: reduce.divide(reduce.count_where(v.S, v.outranks.T), reduce.total(v.S)),
+        lambda v: reduce.divide(v.sum(v.outranks.T), v.total),
     ),
     _label(
         "least_urgent_recall", "Least urgent recognized", True,
         "share of the least urgent cases that are called no more urgent",
-        lambda v: reduce.least_urgent_recall(v.S, v.outranks),
+        lambda v: reduce.least_urgent_recall(v, v.outranks),
     ),
     Metric(
         "cohen_kappa", "Quadratic kappa", True, "agreement beyond chance, by squared distance", Cells,
-        lambda v: reduce.quadratic_kappa(v.S), percent=False, bounds=(-1.0, 1.0),
+        lambda v: reduce.quadratic_kappa(v), percent=False, bounds=(-1.0, 1.0),
     ),
 )  # fmt: skip
 """Metrics of calls."""

@@ -198,14 +198,30 @@ def constant_hull(shares: Array) -> tuple[Array, Array]:
 
 def lower_hull(missed: Array, alarms: Array) -> Array:
     """Points [..., R] in the order of their false alarms, lowered to where a mix of two others lies below them."""
-    hull = missed.copy()
-    size = missed.shape[-1]
-    for a in range(size):
-        for b in range(a + 2, size):
-            step = divide(alarms[..., a + 1 : b] - alarms[..., a, None], (alarms[..., b] - alarms[..., a])[..., None])
-            mix = missed[..., a, None] + step * (missed[..., b] - missed[..., a])[..., None]
-            hull[..., a + 1 : b] = np.fmin(hull[..., a + 1 : b], mix)
-    return hull
+    x, y = alarms.reshape(-1, alarms.shape[-1]), missed.reshape(-1, missed.shape[-1])
+    every, size = np.arange(len(x)), x.shape[-1]
+    # A monotone chain of all curves at once: each corner knows the one before it, and is dropped when a later point
+    # turns it into a bulge.
+    before, corner = np.zeros((len(x), size), dtype=np.int64), np.zeros(len(x), dtype=np.int64)
+    on = np.ones((len(x), size), dtype=bool)
+    for point in range(1, size):
+        rows = every
+        while len(rows):
+            last, first = corner[rows], before[rows, corner[rows]]
+            run, rise = x[rows, last] - x[rows, first], y[rows, last] - y[rows, first]
+            bulge = rise * (x[rows, point] - x[rows, first]) >= (y[rows, point] - y[rows, first]) * run
+            drop = (last > 0) & bulge
+            on[rows[drop], last[drop]] = False
+            rows = rows[drop]
+            corner[rows] = before[rows, corner[rows]]
+        before[:, point] = corner
+        corner[:] = point
+    places = np.arange(size)
+    left = np.maximum.accumulate(np.where(on, places, 0), axis=1)
+    right = np.minimum.accumulate(np.where(on, places, size - 1)[:, ::-1], axis=1)[:, ::-1]
+    (x0, x1), (y0, y1) = ([np.take_along_axis(values, end, 1) for end in (left, right)] for values in (x, y))
+    hull = y0 + divide(x - x0, x1 - x0, empty=0.0) * (y1 - y0)
+    return np.fmin(missed, hull.reshape(missed.shape))
 
 
 def missed_at(missed: Array, false_alarms: Array, wanted: Array) -> Array:

@@ -183,9 +183,9 @@ def boundary_names(hierarchy: ClassHierarchy, level: int = -1) -> list[str]:
 
 def boundary_probabilities(true: Ints, p: Array, ranks: Ints) -> tuple[npt.NDArray[np.bool_], Array]:
     """For every boundary: whether a case lies above it and with which probability, [n, K] each."""
-    steps = np.unique(ranks)[1:]
-    at_least = np.stack([p[:, ranks >= step].sum(axis=1) for step in steps], axis=1) if len(steps) else p[:, :0]
-    return ranks[true][:, None] >= steps, at_least
+    steps, first = np.unique(ranks, return_index=True)  # ranks ascend, so what is at least as urgent stands behind
+    at_least: Array = np.cumsum(p[:, ::-1], axis=1)[:, ::-1][:, first[1:]]
+    return ranks[true][:, None] >= steps[1:], at_least
 
 
 def wilson(events: npt.ArrayLike, n: npt.ArrayLike) -> tuple[Array, Array]:

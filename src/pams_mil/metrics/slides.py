@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.arrays import Array, Ints
+from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
-from pams_mil.metrics.operating import area, constant_calls, lower_hull
-from pams_mil.metrics.reduce import divide
+from pams_mil.metrics.operating import area, constant_hull, lower_hull
+from pams_mil.metrics.reduce import ConfusionCells, divide
 from pams_mil.metrics.resampling import Sums
 from pams_mil.severity import PENALTY, metric_weight, symmetric_weight
 
@@ -91,39 +91,55 @@ class Statistic(Protocol):
 
     sums: Sums
 
+    def including(self, other: Any) -> Statistic:
+        """The same with columns for all that the other has, so that sums can be moved from one to the other."""
+        ...
+
     def view(self, sums: Array) -> Any:
         """The weighted sums [B, F] as the values that metrics are computed from."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class CellsView:
-    """Confusion matrices [..., C, C], rows true, with the weights of their cells."""
+class CellsView(ConfusionCells):
+    """Counts of the cells of confusion matrices, with the weights of all C x C cells."""
 
-    S: Array
     W: Array
     symmetric: Array
-    outranks: npt.NDArray[np.bool_]
+    outranks: Bools
 
 
 class Cells:
-    """The confusion matrix at the level."""
+    """The cells of the confusion matrix at the level that have slides, here or in `others`."""
 
-    def __init__(self, slides: Slides, bins: int | None = None) -> None:
+    def __init__(self, slides: Slides, bins: int | None = None, others: Ints | None = None) -> None:
         size = slides.hierarchy.num_classes(slides.level)
-        self.sums = Sums(np.arange(len(slides)), slides.true * size + slides.called, size**2)
-        self._of = slides.hierarchy, slides.level, slides.penalty
+        cell = slides.true * size + slides.called
+        self.cells = np.unique(cell if others is None else np.concatenate([cell, others]))
+        self.sums = Sums(np.arange(len(slides)), np.searchsorted(self.cells, cell), len(self.cells))
+        self._slides, self._weights = slides, _cell_weights(slides.hierarchy, slides.level, slides.penalty)
+
+    def including(self, other: Cells) -> Cells:
+        """The same with columns for the other's cells."""
+        return Cells(self._slides, others=other.cells)
 
     def view(self, sums: Array) -> CellsView:
-        """[B, C, C] and the cells' weights."""
-        size = self._of[0].num_classes(self._of[1])
-        return cells_view(np.asarray(sums, dtype=np.float64).reshape(-1, size, size), *self._of)
+        """Counts [B, K] and the cells' weights."""
+        size = len(self._weights[0])
+        counts = np.asarray(sums, dtype=np.float64)
+        return CellsView(counts, self.cells // size, self.cells % size, size, *self._weights)
 
 
 def cells_view(S: npt.NDArray[Any], hierarchy: ClassHierarchy, level: int, penalty: float) -> CellsView:
-    """Confusion matrices as label metrics take them."""
-    W = metric_weight(hierarchy, level, penalty=penalty)
-    return CellsView(S, W, symmetric_weight(hierarchy, level), hierarchy.outranks(level))
+    """Confusion matrices [..., C, C] as label metrics take them."""
+    cells = ConfusionCells.of(S)
+    weights = _cell_weights(hierarchy, level, penalty)
+    return CellsView(cells.counts, cells.true, cells.predicted, cells.num_classes, *weights)
+
+
+def _cell_weights(hierarchy: ClassHierarchy, level: int, penalty: float) -> tuple[Array, Array, Bools]:
+    weight = metric_weight(hierarchy, level, penalty=penalty)
+    return weight, symmetric_weight(hierarchy, level), hierarchy.outranks(level)
 
 
 class Curve:
@@ -164,6 +180,10 @@ class Curve:
         value = np.concatenate([np.ones(len(reached) + len(raised)), *eased, np.ones(n)])
         self.sums = Sums(row, column, 3 * self.points + hierarchy.num_classes(level), value)
 
+    def including(self, other: Curve) -> Curve:
+        """Itself: the columns are the same for all models of these slides."""
+        return self
+
     def view(self, sums: Array) -> CurveView:
         """Missed urgency and false alarms along the curve."""
         reached, raised, eased, classes = np.split(sums, [self.points, 2 * self.points, 3 * self.points], axis=-1)
@@ -196,15 +216,18 @@ class CurveView:
         shares: Array = self.classes @ of_rank.T.astype(np.float64)
         return shares
 
+    @cached_property
+    def _constant(self) -> tuple[Array, Array]:
+        return constant_hull(self.shares)
+
     def auc(self, most: float | None = None) -> Array:
         """Urgency AUC, up to `most` false alarms."""
-        missed, alarms = constant_calls(self.shares)
-        chance = area(lower_hull(missed, alarms), alarms, most)
+        chance = area(*self._constant, most)
         return 1.0 - divide(area(self.missed, self.false_alarms, most), 2.0 * chance)
 
     def weighed_auc(self) -> Array:
         """Severity AUC: the same with every miss weighed by its distance."""
-        alarms = constant_calls(self.shares)[1]
+        alarms = self._constant[1]
         last = np.searchsorted(self.ranks, np.unique(self.ranks), side="right") - 1  # the best of tied calls
         chance = area(lower_hull((self.classes @ self.loss)[..., last], alarms), alarms)
         return 1.0 - divide(area(self.weighed, self.false_alarms), 2.0 * chance)
@@ -219,28 +242,47 @@ class CurveView:
 
 
 class Ranking:
-    """Every class's scores in order, of its own slides and of all, for one-vs-rest AUC."""
+    """Every class's scores in order, of its own slides and of all, for one-vs-rest AUC.
 
-    def __init__(self, slides: Slides, bins: int | None = BINS) -> None:
+    The order of the rest matters only at places where a class has slides of its own, here or in `others`: every such
+    place is a column, and so is every gap between two. n slides of C classes need at most 3 n + C columns, not n C.
+    """
+
+    def __init__(self, slides: Slides, bins: int | None = BINS, others: Ints | None = None) -> None:
         scores, n, size = slides.scores, len(slides), slides.hierarchy.num_classes(slides.level)
-        most = max(FEWEST_SCORE_BINS, SCORE_COLUMNS // size)  # hundreds of classes would have millions of columns
-        self.points = n if bins is None or n <= min(bins, most) else min(SCORE_BINS, most)
-        self.size = size
-        columns, rows = [], []
-        for c in range(size):
-            bin_of = _places(scores[:, c]) * self.points // n
-            own = np.flatnonzero(slides.true == c)
-            rows += [own, np.arange(n)]
-            columns += [2 * c * self.points + bin_of[own], (2 * c + 1) * self.points + bin_of]
-        self.sums = Sums(np.concatenate(rows), np.concatenate(columns), 2 * size * self.points)
+        few = min(SCORE_BINS, max(FEWEST_SCORE_BINS, SCORE_COLUMNS // size))
+        points = n if bins is None or n <= bins else few
+        # The place of every slide in the order of every class, [C, n], all orders one behind the other.
+        place = np.stack([c * points + _places(scores[:, c]) * points // n for c in range(size)])
+        own = place[slides.true, np.arange(n)]
+        self.own = np.unique(own if others is None else np.concatenate([own, others]))
+        starts = np.zeros(size * points + 1, dtype=bool)  # a column starts at each class, own place, and right after
+        starts[np.concatenate([np.arange(0, len(starts), points), self.own, self.own + 1])] = True
+        column = np.cumsum(starts) - 1
+        self._at, self._bounds, self._width = column[self.own], column[::points], int(column[-1])
+        self._own_bounds = np.searchsorted(self.own, np.arange(size + 1) * points)
+        self.sums = Sums(
+            np.concatenate([np.tile(np.arange(n), size), np.arange(n)]),
+            np.concatenate([column[place].ravel(), self._width + np.searchsorted(self.own, own)]),
+            self._width + len(self.own),
+        )
+        self._of = slides, bins
+
+    def including(self, other: Ranking) -> Ranking:
+        """The same with columns for the places of the other's slides."""
+        return Ranking(*self._of, other.own)
 
     def view(self, sums: Array) -> Array:
         """One-vs-rest AUC of every class, [B, C]; NaN for a class without slides, or with all of them."""
-        own, every = np.moveaxis(sums.reshape(len(sums), self.size, 2, self.points), 2, 0)
-        own, rest = own.astype(np.float64), every.astype(np.float64) - own
-        below = np.cumsum(rest, axis=-1)
-        won = (own * (below - 0.5 * rest)).sum(axis=-1)
-        return divide(won, own.sum(axis=-1) * below[..., -1])
+        own = sums[:, self._width :]
+        below, own_below = _running(sums[:, : self._width]), _running(own)
+        # What is below each place, and half of what is at it, less the class's own slides; counted over all classes.
+        rest = below[:, self._at] + below[:, self._at + 1] - own_below[:, :-1] - own_below[:, 1:]
+        base = 2 * (below[:, self._bounds[:-1]] - own_below[:, self._own_bounds[:-1]])
+        rest -= np.repeat(base, np.diff(self._own_bounds), axis=-1)
+        won = np.diff(_running(own * rest)[:, self._own_bounds], axis=-1)
+        count, total = np.diff(own_below[:, self._own_bounds]), np.diff(below[:, self._bounds])
+        return divide(won, 2 * count * (total - count))
 
 
 class Losses:
@@ -250,6 +292,10 @@ class Losses:
         n = len(slides)
         one = np.concatenate([loss(slides), np.ones(n)])
         self.sums = Sums(np.tile(np.arange(n), 2), np.repeat([0, 1], n), 2, one)
+
+    def including(self, other: Losses) -> Losses:
+        """Itself: there are two columns."""
+        return self
 
     def view(self, sums: Array) -> Array:
         """Means [B]."""
