@@ -11,16 +11,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.cli.test_cv import committee_command
 from tests.docs.console_blocks import ROOT, files_of
 from tests.engine.cohort import settings
+from tests.engine.here import Here
 from typer.testing import CliRunner
 
 import pams_mil
 from pams_mil.cli.main import app
 from pams_mil.data.tables import read_table
 from pams_mil.engine import train
+from pams_mil.engine.grid import engines
 from pams_mil.engine.prediction.hub import local_folder
+from pams_mil.engine.prediction.predict import predict
 from pams_mil.errors import ConfigError, RunError
 
 pytest.importorskip("huggingface_hub")
@@ -160,6 +165,31 @@ def test_a_revision_stays_what_it_was_and_the_cache_needs_no_network(hub: Hub, c
     hub.shutdown()
     hub.server_close()
     assert [pams_mil.load(address).weights for address in addresses] == weights
+
+
+def test_a_committee_goes_to_a_hub_as_one_model(
+    hub: Hub, cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "LocalEngine", Here)
+    pams(*committee_command(cohort, tmp_path / "committee"))
+    pams("export", tmp_path / "committee", "--out", tmp_path / "out", "--no-onnx", "--push", "lab/committee")
+    [(_, files)] = hub.repos["lab/committee"]
+    networks = json.loads(files["config.json"])["mean_of"]
+    assert len(networks) > 3
+    assert {f"{name}/model.safetensors" for name in networks} <= set(files)
+    assert not [name for name in files if "exposure" in name]
+    words = (cohort / "manifest.csv", "--split", "test", "--features", cohort / "bags", "--out")
+    pams("predict", "hf://lab/committee", *words, tmp_path / "hub")
+    pams("predict", tmp_path / "committee", *words, tmp_path / "own")
+    one, two = (read_table(tmp_path / place / "predictions.csv") for place in ("hub", "own"))
+    assert {key: two[key] for key in one} == one
+    own, fetched = (predict([place], *words[:1], features=cohort / "bags", device="cpu")
+                    for place in (tmp_path / "committee", "hf://lab/committee"))  # fmt: skip
+    np.testing.assert_array_equal(own.probabilities[-1], fetched.probabilities[-1])
+    description = {**json.loads(files["config.json"]), "mean_of": ["../../escape"]}
+    hub.commit("lab/committee", {"config.json": json.dumps(description).encode()})
+    with pytest.raises(RunError, match="is not a folder below"):
+        local_folder("hf://lab/committee")
 
 
 def test_what_cannot_be_had_or_given_is_said(hub: Hub, cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,6 @@ import typer
 
 from pams_mil.cli.console import print_json, print_result
 from pams_mil.cli.out_option import out_folder
-from pams_mil.errors import ConfigError
 
 
 def export(
@@ -33,8 +32,6 @@ def export(
     from pams_mil.engine.prediction.export import export as run_export
     from pams_mil.engine.prediction.hub import push as push_to_hub
 
-    if push is not None and (run / "cv.json").is_file():
-        raise ConfigError("--push uploads one network; export the committee into a folder and hand that on.")
     folder = out or run / "export"
     files = run_export(run, folder, onnx=onnx, trusted=trust_code)
     address = None if push is None else push_to_hub(folder, push)

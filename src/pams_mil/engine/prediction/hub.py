@@ -12,11 +12,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pams_mil.engine.run.cv_folder import exported_runs
 from pams_mil.engine.run.folder import CALIBRATION, CODE, read_json
 from pams_mil.engine.run.spec import RunSpec
 from pams_mil.errors import ConfigError, RunError, first_line, needs_extra
 
-NEEDED = ("config.json", "model.safetensors", "README.md")
+DESCRIPTION = "config.json"
+NEEDED = (DESCRIPTION, "model.safetensors", "README.md")
 FURTHER = (CALIBRATION, "certificate.json")
 """Taken along where they are there. Not the digests of patients: who knows an id could look it up."""
 _ADDRESS = re.compile(r"hf:/{1,2}(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
@@ -50,16 +52,15 @@ def local_folder(path: Path | str) -> Path:
         from huggingface_hub.errors import EntryNotFoundError  # noqa: PLC0415
     options: dict[str, Any] = {"endpoint": os.environ.get("HF_ENDPOINT"), "cache_dir": os.environ.get("HF_HUB_CACHE")}
     try:
-        first = Path(hf_hub_download(match["name"], NEEDED[0], revision=match["revision"], **options))
+        first = Path(hf_hub_download(match["name"], DESCRIPTION, revision=match["revision"], **options))
         # The name of the folder is the commit: no file is taken from a later one.
         commit = first.parent.name
-        for file in NEEDED[1:]:
-            hf_hub_download(match["name"], file, revision=commit, **options)
-        for file in FURTHER:
+        for file, needed in _files(first.parent).items():
             try:
                 hf_hub_download(match["name"], file, revision=commit, **options)
-            except EntryNotFoundError:  # not every model has one
-                continue
+            except EntryNotFoundError:
+                if needed:
+                    raise
     except Exception as error:  # the client and its transport have many kinds
         raise RunError(
             f"Could not get the model {match['name']!r} from the hub: {first_line(error)} Expected a model that "
@@ -77,7 +78,9 @@ def push(folder: Path, name: str) -> str:
     """
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) is None:
         raise ConfigError(f"{name!r} is not a name on the hub; expected owner/name.")
-    if RunSpec.from_json(read_json(folder / NEEDED[0]).get("spec")).code:
+    if any(
+        RunSpec.from_json(read_json(one / DESCRIPTION).get("spec")).code for one in exported_runs(folder) or [folder]
+    ):
         raise ConfigError(
             f"The model is made of code of your own, and a hub gets none: hand on the folder with its {CODE!r} instead."
         )
@@ -87,10 +90,18 @@ def push(folder: Path, name: str) -> str:
         api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
         api.create_repo(name, private=True, exist_ok=True)
         commit = api.upload_folder(
-            repo_id=name, folder_path=folder, allow_patterns=[*NEEDED, *FURTHER], commit_message="pams export"
+            repo_id=name, folder_path=folder, allow_patterns=list(_files(folder)), commit_message="pams export"
         )
     except Exception as error:  # the client and its transport have many kinds
         raise RunError(
             f"Could not upload {folder} to {name!r}: {first_line(error)} Have you the right to write there (HF_TOKEN)?"
         ) from error
     return f"hf://{name}@{commit.oid}"
+
+
+def _files(folder: Path) -> dict[str, bool]:
+    """The files of an exported model on the hub, each with whether it must be there: of a mean, also its networks'."""
+    below = [network.relative_to(folder) for network in exported_runs(folder)]
+    mean = {DESCRIPTION: True, "README.md": True, "certificate.json": False} if below else {}
+    files = {(place / file).as_posix(): file in NEEDED for place in below or [Path()] for file in (*NEEDED, *FURTHER)}
+    return mean | files

@@ -122,7 +122,7 @@ def load_runs(paths: Sequence[Path | str], *, trusted: bool = False, device: str
     All must know the same classes and features, since their probabilities are averaged.
     """
     place = str(choose_device(device))
-    loaded = [load_run(path, trusted=trusted, device=place) for path in with_folds(paths)]
+    loaded = [load_run(path, trusted=trusted, device=place) for path in with_folds([*map(local_folder, paths)])]
     _refuse_unlike(loaded)
     return loaded
 
