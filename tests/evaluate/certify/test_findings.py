@@ -116,6 +116,28 @@ def test_the_certificate_says_what_it_bounds_and_is_kept(tmp_path):
         assert len({s for s, one in zip(sets, predictions.patient_ids, strict=True) if one == patient}) == 1
 
 
+@pytest.mark.parametrize("unit", UNITS)
+def test_monitoring_counts_what_the_certified_sets_miss(unit):
+    """As a reader would who goes through the column `certified_findings`."""
+    certificate, new = certify(model(80), findings=0.15, unit=unit), model(40, 9)
+    new = replace(new, patient_ids=[f"new {one}" for one in new.patient_ids], slide_ids=[f"n{s}" for s in new.slide_ids])
+    calls = apply_certificate(certificate, new.probabilities, new.patient_ids, findings=new.finding_probabilities)
+    by_patient: dict[str, list[tuple[set[str], set[str]]]] = {}
+    for cell, marks, patient in zip(
+        calls.columns()["certified_findings"], new.finding_targets, new.patient_ids, strict=True
+    ):
+        present = {TREE.classes[k + 1] for k in np.flatnonzero(marks)}
+        by_patient.setdefault(patient, []).append((present, set(cell.split("; "))))
+    losses = []
+    for slides in by_patient.values():
+        if unit == "case":
+            slides = [(set().union(*(present for present, _ in slides)), slides[0][1])]
+        losses.append(np.mean([len(present - called) / len(present) if present else 0.0 for present, called in slides]))
+    assert monitor(certificate, new).checks[0].observed == pytest.approx(np.mean(losses))
+    counted = FindingReach.of(new).miss_losses(unit).mean(certificate.kappa)
+    assert np.mean(losses) < counted  # the bound counts the most urgent call only where its own probability calls it
+
+
 def test_what_cannot_be_bounded_is_refused_in_words():
     predictions = model(30)
     with pytest.raises(ParameterError, match="findings must be a share above 0"):

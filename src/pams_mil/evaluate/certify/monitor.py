@@ -44,6 +44,7 @@ from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import require_patients
 from pams_mil.evaluate.certify.miss_losses import FindingReach, SlideReach, Unit, path_of
 from pams_mil.evaluate.certify.order_certificate import OrderCertificate
+from pams_mil.evaluate.predictions.findings import called_sets
 from pams_mil.evaluate.predictions.predictions import Predictions
 
 LEVEL = 0.05
@@ -357,7 +358,10 @@ def _check(
     certificate: Certificate, bound: Bound, slides: SlideReach, predictions: Predictions, level: float
 ) -> BoundCheck:
     if bound.findings:
-        curve = FindingReach.of(predictions).miss_losses(certificate.unit)
+        # What the sets that people see miss: at most what the bound counts, as the most urgent call is always in them.
+        called = called_sets(predictions, certificate.kappa)
+        reach = replace(FindingReach.of(predictions), reach=np.where(called, 0.0, np.inf))
+        curve = reach.miss_losses(certificate.unit)
     else:
         curve = slides.miss_losses(certificate.unit, bound.rank)
     if not curve.n:
