@@ -120,7 +120,9 @@ def test_the_certificate_says_what_it_bounds_and_is_kept(tmp_path):
 def test_monitoring_counts_what_the_certified_sets_miss(unit):
     """As a reader would who goes through the column `certified_findings`."""
     certificate, new = certify(model(80), findings=0.15, unit=unit), model(40, 9)
-    new = replace(new, patient_ids=[f"new {one}" for one in new.patient_ids], slide_ids=[f"n{s}" for s in new.slide_ids])
+    new = replace(
+        new, patient_ids=[f"new {one}" for one in new.patient_ids], slide_ids=[f"n{s}" for s in new.slide_ids]
+    )
     calls = apply_certificate(certificate, new.probabilities, new.patient_ids, findings=new.finding_probabilities)
     by_patient: dict[str, list[tuple[set[str], set[str]]]] = {}
     for cell, marks, patient in zip(
