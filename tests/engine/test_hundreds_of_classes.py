@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
 import numpy as np
@@ -16,9 +17,10 @@ from pams_mil.errors import HierarchyError
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.certify import certify
 from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.report import live
 from pams_mil.report.audit_html import audit_page
 from pams_mil.report.certificate_page import certificate_page
-from pams_mil.report.page import short_order
+from pams_mil.report.page import readable_level, short_order
 
 SIZE = 419
 
@@ -78,7 +80,7 @@ def test_hundreds_of_classes_are_audited_and_certified(tmp_path):
     result = audit([model], resamples=10)
     assert certify(model, alpha=0.2).n == n
     page = audit_page(result)
-    assert len(page) < 2_000_000
+    assert len(page) < 600_000
     assert page.count("<td") < 20_000  # no matrix of 419 x 419
     groups = re.search(r'id="live-matrix".*?</table>', page, re.S)[0]
     assert groups.count("<tr") == 1 + tree.num_classes(0)  # groups, which follow the handle
@@ -93,6 +95,26 @@ def test_hundreds_of_classes_are_audited_and_certified(tmp_path):
         call = p[number].argmax()
         counts = [1, call == number, ranks[number] > ranks[call], ranks[number] < ranks[call]]
         assert cells[:4] == [str(int(one)) for one in counts]
+
+
+def test_a_large_page_of_hundreds_of_classes_has_no_matrix_per_operating_point(tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "MOST_EMBEDDED", 100)
+    tree, rng = ClassHierarchy.load(class_table(tmp_path)), np.random.default_rng(0)
+    p = rng.dirichlet(np.full(SIZE, 0.1), 150) + 1e-6
+    model = Predictions("many", tree, [f"s{i}" for i in range(150)], np.arange(150), p.argmax(1), p / p.sum(1)[:, None])
+    data = live.live_data([live.ScreenModel.of(model)], level=readable_level(tree))
+    assert len(live.embedded_json(data)) < 5_000_000
+    own, groups, size = data["models"][0], tree.groups(0), tree.num_classes(0)
+    kappas = np.frombuffer(base64.b64decode(own["stops"]))
+    rows = np.frombuffer(base64.b64decode(own["counts"]), dtype="<u4").reshape(len(kappas) + 1, -1)
+    for kappa, row in [(1.0, rows[0]), *list(zip(kappas, rows[1:], strict=True))[::37]]:
+        calls, ranks = model.path.calls(kappa), tree.ranks()
+        missed, matrix = [0] * SIZE, np.zeros((size, size), int)
+        for t, r in zip(model.target, calls, strict=True):
+            missed[t] += int(ranks[t] > ranks[r])
+            matrix[groups[t], groups[r]] += 1
+        alarms, right = int((ranks[calls] > ranks[model.target]).sum()), int((calls == model.target).sum())
+        assert row.tolist() == [alarms, right, *missed, *matrix.ravel().tolist()]
 
 
 def test_hundreds_of_classes_train(tmp_path):

@@ -32,6 +32,7 @@ from pams_mil.report.page import (
     format_share,
     format_shares,
     format_value,
+    readable_level,
     render,
     short_order,
 )
@@ -52,6 +53,8 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
     """
     hierarchy, levels = audit.hierarchy, range(audit.hierarchy.num_levels - 1, -1, -1)
     predictions = [model.predictions for model in audit.models]
+    shown = readable_level(hierarchy)  # hundreds of boundaries would fill screens; scores.json has all of them
+    shown = hierarchy.num_levels - 1 if shown is None else shown
 
     def bands(level: int) -> list[Any]:
         return [getattr(model.points[level], "band", None) for model in audit.models]
@@ -72,7 +75,8 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
         reaches=[(level, reach_table(audit, level)) for level in levels if any(m.points[level] for m in audit.models)],
         matched=[(comparison, matched_table(comparison)) for comparison in audit.comparisons if comparison.matched],
         differences=[(comparison, difference_table(comparison, hierarchy)) for comparison in audit.comparisons],
-        boundaries=[(m.name, boundary_table(m.points[-1]), m.points[-1]) for m in audit.models if m.points[-1]],
+        boundaries=[(m.name, boundary_table(at), at) for m in audit.models if (at := m.points[shown])],
+        boundary_level=hierarchy.level_names[shown],
         charts=[charts.model_charts(model.finest, hierarchy) for model in audit.models],
         subgroups=[(groups, subgroup_table(groups)) for groups in audit.subgroups],
         order_section=order_section,

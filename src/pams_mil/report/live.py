@@ -4,8 +4,9 @@ A slide's path is the list of κ at which its call changes (`DecisionPath.rises`
 breakpoints, so what it shows at a κ is what `pams audit --decide kappa=K` prints, to the last slide. Numbers travel as
 base64 of little-endian arrays: a double stays the same double.
 
-With more than MOST_EMBEDDED slides a page carries STOPS operating points with their exact confusion matrices, at which
-the handle halts, and the slides are in a file beside the page, which it loads when somebody asks for them.
+With more than MOST_EMBEDDED slides a page carries STOPS operating points with their exact counts, at which the handle
+halts, and the slides are in a file beside the page, which it loads when somebody asks for them. Counts are misses by
+class and the matrix that is shown, of classes or of their groups: hundreds of classes have no matrix of their own.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from pams_mil.digests import slide_key
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath
-from pams_mil.severity import PENALTY, metric_weight
+from pams_mil.severity import PENALTY
 
 MOST_EMBEDDED = 20_000
 """Slides of all models together up to which the page holds them itself."""
 STOPS = 1_000
 """Operating points of a larger model that its page knows without the file of slides."""
+FEWEST_STOPS, MOST_COUNTS = 100, 2**19
+"""Of hundreds of classes there are fewer, so that the counts of all of them stay below this number."""
 SLIDES_FILE = "report-slides.js"
 VIEW_PORT = 8777
 """Where links of a page look for the viewer: a page on disk cannot ask which port is free."""
@@ -102,14 +105,17 @@ class ScreenModel:
         """How many seeds a count is the mean of."""
         return 1 if self.networks is None else round(1.0 / float(self.weight))
 
-    def cells(self, calls: Ints | None = None) -> Array:
-        """The weighted confusion matrix [true, called] of the calls as decided, or of others."""
-        size, called = len(self.hierarchy), self.decided if calls is None else calls
-        place, each = self.target * size + called, isinstance(self.weight, np.ndarray)
-        counts = np.bincount(place, weights=self.weight if each else None, minlength=size**2)
+    def cells(self) -> Array:
+        """The weighted confusion matrix [true, called] of the calls as decided."""
+        size = len(self.hierarchy)
+        return self.count(self.target * size + self.decided, size**2).reshape(size, size)
+
+    def count(self, bins: Ints, size: int) -> Array:
+        """The weight of the rows in every bin, [size]."""
+        each = isinstance(self.weight, np.ndarray)
+        counts = np.bincount(bins, weights=self.weight if each else None, minlength=size)
         # One weight for all is multiplied once, so that many thirds do not add up to almost a number.
-        cells: Array = np.asarray(counts, dtype=np.float64).reshape(size, size)
-        return cells if each else cells * self.weight
+        return np.asarray(counts, dtype=np.float64) * (1.0 if each else self.weight)
 
 
 def live_data(
@@ -142,7 +148,8 @@ def live_data(
     return {
         "classes": [first.hierarchy.display(name) for name in first.hierarchy.names()],
         "ranks": first.hierarchy.ranks().tolist(),
-        "gravity": metric_weight(first.hierarchy, penalty=penalty).tolist(),
+        "places": _places(first.hierarchy),
+        "penalty": penalty,
         "groups": None if level is None else first.hierarchy.groups(level).tolist(),
         "names": [] if level is None else [first.hierarchy.display(name) for name in first.hierarchy.names(level)],
         "noun": first.noun,
@@ -150,7 +157,11 @@ def live_data(
         # JSON has no infinity; the script reads numbers from text as well.
         "least": None if least_kappa is None else str(least_kappa).replace("inf", "Infinity"),
         "port": VIEW_PORT,
-        **(_slides(models, pages, pictures, views) if embedded else {"models": [_with_stops(one) for one in models]}),
+        **(
+            _slides(models, pages, pictures, views)
+            if embedded
+            else {"models": [_with_stops(one, level) for one in models]}
+        ),
         "file": None if embedded else file,
     }
 
@@ -234,18 +245,42 @@ def _breakpoints(path: DecisionPath) -> dict[str, str]:
     return {"count": _packed(count, "<u2"), "call": _packed(call, "<u2"), "kappa": _packed(kappa, "<f8")}
 
 
-def _with_stops(model: ScreenModel) -> dict[str, Any]:
-    data: dict[str, Any] = {**_facts(model), "confusion": model.cells().ravel().tolist(), "stops": None}
+def _with_stops(model: ScreenModel, level: int | None) -> dict[str, Any]:
+    rows, stops = [_counts(model, model.decided, level)], None
     if model.path is not None:
         kappas = np.unique(model.path.reach[~np.isnan(model.path.reach)])
-        positions = np.unique(np.linspace(0, len(kappas) - 1, STOPS).round().astype(np.int64))
+        most = max(FEWEST_STOPS, min(STOPS, MOST_COUNTS // len(rows[0])))
+        positions = np.unique(np.linspace(0, len(kappas) - 1, most).round().astype(np.int64))
         # κ = 1, the most probable class, is always a stop.
         stops = np.union1d(kappas[positions], [0.0, 1.0, np.inf])
-        cells = [model.cells(model.path.calls(float(kappa))).ravel() for kappa in stops]
-        kind = "<f8" if model.is_weighted else "<u4"
-        data["stops"] = {"kappa": _packed(stops, "<f8"), "cells": _packed(np.concatenate(cells), kind)}
-        data["weighted"] = model.is_weighted
-    return data
+        rows += [_counts(model, model.path.calls(float(kappa)), level) for kappa in stops]
+    return {
+        **_facts(model),
+        "all": model.count(model.target, len(model.hierarchy)).tolist(),
+        "counts": _packed(np.concatenate(rows), "<f8" if model.is_weighted else "<u4"),
+        "stops": None if stops is None else _packed(stops, "<f8"),
+        "weighted": model.is_weighted,
+    }
+
+
+def _counts(model: ScreenModel, calls: Ints, level: int | None) -> Array:
+    """One row of counts, as the script reads it: false alarms, right, misses by true class, matrix of the level."""
+    hierarchy, true = model.hierarchy, model.target
+    ranks, size = hierarchy.ranks(), 0 if level is None else hierarchy.num_classes(level)
+    # Three bins by direction (missed, equal, false alarm), and whether it is right.
+    direction = np.sign(ranks[calls] - ranks[true]) + 1
+    missed = model.count(np.where(direction == 0, true, len(hierarchy)), len(hierarchy) + 1)[:-1]
+    alarms, right = model.count(direction, 3)[2:], model.count((true == calls).astype(np.int64), 2)[1:]
+    if level is None:
+        return np.concatenate([alarms, right, missed])
+    groups = hierarchy.groups(level)
+    return np.concatenate([alarms, right, missed, model.count(groups[true] * size + groups[calls], size**2)])
+
+
+def _places(hierarchy: ClassHierarchy) -> list[int]:
+    """Where each class stands on the line on which distances are measured."""
+    by_rank = hierarchy.distance_by == "rank"
+    return np.unique(hierarchy.ranks(), return_inverse=True)[1].tolist() if by_rank else list(range(len(hierarchy)))
 
 
 def _packed(values: npt.NDArray[Any], kind: str) -> str:

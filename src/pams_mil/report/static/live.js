@@ -29,39 +29,45 @@
     return new kind(bytes.buffer);
   }
   const outranks = (a, b) => data.ranks[a] > data.ranks[b];
-  const isMissed = (cell) => outranks(Math.floor(cell / size), cell % size);
-  const isAlarm = (cell) => outranks(cell % size, Math.floor(cell / size));
+  // By index or by steps of urgency, at least 1; P is the penalty of a miss.
+  const gravity = (t, r) => 1 + Math.max(t === r ? 0 : 1, Math.abs(data.places[t] - data.places[r])) + (outranks(t, r) ? data.penalty : 0);
 
-  // Counts of one decision: cells [true * size + called].
-  function summary(cells) {
-    const counts = { n: 0, missed: 0, alarms: 0, right: 0, cells };
-    cells.forEach((count, cell) => {
-      counts.n += count;
-      if (isMissed(cell)) counts.missed += count;
-      else if (isAlarm(cell)) counts.alarms += count;
-      else if (cell % (size + 1) === 0) counts.right += count;
-    });
-    return counts;
+  // Counts of one decision, as a row: false alarms, right, missed by true class, and the matrix of classes or groups.
+  const many = data.names.length, WIDTH = 2 + size + many * many;
+  function summary(row, all) {
+    const low = row.subarray(2, 2 + size), add = (sum, count) => sum + count;
+    return { n: all.reduce(add, 0), missed: low.reduce(add, 0), alarms: row[0], right: row[1], low, all, matrix: row.subarray(2 + size) };
   }
   // Counted by rows or, where they weigh differently, by weight; one weight for all is multiplied once.
-  function confusion(own, calls) {
-    const cells = new Float64Array(size * size), each = typeof own.weight !== "number";
-    for (let row = 0; row < calls.length; row++) cells[own.target[row] * size + calls[row]] += each ? own.weight[row] : 1;
-    return each ? cells : cells.map((count) => count * own.weight);
+  function count(own, calls) {
+    const row = new Float64Array(WIDTH), each = typeof own.weight !== "number";
+    for (let slide = 0; slide < calls.length; slide++) {
+      const t = own.target[slide], r = calls[slide], weight = each ? own.weight[slide] : 1;
+      if (outranks(t, r)) row[2 + t] += weight;
+      else if (outranks(r, t)) row[0] += weight;
+      else if (t === r) row[1] += weight;
+      if (many) row[2 + size + data.groups[t] * many + data.groups[r]] += weight;
+    }
+    return summary(each ? row : row.map((value) => value * own.weight), own.all);
+  }
+  function byClass(own) {
+    const all = new Float64Array(size), each = typeof own.weight !== "number";
+    own.target.forEach((t, slide) => (all[t] += each ? own.weight[slide] : 1));
+    return each ? all : all.map((value) => value * own.weight);
   }
 
   // A model as the page knows it: points at which any call changes, and the counts at each.
   function open(model, number) {
     const own = { name: model.name, number, decidedBy: model.decided_by, meanOf: model.mean_of, slides: null, kappa: null };
-    if (model.confusion) {
-      own.decided = summary(Float64Array.from(model.confusion));
+    if (model.counts) { // as decided, then at every stop
+      const rows = unpack(model.counts, model.weighted ? Float64Array : Uint32Array), all = Float64Array.from(model.all);
+      own.decided = summary(rows.subarray(0, WIDTH), all);
       if (!model.stops) return own;
-      own.kappa = unpack(model.stops.kappa, Float64Array);
-      const cells = unpack(model.stops.cells, model.weighted ? Float64Array : Uint32Array);
-      own.at = (place) => summary(cells.subarray(place * size * size, (place + 1) * size * size));
-      const all = Array.from(own.kappa, (_, place) => own.at(place));
-      own.missed = Float64Array.from(all, (counts) => counts.missed);
-      own.alarms = Float64Array.from(all, (counts) => counts.alarms);
+      own.kappa = unpack(model.stops, Float64Array);
+      own.at = (place) => summary(rows.subarray((place + 1) * WIDTH, (place + 2) * WIDTH), all);
+      const stops = Array.from(own.kappa, (_, place) => own.at(place));
+      own.missed = Float64Array.from(stops, (counts) => counts.missed);
+      own.alarms = Float64Array.from(stops, (counts) => counts.alarms);
       return own;
     }
     const first = number ? data.models[0] : model;
@@ -73,15 +79,16 @@
     own.target = unpack(model.target, Uint16Array);
     own.calls = unpack(model.decided, Uint16Array);
     own.probability = model.probability && unpack(model.probability, Uint16Array);
-    own.decided = summary(confusion(own, own.calls));
+    own.all = byClass(own);
+    own.decided = count(own, own.calls);
     if (!model.path) return own;
-    const count = unpack(model.path.count, Uint16Array);
+    const changes = unpack(model.path.count, Uint16Array);
     const call = unpack(model.path.call, Uint16Array);
     const kappa = unpack(model.path.kappa, Float64Array);
-    const start = new Uint32Array(count.length + 1);
-    count.forEach((many, row) => (start[row + 1] = start[row] + many));
+    const start = new Uint32Array(changes.length + 1);
+    changes.forEach((some, row) => (start[row + 1] = start[row] + some));
     own.callsAt = (value) => {
-      const calls = new Uint16Array(count.length);
+      const calls = new Uint16Array(changes.length);
       for (let row = 0; row < calls.length; row++) {
         let place = start[row];
         while (place + 1 < start[row + 1] && kappa[place + 1] <= value) place++;
@@ -92,7 +99,7 @@
     // The curve: what changes at each breakpoint, added up in the order of κ.
     const steps = [], each = typeof own.weight !== "number", unit = each ? 1 : own.weight;
     let missed = 0, alarms = 0;
-    for (let row = 0; row < count.length; row++) {
+    for (let row = 0; row < changes.length; row++) {
       const t = own.target[row], w = each ? own.weight[row] : 1;
       for (let place = start[row]; place < start[row + 1]; place++) {
         const m = w * outranks(t, call[place]), a = w * outranks(call[place], t);
@@ -151,7 +158,7 @@
     if (kappa === null) return { calls: model.calls, counts: model.decided };
     if (model.last?.kappa !== kappa) {
       const calls = model.slides && model.callsAt(kappa);
-      model.last = { kappa, calls, counts: calls ? summary(confusion(model, calls)) : model.at(placeOf(model)) };
+      model.last = { kappa, calls, counts: calls ? count(model, calls) : model.at(placeOf(model)) };
     }
     return model.last;
   }
@@ -241,12 +248,10 @@
     return `${model.name} misses urgency in ${number(counts.missed)} of ${slides(counts.n)} (${percent(counts.missed, counts.n)}) and raises ` +
       `${raised} false ${raised === "1" ? "alarm" : "alarms"} (${percent(counts.alarms, counts.n)})${model.meanOf > 1 ? `, the mean of ${model.meanOf} seeds` : ""}.`;
   }
-  function worst(cells) {
+  function worst(counts) {
     for (let t = size - 1; t > 0; t--) {
-      const row = Array.from(cells.subarray(t * size, (t + 1) * size));
-      const all = row.reduce((sum, count) => sum + count, 0);
+      const all = counts.all[t], low = counts.low[t];
       if (!all || data.ranks[t] === data.ranks[0]) continue;
-      const low = row.reduce((sum, count, r) => sum + (outranks(t, r) ? count : 0), 0);
       return `Of ${slides(all)} with ${data.classes[t]}, the most urgent class here, ${low === 0 ? "none is" : low === 1 ? "1 is" : number(low) + " are"} called less urgent.`;
     }
     return "";
@@ -255,9 +260,8 @@
     const kappa = state.kappa[state.model] ?? 1;
     if (kappa === Infinity) return "–";
     const mine = (counts.alarms + kappa * counts.missed) / counts.n;
-    const rows = data.ranks.map((_, t) => counts.cells.subarray(t * size, (t + 1) * size).reduce((sum, count) => sum + count, 0));
-    const constant = data.ranks.map((rank) => rows.reduce((sum, count, t) =>
-      sum + count * (data.ranks[t] > rank ? kappa : data.ranks[t] < rank ? 1 : 0), 0) / counts.n);
+    const constant = data.ranks.map((rank) => counts.all.reduce((sum, own, t) =>
+      sum + own * (data.ranks[t] > rank ? kappa : data.ranks[t] < rank ? 1 : 0), 0) / counts.n);
     const best = Math.min(...constant);
     return fixed(100 * mine, 1) + (best > 0 ? ` (×${fixed(mine / best, 2)})` : "");
   }
@@ -265,7 +269,7 @@
   function draw() {
     const model = models[state.model], counts = countsOf(model), kappa = state.kappa[model.number];
     by("live-sentence").textContent = sentence(model, counts);
-    by("live-worst").textContent = worst(counts.cells);
+    by("live-worst").textContent = worst(counts);
     const [x, y] = put(model);
     handle.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)})`);
     handle.setAttribute("class", `handle s${model.number % 6}`);
@@ -302,10 +306,8 @@
     drawLists(model);
   }
   function drawMatrix(counts) { // classes, or groups where classes are too many
-    const table = by("live-matrix"), many = data.names.length;
+    const table = by("live-matrix"), cells = counts.matrix;
     if (!table) return;
-    const cells = new Float64Array(many * many);
-    counts.cells.forEach((count, cell) => (cells[data.groups[Math.floor(cell / size)] * many + data.groups[cell % size]] += count));
     for (let t = 0; t < many; t++) {
       const all = cells.subarray(t * many, (t + 1) * many).reduce((sum, count) => sum + count, 0);
       for (let r = 0; r < many; r++) {
@@ -326,10 +328,9 @@
   }
   function drawMissed(counts, table, groups, names) {
     const low = new Float64Array(names.length), all = new Float64Array(names.length);
-    counts.cells.forEach((count, cell) => {
-      const group = groups[Math.floor(cell / size)];
-      all[group] += count;
-      if (isMissed(cell)) low[group] += count;
+    groups.forEach((group, t) => {
+      all[group] += counts.all[t];
+      low[group] += counts.low[t];
     });
     for (const row of table.tBodies[0].rows) {
       const t = Number(row.dataset.class);
@@ -371,7 +372,7 @@
   }
   // The gravest first, of many rows only as many as are shown: all rows of a pair (true, called) are equally grave.
   function gravest(model, calls, rows, most) {
-    const pair = (row) => model.target[row] * size + calls[row], weight = (row) => data.gravity[model.target[row]][calls[row]];
+    const pair = (row) => model.target[row] * size + calls[row], weight = (row) => gravity(model.target[row], calls[row]);
     const order = (one, two) => weight(two) - weight(one) || model.target[two] - model.target[one] || one - two;
     if (rows.length > 4 * most) {
       const seen = new Uint32Array(size * size);
