@@ -149,24 +149,6 @@ def test_a_table_that_calls_training_slides_test_is_refused(cohort, trained, tmp
     assert "12 of 12 patients trained the model" in pams(*words, "--resamples", 0, code=2)  # in any spelling
 
 
-def test_a_copy_of_a_training_slide_is_a_training_slide_whatever_it_is_called(cohort, trained, tmp_path):
-    """Features of a training slide under the name of another hospital's slide and patient."""
-    bags = shutil.copytree(cohort / "bags", tmp_path / "bags")
-    shutil.copy(bags / "train-3.h5", bags / "foreign-0.h5")
-    shutil.copy(bags / "val-1.h5", bags / "foreign-1.h5")
-    rows = ["foreign-0,q0,a", "foreign-1,q1,b", *(f"test-{i},q{i + 2},{'abcd'[i % 4]}" for i in range(8))]
-    (tmp_path / "hospital.csv").write_text("\n".join(["slide_id,patient_id,label", *rows]) + "\n")
-    words = ("evaluate", trained, "--manifest", tmp_path / "hospital.csv", "--features", bags, "--resamples", 0)
-    text = pams(*words, code=2)
-    assert "1 of 10 patients trained the model ('q0'); 1 of 10 patients chose its epoch ('q1')" in text
-    assert "slides with the same features are the same slide, whatever their ids" in text
-    assert MARK in pams(*words, "--seen-patients")
-    exported = tmp_path / "export"
-    pams("export", trained, "--out", exported, "--no-onnx")
-    found = predict([exported], tmp_path / "hospital.csv", features=bags)
-    assert [role_cell(roles) for roles in found.roles][:3] == ["train", "select", "none"]
-
-
 def test_labels_that_changed_after_training_are_named(cohort, tmp_path):
     folder = tmp_path / "cohort"
     shutil.copytree(cohort, folder)

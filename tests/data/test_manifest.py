@@ -16,6 +16,7 @@ from tests.data.cohorts import TREE
 
 from pams_mil.data import Manifest, SlideRecord
 from pams_mil.data.examine import examine_manifest
+from pams_mil.data.manifest import manifest_reader
 from pams_mil.data.manifest.foreign_tables import read_splits, write_splits
 from pams_mil.data.manifest.manifest import bag_sources, most_urgent
 from pams_mil.errors import ManifestError
@@ -110,6 +111,26 @@ def test_stamp_tables_group_patients_whose_rows_are_apart(tmp_path: Path) -> Non
     assert "'P9'" in told
     assert "'P3'" in told
     assert "not in adjacent rows" in told
+
+
+def test_a_clinical_table_is_joined_in_linear_time(monkeypatch):
+    """Looking an id up hashes it: a set that is built again for every patient would hash n times as often."""
+
+    class Id(str):
+        hashed = 0
+
+        def __hash__(self) -> int:
+            Id.hashed += 1
+            return super().__hash__()
+
+    slides = {"FILENAME": [f"s{i}" for i in range(500)], "PATIENT": [Id(f"p{i // 2}") for i in range(500)]}
+    patients = {"PATIENT": [Id(f"p{i}") for i in range(300)], "grade": ["N"] * 300}
+    monkeypatch.setattr(manifest_reader.tables, "read_table", lambda path: patients)
+    notes: list[str] = []
+    joined = manifest_reader._joined(slides, Path("slides.csv"), Path("clini.csv"), {}, notes)
+    assert joined["grade"] == ["N"] * 500
+    assert notes[0].startswith("50 patients of clini.csv have no slide in slides.csv: 'p250', 'p251'")
+    assert Id.hashed < 10 * 500
 
 
 def test_pathobench_folds_and_label_names(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ _ADVICE: Mapping[Purpose, str] = {
 class Exposure:
     """Patient, slide and features -> roles, all by digest; the union of two is `one | two`.
 
-    Features are known by the fingerprints of their files, so that a copy of a slide under another id is recognized.
+    Features are known by marks of their content, so that a copy of a slide is recognized, saved again under another id.
 
     >>> seen = Exposure.of([("s1", "P-1", "train"), ("s2", "P-2", "select")]) | Exposure.of([("s1", "P-1", "tune")])
     >>> [role_cell(roles) for roles in seen.roles(["x", "s2", "y"], ["p-1 ", "other", "new"])]
@@ -88,7 +88,7 @@ class Exposure:
         for slide, patient, role in rows:
             keys = (_patient_key(patient), text_digest(slide), (fingerprints or {}).get(slide))
             for known, key in zip(seen._kinds(), keys, strict=True):
-                if key is not None:
+                if key:
                     known[key] = known.get(key, _NO_ROLES) | {role}
         return seen
 

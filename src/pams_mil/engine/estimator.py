@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from pams_mil.arrays import AnyArray
-from pams_mil.data.bags.bag import Bag
+from pams_mil.data.bags.bag import Bag, Fingerprint
 from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.engine.config.complete_config import complete
@@ -213,9 +213,9 @@ class MemoryStore:
         """The bag of a slide."""
         return Bag(self.bags[record.slide_id])
 
-    def fingerprint(self, record: SlideRecord) -> str:
+    def fingerprint(self, record: SlideRecord) -> Fingerprint:
         """What is in memory has no file to change."""
-        return record.slide_id
+        return Fingerprint("", record.slide_id)
 
     def identity(self, record: SlideRecord) -> None:
         """Arrays can be changed in place, and nothing would tell."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pams_mil.arrays import AnyArray
 from pams_mil.errors import BagError
 
+_SAMPLED_ROWS = 5
 _PRECISIONS = tuple(np.dtype(name) for name in ("f2", "f4", "f8"))
 LONGEST_ROW = math.sqrt(float(np.finfo(np.float32).max))
 """The square of a longer row is beyond the largest float32, 3.4e38."""
@@ -90,14 +92,50 @@ class Bag:
 
     @property
     def feature_digest(self) -> str:
-        """32 hex digits of the feature values alone: equal for one slide stored under two ids or tools."""
-        hasher = hashlib.blake2b(digest_size=16)
-        _feed(hasher, self.features)
-        return hasher.hexdigest()
+        """32 hex digits of the feature values alone: equal for one slide stored under two ids, tools or precisions."""
+        return _half_digest(self.features, self.features.shape)
 
     def with_info(self, **changes: Any) -> Bag:
         """The same bag with some of its info replaced."""
         return replace(self, info=replace(self.info, **changes))
+
+
+class Fingerprint(NamedTuple):
+    """Digests of samples of a slide's features.
+
+    Attributes:
+        content: The `content_mark` of the values: a copy is recognized however it was saved, under whatever id.
+        stored: Of how they are stored: it changes when the file is written again in another form.
+    """
+
+    content: str
+    stored: str
+
+
+def content_mark(features: Any, shape: Sequence[int] = ()) -> str:
+    """32 hex digits of the shape and of a few rows in half precision; empty for a bag whose values are all the same.
+
+    Equal for a slide that was saved again in another file format, compression, chunking or precision (float16, float32,
+    float64; bfloat16 has fewer digits than that), without reading the whole of it.
+
+    Args:
+        features: [n, d], or what gives single rows of it: a dataset, a mapped array.
+        shape: Where the features do not say it.
+
+    >>> x = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
+    >>> content_mark(x) == content_mark(x.astype(np.float16)), content_mark(x) == content_mark(x[:-1])
+    (True, False)
+    """
+    shape = tuple(map(int, shape or features.shape))
+    places = sorted({(shape[0] - 1) * step // (_SAMPLED_ROWS - 1) for step in range(_SAMPLED_ROWS)})
+    rows = np.concatenate([np.asarray(features[place : place + 1]) for place in places])
+    return "" if (rows == rows.flat[0]).all() else _half_digest(rows, shape)
+
+
+def _half_digest(values: AnyArray, shape: tuple[int, ...]) -> str:
+    with np.errstate(over="ignore"):
+        half = np.ascontiguousarray(values.astype("<f2"))
+    return hashlib.blake2b(repr(shape).encode() + half.tobytes(), digest_size=16).hexdigest()
 
 
 def check_shapes(bag: Bag) -> None:

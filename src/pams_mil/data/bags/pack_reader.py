@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from pams_mil.arrays import AnyArray
-from pams_mil.data.bags.bag import Bag, BagInfo, check_values
+from pams_mil.data.bags.bag import Bag, BagInfo, Fingerprint, check_values, content_mark
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.digests import digest
 from pams_mil.errors import BagError, MissingBagError
@@ -80,6 +80,14 @@ class Shard:
             raise BagError(f"Slide {slide_id!r} is damaged in {self.path}: its shape differs. Pack the cohort again.")
         return arrays
 
+    def mark(self, slide_id: str) -> str:
+        """The `content_mark` of a slide; only its rows are read."""
+        note = self.notes[slide_id]
+        try:
+            return content_mark(self._file.get_slice(f"{note.name}.features"), note.shape)
+        except (SafetensorError, OSError, ValueError, TypeError) as error:
+            raise BagError(f"Slide {slide_id!r} cannot be read from {self.path}: {error}.") from error
+
     def is_sound(self, slide_id: str) -> bool:
         """Whether the bytes of a slide are those that were packed."""
         return checksum_of(self.arrays(slide_id)) == self.notes[slide_id].checksum
@@ -127,14 +135,14 @@ class Pack:
             check_values(bag, f"Slide {slide_id!r} of {self.path}")
         return bag
 
-    def fingerprint(self, record: SlideRecord) -> str:
-        """Shape, number type and checksum of the slide's bag, as its shard states them."""
+    def fingerprint(self, record: SlideRecord) -> Fingerprint:
+        """A few rows; and shape, number type and checksum of the slide's bag, as its shard states them."""
+        return Fingerprint(self._shard(record.slide_id).mark(record.slide_id), self.identity(record))
+
+    def identity(self, record: SlideRecord) -> str:
+        """Shape, number type and checksum of the whole bag, as its shard states them."""
         note = self._shard(record.slide_id).notes[record.slide_id]
         return digest([note.shape, note.dtype, note.checksum])
-
-    def identity(self, record: SlideRecord) -> Hashable:
-        """The fingerprint: it has the checksum of the whole bag."""
-        return self.fingerprint(record)
 
     def _shard(self, slide_id: str) -> Shard:
         try:

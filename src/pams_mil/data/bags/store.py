@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from pams_mil.data.bags.bag import Bag
+from pams_mil.data.bags.bag import Bag, Fingerprint
 from pams_mil.data.bags.feature_origin import feature_origin
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
-from pams_mil.data.bags.layouts import read_bag
+from pams_mil.data.bags.layouts import mark_file, read_bag
 from pams_mil.data.bags.layouts.lazyslide import is_store, store_of
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.digests import file_signature, sampled_digest
@@ -30,7 +30,7 @@ class BagStore(Protocol):
         """The slide's bag, checked against its checksums and for finite values unless told not to."""
         ...
 
-    def fingerprint(self, record: SlideRecord) -> str:
+    def fingerprint(self, record: SlideRecord) -> Fingerprint:
         """What tells the slide's stored features from others, without reading all of them."""
         ...
 
@@ -49,18 +49,24 @@ class FolderStore:
         """The slide's bag."""
         return read_bag(self._folder.find(record), verify=verify)
 
-    def fingerprint(self, record: SlideRecord) -> str:
-        """Digest of the size and of samples of the feature file."""
+    def fingerprint(self, record: SlideRecord) -> Fingerprint:
+        """Samples of the feature file."""
         path = self._folder.find(record)
-        try:
-            return sampled_digest(path)
-        except OSError as error:
-            raise BagError(f"{path} cannot be read: {error.strerror or error}.") from error
+        # Nothing says at once whether one of the many files of a store was changed.
+        return _fingerprint.__wrapped__(path, ()) if path.is_dir() else _fingerprint(path, file_signature(path))
 
     def identity(self, record: SlideRecord) -> Hashable:
         """The feature file with its times and size; None for a store of many files."""
         path = self._folder.find(record)
         return None if path.is_dir() else (str(path), file_signature(path))
+
+
+@lru_cache(maxsize=1 << 16)
+def _fingerprint(path: Path, signature: tuple[int, ...]) -> Fingerprint:
+    try:
+        return Fingerprint(mark_file(path), sampled_digest(path))
+    except OSError as error:
+        raise BagError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def open_store(features: Path | str, manifest: Manifest) -> BagStore:
@@ -73,9 +79,9 @@ def open_store(features: Path | str, manifest: Manifest) -> BagStore:
     return FolderStore(features, manifest_folder=beside)
 
 
-def fingerprints(store: BagStore, records: Iterable[SlideRecord]) -> dict[str, str]:
+def fingerprints(store: BagStore, records: Iterable[SlideRecord]) -> dict[str, Fingerprint]:
     """The fingerprint of every slide's features; all slides without features are refused at once, with their number."""
-    prints: dict[str, str] = {}
+    prints: dict[str, Fingerprint] = {}
     missing: dict[str, MissingBagError] = {}
     for record in records:
         try:

@@ -211,7 +211,7 @@ def _fingerprints(store: BagStore, table: PredictionManifest) -> dict[str, list[
     marks: dict[str, list[str]] = {}
     for source in table.sources:
         with suppress(BagError):
-            marks[source.name] = [store.fingerprint(record) for record in source.records]
+            marks[source.name] = [store.fingerprint(record).content for record in source.records]
     return marks
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from pams_mil.data.bags.bag import Fingerprint
 from pams_mil.data.bags.dataset import BagCache, BagDataset
 from pams_mil.data.bags.feature_origin import STATED, OriginCheck, complete_origin, stated_by_table
 from pams_mil.data.bags.store import BagStore, fingerprints, first_origin, open_store
@@ -35,7 +36,7 @@ class Cohort:
     held_out: TrainedSlides | None = None
     """The slides of the other splits, by name and label alone."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """Of the features of every slide in `slides`."""
+    """Of the content of every slide in `slides`."""
 
 
 def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache | None = None) -> Cohort:
@@ -62,7 +63,8 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache 
         for subset, source in zip((train, val), sources, strict=True)
     ]
     slides, held_out = TrainedSlides.of(seen, *SEEN), TrainedSlides.of(manifest, *(set(PARTS) - set(SEEN)))
-    return Cohort(hierarchy, datasets[0], datasets[1], features, slides, manifest.notes, held_out, marks)
+    content = {slide: mark.content for slide, mark in marks.items()}
+    return Cohort(hierarchy, datasets[0], datasets[1], features, slides, manifest.notes, held_out, content)
 
 
 def read_manifest(data: DataConfig, hierarchy: ClassHierarchy) -> Manifest:
@@ -77,7 +79,9 @@ def _parse(content: str, signatures: tuple[tuple[int, ...], ...], hierarchy: Cla
     return Manifest.read(data.manifest, classes=hierarchy, **data.reading())
 
 
-def cohort_features(data: DataConfig, store: BagStore, manifest: Manifest, marks: Mapping[str, str]) -> dict[str, Any]:
+def cohort_features(
+    data: DataConfig, store: BagStore, manifest: Manifest, marks: Mapping[str, Fingerprint]
+) -> dict[str, Any]:
     """How the features of train and val were made (`feature_origin`), and `files`, a digest of their content per split.
 
     Args:
@@ -94,11 +98,13 @@ def cohort_features(data: DataConfig, store: BagStore, manifest: Manifest, marks
     stated = {key: getattr(data, key) for key in STATED}
     stated = complete_origin(stated_by_table(seen), stated, where="data", whose=f"the table {manifest.where}")
     origin = first_origin(store, manifest.select("train"))
-    files = {split: digest([[r.slide_id, marks[r.slide_id]] for r in seen if r.split == split]) for split in SEEN}
+    files = {
+        split: digest([[r.slide_id, marks[r.slide_id].stored] for r in seen if r.split == split]) for split in SEEN
+    }
     return {**complete_origin(origin, stated, where="data", whose="the feature files"), "files": files}
 
 
-def _refuse_copies(store: BagStore, manifest: Manifest, marks: Mapping[str, str]) -> None:
+def _refuse_copies(store: BagStore, manifest: Manifest, marks: Mapping[str, Fingerprint]) -> None:
     """Refuse equal features under two ids in different splits, as 'pams check' does."""
     same: dict[str, list[SlideRecord]] = {}
     for record in manifest:
@@ -106,7 +112,8 @@ def _refuse_copies(store: BagStore, manifest: Manifest, marks: Mapping[str, str]
             mark = marks.get(record.slide_id) or store.fingerprint(record)
         except BagError:  # test slides need no features before they are predicted
             continue
-        same.setdefault(mark, []).append(record)
+        if mark.content:
+            same.setdefault(mark.content, []).append(record)
     for records in same.values():
         if len({record.split for record in records if record.split}) < 2:
             continue

@@ -6,13 +6,16 @@ empty, mismatched or not finite are refused by name. Precision is kept as stored
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pams_mil.data.bags.bag import Bag, check_values
-from pams_mil.data.bags.layouts.hdf5 import read_hdf5
+import numpy as np
+
+from pams_mil.data.bags.bag import Bag, check_values, content_mark
+from pams_mil.data.bags.layouts.hdf5 import as_rows, feature_key, open_hdf5, own_dataset, read_hdf5
 from pams_mil.data.bags.layouts.lazyslide import read_store, store_of
 from pams_mil.data.bags.layouts.tensors import read_npy, read_safetensors, read_torch
 from pams_mil.errors import BagError, listing
@@ -59,6 +62,25 @@ def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool 
     if verify:
         check_values(bag, str(path))
     return bag if level0_mpp is None else _at_scale(bag, level0_mpp)
+
+
+def mark_file(path: Path) -> str:
+    """The `content_mark` of a feature file; files of the usual layouts are not read whole."""
+    kind = path.suffix.lower()
+    try:
+        if kind in (".h5", ".hdf5"):
+            with open_hdf5(path) as file:
+                features = own_dataset(file, feature_key(set(file), path), path)
+                return content_mark(features if features.ndim == 2 else as_rows(features[()]))
+        if kind == ".npy":
+            return content_mark(as_rows(np.load(path, mmap_mode="r")))
+        if kind in (".pt", ".pth"):
+            return content_mark(read_torch(path, mapped=zipfile.is_zipfile(path)).features)
+    except BagError:
+        raise
+    except Exception as error:  # damaged files raise OSError, KeyError, ValueError and more
+        raise BagError(f"{path} cannot be read: {error}. It is truncated, damaged or of another format.") from error
+    return content_mark(read_bag(path, verify=False).features)
 
 
 def _refuse_unreadable(path: Path) -> None:

@@ -63,9 +63,12 @@ def read_safetensors(path: Path) -> Bag:
     return Bag(as_rows(features), coords, info)
 
 
-def read_torch(path: Path) -> Bag:
-    """The bag in a `.pt` file: a tensor or array [n, d], or a dictionary with features and coordinates."""
-    content = _load_torch(path)
+def read_torch(path: Path, *, mapped: bool = False) -> Bag:
+    """The bag in a `.pt` file: a tensor or array [n, d], or a dictionary with features and coordinates.
+
+    With `mapped`, tensors are the file's pages, which are read as they are looked at.
+    """
+    content = _load_torch(path, mapped=mapped)
     if isinstance(content, dict):
         features, coords = _array(content[feature_key(content, path)], path), content.get("coords")
         coords = None if coords is None else _array(coords, path)
@@ -77,14 +80,14 @@ def read_torch(path: Path) -> Bag:
     return Bag(features, coords, info)
 
 
-def _load_torch(path: Path) -> Any:
+def _load_torch(path: Path, *, mapped: bool = False) -> Any:
     import torch  # noqa: PLC0415  slow to import, and only .pt files need it
 
     try:
         # Arrays of numpy are refused by weights_only unless their parts are named as safe.
         allowed = getattr(torch.serialization, "safe_globals", None)  # since torch 2.5
         with nullcontext() if allowed is None else allowed(_numpy_globals()):
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError, KeyError and more
         raise BagError(
             f"{path} cannot be loaded as plain tensors: {first_line(error)}. It is truncated, or holds objects that "
