@@ -180,3 +180,21 @@ def test_the_terminal_says_one_sentence_per_model_and_once_what_chance_is(bench)
     assert "over 1 runs" not in text
     table = text[text.index("class:") : text.index("One network each")]
     assert table.count("untrained") == len({"AB-MIL", "TransMIL"}) * TREE.num_levels  # no row that nobody asked for
+
+
+def test_the_sentence_settles_what_it_names_by_the_p_it_shows(bench):
+    _, summary = bench
+    reference, row, *rest = summary.rows
+    key = summary.missed_key()
+    own = row.comparison.levels["class"]
+    for p, low, kind in ((0.03, -0.3, "Safer"), (0.06, -0.3, "Not settled"), (0.03, 0.01, "Less safe")):
+        # as decided the row is far ahead, which is another question than the one that the sentence names
+        changed = {
+            **own,
+            "missed_rate": replace(own["missed_rate"], estimate=-0.5, adjusted_interval=(-0.6, -0.4), adjusted_p=1e-6),
+            key: replace(own[key], estimate=low, adjusted_interval=(low - 0.001, low + 0.001), adjusted_p=p),
+        }
+        comparison = replace(row.comparison, levels={**row.comparison.levels, "class": changed})
+        [sentence] = replace(summary, rows=[reference, replace(row, comparison=comparison), *rest]).sentences
+        named = dict(re.findall(r"(Safer|Less safe|Not settled): ([^.]*?<b>PAMS)", sentence))
+        assert list(named) == [kind], sentence

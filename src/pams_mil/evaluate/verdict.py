@@ -53,6 +53,11 @@ def safer_model(comparison: Comparison) -> str | None:
     return _names(comparison, candidate)[0] if _misses_less(comparison, differences, candidate) else None
 
 
+def settles(comparison: Comparison, contrast: Contrast) -> bool:
+    """Whether one contrast, named beforehand, tells the models apart: by p and by interval, with enough patients."""
+    return not comparison.void and not _few(comparison) and _separate(contrast)
+
+
 def _misses_less(comparison: Comparison, differences: dict[str, Contrast], candidate: bool) -> bool:
     """Whether a model that is no worse in both rates misses significantly less, with mistakes that are not graver."""
     mild = differences["asmc"]

@@ -18,7 +18,7 @@ from pams_mil.evaluate.operating_points import OperatingPoints
 from pams_mil.evaluate.orders import OrderAudit, audit_orders
 from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
 from pams_mil.evaluate.scores import LevelScores, score
-from pams_mil.evaluate.verdict import safer_model, verdict
+from pams_mil.evaluate.verdict import settles, verdict
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, METRICS
 from pams_mil.report.charts import Epochs
@@ -148,8 +148,8 @@ class Bench:
             contrast = None if row.comparison is None else row.comparison.levels[finest].get(key)
             if row.comparison is None or contrast is None:
                 continue
-            safer = safer_model(row.comparison)
-            kind = {row.method: "Safer", self.reference: "Less safe"}.get(safer or "", "Not settled")
+            side = "Safer" if contrast.difference < 0 else "Less safe"
+            kind = side if settles(row.comparison, contrast) else "Not settled"
             p = "" if contrast.p is None else f", {'adjusted ' if contrast.family > 1 else ''}p = {contrast.p:.2g}"
             kinds[kind].append(f"{row.method} ({_percent(row, key)}{p})")
         return " ".join(
