@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -55,6 +56,25 @@ def test_arms_that_vary_a_method_get_none():
     done, made = entries(CE=Choice(name="ce"), Less=Choice(name="ce"), PAMS=Choice(name="pams"))
     found = [entry.method for entry in with_untrained(done, made)]
     assert found == ["CE", "CE + MSCE's cost", "Less", "PAMS", "PAMS, bias removed"]
+
+
+def test_derived_rows_are_paired_with_the_networks_that_they_are_made_from():
+    done, made = entries(CE=Choice(name="ce"), PAMS=Choice(name="pams"))
+    rng = np.random.default_rng(1)
+    several = []
+    for entry in made:
+        run = entry.runs["seed 0"]
+        noise = [rng.dirichlet(np.ones(7), len(run)) for _ in range(3)]
+        runs = {
+            f"seed {seed}": replace(run, probabilities=(run.probabilities + p) / 2, weights=(f"{entry.method}{seed}",))
+            for seed, p in enumerate(noise)
+        }
+        several.append(replace(entry, runs=runs))
+    bench = summarize(with_untrained(done, several), reference="CE", resamples=50)
+    subjects = {row.method: row.comparison.subject for row in bench.rows if row.comparison is not None}
+    assert subjects["CE + MSCE's cost"] == "Chance: patients and networks (the same 3 seeds, in pairs)."
+    assert subjects["PAMS"] == subjects["PAMS, bias removed"] == "Chance: patients and networks (3 and 3 seeds)."
+    assert bench.rows[1].comparison.to_json()["seeds_in_common"] == {"reference": 3, "candidate": 3}
 
 
 def test_tables_say_what_is_missed_at_one_stated_rate():

@@ -29,10 +29,13 @@ def show(result: Bench) -> None:
     for sentence in result.sentences or result.verdicts:  # one per model; the page has one per comparison
         output.print()
         output.print(sentence, style="bold")
-    subjects = {row.comparison.subject for row in result.rows if row.comparison is not None}
+    subjects: dict[str, list[str]] = {}
+    for row in result.rows:
+        if row.comparison is not None:
+            subjects.setdefault(row.comparison.subject, []).append(row.name)
     if result.sentences:
-        for subject in sorted(subjects):
-            output.print(subject, style="dim")
+        for subject, names in subjects.items():
+            output.print(subject if len(subjects) == 1 else f"{', '.join(names)}: {subject}", style="dim")
 
 
 def _table(result: Bench, level: int) -> Table:

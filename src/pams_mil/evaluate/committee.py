@@ -17,7 +17,7 @@ from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.compare import Comparison
 from pams_mil.evaluate.contrast import Contrast, adjusted
 from pams_mil.evaluate.inference import contrasts, estimate
-from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, all_weights
 from pams_mil.metrics.metric import FALSE_ALARMS, METRICS
 from pams_mil.metrics.resampling import RESAMPLES
 
@@ -156,7 +156,7 @@ def average(name: str, models: Sequence[Predictions]) -> Predictions:
     if len(probabilities) < len(models) or any(list(one.slide_ids) != list(first.slide_ids) for one in models):
         raise PredictionsError(f"{name}: expected the probabilities of the same slides in the same order from all.")
     mean = np.mean(probabilities, axis=0)
-    return replace(first, name=name, probabilities=mean, predicted=mean.argmax(1))
+    return replace(first, name=name, probabilities=mean, predicted=mean.argmax(1), weights=all_weights(models))
 
 
 def stated_rate(predictions: Predictions) -> float:

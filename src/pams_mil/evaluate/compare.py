@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array
-from pams_mil.errors import PredictionsError, listing
+from pams_mil.errors import PredictionsError, counted, listing
 from pams_mil.evaluate.cautions import cautions
 from pams_mil.evaluate.contrast import Contrast, adjusted
-from pams_mil.evaluate.inference import SWAPS, MethodPair, Reading
+from pams_mil.evaluate.inference import SWAPS, MethodPair, Reading, common_networks
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.metric import KAPPAS, METRICS, PARTIAL, Metric, metrics_for
 from pams_mil.metrics.resampling import RESAMPLES
@@ -88,6 +88,10 @@ class Comparison:
     """Models whose calls carry no information, see `pams_mil.evaluate.cautions`."""
     seeds: tuple[int, int] = (1, 1)
     """How many seeds the reference and the candidate have."""
+    networks: tuple[int, int] = (1, 1)
+    """How many networks they are made from."""
+    common: tuple[int, int] = (0, 0)
+    """How many of their seeds have networks in common with the other."""
 
     @property
     def about_methods(self) -> bool:
@@ -98,15 +102,35 @@ class Comparison:
     def subject(self) -> str:
         """What was compared, for people."""
         reference, candidate = self.seeds
-        if self.about_methods:
+        if self.about_methods and not any(self.common):
             return f"Chance: patients and networks ({candidate} and {reference} seeds)."
+        if self.about_methods:
+            whole = self.common == self.seeds and candidate == reference
+            seeds = (
+                f"the same {candidate} seeds"
+                if whole
+                else f"{candidate} and {reference} seeds, {self.common[1]} of them"
+            )
+            return f"Chance: patients and networks ({seeds}{'' if whole else ' from the same networks'}, in pairs)."
         if self.seeds == (1, 1):
-            return "Chance: patients. This is about these two networks; other seeds may differ."
+            return f"Chance: patients. This is about {self._models}; other seeds may differ."
         single, several = (self.reference, self.candidate) if reference == 1 else (self.candidate, self.reference)
+        drawn = max(self.seeds) - self.common[reference == 1]
+        if not drawn:
+            return f"Chance: patients. {single} is made from the networks of {several}; other seeds may differ."
+        which = f" that {single} is not made from" if drawn < max(self.seeds) else ""
         return (
-            f"Chance: patients and the {max(self.seeds)} seeds of {several}; of {single} there is one, and other seeds "
-            "of it may differ."
+            f"Chance: patients and the {counted(drawn, 'seed')} of {several}{which}; of {single} there is one, and "
+            "other seeds of it may differ."
         )
+
+    @property
+    def _models(self) -> str:
+        if self.networks == (1, 1):
+            return "the same network, used in two ways" if any(self.common) else "these two networks"
+        counts = zip((self.candidate, self.reference), self.networks[::-1], strict=True)
+        both = " and ".join(f"{name} ({counted(count, 'network')})" for name, count in counts)
+        return f"these two models as they are, {both}{', which have networks in common' if any(self.common) else ''}"
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form."""
@@ -116,6 +140,8 @@ class Comparison:
             "n": self.n,
             "patients": self.patients,
             "seeds": {"reference": self.seeds[0], "candidate": self.seeds[1]},
+            "networks": {"reference": self.networks[0], "candidate": self.networks[1]},
+            "seeds_in_common": {"reference": self.common[0], "candidate": self.common[1]},
             "notes": list(self.notes),
             "void": list(self.void),
             "levels": {
@@ -179,6 +205,7 @@ def compare(
                 notes = (*notes, f"{name}: too small for a curve and left out of its mean: {listing(small, most=6)}.")
         if progress is not None:
             progress((level + 1) / hierarchy.num_levels)
+    common = common_networks(first, second)
     return Comparison(
         reference=reference.name,
         candidate=candidate.name,
@@ -189,6 +216,8 @@ def compare(
         patients=first.num_patients,
         void=tuple(sorted(m.name for m in (first, second) if any(caution.disqualifies for caution in cautions(m)))),
         seeds=(first.num_seeds, second.num_seeds),
+        networks=(first.num_networks, second.num_networks),
+        common=(int(common.any(axis=1).sum()), int(common.any(axis=0).sum())),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from pams_mil.arrays import Array
+from pams_mil.arrays import Array, Ints
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.resampling import holm, percentile_interval, swap_p_value
 
@@ -160,8 +160,12 @@ def contrast_of(
     drawn_reference: Array | None = None,
     swapped: Array | None = None,
     units: int = 0,
+    common: Array | None = None,
 ) -> Contrast:
-    """The contrast from scores by seed [S] and their resamples [S, B]; equations: `pams_mil.evaluate.inference`."""
+    """The contrast from scores by seed [S] and their resamples [S, B]; equations: `pams_mil.evaluate.inference`.
+
+    `common` [S_candidate, S_reference] counts the networks that both seeds are made from; None: none.
+    """
     sides = [(candidate, drawn)] if reference is None else [(candidate, drawn), (reference, drawn_reference)]
     means = [_mean(scores) for scores, _ in sides]
     value = means[0] if reference is None else float(subtract(np.array(means[0]), np.array(means[1])))
@@ -180,10 +184,8 @@ def contrast_of(
     if 2 * finite.size < samples.size or finite.size < 2 or not math.isfinite(value):
         return replace(result, varied="patients", samples=samples)
     variance = float(finite.var(ddof=1))
-    several = [
-        (scores, resampled) for scores, resampled in sides if resampled is not None and np.isfinite(scores).sum() > 1
-    ]
-    if not several:
+    defined = [np.isfinite(scores) for scores, _ in sides]
+    if max(int(ok.sum()) for ok in defined) < 2:
         contrast = replace(
             result, interval=percentile_interval(samples), varied="patients", samples=samples,
             standard_error=math.sqrt(variance),
@@ -193,28 +195,87 @@ def contrast_of(
             t = abs(value) / math.sqrt(variance)
             contrast = replace(contrast, p_value=float(2 * stdtr(max(1, units - 1), -t)))
         return contrast
-    between, shared = [], variance
-    for scores, resampled in several:  # of one network against several, those of the several are chance
-        ok = np.isfinite(scores)
-        count = int(ok.sum())
-        between.append((float(scores[ok].var(ddof=1)) / count, count - 1))
-        by_patients = resampled[ok][:, np.isfinite(resampled[ok]).all(axis=0)]
-        centered = by_patients - scores[ok][:, None]
-        shared -= float(centered.var(axis=0, ddof=1).mean()) / count
-    shared = max(0.0, shared)
-    total = shared + sum(component for component, _ in between)
-    if not total > 0:
-        return replace(result, interval=(value, value), varied="patients and networks", standard_error=0.0,
-                       p_value=1.0 if reference is not None and value == 0 else None, samples=samples)  # fmt: skip
-    df = total**2 / (shared**2 / max(1, units - 1) + sum(component**2 / free for component, free in between))
+    scores = np.concatenate([of_seed[ok] for (of_seed, _), ok in zip(sides, defined, strict=True)])
+    redrawn = np.concatenate([of[ok] for (_, of), ok in zip(sides, defined, strict=True) if of is not None])
+    moved = redrawn[:, np.isfinite(redrawn).all(axis=0)] - scores[:, None]
+    networks = NetworkVariance.of(
+        [int(ok.sum()) for ok in defined], None if common is None or reference is None else common[np.ix_(*defined)]
+    )
+    between, over_df = networks(np.outer(scores - scores.mean(), scores - scores.mean()))
+    shared = max(0.0, variance - networks(moved @ moved.T / max(1, moved.shape[1]))[0])
+    total = shared + between
     result = replace(
-        result, varied="patients and networks", standard_error=math.sqrt(total), df=df, samples=samples,
-        p_value=None if reference is None else float(2 * stdtr(df, -abs(value) / math.sqrt(total))),
+        result, samples=samples, standard_error=math.sqrt(total),
+        varied="patients and networks" if networks.chance.any() else "patients",
     )  # fmt: skip
+    if not total > 0:
+        return replace(result, interval=(value, value), p_value=1.0 if reference is not None and value == 0 else None)
+    result = replace(result, df=total**2 / (shared**2 / max(1, units - 1) + over_df))
+    if reference is not None:
+        result = replace(result, p_value=float(2 * stdtr(result.df, -abs(value) / math.sqrt(total))))
     low, high = result.interval_at(0.95)
     if reference is None and key in METRICS:
         low, high = max(low, METRICS[key].bounds[0]), min(high, METRICS[key].bounds[1])
     return replace(result, interval=(low, high))
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkVariance:
+    """The variance that networks give to a mean over seeds, or to the difference of two.
+
+    Seeds that are made from the same networks vary together. With G [S_A, S_B] the networks in common, a and b the
+    scores and H = I − 1/S, which centers them,
+
+        γ = a' H G H b / tr(G' H G H),     V = c_A s²_A / S_A² + c_B s²_B / S_B² − 2 γ ΣG / (S_A S_B)
+
+    where |γ| is at most s_A s_B / ‖G‖ and c = S seeds are chance. If each seed of one is made from the networks of one
+    seed of the other, V is s² of their differences over S and the test is the paired t-test. Where one side is a single
+    seed, what that is made from is given: c is 0 for it, and counts the other's seeds that have nothing of it.
+    """
+
+    side: Ints
+    """The side of every seed, 0 or 1."""
+    chance: Ints
+    """c of both sides."""
+    common: Array
+    """G between all seeds, [S_A + S_B, S_A + S_B]; 0 within a side."""
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], common: Array | None = None) -> NetworkVariance:
+        """Of sides with so many seeds."""
+        side = np.repeat(np.arange(len(sizes)), sizes)
+        every, chance = np.zeros((len(side), len(side))), np.array(sizes)
+        if common is not None:
+            every[: sizes[0], sizes[0] :] = common
+            every += every.T
+        if len(sizes) > 1 and min(sizes) < 2:
+            chance = np.where(chance < 2, 0, chance - np.count_nonzero(every) // 2)
+        return cls(side, chance, every if chance.all() else np.zeros_like(every))
+
+    def __call__(self, products: Array) -> tuple[float, float]:
+        """V and Σ V_k² / df_k (Satterthwaite) from the products of the scores, [S_A + S_B, S_A + S_B]."""
+        size = np.bincount(self.side)
+        same = self.side[:, None] == self.side
+        center = np.eye(len(self.side)) - same / size[self.side]
+        # V = y' Q y; Q and Σ, the covariance of the seeds' scores.
+        form = center * (self.chance / (size**2 * np.maximum(1, size - 1)))[self.side]
+        variances = np.array([(center * products)[self.side == k].sum() for k in range(len(size))])
+        variances /= np.maximum(1, size - 1)
+        covariance = np.diag(np.where(self.chance > 0, variances, 0.0)[self.side])
+        value = float((self.chance * variances / size**2).sum())
+        centered = center @ self.common @ center
+        identified = float((self.common * centered).sum())
+        if identified > 1e-9:  # seeds that all have the same in common say nothing about it
+            most = math.sqrt(variances[0] * variances[1]) / float(np.linalg.norm(self.common, 2))
+            together = float((centered * products).sum()) / identified
+            share = float(self.common.sum()) / math.prod(size.tolist())
+            covariance += min(max(together, -most), most) * self.common
+            form -= share / identified * centered
+            value -= min(max(together, -most), most) * share
+        if value <= 1e-12 * variances.sum():
+            return 0.0, 0.0
+        turned = form @ covariance
+        return value, float((turned * turned.T).sum())
 
 
 def _mean(scores: Array) -> float:

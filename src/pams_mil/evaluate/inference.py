@@ -15,9 +15,10 @@ With A* the scores of the S_A seeds in resamples of patients (networks fixed), s
     df = V² / (V_shared² / (P − 1) + (s²_A / S_A)² / (S_A − 1) + (s²_B / S_B)² / (S_B − 1))           (Satterthwaite)
 
 Interval and p come from t with df degrees of freedom. V_patients + s²/S would count the chance of one network with
-single patients twice, once in each term. Where one side has one seed, nothing is known about its networks, and its
-terms are left out. Where both have, V is V_patients, the interval is that of the resamples, and two files are tested
-by swapping them in patients.
+single patients twice, once in each term. Seeds that are made from the same networks (probabilities calibrated, decided
+or restored otherwise) are paired: see `NetworkVariance`. Where one side has one seed, nothing is known about its
+networks, and its terms are left out. Where both have, V is V_patients, the interval is that of the resamples, and two
+files are tested by swapping them in patients.
 
 Used as:
 
@@ -93,6 +94,8 @@ class MethodPair:
     weights: Weights | None
     coins: Weights | None
     """Swaps of patients; None where networks are several, or are split into other folds."""
+    common: Array
+    """How many networks each seed of the candidate has in common with each of the reference."""
 
     @classmethod
     def of(
@@ -108,7 +111,7 @@ class MethodPair:
         swappable = all(one.single for one in both) and _same_folds(reference, candidate)
         return cls(
             *both, (unit, units.of_patient[other]), len(units), units.draws(seed, resamples) if resamples else None,
-            units.coins(seed, swaps) if swappable and swaps else None,
+            units.coins(seed, swaps) if swappable and swaps else None, common_networks(candidate, reference),
         )  # fmt: skip
 
     def drawn(self, readings: Sequence[Reading]) -> tuple[dict[str, Array], dict[str, Array]] | None:
@@ -133,6 +136,7 @@ class MethodPair:
                 drawn_reference=None if drawn is None else drawn[0][key],
                 swapped=swapped.get(key),
                 units=self.units,
+                common=self.common,
             )
             for key in reference
         }
@@ -201,6 +205,12 @@ def contrasts(
         reference, candidate, level=level, penalty=penalty, seed=seed, resamples=resamples, swaps=swaps
     )
     return pair.contrasts([Reading.of(metric) for metric in metrics])
+
+
+def common_networks(first: Predictions, second: Predictions) -> Array:
+    """How many networks each seed of the first has in common with each of the second."""
+    sides = first.networks_of_seeds, second.networks_of_seeds
+    return np.array([[len(one & other) for other in sides[1]] for one in sides[0]], dtype=np.float64)
 
 
 def _same_folds(first: Predictions, second: Predictions) -> bool:

@@ -32,6 +32,7 @@ from pams_mil.errors import RunError
 from pams_mil.evaluate.inference import estimate
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.sidecar import sidecar
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS
 
@@ -221,4 +222,11 @@ def predictions_by_fold(folders: Sequence[CrossValidationFolder], hierarchy: Cla
         first,
         predicted=np.array([one.predicted[row] for one, row in rows], dtype=np.int64),
         probabilities=np.stack([one.probabilities[row] for one, row in rows if one.probabilities is not None]),
+        weights=tuple(
+            weights
+            for number, folder in enumerate(folders)
+            for fold, run in folder.tested()
+            if fold == number
+            for weights in sidecar(RunFolder(run).predictions_file()).get("weights", ())
+        ),
     )

@@ -46,7 +46,8 @@ class Predictions:
     Where slides have several findings, `finding_targets` and `finding_probabilities` [n, K] hold all of them; target,
     predicted and probabilities are then about the most urgent one.
     `decided_by` is the rule that made the predictions from the probabilities, empty when nobody said.
-    `weights` are digests of the weights that predicted, and `table` says which subset of which table this is.
+    `weights` are digests of the weights that predicted; of several seeds, `seed_weights` are those of each, and methods
+    that have networks in common are compared in pairs. `table` says which subset of which table this is.
     `roles` are those that each row's patient has had for these weights, None when nothing is known; without
     `exposure_known` they are only what the file's column split says. `exposure` holds all patients that the weights
     have seen, also those that are not here.
@@ -65,6 +66,7 @@ class Predictions:
     decided_by: str = ""
     made_by: tuple[Mapping[str, Any], ...] = ()
     weights: tuple[str, ...] = ()
+    seed_weights: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     table: Mapping[str, Any] = field(default_factory=dict)
     roles: Sequence[Roles] | None = None
     exposure_known: bool = False
@@ -125,6 +127,20 @@ class Predictions:
     def num_seeds(self) -> int:
         """How many seeds there are."""
         return int(self.seed_number.max()) + 1
+
+    @property
+    def networks_of_seeds(self) -> list[frozenset[str]]:
+        """The networks that each seed is made from, by the digests of their weights; empty where nobody said."""
+        weights = (
+            [self.weights] if self.seeds is None else [self.seed_weights.get(s, ()) for s in dict.fromkeys(self.seeds)]
+        )
+        # A calibrated network is <weights>+<calibration>.
+        return [frozenset(digest.partition("+")[0] for digest in one) for one in weights]
+
+    @property
+    def num_networks(self) -> int:
+        """How many networks these are predictions of."""
+        return len(frozenset().union(*self.networks_of_seeds)) or len(np.unique(self.network))
 
     @cached_property
     def path(self) -> DecisionPath:
@@ -248,7 +264,13 @@ def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
         finding_targets=np.concatenate(sets) if len(sets) == len(parts) else None,
         finding_probabilities=np.concatenate(single) if len(single) == len(parts) else None,
         exposure=reduce(operator.or_, seen) if len(seen) == len(parts) else None,
+        weights=all_weights(parts),
     )
+
+
+def all_weights(parts: Sequence[Predictions]) -> tuple[str, ...]:
+    """The weights that all of these were predicted by; empty where some do not say."""
+    return tuple(dict.fromkeys(one for part in parts for one in part.weights)) if all(p.weights for p in parts) else ()
 
 
 def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
@@ -258,7 +280,8 @@ def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
         for seed, one in seeds.items()
     ]
     shared = set.intersection(*(set(one.tags) for one in seeded))
-    return join_predictions(name, [replace(one, tags={tag: one.tags[tag] for tag in shared}) for one in seeded])
+    joined = join_predictions(name, [replace(one, tags={tag: one.tags[tag] for tag in shared}) for one in seeded])
+    return replace(joined, seed_weights={seed: one.weights for seed, one in seeds.items()})
 
 
 def join_files(name: str, files: Sequence[Predictions]) -> Predictions:
