@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil.engine.prediction.calibrate import run_bias
-from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.predict import load
 from pams_mil.engine.prediction.scored_runs import predict_to_score
 from pams_mil.evaluate.decisions.debias import TrainingBias
 from pams_mil.evaluate.decisions.probability_calibration import fit_probability_calibration
@@ -47,7 +47,7 @@ def main() -> None:
     runs = parser.parse_args().runs
     rows: dict[str, list[list[float]]] = {}
     for run in runs:
-        val, test = (predict_to_score([load_run(run)], split=split) for split in ("val", "test"))
+        val, test = (predict_to_score([load(run)], split=split) for split in ("val", "test"))
         functions = variants(val.probabilities[-1], val.targets, val.hierarchy, run_bias(run))
         for name, apply in functions.items():
             q = apply(test.probabilities[-1])

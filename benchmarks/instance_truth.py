@@ -23,7 +23,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from pams_mil.data.tables import read_table
-from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.predict import load
 from pams_mil.engine.prediction.tiles import at_least, each_alone, evidence
 from pams_mil.models.core.batch import BagBatch
 from truth.cohorts import TruthCohort, real
@@ -34,7 +34,7 @@ WITHIN = ("attention", "evidence", "alone at least as urgent")
 
 def look(cohort: TruthCohort, cell: Path) -> dict[int, dict[str, np.ndarray]]:
     """Per tested slide, the rankings of its instances and their probabilities [n, boundaries]."""
-    learner = load_run(cell).learner
+    learner = load(cell).learner
     index = {slide: number for number, slide in enumerate(cohort.slide_ids)}
     ranks = cohort.hierarchy.ranks().tolist()
     found = {}

@@ -14,7 +14,7 @@ from pams_mil.cli.main import VERBS, app
 from pams_mil.data.exposure import MARK, ROLES, RULES, Exposure, parse_roles, role_cell
 from pams_mil.data.tables import read_table
 from pams_mil.engine.prediction import predict as predict_module
-from pams_mil.engine.prediction.predict import load_run, predict
+from pams_mil.engine.prediction.predict import load, predict
 from pams_mil.engine.prediction.scored_runs import stored_predictions
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import RunFolder
@@ -86,7 +86,7 @@ def test_every_verb_obeys_the_table(cohort, trained, tmp_path, role):
     pams("predict", folder, cohort / "manifest.csv", *table)  # allowed, and written down
     file = folder / "predictions/manifest-test.csv"
     assert set(read_table(file)["exposure"]) == {role}
-    stored = stored_predictions(load_run(folder), "test")
+    stored = stored_predictions(load(folder), "test")
     assert [RULES["viewing"][one] for roles in stored.roles for one in roles] == ["badge"] * 8
     words = {
         "evaluate": ("evaluate", folder, "--resamples", 0),
@@ -243,7 +243,7 @@ def test_the_card_has_no_scores_that_the_report_did_not_have(trained, tmp_path):
     run_ = shutil.copytree(trained, tmp_path / "run")
     pams("evaluate", run_, "--resamples", 0)
     stored = run_ / "reports/manifest-test/scores.json"
-    assert json.loads((run_ / "reports/manifest-test.json").read_text())["weights"] == [[load_run(run_).weights]]
+    assert json.loads((run_ / "reports/manifest-test.json").read_text())["weights"] == [[load(run_).weights]]
     pams("export", run_, "--out", tmp_path / "one", "--no-onnx")
     assert "## Test scores, with" in (tmp_path / "one/README.md").read_text()
     content = json.loads(stored.read_text())
@@ -306,7 +306,7 @@ def test_out_of_fold_predictions_say_whose_they_are_and_certify_no_mean(cohort, 
     pams("cv", tmp_path / "manifest.csv", *words, "--members", 2, "--reference", 0, "--resamples", 0, "--workers", 1,
          "--out", tmp_path / "cv")  # fmt: skip
     pooled = read_predictions(tmp_path / "cv/predictions.csv", cohort / "classes.yaml")
-    members = [load_run(run) for run in CrossValidationFolder(tmp_path / "cv").runs()]
+    members = [load(run) for run in CrossValidationFolder(tmp_path / "cv").runs()]
     assert sorted(pooled.weights) == sorted(one.weights for one in members)
     assert len(pooled.made_by) == 6
     assert pooled.table["split"] == OUT_OF_FOLD

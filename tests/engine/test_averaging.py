@@ -13,7 +13,7 @@ from torch import nn
 
 from pams_mil.data.tables import read_table
 from pams_mil.engine import predict
-from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.predict import load
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.training.optimize import AveragedWeights
 from pams_mil.errors import CheckpointError, ConfigError
@@ -92,7 +92,7 @@ def test_validation_and_prediction_use_the_mean(cohort, tmp_path):
     for part in ("model", "objective"):
         assert best.part(part).keys() == last.part(part).keys()
         assert all(torch.equal(value, last.part(part)[name]) for name, value in best.part(part).items())
-    one, two = (load_run(out, which=which).learner.state_dict() for which in ("best", "last"))
+    one, two = (load(out, which=which).learner.state_dict() for which in ("best", "last"))
     assert all(torch.equal(value, two[name]) for name, value in one.items())
     said = predict([out], cohort / "manifest.csv", features=cohort / "bags", split="val")
     expected = refined_nll(said.targets, said.probabilities[-1], said.hierarchy)

@@ -180,7 +180,7 @@ def test_a_torn_validation_slide_is_named_and_left_out(tmp_path):
     assert found.validation != whole.validation
     for file in (cohort / "bags").glob("val-*"):
         file.write_bytes(b"truncated")
-    with pytest.raises(RunError, match="None of the 16 validation slides could be predicted"):
+    with pytest.raises(RunError, match="None of the 16 slides can be read"):
         calibrate(folder)
     assert read_calibration(folder).num_slides == 15  # what was there stays
 

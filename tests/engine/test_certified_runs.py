@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.data.tables import read_table
-from pams_mil.engine import load_run, predict
+from pams_mil.engine import load, predict
 from pams_mil.engine.prediction.predict import identity_of
 from pams_mil.evaluate.certify import Certificate, apply_certificate
 
@@ -53,7 +53,7 @@ def certified(runs):
 def test_the_part_calib_is_the_default_and_the_run_keeps_the_certificate(runs, certified):
     made = Certificate.load(certified)
     assert (made.n, made.reservations) == (8, ())
-    assert made.weights == (identity_of(load_run(runs["chosen"])),)
+    assert made.weights == (identity_of(load(runs["chosen"])),)
     assert (runs["chosen"] / "certificate.html").exists()
 
 

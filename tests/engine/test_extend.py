@@ -6,7 +6,7 @@ import pytest
 from tests.engine.cohort import run, settings
 
 from pams_mil.engine import open_run
-from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.predict import load
 from pams_mil.engine.run.spec import stored_spec
 from pams_mil.engine.training import loop as fit
 from pams_mil.engine.training.observers import Watch
@@ -20,7 +20,7 @@ def test_a_finished_run_is_extended_as_if_it_was_started_with_more_epochs(cohort
     for name in ("last.safetensors", "best.safetensors", "metrics.csv", "config.yaml"):
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
     assert open_run(out).status()["epochs"] == 5
-    assert stored_spec(out) == load_run(out).spec == stored_spec(whole)
+    assert stored_spec(out) == load(out).spec == stored_spec(whole)
 
 
 def test_a_run_that_ran_out_of_patience_goes_on_with_more_of_it(cohort, tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.data.tables import read_table
 from pams_mil.engine import configure
 from pams_mil.engine.inference_loop import infer
-from pams_mil.engine.prediction.predict import load_run, predict
+from pams_mil.engine.prediction.predict import load, predict
 from pams_mil.engine.prediction.tiles import measure
 from pams_mil.engine.training.train import train
 from pams_mil.engine.training.training_bags import TrainingBags
@@ -74,7 +74,7 @@ def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("method", ["pams", "msce", "ce"])
 def test_findings_are_learned_beside_the_most_urgent_one(cohort: Path, tmp_path: Path, method: str) -> None:
     run = train(settings(cohort, method=method, epochs=30, lr=5e-3), tmp_path / "run")
-    loaded, manifest = load_run(run.path), Manifest.read(cohort / "manifest.csv").select("test")
+    loaded, manifest = load(run.path), Manifest.read(cohort / "manifest.csv").select("test")
     hierarchy = ClassHierarchy.load(cohort / "classes.yaml")
     bags = BagDataset(manifest, hierarchy, cohort / "bags")
     said = [answer.outcome[0].findings[0] for answer in infer([loaded.learner], bags)]
@@ -89,7 +89,7 @@ def test_every_model_has_a_head_for_findings(cohort: Path, tmp_path: Path, model
     log = (run.path / "metrics.csv").read_text().splitlines()[0]
     assert "findings" in log
     assert "findings_align" in log
-    assert load_run(run.path).learner.model.findings is not None
+    assert load(run.path).learner.model.findings is not None
 
 
 def test_a_remixed_bag_has_all_rows_and_findings_of_both(cohort: Path) -> None:
@@ -257,7 +257,7 @@ def test_certified_sets_are_predicted_and_monitored(run_folder: Path, cohort: Pa
 
 def test_tiles_say_what_speaks_for_each_finding(run_folder: Path) -> None:
     """Attention pooling and a linear head: the evidence of all tiles is the bag's own log-odds."""
-    learner = load_run(run_folder).learner
+    learner = load(run_folder).learner
     features = torch.from_numpy(np.random.default_rng(3).standard_normal((9, 8)).astype(np.float32))
     whole = learner.predict(BagBatch.single(features, "s"), attention=True)
     layers = [layer for layer in measure(learner, features, list(whole.attention), "s") if layer.kind == "finding"]

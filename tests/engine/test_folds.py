@@ -8,7 +8,7 @@ import pytest
 from tests.engine.cohort import SIZES, make_cohort, run, same_weights, settings
 
 from pams_mil.engine import open_run
-from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.predict import load
 from pams_mil.engine.prediction.scored_runs import predict_to_score
 from pams_mil.engine.run.folder import RunFolder
 
@@ -36,7 +36,7 @@ def folded(tmp_path_factory):
 def test_a_run_is_scored_on_the_test_slides_of_its_own_fold(folded, tmp_path, fold):
     out = run(settings(folded, data={"fold": fold}, epochs=1), tmp_path / "run")
     assert open_run(out).config().data.fold == fold
-    found = predict_to_score([load_run(out)])
+    found = predict_to_score([load(out)])
     part = "train" if fold == 0 else "val"
     assert len(found) == SIZES[part]
     assert {name.split("-")[0] for name in found.names} == {part}

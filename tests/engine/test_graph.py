@@ -15,7 +15,7 @@ from pams_mil.data import Bag, BagInfo, write_bag
 from pams_mil.engine.prediction import graph as graph_module
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.graph import GraphError
-from pams_mil.engine.prediction.predict import load_run, predict
+from pams_mil.engine.prediction.predict import load, predict
 from pams_mil.models.layers.pseudo_bags import fixed_groups
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -104,7 +104,7 @@ def test_dtfd_that_ranks_instances_is_refused_before_any_export(cohort, tmp_path
 
 def test_a_graph_that_disagrees_is_not_kept(cohort, tmp_path, monkeypatch):
     folder = run(settings(cohort, epochs=1), tmp_path / "run")
-    tower = type(load_run(folder).learner.model.towers[0])
+    tower = type(load(folder).learner.model.towers[0])
     right = tower.trace
 
     def wrong(self, features, groups=None):
@@ -119,7 +119,7 @@ def test_a_graph_that_disagrees_is_not_kept(cohort, tmp_path, monkeypatch):
 
 def test_a_model_that_cannot_be_traced_says_so_in_one_quiet_sentence(cohort, tmp_path, monkeypatch, capfd):
     folder = run(settings(cohort, epochs=1), tmp_path / "run")
-    tower = type(load_run(folder).learner.model.towers[0])
+    tower = type(load(folder).learner.model.towers[0])
 
     def untraceable(self, features, groups=None):
         return self.embed(torch.linalg.eigh(features @ features.mT))

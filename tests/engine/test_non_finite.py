@@ -17,7 +17,7 @@ from pams_mil.data import Manifest, Pack, SlideRecord, read_bag, write_pack
 from pams_mil.data.bags import layouts
 from pams_mil.data.doctor import diagnose
 from pams_mil.data.tables import read_table
-from pams_mil.engine import load_run, predict
+from pams_mil.engine import load, predict
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.benchmark_cell import predict_cell
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
@@ -133,7 +133,7 @@ def test_an_answer_that_is_not_finite_fails_its_slide_alone(trained, tmp_path, m
 
 
 def test_a_batch_names_the_bag(trained, monkeypatch):
-    learner = load_run(trained[1]).learner
+    learner = load(trained[1]).learner
     spoiled(monkeypatch, "logits", np.nan, slide="s1")
     batch = BagBatch.pack([torch.ones(2, 8), torch.ones(3, 8)], keys=("s1", "s2"))
     with pytest.raises(NotFiniteError, match=r"'s1' has no prediction.*2 instances"):
@@ -147,7 +147,7 @@ def test_weights_that_are_not_finite_are_refused_behind_a_valid_digest(trained, 
     tensors = {**saved.tensors, name: torch.full_like(saved.tensors[name], float("nan"))}
     checkpoint.save(tmp_path / "nan.safetensors", checkpoint.Checkpoint(tensors, saved.state))
     with pytest.raises(CheckpointError, match=f"not finite numbers, in '{name}'"):
-        load_run(tmp_path / "nan.safetensors")
+        load(tmp_path / "nan.safetensors")
     done = invoke("predict", tmp_path / "nan.safetensors", cohort / "manifest.csv", "--features", cohort / "bags")
     assert done.exit_code == 2
     assert not (tmp_path / "predictions.csv").exists()

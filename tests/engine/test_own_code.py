@@ -18,7 +18,7 @@ from pams_mil.cli.main import app
 from pams_mil.data import read_bag
 from pams_mil.engine import predict, train
 from pams_mil.engine.prediction.export import export
-from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.predict import load
 from pams_mil.errors import CheckpointError, ConfigError
 from pams_mil.view.heat import HeatMaker
 
@@ -42,19 +42,19 @@ def test_a_model_in_a_file_trains_predicts_and_moves(place: Path, cohort: Path, 
     shutil.move(place / "run", place / "moved")
     monkeypatch.setattr(discover, "_FILES", {})
     with pytest.raises(CheckpointError, match=r"my_model\.py@\w{32}:MyNet.*--trust-code"):
-        load_run(place / "moved")
-    loaded = load_run(place / "moved", trusted=True)
+        load(place / "moved")
+    loaded = load(place / "moved", trusted=True)
     assert loaded.spec.settings["model"]["name"].startswith("my_model.py@")
     assert str(place) not in str(loaded.spec.to_json())
     predicted = predict([loaded], cohort / "manifest.csv", split="test", features=cohort / "bags")
     assert len(predicted.names) == 8
     export(place / "moved", place / "out", trusted=True)
     monkeypatch.setattr(discover, "_FILES", {})
-    assert load_run(place / "out", trusted=True).weights == loaded.weights
+    assert load(place / "out", trusted=True).weights == loaded.weights
     shutil.rmtree(place / "out/code")
     monkeypatch.setattr(discover, "_FILES", {})
     with pytest.raises(ConfigError, match=r"trained with code in my_model\.py \(digest .* Put the same file there"):
-        load_run(place / "out", trusted=True)
+        load(place / "out", trusted=True)
 
 
 def test_a_changed_file_does_not_continue_a_run(place: Path, cohort: Path):
@@ -134,7 +134,7 @@ def test_its_attention_is_seen_on_slides_and_there_is_no_graph_of_it(place: Path
     assert "--trust-code" in CliRunner(env={"COLUMNS": "400"}).invoke(app, list(shown)).output
     pams(*shown, "--trust-code")
     assert (place / "heat/case-17/attention_class.png").is_file()
-    run = load_run(place / "run", trusted=True)
+    run = load(place / "run", trusted=True)
     layers = HeatMaker(features=place / "tiles", runs=[run]).of("case-17").layers
     attention = [values for name, (_, values) in layers.items() if "attention" in name.lower()]
     bag = read_bag(next((place / "tiles").rglob("case-17.h5")))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from pams_mil.cli.main import app
 from pams_mil.data import Bag, BagInfo, read_bag, write_bag
 from pams_mil.data.tables import read_table
-from pams_mil.engine import load_run, predict
+from pams_mil.engine import load, predict
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.prediction_table import read_for_prediction
 from pams_mil.engine.prediction.tiles import csv_as_parquet
@@ -148,15 +148,15 @@ def test_mismatches_are_refused_in_words(cohort, runs, tmp_path):
     with pytest.raises(CheckpointError, match=r"classes.order.class differ"):
         predicted(cohort, runs["pams"], swapped)
     with pytest.raises(RunError, match=r"not a run folder.*Did you mean 'pams'"):
-        load_run(runs["pams"].parent / "pamss")
+        load(runs["pams"].parent / "pamss")
 
 
 def test_export_is_the_same_model(cohort, runs, tmp_path):
     found = export(runs["pams"], tmp_path / "out")
     assert "equal to the model" in found["model.onnx"], found
     bag = BagBatch.single(torch.randn(6, 8), "s")
-    one = load_run(runs["pams"]).learner.predict(bag).probabilities
-    two = load_run(tmp_path / "out").learner.predict(bag).probabilities
+    one = load(runs["pams"]).learner.predict(bag).probabilities
+    two = load(tmp_path / "out").learner.predict(bag).probabilities
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert [level["level"] for level in config["outputs"]] == ["group", "class"]
@@ -255,4 +255,4 @@ def test_a_finished_run_without_its_best_checkpoint_is_not_to_be_resumed(cohort,
     shutil.copytree(runs["ce"], tmp_path / "run")
     (tmp_path / "run/best.safetensors").unlink()
     with pytest.raises(RunError, match=r"is finished, but its best checkpoint best\.safetensors is gone\. Restore"):
-        load_run(tmp_path / "run")
+        load(tmp_path / "run")

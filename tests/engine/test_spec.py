@@ -17,7 +17,7 @@ from pams_mil.data.tables import read_table
 from pams_mil.engine import open_run
 from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.prediction.export import export
-from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.predict import load
 from pams_mil.engine.prediction.scored_runs import predict_to_score
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.spec import RunSpec, differences, refuse_other, stored_spec
@@ -46,7 +46,7 @@ def done(cohort, tmp_path_factory):
 
 def test_every_output_carries_the_same_spec_and_the_same_weights(cohort, done, tmp_path):
     facts = json.loads((done / "run.json").read_text())["spec"]
-    loaded = load_run(done)
+    loaded = load(done)
     assert loaded.spec.to_json() == facts
     assert loaded.spec.origin == {"width": 8, "encoder": "tiny", "tile_px": 8}
     assert facts["features"]["files"].keys() == {"train", "val"}
@@ -55,7 +55,7 @@ def test_every_output_carries_the_same_spec_and_the_same_weights(cohort, done, t
     export(done, tmp_path / "export", onnx=False)
     exported = json.loads((tmp_path / "export/config.json").read_text())
     assert (exported["spec"], exported["weights"]) == (facts, loaded.weights)
-    assert load_run(tmp_path / "export").origin == {**loaded.origin, "run": "export"}
+    assert load(tmp_path / "export").origin == {**loaded.origin, "run": "export"}
     found = predict_to_score([loaded])
     found.write(tmp_path)
     beside = json.loads((tmp_path / "predictions.json").read_text())
@@ -265,7 +265,7 @@ def test_many_differences_are_counted(done):
 def test_slide_that_trained_a_run_is_not_scored_as_a_test_slide(own, tmp_path):
     out = run(settings(own, epochs=1), tmp_path / "run")
     change_table(own, "p-train-0,a,train", "p-train-0,a,test")
-    found = predict_to_score([load_run(out)])
+    found = predict_to_score([load(out)])
     with pytest.raises(ExposureError, match=r"1 of 9 patients trained the model \('p-train-0'\)"):
         audit([found.labeled("run")], resamples=0)
 

@@ -13,7 +13,7 @@ from pams_mil.cohorts.synthetic_slides import Piece, Scene, write_slide
 from pams_mil.data import read_bag
 from pams_mil.data.bags.feature_origin import complete_origin, stated_by_table
 from pams_mil.data.manifest.manifest import SlideRecord
-from pams_mil.engine.prediction.predict import load_run
+from pams_mil.engine.prediction.predict import load
 from pams_mil.errors import ConfigError, ManifestError
 
 ENCODER = "tests.wsi.plain_encoder:ColorEncoder"
@@ -67,7 +67,7 @@ def train(home, out, *more, manifest="plain.csv"):
 def test_what_was_stated_once_goes_with_the_run(home, tmp_path, manifest, options):
     done = train(home, tmp_path / "run", *options, manifest=manifest)
     assert done.exit_code == 0, done.output
-    assert load_run(tmp_path / "run").spec.encoder == MADE
+    assert load(tmp_path / "run").spec.encoder == MADE
 
 
 def test_slides_are_predicted_and_shown_with_a_run_on_plain_features(home, tmp_path):

@@ -2,7 +2,7 @@ from pams_mil.engine.config.run_config import RunConfig as RunConfig
 from pams_mil.engine.config.run_config import configure as configure
 from pams_mil.engine.config.run_config import load_config as load_config
 from pams_mil.engine.prediction.calibrate import calibrate as calibrate
-from pams_mil.engine.prediction.predict import load_run as load_run
+from pams_mil.engine.prediction.predict import load as load
 from pams_mil.engine.prediction.predict import predict as predict
 from pams_mil.engine.run.folder import RunFolder as RunFolder
 from pams_mil.engine.run.folder import open_run as open_run

@@ -273,5 +273,6 @@ def _cohort(
     names = [str(number) for number in range(len(bags))]
     records = (SlideRecord(*row, split="train") for row in zip(names, patients, labels, strict=True))
     manifest = Manifest(tuple(records))
-    train = BagDataset(manifest, hierarchy, MemoryStore(dict(zip(names, bags, strict=True))))
-    return Cohort(hierarchy, train, train, {"width": int(bags[0].shape[1])}, TrainedSlides.of(manifest, "train"), ())
+    store = MemoryStore(dict(zip(names, bags, strict=True)))
+    train, width = BagDataset(manifest, hierarchy, store), int(bags[0].shape[1])
+    return Cohort(manifest, hierarchy, store, train, train, {"width": width}, TrainedSlides.of(manifest, "train"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -63,8 +64,11 @@ class FolderStore:
 
 @lru_cache(maxsize=1 << 16)
 def _fingerprint(path: Path, signature: tuple[int, ...]) -> Fingerprint:
+    content = ""
+    with suppress(BagError):  # a damaged file has no content; reading it says why
+        content = mark_file(path)
     try:
-        return Fingerprint(mark_file(path), sampled_digest(path))
+        return Fingerprint(content, sampled_digest(path))
     except OSError as error:
         raise BagError(f"{path} cannot be read: {error.strerror or error}.") from error
 

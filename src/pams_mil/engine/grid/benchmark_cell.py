@@ -18,12 +18,11 @@ from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.digests import digest, file_digest
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
-from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.prediction.predict import predict_own
 from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.engine.run.spec import RunSpec, differences
 from pams_mil.engine.run.trained_slides import TrainedSlides
-from pams_mil.engine.training.run_cohort import SEEN, cohort_features, read_manifest
+from pams_mil.engine.training.run_cohort import Cohort, open_cohort, read_manifest
 from pams_mil.engine.training.train import train
 from pams_mil.errors import PamsError, RunError, RunInterruptedError
 from pams_mil.hierarchy import ClassHierarchy
@@ -79,31 +78,10 @@ class ExpectedCell:
     predicted: Mapping[str, Any]
 
     @classmethod
-    def of(cls, cell: Cell, data: CellData) -> ExpectedCell:
+    def of(cls, cell: Cell, cohort: Cohort) -> ExpectedCell:
         """What a cell with these settings would be on this data."""
-        spec = RunSpec.of(complete(cell.config), data.hierarchy, data.seen, data.features)
-        return cls(spec, predicted_summary(data.store, data.manifest, cell.split))
-
-
-@dataclass(frozen=True)
-class CellData:
-    """The data of a cell as it is now; cells of one fold share it."""
-
-    hierarchy: ClassHierarchy
-    manifest: Manifest
-    store: BagStore
-    seen: TrainedSlides
-    features: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, config: RunConfig) -> CellData:
-        """Read the classes, the table and the first training bag."""
-        hierarchy = ClassHierarchy.load(config.classes)
-        manifest = read_manifest(config.data, hierarchy)
-        store = open_store(config.data.features_path, manifest)
-        marks = fingerprints(store, (record for record in manifest if record.split in SEEN))
-        features = cohort_features(config.data, store, manifest, marks)
-        return cls(hierarchy, manifest, store, TrainedSlides.of(manifest, *SEEN), features)
+        spec = RunSpec.of(complete(cell.config), cohort.hierarchy, cohort.slides, cohort.features)
+        return cls(spec, predicted_summary(cohort.store, cohort.manifest, cell.split))
 
 
 def predicted_summary(store: BagStore, manifest: Manifest, split: str) -> dict[str, Any]:
@@ -145,13 +123,13 @@ def is_done(cell: Cell, out: Path, expected: ExpectedCell | None) -> bool:
 
 def expected_cells(wanted: Sequence[Cell]) -> dict[str, ExpectedCell | None]:
     """What every cell must be, by key; None where the data cannot be read, which running the cell will explain."""
-    read: dict[tuple[str, Any], CellData] = {}
+    read: dict[tuple[str, Any], Cohort] = {}  # cells of one fold share it
     expected: dict[str, ExpectedCell | None] = {}
     for cell in wanted:
         place = (cell.config.data.model_dump_json(), cell.config.classes)
         try:
             if place not in read:
-                read[place] = CellData.of(cell.config)
+                read[place] = open_cohort(cell.config.data, ClassHierarchy.load(cell.config.classes))
             expected[cell.key] = ExpectedCell.of(cell, read[place])
         except PamsError:
             expected[cell.key] = None

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from pams_mil.arrays import Array, Ints
-from pams_mil.data.bags.dataset import BagDataset
 from pams_mil.data.exposure import Exposure
-from pams_mil.data.manifest.manifest import BagSource
 from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.learner import Learner
-from pams_mil.engine.prediction.predict import LoadedRun, load_run
+from pams_mil.engine.prediction.predict import LoadedRun, load, predict_own
 from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration, validation_digest
-from pams_mil.engine.run.checkpoint import weights_digest
+from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.folder import RunFolder, open_run
 from pams_mil.engine.run.spec import DATA_PARTS, RunSpec, refuse_other, with_slides
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
-from pams_mil.errors import PamsError, ParameterError, RunError, listing
+from pams_mil.errors import ParameterError, RunError, listing
 from pams_mil.evaluate.decisions.debias import SMALLEST, TrainingBias, msce_posterior
 from pams_mil.evaluate.decisions.probability_calibration import cross_calibrated, fit_probability_calibration
 from pams_mil.hierarchy import ClassHierarchy
@@ -48,23 +44,22 @@ def calibrate(
 
     Args:
         run: A run folder.
-        trusted: As in `load_run`.
+        trusted: As in `load`.
         device: "auto", "cpu", "cuda", ...
         progress: Called with the share done.
     """
     folder = run if isinstance(run, RunFolder) else open_run(run)
-    config, loaded = folder.config(), load_run(folder.path, trusted=trusted, device=str(choose_device(device)))
+    config, loaded = folder.config(), load(folder.path, trusted=trusted, device=str(choose_device(device)))
     hierarchy = loaded.spec.hierarchy
     cohort = open_cohort(config.data, hierarchy)
     _refuse_another_cohort(loaded, cohort, config)
-    raw, kept, failures = _predict(loaded.learner, cohort.val, progress)
-    slides = _Slides.of([cohort.val.sources[index] for index in kept], hierarchy)
+    slides = predict_own([loaded], config.data, split="val", progress=progress)
     drift, notes = _drift(config, cohort)
-    notes += [f"The validation slide {name!r} was left out: {reason}" for name, reason in failures.items()]
+    notes += [f"The validation slide {name!r} was left out: {reason}" for name, reason in slides.failures.items()]
     levels = []
     for position, level in enumerate(loaded.learner.levels):
         bias, more = _bias(loaded.learner, position, drift, cohort)
-        fitted, further = _fit_level(raw[position], slides, hierarchy, level, bias)
+        fitted, further = _fit_level(slides, level, bias)
         levels.append(fitted)
         notes += more + further
     if config.training.select != "last":
@@ -72,14 +67,15 @@ def calibrate(
             f"The same slides chose the epoch (training.select is {config.training.select}), so the probabilities may "
             "still be a little too sure; with training.select=last they are untouched."
         )
+    names = [hierarchy.names()[target] for target in slides.targets]
     result = RunCalibration(
         levels=tuple(levels),
-        weights=weights_digest(loaded.learner.state_dict()),
+        weights=loaded.weights,
         hierarchy=hierarchy.digest,
-        validation=validation_digest(slides.identity),
-        num_slides=len(slides.targets),
-        num_patients=int(slides.patients.max()) + 1,
-        exposure=Exposure.of((slide, patient, "calibrate") for slide, patient, _ in slides.identity),
+        validation=validation_digest(list(zip(slides.names, slides.patient_ids, names, strict=True))),
+        num_slides=len(slides),
+        num_patients=len(set(slides.patient_ids)),
+        exposure=Exposure.of((*row, "calibrate") for row in zip(slides.names, slides.patient_ids, strict=True)),
         notes=tuple(dict.fromkeys(notes)),
     )
     result.write(folder.path)
@@ -89,61 +85,21 @@ def calibrate(
 def run_bias(run: Path | str | RunFolder, *, trusted: bool = False) -> TrainingBias:
     """What is known about how a run's training moved its probabilities at the finest level, e.g. for `redecide`."""
     folder = run if isinstance(run, RunFolder) else open_run(run)
-    loaded = load_run(folder.path, trusted=trusted)
+    loaded = load(folder.path, trusted=trusted)
     cohort = open_cohort(folder.config().data, loaded.spec.hierarchy)
     drift, _ = _drift(folder.config(), cohort)
     return _bias(loaded.learner, len(loaded.learner.levels) - 1, drift, cohort)[0]
 
 
-@dataclass(frozen=True, eq=False)
-class _Slides:
-    """The validation slides: finest classes and patients [n], and (slide, patient, label) of each."""
-
-    targets: Ints
-    patients: Ints
-    identity: list[tuple[str, str, str]]
-
-    @classmethod
-    def of(cls, sources: Sequence[BagSource], hierarchy: ClassHierarchy) -> _Slides:
-        names = hierarchy.names()
-        return cls(
-            targets=np.asarray([source.target for source in sources], dtype=np.int64),
-            patients=np.unique([source.patient_id for source in sources], return_inverse=True)[1],
-            identity=[(source.name, source.patient_id, names[source.target]) for source in sources],
-        )
-
-
-def _predict(
-    learner: Learner, bags: BagDataset, progress: Progress | None
-) -> tuple[list[Array], list[int], dict[str, str]]:
-    """Probabilities [n, c] of every trained level, the bags they are of, and why others have none."""
-    rows: dict[int, list[Array]] = {}
-    failures: dict[str, str] = {}
-    for done, (index, _, outcome) in enumerate(infer([learner], bags), 1):
-        if isinstance(outcome, PamsError):
-            failures[bags.sources[index].name] = str(outcome)
-        else:
-            rows[index] = [level[0].numpy() for level in outcome[0].probabilities]
-        if progress is not None:
-            progress(done / len(bags))
-    if not rows:
-        raise RunError(
-            f"None of the {len(bags)} validation slides could be predicted, so there is nothing to calibrate on. "
-            f"The first: {next(iter(failures.values()), 'there are none')}"
-        )
-    return [np.stack(level) for level in zip(*rows.values(), strict=True)], list(rows), failures
-
-
-def _fit_level(
-    p: Array, slides: _Slides, hierarchy: ClassHierarchy, level: int, bias: TrainingBias
-) -> tuple[CalibratedLevel, list[str]]:
+def _fit_level(slides: SlidePredictions, level: int, bias: TrainingBias) -> tuple[CalibratedLevel, list[str]]:
+    hierarchy, p = slides.hierarchy, slides.probabilities[level]
     name, names = hierarchy.level_names[level], hierarchy.names(level)
     true = hierarchy.lift(slides.targets, level)
     try:
         fitted = fit_probability_calibration(p, true, hierarchy, level, bias=bias)
     except ParameterError as error:
         raise RunError(f"Level {name!r} of the validation slides: {error}") from error
-    after = cross_calibrated(p, true, slides.patients, hierarchy, level, bias=bias)
+    after = cross_calibrated(p, true, slides.as_predictions("validation").patient, hierarchy, level, bias=bias)
     per_class = dict(zip(names, np.bincount(true, minlength=len(names)).tolist(), strict=True))
     calibrated = CalibratedLevel(
         name=name,

@@ -16,7 +16,7 @@ from pams_mil.data.exposure import Exposure
 from pams_mil.engine.prediction.certificates import own_certificates
 from pams_mil.engine.prediction.graph import GraphError, graph_inputs, graph_levels, output_names, write_graph
 from pams_mil.engine.prediction.model_card import mean_card, model_card
-from pams_mil.engine.prediction.predict import LoadedRun, exposure_of, load_run, load_runs
+from pams_mil.engine.prediction.predict import LoadedRun, exposure_of, load, load_runs
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
@@ -35,7 +35,7 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
         run: A run folder, or that of a cross-validation, a committee, or a fold of a committee.
         out: Where to write.
         onnx: Write a graph too, or fail; None: where it can be done.
-        trusted: As in `load_run`.
+        trusted: As in `load`.
 
     Returns:
         What was written or why it could not be, by file name.
@@ -45,7 +45,7 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
         raise OutputError(f"{out} already holds an exported model; choose another folder.")
     if folds is not None:
         return _export_mean(folds, RunFolder(Path(run)), out, onnx=onnx, trusted=trusted)
-    return _export_run(load_run(run, trusted=trusted), Path(run), out, onnx=onnx)
+    return _export_run(load(run, trusted=trusted), Path(run), out, onnx=onnx)
 
 
 def _export_mean(

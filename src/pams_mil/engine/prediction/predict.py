@@ -81,13 +81,14 @@ class LoadedRun:
         return {"run": self.path.name, "spec": self.spec.to_json(), "weights": self.weights}
 
 
-def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, device: str = "cpu") -> LoadedRun:
-    """The model of a run folder (its best or last checkpoint) or of a checkpoint file.
+def load(path: Path | str, *, which: str = "best", trusted: bool = False, device: str = "cpu") -> LoadedRun:
+    """A trained model, ready for `predict`.
 
     Args:
-        path: A run folder, an exported folder, a `.safetensors` checkpoint, or `hf://owner/name@revision`.
+        path: A run folder, an exported folder, a `.safetensors` checkpoint, or `hf://owner/name@revision`, whose files
+            are kept in the hub's cache and are read from there without a network.
         which: "best" or "last".
-        trusted: Allow a checkpoint that names methods or models in modules outside of PAMS.
+        trusted: Allow a model that names code outside of PAMS.
         device: Where to put the model.
     """
     path = local_folder(path)
@@ -105,24 +106,13 @@ def load_run(path: Path | str, *, which: str = "best", trusted: bool = False, de
     return LoadedRun(Path(path), learner.to(device).eval(), spec, dict(saved.state))
 
 
-def load(path: Path | str, *, trusted: bool = False, device: str = "cpu") -> LoadedRun:
-    """A trained model, ready for `predict`: a run folder, an exported folder, or `hf://owner/name@revision`.
-
-    Args:
-        path: Where it is; files of a hub are kept in its cache, and are read from there without a network.
-        trusted: Allow a model that names code outside of PAMS.
-        device: Where to put the model.
-    """
-    return load_run(path, trusted=trusted, device=device)
-
-
 def load_runs(paths: Sequence[Path | str], *, trusted: bool = False, device: str = "auto") -> list[LoadedRun]:
     """The models of runs, of all folds of a cross-validation, or of checkpoints, each loaded once.
 
     All must know the same classes and features, since their probabilities are averaged.
     """
     place = str(choose_device(device))
-    loaded = [load_run(path, trusted=trusted, device=place) for path in with_folds([*map(local_folder, paths)])]
+    loaded = [load(path, trusted=trusted, device=place) for path in with_folds([*map(local_folder, paths)])]
     _refuse_unlike(loaded)
     return loaded
 
@@ -164,7 +154,7 @@ def predict(
         split: Only this split; None: all slides.
         features: Folder of feature files or a pack; the manifest's folder when None.
         labels: Use the table's labels where it has them.
-        trusted: As in `load_run`.
+        trusted: As in `load`.
         device: "auto", "cpu", "cuda", ...
         calibrated: Apply what `calibrate` fitted to each run; refused for runs without it or with other weights since.
         attend: Called with every bag and its attention.

@@ -27,12 +27,13 @@ SEEN = ("train", "val")
 class Cohort:
     """Training and validation bags with what identifies them."""
 
+    manifest: Manifest
     hierarchy: ClassHierarchy
+    store: BagStore
     train: BagDataset
     val: BagDataset
     features: dict[str, Any]
     slides: TrainedSlides
-    notes: tuple[str, ...] = ()
     held_out: TrainedSlides | None = None
     """The slides of the other splits, by name and label alone."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +51,8 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache 
     refuse_errors(examine_manifest(seen, hierarchy, whole=manifest), manifest.where)
     store = open_store(data.features_path, manifest)
     marks = fingerprints(store, seen)
-    features = cohort_features(data, store, manifest, marks)
+    _refuse_copies(store, manifest, marks)
+    features = _features(data, store, seen, marks)
     sources = [bag_sources(subset, hierarchy, merge_cases=data.merge_cases) for subset in (train, val)]
     first = train.records[0].slide_id
     origin = OriginCheck(
@@ -64,7 +66,7 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache 
     ]
     slides, held_out = TrainedSlides.of(seen, *SEEN), TrainedSlides.of(manifest, *(set(PARTS) - set(SEEN)))
     content = {slide: mark.content for slide, mark in marks.items()}
-    return Cohort(hierarchy, datasets[0], datasets[1], features, slides, manifest.notes, held_out, content)
+    return Cohort(manifest, hierarchy, store, datasets[0], datasets[1], features, slides, held_out, content)
 
 
 def read_manifest(data: DataConfig, hierarchy: ClassHierarchy) -> Manifest:
@@ -79,25 +81,11 @@ def _parse(content: str, signatures: tuple[tuple[int, ...], ...], hierarchy: Cla
     return Manifest.read(data.manifest, classes=hierarchy, **data.reading())
 
 
-def cohort_features(
-    data: DataConfig, store: BagStore, manifest: Manifest, marks: Mapping[str, Fingerprint]
-) -> dict[str, Any]:
-    """How the features of train and val were made (`feature_origin`), and `files`, a digest of their content per split.
-
-    Args:
-        data: The settings of the data.
-        store: The features.
-        manifest: The whole table.
-        marks: Fingerprints of the features of train and val, by slide.
-
-    Raises:
-        ManifestError: slides of different splits have equal features.
-    """
-    seen = [record for record in manifest if record.split in SEEN]
-    _refuse_copies(store, manifest, marks)
+def _features(data: DataConfig, store: BagStore, seen: Manifest, marks: Mapping[str, Fingerprint]) -> dict[str, Any]:
+    """How the features of train and val were made (`feature_origin`), and `files`, digests of their files by split."""
     stated = {key: getattr(data, key) for key in STATED}
-    stated = complete_origin(stated_by_table(seen), stated, where="data", whose=f"the table {manifest.where}")
-    origin = first_origin(store, manifest.select("train"))
+    stated = complete_origin(stated_by_table(seen), stated, where="data", whose=f"the table {seen.where}")
+    origin = first_origin(store, seen.select("train"))
     files = {
         split: digest([[r.slide_id, marks[r.slide_id].stored] for r in seen if r.split == split]) for split in SEEN
     }

@@ -94,7 +94,7 @@ def _train_in_process(
         stop = stack.enter_context(StopRequest())
         started = time.monotonic()
         if fabric.is_global_zero:
-            notes = list(cohort.notes)
+            notes = list(cohort.manifest.notes)
             # Without a checkpoint the run starts over, so its own files are rewritten, too.
             if not folder.last.exists():
                 notes += [begun] if begun else []
