@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import print_json, print_note, progress_bar
-from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import CLASSES_HELP, METRIC, SEEN_PATIENTS, add_metrics
+from pams_mil.cli.options import CLASSES_HELP, METRIC, SEEN_PATIENTS, add_metrics, out_folder
 from pams_mil.errors import ConfigError, listing
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
-from pams_mil.cli.console import output, print_result
+from pams_mil.cli.console import make_table, output, print_result
 from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pams_mil.evaluate.audit import Audit, ModelAudit
     from pams_mil.evaluate.committee import CommitteeAudit
     from pams_mil.evaluate.contrast import Contrast
@@ -47,29 +47,26 @@ def score_tables(result: Audit, level: int, width: int) -> list[Table]:
     room = width - _HEAD_WIDTH
     beside = len(rows) * _BESIDE_WIDTH <= room
     most = len(rows) if beside else max(1, room // _STACKED_WIDTH)
-    title: Text | None = Text(f"{hierarchy.level_names[level]}: {short_order(hierarchy, level)}")
+    title = f"{hierarchy.level_names[level]}: {short_order(hierarchy, level)}"
     tables = []
     for start in range(0, len(rows), most):
         tables.append(_table(rows[start : start + most], rows, title, beside=beside))
-        title = None
+        title = ""
     return tables
 
 
 def subgroup_table(groups: SubgroupAudit) -> Table:
     """The groups of one column: slides, patients, misses and false alarms with 95 % intervals."""
-    title = Text(f"{groups.model} by {groups.by}")
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column(groups.by)
-    for head in ("slides", "patients", "missed", "false alarms"):
-        table.add_column(head, justify="right")
+    rows = []
     for group in groups.groups:
         cells = []
         for rate in (group.missed, group.false_alarms):
             low, high = (100 * bound for bound in rate.interval)
             cells.append(Text(f"{100 * rate.share:.1f} %") + Text(f" [{low:.1f}–{high:.1f}]", style="dim"))
         small = Text(" (few)", style="dim") if group.too_small else Text("")
-        table.add_row(Text(group.name), f"{group.slides:,}", Text(f"{group.patients:,}") + small, *cells)
-    return table
+        rows.append([group.name, f"{group.slides:,}", Text(f"{group.patients:,}") + small, *cells])
+    heads = (groups.by, "slides", "patients", "missed", "false alarms")
+    return make_table(heads, rows, title=f"{groups.model} by {groups.by}")
 
 
 def show_orders(audit: OrderAudit, model: str = "") -> None:
@@ -82,10 +79,7 @@ def show_orders(audit: OrderAudit, model: str = "") -> None:
 
 def order_table(audit: OrderAudit) -> Table:
     """Misses and false alarms of every model by order, under all and under at least one."""
-    table = Table(title="By order of urgency", title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    table.add_column("")
-    for head in (*audit.orders.names, "undisputed", "with disputed"):
-        table.add_column(Text(head), justify="right")
+    rows = []
     for name, rates in audit.rates.items():
         for key, words in (("missed_rate", "missed ↓"), ("false_alarm_rate", "false alarms ↓")):
             rate = rates[key]
@@ -95,28 +89,28 @@ def order_table(audit: OrderAudit) -> Table:
             ):  # fmt: skip
                 around = "" if math.isnan(interval[0]) else f" [{100 * interval[0]:.1f}–{100 * interval[1]:.1f}]"
                 cells.append(Text(f"{100 * share:.1f} %") + Text(around, style="dim"))
-            table.add_row(Text(f"{name}: {words}"), *cells)
-    return table
+            rows.append([f"{name}: {words}", *cells])
+    heads = ("", *audit.orders.names, "undisputed", "with disputed")
+    return make_table(heads, rows, title="By order of urgency")
 
 
-def _table(shown: Sequence[Row], rows: Sequence[Row], title: Text | None, *, beside: bool) -> Table:
+def _table(shown: Sequence[Row], rows: Sequence[Row], title: str, *, beside: bool) -> Table:
     from pams_mil.metrics.metric import METRICS, own_metrics
 
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("", no_wrap=True)
-    for label, _ in shown:
-        name = "\n".join(textwrap.wrap(label, (_BESIDE_WIDTH if beside else _STACKED_WIDTH) - 3)) or label
-        table.add_column(Text(name), justify="right", no_wrap=True)
+    width = (_BESIDE_WIDTH if beside else _STACKED_WIDTH) - 3
+    heads = ["\n".join(textwrap.wrap(label, width)) or label for label, _ in shown]
     seeds = [max(1, len(scores.scores["acc"].seeds)) for _, scores in shown]
-    table.add_row("Slides", *(f"{scores.n // of:,}" for (_, scores), of in zip(shown, seeds, strict=True)))
-    table.add_row("Errors", *(f"{scores.errors / of:,.0f}" for (_, scores), of in zip(shown, seeds, strict=True)))
-    table.add_row("Missed, count ↓", *(f"{scores.values['severe_errors']:,.0f}" for _, scores in shown))
+    lines: list[list[str | Text]] = [
+        ["Slides", *(f"{scores.n // of:,}" for (_, scores), of in zip(shown, seeds, strict=True))],
+        ["Errors", *(f"{scores.errors / of:,.0f}" for (_, scores), of in zip(shown, seeds, strict=True))],
+        ["Missed, count ↓", *(f"{scores.values['severe_errors']:,.0f}" for _, scores in shown)],
+    ]
     for key in (*COLUMNS, *own_metrics()):
         if key == "auc" and all(scores.values["auc"] != scores.values["auc"] for _, scores in rows):
             continue  # no model of the audit has probabilities
         head = f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}"
-        table.add_row(head, *(_cell(scores, key, beside=beside) for _, scores in shown))
-    return table
+        lines.append([head, *(_cell(scores, key, beside=beside) for _, scores in shown)])
+    return make_table(["", *heads], lines, title=title, wrap=False)
 
 
 def _rows(model: ModelAudit, level: int) -> list[Row]:
@@ -139,12 +133,8 @@ def finding_table(name: str, scores: FindingScores) -> Table:
     from pams_mil.report.order_section import finding_table as table_of
 
     content = table_of(name, scores)
-    table = Table(box=SIMPLE_HEAD, title=Text(content.caption), title_justify="left")
-    for column, head in enumerate(content.heads):
-        table.add_column(head.label, justify="left" if column in content.text else "right")
-    for row in content.cells:
-        table.add_row(*(Text(f"{cell.text}  [{cell.small}]" if cell.small else cell.text) for cell in row))
-    return table
+    rows = [[f"{cell.text}  [{cell.small}]" if cell.small else cell.text for cell in row] for row in content.cells]
+    return make_table([head.label for head in content.heads], rows, title=content.caption, left=len(content.text))
 
 
 def member_table(committee: CommitteeAudit) -> Table:
@@ -157,17 +147,14 @@ def member_table(committee: CommitteeAudit) -> Table:
 
     keys = ("urgency_auc", committee.missed_key)
     title = f"What each member adds, in percent; misses at {100 * committee.false_alarms:.0f} % false alarms"
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("member", min_width=max(len(member.name) for member in committee.members))
-    for head in ("alone:\nAUC ↑", "\nmissed ↓", "without it:\nAUC", "\nmissed", "it adds:\nAUC ↑", "\nmissed ↓"):
-        table.add_column(head, justify="right")
+    heads = ("alone:\nAUC ↑", "\nmissed ↓", "without it:\nAUC", "\nmissed", "it adds:\nAUC ↑", "\nmissed ↓")
+    rows: list[list[str | Text]] = []
     for member in committee.members:
         scores = [f"{100 * one[key].value:.1f}" for one in (member.alone, member.without) for key in keys]
-        table.add_row(Text(member.name), *scores, *(points(member.adds[key]) for key in keys))
-    table.add_row(
-        Text(committee.name, style="bold"), *(f"{100 * committee.scores[key].value:.1f}" for key in keys), *[""] * 4
-    )
-    return table
+        rows.append([member.name, *scores, *(points(member.adds[key]) for key in keys)])
+    whole = [f"{100 * committee.scores[key].value:.1f}" for key in keys]
+    rows.append([Text(committee.name, style="bold"), *whole, *[""] * 4])
+    return make_table(("member", *heads), rows, title=title, wrap=False)
 
 
 def show(result: Audit) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import errors, output, print_json, print_note, progress_bar
-from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.options import Workers, out_folder
 from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
@@ -27,12 +27,7 @@ def bench(
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder for runs and report; default bench/<grid>."
     ),
-    engine: str = typer.Option("local", "--engine", help="local (processes) or ray."),
-    workers: int | None = typer.Option(None, "--workers", min=1, help="Processes; default: one per core."),
-    threads: int | None = typer.Option(None, "--threads", min=1, help="Torch threads of each process."),
-    address: str | None = typer.Option(None, "--address", help="Ray cluster, e.g. auto; default: one of our own."),
-    cpus: float = typer.Option(1.0, "--cpus", help="Cores that a Ray task claims."),
-    gpus: float = typer.Option(0.0, "--gpus", help="GPUs that a Ray task claims; a fraction shares one."),
+    workers: Workers = Workers(),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     calibrated: bool = typer.Option(
         False,
@@ -47,7 +42,7 @@ def bench(
     """
     from pams_mil.cli.grid_bar import grid_bar
     from pams_mil.engine.config.grid_config import load_grid, reference_label
-    from pams_mil.engine.grid.grid import make_engine, run_grid
+    from pams_mil.engine.grid.grid import run_grid
     from pams_mil.experiments import paper
     from pams_mil.experiments.derived_rows import read_entries, summarize_grid
     from pams_mil.report.bench_page import write_bench
@@ -59,7 +54,7 @@ def bench(
         return
     settings = load_grid(grid, changes or []) if name is None else paper.paper_grid(name, changes or [])
     reference = reference_label(settings)
-    runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
+    runner = workers.start()
     with grid_bar() as tell:
         done = run_grid(settings, folder, runner, progress=tell, each=tell.each)
     with progress_bar() as progress:

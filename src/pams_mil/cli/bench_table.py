@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pams_mil.cli.console import output
+from pams_mil.cli.console import make_table, output
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,21 +39,17 @@ def show(result: Bench) -> None:
 
 
 def _table(result: Bench, level: int) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
     from pams_mil.metrics.metric import METRICS
     from pams_mil.report.bench_page import matched_head, matched_text, spread_text
 
-    title = Text(f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}")
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    title = f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}"
     several = len(result.models) > 1
-    for head in ("model", "method") if several else ("method",):
-        table.add_column(head)
-    for key in _SHOWN:
-        table.add_column(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", justify="right")
-    table.add_column(matched_head(result, level), justify="right")
+    heads = [*(["model"] if several else []), "method"]
+    left = len(heads)
+    heads += [f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}" for key in _SHOWN]
+    rows: list[list[str | Text]] = []
     styles = {"best": "bold", "second": "underline"}
     for row in result.rows:
         cells = []
@@ -61,5 +57,5 @@ def _table(result: Bench, level: int) -> Table:
             text = spread_text(row.spreads[level, key], key, digits=1).replace(" ", "\u00a0")  # numbers never break
             cells.append(Text(text, style=styles.get(result.mark(row, level, key), "")))
         cells.append(Text(matched_text(result, row, level).replace(" ", "\u00a0")))
-        table.add_row(*([Text(row.model)] if several else []), Text(row.method), *cells)
-    return table
+        rows.append([*([row.model] if several else []), row.method, *cells])
+    return make_table([*heads, matched_head(result, level)], rows, title=title, left=left)

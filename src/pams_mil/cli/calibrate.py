@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_note, print_result, progress_bar, trust_option
+from pams_mil.cli.console import make_table, output, print_json, print_note, print_result, progress_bar, trust_option
 from pams_mil.errors import counted
 
 if TYPE_CHECKING:
@@ -56,14 +56,12 @@ def _show(fitted: RunCalibration) -> None:
 
 
 def _show_level(level: CalibratedLevel) -> None:
-    from rich.table import Table
-
     counts = ", ".join(f"{label} {count}" for label, count in level.slides.items())
     output.print(f"\n{level.name}", style="bold")
     print_result(f"slides: {counts}")
     print_result(level.calibration.describe())
-    table = Table("lower is better", "before", "after, on other patients", box=None, header_style="dim")
-    for key, label in SCORES.items():
-        after = "too few patients" if level.after is None else f"{level.after[key]:.3f}"
-        table.add_row(label, f"{level.before[key]:.3f}", after)
-    output.print(table)
+    rows = [
+        (label, f"{level.before[key]:.3f}", "too few patients" if level.after is None else f"{level.after[key]:.3f}")
+        for key, label in SCORES.items()
+    ]
+    output.print(make_table(("lower is better", "before", "after, on other patients"), rows))

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_note, progress_bar, show_reservations
-from pams_mil.cli.table_options import PATIENTS_ARE_SLIDES, SEEN_PATIENTS
+from pams_mil.cli.console import make_table, output, print_json, print_note, progress_bar, show_reservations
+from pams_mil.cli.options import SEEN_PATIENTS, Columns, PatientsAreSlides
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pams_mil.evaluate.certify import Certificate, OrderCertificate
     from pams_mil.evaluate.certify.miss_losses import Unit
     from pams_mil.evaluate.predictions.prediction_layouts import Source
@@ -47,7 +45,7 @@ def certify(
         None, "--classes", help="For a table: a preset or a class file. Again: another order, for one guarantee of all."
     ),
     seen_patients: bool = SEEN_PATIENTS,
-    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
+    patients_are_slides: PatientsAreSlides = False,
     prevalence: list[str] | None = typer.Option(
         None, "--prevalence", help="CLASS=SHARE for every class: re-weight --alpha to these shares. Repeatable."
     ),
@@ -55,10 +53,7 @@ def certify(
     features: Path | None = typer.Option(None, "--features", help="Feature files of another table."),
     out: Path | None = typer.Option(None, "--out", help="Folder for certificate.json and .html; default: the run's."),
     json: bool = typer.Option(False, "--json", help="Print the certificate as JSON."),
-    true: str | None = typer.Option(None, "--true", help="For a table: column of the true class."),
-    pred: str | None = typer.Option(None, "--pred", help="For a table: column of the predicted class."),
-    id_column: str | None = typer.Option(None, "--id", help="For a table: column of the slide."),
-    patient: str | None = typer.Option(None, "--patient", help="For a table: column of the patient."),
+    columns: Columns = Columns(),
     index_order: str | None = typer.Option(None, "--index-order", help="Classes in the order of integer labels."),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, ..."),
@@ -79,7 +74,6 @@ def certify(
     from pams_mil.engine.run.folder import RunFolder
     from pams_mil.evaluate.certify import certify as run_certify
     from pams_mil.evaluate.certify import certify_orders
-    from pams_mil.evaluate.predictions.prediction_layouts import Source
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.report.certificate_page import certificate_page
 
@@ -91,7 +85,7 @@ def certify(
     facts: dict[str, Any] = {}
     stated = ClassHierarchy.load(classes) if classes else None
     if len(paths) == 1 and _is_table(paths[0]):
-        source = Source(true, pred, id_column, patient, parse_labels(index_order))
+        source = columns.source(index_order=parse_labels(index_order))
         model = _from_table(paths[0], stated, calibration, source, by)
         folder = out
     else:
@@ -180,22 +174,11 @@ def show(certificate: Certificate | OrderCertificate) -> None:
     for sentence in rest:
         output.print(sentence)
     if not isinstance(certificate, OrderCertificate):
-        output.print(_table(certificate))
+        rows = [(one.name, f"{one.n:,}", f"{100 * one.smallest_alpha:.3g} %") for one in certificate.boundaries]
+        title = "What these patients can certify at each boundary"
+        output.print(make_table(("at or above", "patients", "smallest α"), rows, title=title))
     for note in certificate.notes:
         output.print(note, style="dim")
-
-
-def _table(certificate: Certificate) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, title="What these patients can certify at each boundary", title_justify="left")
-    for head in ("at or above", "patients", "smallest α"):
-        table.add_column(head, justify="left" if head == "at or above" else "right")
-    for boundary in certificate.boundaries:
-        table.add_row(Text(boundary.name), f"{boundary.n:,}", f"{100 * boundary.smallest_alpha:.3g} %")
-    return table
 
 
 def _is_table(path: Path) -> bool:

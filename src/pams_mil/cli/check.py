@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_result, progress_bar
-from pams_mil.cli.table_options import (
-    LABEL_COLUMN,
-    PATIENT_COLUMN,
-    PATIENTS_ARE_SLIDES,
-    SLIDE_COLUMN,
-    reading_options,
-)
+from pams_mil.cli.console import make_table, output, print_json, print_result, progress_bar
+from pams_mil.cli.options import Reading
 from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pams_mil.data.doctor import Diagnosis
     from pams_mil.wsi.slide_sources import SlideFindings
 
@@ -35,15 +27,11 @@ def check(
     slides: Path | None = typer.Option(None, "--slides", help="Folder of slide files: can each be opened?"),
     json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
     workers: int = typer.Option(2, "--workers", min=1, help="Files read at the same time."),
-    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
-    slide_column: str | None = SLIDE_COLUMN,
-    patient_column: str | None = PATIENT_COLUMN,
-    label_column: str | None = LABEL_COLUMN,
+    reading: Reading = Reading(),
     fold: int | None = typer.Option(
         None, "--fold", help="Take the splits from the column fold_<k>, or hold out the numbered fold."
     ),
     splits: Path | None = typer.Option(None, "--splits", help="CLAM's splits_<k>.csv."),
-    clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
 ) -> None:
     """Find everything wrong with a cohort before training.
 
@@ -58,8 +46,7 @@ def check(
     if features is None and slides is None and not no_features:
         raise ConfigError("Give the folder of feature files with --features, or examine the table only: --no-features.")
     hierarchy = ClassHierarchy.load(classes)
-    reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
-    table = Manifest.read(manifest, fold=fold, splits=splits, classes=hierarchy, **reading)
+    table = Manifest.read(manifest, fold=fold, splits=splits, classes=hierarchy, **reading.options())
     with progress_bar() as bar:
         diagnosis = diagnose(
             table, hierarchy, features=None if no_features else features, workers=workers,
@@ -90,7 +77,10 @@ def show(diagnosis: Diagnosis, opened: SlideFindings | None = None) -> None:
     )
     for note in diagnosis.notes:
         print_result(f"Note: {note}")
-    output.print(counts_table(diagnosis.hierarchy.names(), diagnosis.counts))
+    counts = diagnosis.counts
+    rows = [(name, *(f"{of[name]:,}" for of in counts.values())) for name in diagnosis.hierarchy.names()]
+    rows.append(("all", *(f"{sum(of.values()):,}" for of in counts.values())))
+    output.print(make_table(("class", *(split or "no split" for split in counts)), rows))
     if diagnosis.read_features:
         print_result(_features(diagnosis.bag_summary()))
     if opened is not None:
@@ -102,22 +92,6 @@ def show(diagnosis: Diagnosis, opened: SlideFindings | None = None) -> None:
         print_result(f"and {len(ordered) - MOST_PROBLEMS} more; --json lists them all.")
     verdict = counted(len(diagnosis.errors), "problem") if diagnosis.errors else "Usable"
     print_result(f"{verdict}, {counted(len(diagnosis.problems) - len(diagnosis.errors), 'warning')}.")
-
-
-def counts_table(names: tuple[str, ...], counts: dict[str, dict[str, int]]) -> Table:
-    """Slides per class (down) and split (across)."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, header_style="bold")
-    table.add_column("class")
-    for split in counts:
-        table.add_column(split or "no split", justify="right")
-    for name in names:
-        table.add_row(Text(name), *(f"{counts[split][name]:,}" for split in counts))
-    table.add_row("all", *(f"{sum(counts[split].values()):,}" for split in counts), style="bold")
-    return table
 
 
 def _features(summary: dict[str, Any]) -> str:

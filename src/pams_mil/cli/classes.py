@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_result
-from pams_mil.cli.out_option import out_file, refuse_existing, write_new
-from pams_mil.cli.table_options import LABEL_COLUMN
+from pams_mil.atomic import write_text
+from pams_mil.cli.console import make_table, output, print_json, print_result
+from pams_mil.cli.options import LabelColumn, out_file
 from pams_mil.errors import ParameterError, counted
 
 if TYPE_CHECKING:
@@ -57,16 +57,12 @@ def list_presets(ctx: typer.Context) -> None:
     """List the class hierarchies that come with PAMS, or show or start one."""
     if ctx.invoked_subcommand is not None:
         return
-    from rich.table import Table
-
     from pams_mil.class_file import presets
     from pams_mil.hierarchy import ClassHierarchy
 
-    table = Table("preset", "levels", "classes, least urgent first", box=None, header_style="bold")
-    for name in presets():
-        hierarchy = ClassHierarchy.load(name)
-        table.add_row(name, str(hierarchy.num_levels), hierarchy.order())
-    output.print(table)
+    hierarchies = [(name, ClassHierarchy.load(name)) for name in presets()]
+    rows = [(name, str(one.num_levels), one.order()) for name, one in hierarchies]
+    output.print(make_table(("preset", "levels", "classes, least urgent first"), rows, left=3))
     output.print("\n≺ is less urgent than, ≡ equally urgent. Draw one with: pams classes show bracs")
 
 
@@ -117,7 +113,7 @@ def init(
     labels: Path | None = typer.Option(
         None, "--from", help="A table with labels: list them with counts, and order them here or in the file."
     ),
-    label_column: str | None = LABEL_COLUMN,
+    label_column: LabelColumn = None,
     force: bool = typer.Option(False, "--force", help="Replace an existing file."),
 ) -> None:
     """Write a commented class file to fill in, or one with the labels of a table.
@@ -127,8 +123,7 @@ def init(
 
     Example: pams classes init new-classes.yaml --from labels.csv
     """
-    out_file(file)
-    refuse_existing(file, force=force)
+    out_file(file, force=force)
     if labels is None:
         text = TEMPLATE
     else:
@@ -149,7 +144,7 @@ def init(
                 except ParameterError as error:
                     print_result(str(error))
         text = class_file_text(counts, order, source=labels.name)
-    write_new(file, text.replace("{file}", shlex.quote(str(file))), force=force)
+    write_text(file, text.replace("{file}", shlex.quote(str(file))))
     print_result(f"Wrote {file}. Edit it, then check it with: pams classes show {shlex.quote(str(file))}")
 
 
@@ -162,8 +157,6 @@ def compare(
 
     Example: pams classes compare bracs my-classes.yaml
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
     from pams_mil.evaluate.orders import Orders
@@ -183,12 +176,11 @@ def compare(
         print_result(f"\nThe orders agree on all {total} pairs of classes.")
         return
     print_result(f"\nThe orders differ on {len(pairs)} of {total} pairs of classes. The more urgent of each pair:")
-    table = Table("pair", *orders.names, box=SIMPLE_HEAD, header_style="bold")
-    for pair in pairs:
-        table.add_row(
-            Text(f"{pair.first}, {pair.second}"), *(Text(pair.more_urgent[name] or "equally") for name in orders.names)
-        )
-    output.print(table)
+    rows = [
+        (f"{pair.first}, {pair.second}", *(pair.more_urgent[name] or "equally" for name in orders.names))
+        for pair in pairs
+    ]
+    output.print(make_table(("pair", *orders.names), rows, left=1 + len(orders.names)))
 
 
 def is_terminal() -> bool:
@@ -197,15 +189,11 @@ def is_terminal() -> bool:
 
 
 def _matrix(hierarchy: ClassHierarchy, level: int, matrix: Array, title: str) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
-    missed = hierarchy.outranks(level)
-    table = Table(title=title, title_justify="left", title_style="dim", box=None, header_style="dim")
-    table.add_column("true \\ predicted", style="dim")
-    for label in hierarchy.names(level):
-        table.add_column(Text(label), justify="right")
-    for t, label in enumerate(hierarchy.names(level)):
-        cells = [Text(f"{value:g}", style="red" if missed[t, r] else "") for r, value in enumerate(matrix[t])]
-        table.add_row(Text(label), *cells)
-    return table
+    missed, names = hierarchy.outranks(level), hierarchy.names(level)
+    rows = [
+        [label, *(Text(f"{value:g}", style="red" if missed[t, r] else "") for r, value in enumerate(matrix[t]))]
+        for t, label in enumerate(names)
+    ]
+    return make_table(("true \\ predicted", *names), rows, title=title)

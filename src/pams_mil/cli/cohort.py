@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import print_json, print_result, progress_bar
-from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.options import out_folder
 from pams_mil.errors import ConfigError, counted, listing, nearest
 
 if TYPE_CHECKING:

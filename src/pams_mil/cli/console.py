@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,8 @@ from rich.console import Console
 from pams_mil.atomic import strict_json
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
     from pams_mil.evaluate.audit import OnStage
     from pams_mil.evaluate.certify import Certificate, OrderCertificate
@@ -30,6 +32,21 @@ def print_result(text: str, *, style: str = "") -> None:
 def print_note(text: str, *, style: str = "") -> None:
     """A sentence on stderr, one line however long."""
     errors.print(text, style=style, soft_wrap=True)
+
+
+def make_table(
+    heads: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", left: int = 1, wrap: bool = True
+) -> Table:
+    """A table for people whose first columns are text and whose others are numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place < left else "right", overflow="fold", no_wrap=not wrap)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def trust_option(folder: Path) -> str:

@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_note, progress_bar, trust_option
-from pams_mil.cli.fold_options import FOLDS, VAL_SHARE
-from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import (
-    CLASSES_HELP,
-    LABEL_COLUMN,
-    PATIENT_COLUMN,
-    PATIENTS_ARE_SLIDES,
-    SLIDE_COLUMN,
-    reading_options,
-)
+from pams_mil.cli.console import make_table, output, print_json, print_note, progress_bar, trust_option
+from pams_mil.cli.options import CLASSES_HELP, FOLDS, VAL_SHARE, Reading, Workers, out_folder
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,17 +50,8 @@ def cv(
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder; default cv/<method>-<model>-seed<seed>."
     ),
-    engine: str = typer.Option("local", "--engine", help="local (processes) or ray."),
-    workers: int | None = typer.Option(None, "--workers", min=1, help="Runs at the same time; default: one per core."),
-    threads: int | None = typer.Option(None, "--threads", min=1, help="Torch threads of each."),
-    address: str | None = typer.Option(None, "--address", help="Ray cluster, e.g. auto; default: one of our own."),
-    cpus: float = typer.Option(1.0, "--cpus", help="Cores that a Ray task claims."),
-    gpus: float = typer.Option(0.0, "--gpus", help="GPUs that a Ray task claims; a fraction shares one."),
-    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
-    slide_column: str | None = SLIDE_COLUMN,
-    patient_column: str | None = PATIENT_COLUMN,
-    label_column: str | None = LABEL_COLUMN,
-    clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; LABELS is its slide table."),
+    workers: Workers = Workers(),
+    reading: Reading = Reading(),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of tables."),
 ) -> None:
@@ -86,7 +68,6 @@ def cv(
     from pams_mil.engine.config.run_config import short_name
     from pams_mil.engine.grid.cross_validation import best_epochs, cross_validate, train_committee
     from pams_mil.engine.grid.folds import fold_cohort
-    from pams_mil.engine.grid.grid import make_engine
     from pams_mil.engine.run.folder import read_settings
     from pams_mil.engine.tuning.committee_report import read_pooled, report_committee
     from pams_mil.engine.tuning.recipes import load_committee
@@ -94,7 +75,6 @@ def cv(
     from pams_mil.hierarchy import ClassHierarchy
 
     hierarchy = ClassHierarchy.load(classes)
-    reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
     options = {
         "data.manifest": manifest, "data.features": features or manifest.parent, "classes": classes, "method": method,
         "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
@@ -107,8 +87,8 @@ def cv(
             "--committee, --members and --reference go with a committee, which is trained where neither a method nor a "
             "model is named; found --method, --model, or a setting of one."
         )
-    runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
-    folded = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading)
+    runner = workers.start()
+    folded = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading.options())
     cohort, split = folded.cohort, folded.split
     for note in folded.notes:
         print_note(note)
@@ -212,17 +192,14 @@ def _scores(by_fold: list[Predictions], epochs: list[int]) -> list[dict[str, Any
 
 def _show_folds(scores: list[dict[str, Any]]) -> None:
     """Every fold by itself, so that one can see how much they differ."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from pams_mil.metrics.metric import METRICS
     from pams_mil.report.page import format_value
 
-    table = Table(title="Every fold by itself, in percent", title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    table.padding = (0, 1, 0, 0)
-    for head in ("fold", "slides", "patients", "epoch", *(METRICS[key].label for key in _SHOWN)):
-        table.add_column(head, justify="right")
-    for row in scores:
-        facts = (f"{row[key]:,}" for key in ("fold", "slides", "patients", "best_epoch"))
-        table.add_row(*facts, *(format_value(row[key], key).removesuffix("%").rstrip() for key in _SHOWN))
-    output.print(table)
+    facts = ("fold", "slides", "patients", "best_epoch")
+    rows = [
+        [*(f"{row[key]:,}" for key in facts),
+         *(format_value(row[key], key).removesuffix("%").rstrip() for key in _SHOWN)]
+        for row in scores
+    ]  # fmt: skip
+    heads = ("fold", "slides", "patients", "epoch", *(METRICS[key].label for key in _SHOWN))
+    output.print(make_table(heads, rows, title="Every fold by itself, in percent", left=0))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import output, print_note, print_result, progress_bar
-from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.options import out_folder
 from pams_mil.errors import counted
 
 if TYPE_CHECKING:

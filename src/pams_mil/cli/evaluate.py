@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import list_failures, print_json, print_note, progress_bar
-from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import METRIC, SEEN_PATIENTS, add_metrics
+from pams_mil.cli.options import METRIC, SEEN_PATIENTS, add_metrics, out_folder
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from pams_mil.cli.console import print_json, print_result
-from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.options import out_folder
 
 
 def export(

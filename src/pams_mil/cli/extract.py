@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from pams_mil.cli.console import errors, print_json, print_notice, print_result
-from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.options import out_folder
 from pams_mil.errors import counted
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import errors, output, print_json, print_note, print_notice, print_result
-from pams_mil.cli.out_option import out_folder
+from pams_mil.cli.options import out_folder
 from pams_mil.errors import BagError, PamsError, SlideError
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from shlex import quote
 
 import typer
 
+from pams_mil.atomic import write_text
 from pams_mil.cli.console import output
-from pams_mil.cli.out_option import write_new
+from pams_mil.cli.options import out_file
 
 TEMPLATE = """\
 # Settings of one training run. Check and train with: pams train {file}
@@ -70,7 +71,7 @@ def init(
 
     Example: pams init my-run.yaml
     """
-    write_new(file, template(quote(str(file))), force=force)
+    write_text(out_file(file, force=force), template(quote(str(file))))
     output.print(f"Wrote {file}. Edit it, then: pams train {quote(str(file))}")
 
 

@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from pams_mil import __version__
 from pams_mil.atomic import explain
 from pams_mil.cli.console import errors
+from pams_mil.cli.options import with_groups
 from pams_mil.errors import ConfigError, PamsError, RunInterruptedError, counted
 
 _OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTDIR}
@@ -162,7 +163,7 @@ def _load(name: str) -> Any:
             command.cls = Verb
         one.add_typer(verb, name=name, rich_help_panel=panel)
     else:
-        one.command(name, cls=Verb, rich_help_panel=panel)(verb)
+        one.command(name, cls=Verb, rich_help_panel=panel)(with_groups(verb))
     return typer.main.get_group(one).commands[name]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import output, print_json, show_reservations
-from pams_mil.cli.table_options import PATIENTS_ARE_SLIDES, SEEN_PATIENTS
+from pams_mil.cli.options import SEEN_PATIENTS, Columns, PatientsAreSlides
 
 if TYPE_CHECKING:
     from pams_mil.evaluate.certify import Certificate, Monitoring, OrderCertificate
@@ -26,13 +26,10 @@ def monitor(
     ),
     json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
     out: Path | None = typer.Option(None, "--out", help="Also write the result as JSON to this file."),
-    true: str | None = typer.Option(None, "--true", help="Column of the true class."),
-    pred: str | None = typer.Option(None, "--pred", help="Column of the predicted class."),
-    id_column: str | None = typer.Option(None, "--id", help="Column of the slide."),
-    patient: str | None = typer.Option(None, "--patient", help="Column of the patient."),
+    columns: Columns = Columns(),
     no_labels: bool = typer.Option(False, "--no-labels", help="Do not look at labels: only compare the patients."),
     seen_patients: bool = SEEN_PATIENTS,
-    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
+    patients_are_slides: PatientsAreSlides = False,
     seed: int = typer.Option(0, "--seed", help="Seed of the shuffles."),
 ) -> None:
     """Test on new patients whether the guarantee of a certificate still holds.
@@ -50,13 +47,11 @@ def monitor(
     from pams_mil import atomic
     from pams_mil.evaluate.certify import load_certificate
     from pams_mil.evaluate.certify import monitor as run_monitor
-    from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+    from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
     from pams_mil.evaluate.predictions.predictions import refuse_unread_labels
 
     reference = load_certificate(certificate)
-    new = read_predictions(
-        predictions, reference.hierarchy, Source(true, pred, id_column, patient, labels_needed=False)
-    )
+    new = read_predictions(predictions, reference.hierarchy, columns.source(labels_needed=False))
     if no_labels:
         new = replace(new, target=np.full(len(new), -1))
     elif (new.target < 0).all():

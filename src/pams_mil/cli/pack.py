@@ -7,8 +7,7 @@ from pathlib import Path
 import typer
 
 from pams_mil.cli.console import print_json, print_result, progress_bar
-from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import LABEL_COLUMN, SLIDE_COLUMN, reading_options
+from pams_mil.cli.options import Clini, LabelColumn, Reading, SlideColumn, out_folder
 from pams_mil.errors import counted
 
 
@@ -21,9 +20,9 @@ def pack(
     dtype: str = typer.Option("keep", "--dtype", help="keep, float16 or float32."),
     workers: int = typer.Option(4, "--workers", min=1, help="Segments written at the same time."),
     allow_larger: bool = typer.Option(False, "--allow-larger", help="Accept a pack larger than its feature files."),
-    slide_column: str | None = SLIDE_COLUMN,
-    label_column: str | None = LABEL_COLUMN,
-    clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
+    slide_column: SlideColumn = None,
+    label_column: LabelColumn = None,
+    clini: Clini = None,
     json: bool = typer.Option(False, "--json", help="Print counts and sizes as JSON."),
 ) -> None:
     """Pack a cohort's features for fast epochs: verified, checksummed, resumable.
@@ -35,8 +34,8 @@ def pack(
     from pams_mil.data.bags.pack_writer import write_pack
     from pams_mil.data.manifest.manifest import Manifest
 
-    reading = reading_options(slide_column, None, label_column, clini, patients_are_slides=True)
-    table = Manifest.read(manifest, labels=label_column is not None, **reading)  # a pack holds no labels
+    reading = Reading(True, slide_column, None, label_column, clini)
+    table = Manifest.read(manifest, labels=label_column is not None, **reading.options())  # a pack holds no labels
     with progress_bar() as bar:
         done = write_pack(
             out, table, features, dtype=dtype, workers=workers, allow_larger=allow_larger,

@@ -21,8 +21,7 @@ from pams_mil.cli.console import (
     progress_bar,
     show_guarantee,
 )
-from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import PATIENTS_ARE_SLIDES
+from pams_mil.cli.options import PatientsAreSlides, out_folder
 from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def predict(
     certificate: Path | None = typer.Option(
         None, "--certificate", help="Also write the calls that this certificate.json of 'pams certify' certifies."
     ),
-    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
+    patients_are_slides: PatientsAreSlides = False,
     json: bool = typer.Option(False, "--json", help="Print what was predicted and written as JSON."),
     decide: str = typer.Option(
         "argmax", "--decide", help="argmax, ascc, risk, or kappa=3: a missed urgency costs 3 false alarms."

@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
-from pams_mil.cli.console import output, print_json, print_note
+from pams_mil.cli.console import make_table, output, print_json, print_note
 
 if TYPE_CHECKING:
     from pams_mil.evaluate.readers import ReaderAudit
@@ -27,25 +23,21 @@ def show_readers(result: ReaderAudit, out: Path | None, *, json: bool) -> None:
     if json:
         print_json(result.to_json())
     else:
-        table = Table(title=Text(f"Readers against {result.reference}"), title_justify="left", box=SIMPLE_HEAD)
         heads = ["reader", "slides", "missed ↓", "false alarms ↓"]
         heads += [f"{result.model} misses more by"] if result.model else []
-        for head in heads:
-            table.add_column(Text(head), justify="left" if head == "reader" else "right")
-        for one in result.readers:
-            gap = [] if one.model_misses_more is None else [str(one.model_misses_more)]
-            table.add_row(Text(one.name), f"{one.slides:,}", str(one.missed), str(one.false_alarms), *gap)
-        output.print(table)
-        pairs = Table(title="Agreement of two readers", title_justify="left", box=SIMPLE_HEAD)
-        for head in ("readers", "slides", "same class", "Cohen's kappa (quadratic)"):
-            pairs.add_column(head, justify="left" if head == "readers" else "right")
-        for pair in result.agreement:
-            pairs.add_row(
-                Text(f"{pair.first}, {pair.second}"), f"{pair.slides:,}", f"{100 * pair.same:.1f} %",
-                f"{pair.cohen_kappa:.2f}",
-            )  # fmt: skip
-        output.print(pairs)
+        rows = [
+            [one.name, f"{one.slides:,}", str(one.missed), str(one.false_alarms),
+             *([] if one.model_misses_more is None else [str(one.model_misses_more)])]
+            for one in result.readers
+        ]  # fmt: skip
+        output.print(make_table(heads, rows, title=f"Readers against {result.reference}"))
+        pairs = [
+            (f"{one.first}, {one.second}", f"{one.slides:,}", f"{100 * one.same:.1f} %", f"{one.cohen_kappa:.2f}")
+            for one in result.agreement
+        ]
+        heads = ["readers", "slides", "same class", "Cohen's kappa (quadratic)"]
+        output.print(make_table(heads, pairs, title="Agreement of two readers"))
         for sentence in result.sentences:
-            output.print(sentence, style="bold", highlight=False, markup=False)
+            output.print(sentence, style="bold")
     if out is not None:
         print_note(f"Report: {out / 'readers.html'}")

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_result
-from pams_mil.cli.out_option import out_file
-from pams_mil.cli.table_options import PATIENTS_ARE_SLIDES
+from pams_mil.cli.console import make_table, output, print_json, print_result
+from pams_mil.cli.options import PatientsAreSlides, out_file
 from pams_mil.errors import ConfigError, ManifestError, counted, nearest
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def remix(
     out: Path = typer.Option(Path("remix.png"), "--out", callback=out_file, help="The picture: .png, .svg or .pdf."),
     table: Path | None = typer.Option(None, "--table", help="Also write the chosen rows as CSV."),
     seed: int = typer.Option(0, "--seed", help="Seed of the strategies' random choices."),
-    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
+    patients_are_slides: PatientsAreSlides = False,
     json: bool = typer.Option(False, "--json", help="Print what each strategy takes as JSON."),
 ) -> None:
     """Draw what each remix strategy takes from the more urgent of two slides, or from A where both are of one class.
@@ -103,14 +102,11 @@ def _as_json(a: BagView, b: BagView, mixed: dict[str, Mixed], out: Path) -> dict
 
 
 def _show(a: BagView, b: BagView, mixed: dict[str, Mixed], out: Path) -> None:
-    from rich.table import Table
-
-    shown = Table("strategy", "rows of a", "rows of b", "synthetic", "label weight of a", box=None, pad_edge=False)
+    lines = []
     for title, rows in mixed.items():
         of_a, of_b, synthetic = _origins(rows)
-        shown.add_row(
-            title, f"{of_a} of {len(a.bag)}", f"{of_b} of {len(b.bag)}", str(synthetic), f"{rows.weight_a:.2f}"
-        )  # fmt: skip
+        counts = (f"{of_a} of {len(a.bag)}", f"{of_b} of {len(b.bag)}", str(synthetic))
+        lines.append((title, *counts, f"{rows.weight_a:.2f}"))
     output.print(f"a, whose label stays: {a.name} ({a.label}); b: {b.name} ({b.label})")
-    output.print(shown)
+    output.print(make_table(("strategy", "rows of a", "rows of b", "synthetic", "label weight of a"), lines))
     print_result(f"Drawn in {out}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_note
+from pams_mil.cli.console import make_table, output, print_json, print_note
 
 
 def reveal(
@@ -23,10 +23,6 @@ def reveal(
 
     Example: pams reveal reviews.csv --predictions predictions.csv --classes bracs --out reveal.json
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     from pams_mil.evaluate.decisions.reveal import reveal_reviews
     from pams_mil.hierarchy import ClassHierarchy
 
@@ -37,12 +33,11 @@ def reveal(
         print_json(result.to_json())
         return
     output.print(result.sentence, style="bold")
-    table = Table(box=SIMPLE_HEAD, title="Cost ratio κ by boundary", title_justify="left")
-    for head in ("at or above", "κ", "interval", "verdicts"):
-        table.add_column(head, justify="left" if head == "at or above" else "right")
-    for name, fit in {"all boundaries": result.overall, **result.boundaries}.items():
-        table.add_row(Text(name), f"{fit.kappa:.2g}", f"{fit.low:.2g} to {fit.high:.2g}", f"{fit.verdicts:,}")
-    output.print(table)
+    rows = [
+        (name, f"{fit.kappa:.2g}", f"{fit.low:.2g} to {fit.high:.2g}", f"{fit.verdicts:,}")
+        for name, fit in {"all boundaries": result.overall, **result.boundaries}.items()
+    ]
+    output.print(make_table(("at or above", "κ", "interval", "verdicts"), rows, title="Cost ratio κ by boundary"))
     more, less = result.changes
     output.print(
         f"Set to that κ, the model would call {more} of the read slides more urgent and {less} less urgent than now. "

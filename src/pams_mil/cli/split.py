@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pams_mil.cli.console import output, print_json, print_result
-from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import LABEL_COLUMN, PATIENT_COLUMN, PATIENTS_ARE_SLIDES, SLIDE_COLUMN, reading_options
+from pams_mil.cli.console import make_table, output, print_json, print_result
+from pams_mil.cli.options import Reading, out_folder
 from pams_mil.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
@@ -35,11 +34,7 @@ def split(
     hold_out_tag: str | None = typer.Option(
         None, "--hold-out-tag", help="Slides with this tag, e.g. mixed or findings=mixed, are for testing only."
     ),
-    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
-    slide_column: str | None = SLIDE_COLUMN,
-    patient_column: str | None = PATIENT_COLUMN,
-    label_column: str | None = LABEL_COLUMN,
-    clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; MANIFEST is its slide table."),
+    reading: Reading = Reading(),
     force: bool = typer.Option(False, "--force", help="Replace the split that is in --out already."),
     json: bool = typer.Option(False, "--json", help="Print the counts as JSON."),
 ) -> None:
@@ -63,8 +58,7 @@ def split(
             "with --force."
         )
     hierarchy = as_hierarchy(classes)
-    reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
-    table = Manifest.read(manifest, classes=hierarchy, **reading)
+    table = Manifest.read(manifest, classes=hierarchy, **reading.options())
     table = table.with_splits([""] * len(table))  # new splits replace any that the table has
     problems = examine_manifest(table, hierarchy)
     # Two spellings of one patient could be dealt into two splits.
@@ -103,25 +97,19 @@ def _width(written: WrittenSplit, folds: list[int]) -> int:
 
 def _table(written: WrittenSplit, folds: list[int]) -> Table:
     """Classes down; patients, slides, and the slides in the parts of folds across."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     counts = [written.counts[fold] for fold in folds]
     parts, several = "/".join(counts[0]), len(written.counts) > 1
-    title = f"Slides in {parts} of each fold" if several else None
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("class", no_wrap=True)
-    for head in ("patients", "slides", *(f"fold {fold}" if several else parts for fold in folds)):
-        table.add_column(head, justify="right", no_wrap=True)
+    title = f"Slides in {parts} of each fold" if several else ""
+    heads = ("class", "patients", "slides", *(f"fold {fold}" if several else parts for fold in folds))
+    rows = []
     for name, patients in written.patients.items():
         slides = sum(by_class[name] for by_class in counts[0].values())
         cells = ("/".join(str(by_class[name]) for by_class in fold.values()) for fold in counts)
-        table.add_row(Text(name), f"{patients:,}", f"{slides:,}", *cells)
+        rows.append((name, f"{patients:,}", f"{slides:,}", *cells))
     total = sum(sum(by_class.values()) for by_class in counts[0].values())
     sums = ("/".join(str(sum(by_class.values())) for by_class in fold.values()) for fold in counts)
-    table.add_row("all", f"{written.num_patients:,}", f"{total:,}", *sums, style="bold")
-    return table
+    rows.append(("all", f"{written.num_patients:,}", f"{total:,}", *sums))
+    return make_table(heads, rows, title=title, wrap=False)
 
 
 def _numbers(text: str) -> list[float]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import print_json, print_note, print_result, trust_option
-from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import CLASSES_HELP
+from pams_mil.cli.options import CLASSES_HELP, out_folder
 from pams_mil.errors import RunInterruptedError
 
 if TYPE_CHECKING:

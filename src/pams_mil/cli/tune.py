@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import list_failures, output, print_json, print_note, print_result, progress_bar, trust_option
-from pams_mil.cli.fold_options import FOLDS, VAL_SHARE
-from pams_mil.cli.out_option import out_folder
-from pams_mil.cli.table_options import (
-    CLASSES_HELP,
-    LABEL_COLUMN,
-    PATIENT_COLUMN,
-    PATIENTS_ARE_SLIDES,
-    SLIDE_COLUMN,
-    reading_options,
+from pams_mil.cli.console import (
+    list_failures,
+    make_table,
+    output,
+    print_json,
+    print_note,
+    print_result,
+    progress_bar,
+    trust_option,
 )
+from pams_mil.cli.options import CLASSES_HELP, FOLDS, VAL_SHARE, Reading, Workers, out_folder
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,17 +48,8 @@ def tune(
         False, "--all-slides", help="Also put the slides into folds that the table's column split calls test or calib."
     ),
     out: Path = typer.Option(Path("tune"), "--out", callback=out_folder, help="Folder for runs and report."),
-    engine: str = typer.Option("local", "--engine", help="local (processes) or ray."),
-    workers: int | None = typer.Option(None, "--workers", min=1, help="Processes; default: one per core."),
-    threads: int | None = typer.Option(None, "--threads", min=1, help="Torch threads of each process."),
-    address: str | None = typer.Option(None, "--address", help="Ray cluster, e.g. auto; default: one of our own."),
-    cpus: float = typer.Option(1.0, "--cpus", help="Cores that a Ray task claims."),
-    gpus: float = typer.Option(0.0, "--gpus", help="GPUs that a Ray task claims; a fraction shares one."),
-    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
-    slide_column: str | None = SLIDE_COLUMN,
-    patient_column: str | None = PATIENT_COLUMN,
-    label_column: str | None = LABEL_COLUMN,
-    clini: Path | None = typer.Option(None, "--clini", help="STAMP's clinical table; LABELS is its slide table."),
+    workers: Workers = Workers(),
+    reading: Reading = Reading(),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     json: bool = typer.Option(False, "--json", help="Print the record and the comparison as JSON."),
 ) -> None:
@@ -72,7 +63,6 @@ def tune(
     Example: pams tune labels.csv --classes bracs --features features --folds 5 --budget 30 --out tuned
     """
     from pams_mil.engine.grid.folds import fold_cohort
-    from pams_mil.engine.grid.grid import make_engine
     from pams_mil.engine.tuning.recipes import REFERENCE, load_space
     from pams_mil.engine.tuning.tune import TuningTask
     from pams_mil.evaluate.audit import audit
@@ -84,14 +74,14 @@ def tune(
         return
     if manifest is None or not classes:
         raise ConfigError("Expected a table of labels and --classes: pams tune LABELS.csv --classes bracs ...")
-    reading = reading_options(slide_column, patient_column, label_column, clini, patients_are_slides)
+    how = reading.options()
     shared = {
         "data": {"manifest": manifest, "features": features or manifest.parent}, "classes": classes,
         "training": dict(chosen_space.training), "seed": seed,
     }  # fmt: skip
     hierarchy = ClassHierarchy.load(classes)
     folded = fold_cohort(
-        manifest, hierarchy, folds, val_share, seed, reading, held_out=() if all_slides else ("test", "calib")
+        manifest, hierarchy, folds, val_share, seed, how, held_out=() if all_slides else ("test", "calib")
     )
     for note in folded.notes:
         print_note(note)
@@ -103,8 +93,7 @@ def tune(
     all_seeds = tuple(range(seed, seed + seeds))
     task = TuningTask(chosen_space, shared, tuple(changes or ()), cohort, split, hierarchy, all_seeds)
     task.simplicity  # noqa: B018  builds every recipe, so that a wrong setting is refused before any run
-    runner = make_engine(engine, workers=workers, threads=threads, address=address, cpus=cpus, gpus=gpus)
-    tuning = _run(task, out, runner, budget)
+    tuning = _run(task, out, workers.start(), budget)
     name = str(tuning.folder.choice["recipe"])
     by_fold = list(tuning.folder.choice["by_fold"])
     audits: dict[str, Audit] = {}
@@ -112,7 +101,7 @@ def tune(
         # What the choice has not seen leads.
         if held_out:
             print_note(f"Predicting the {held_out:,} slides that were held out.")
-            models = _held_out(tuning, manifest, task, reading)
+            models = _held_out(tuning, manifest, task, how)
             audits["report_held_out"] = audit(models, resamples=resamples, progress=progress)
         # Where every fold would have chosen the same recipe, this is the comparison below.
         if set(by_fold) - {name}:
@@ -230,22 +219,18 @@ def _print_json(tuning: Tuning, audits: dict[str, Audit]) -> None:
 
 def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
     """The deciding rung, the choice, and how it compares on slides that tested it."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from rich.text import Text
 
     number, rung = folder.decisive
     title = f"Rung {number + 1}: validation slides of {rung.folds} folds x {len(rung.seeds)} seeds, in percent"
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("recipe", overflow="fold")
-    for head in ("urgency AUC", "error", "behind best", "error"):
-        table.add_column(head, justify="right")
+    rows = []
     for score in rung.scores:
         chosen = score.name == folder.choice["recipe"]
         values = (score.urgency_auc, score.standard_error, score.behind, score.behind_error)
-        near = "" if score.is_near_best else "dim"
-        cells = [f"{100 * value:.1f}" for value in values]
-        table.add_row(f"> {score.name}" if chosen else score.name, *cells, style="bold" if chosen else near)
-    output.print(table)
+        style = "bold" if chosen else "" if score.is_near_best else "dim"
+        cells = [f"> {score.name}" if chosen else score.name, *(f"{100 * value:.1f}" for value in values)]
+        rows.append([Text(cell, style=style) for cell in cells])
+    output.print(make_table(("recipe", "urgency AUC", "error", "behind best", "error"), rows, title=title))
     output.print(
         "Errors are standard errors over patients, of the score and of the difference from the best; '>' is chosen, "
         "dim ones are more than one standard error behind.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import print_note, progress_bar
-from pams_mil.cli.table_options import PATIENTS_ARE_SLIDES
+from pams_mil.cli.options import Columns, PatientsAreSlides
 from pams_mil.errors import MissingExtraError, counted
 
 if TYPE_CHECKING:
@@ -37,12 +37,9 @@ def view(
     port: int = typer.Option(0, "--port", min=0, max=65535, help="Port; 0: any free one."),
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
     allow_network: bool = typer.Option(False, "--allow-network", help="Allow a --host that others can reach."),
-    patients_are_slides: bool = PATIENTS_ARE_SLIDES,
+    patients_are_slides: PatientsAreSlides = False,
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
-    true: str | None = typer.Option(None, "--true", help="Column of the true class, in a table of your own."),
-    pred: str | None = typer.Option(None, "--pred", help="Column of the predicted class."),
-    id_column: str | None = typer.Option(None, "--id", help="Column that identifies the slide."),
-    patient: str | None = typer.Option(None, "--patient", help="Column of the patient."),
+    columns: Columns = Columns(),
 ) -> None:
     """Read cases in the order of their urgency, see where the model looks, and agree or overrule.
 
@@ -51,8 +48,6 @@ def view(
 
     Example: pams view runs/pams-abmil-seed0 --slides slides/
     """
-    from pams_mil.evaluate.predictions.prediction_layouts import Source
-
     try:
         from pams_mil.view.opening import Asked, open_session
         from pams_mil.view.serve import is_loopback, open_server
@@ -61,11 +56,10 @@ def view(
             raise
         raise MissingExtraError("The viewer", package=str(error.name), extra="view,wsi") from error
 
-    source = Source(true, pred, id_column, patient, labels_needed=False)
     asked = Asked(
         paths or [], slides=slides, features=features, manifest=manifest, certificate=certificate,
-        classes=classes or (), split=split, source=source, reviews=reviews, reviewer=reviewer, blind=blind,
-        trust_code=trust_code, patients_are_slides=patients_are_slides,
+        classes=classes or (), split=split, source=columns.source(labels_needed=False), reviews=reviews,
+        reviewer=reviewer, blind=blind, trust_code=trust_code, patients_are_slides=patients_are_slides,
     )  # fmt: skip
     with progress_bar() as progress:
         if demo:

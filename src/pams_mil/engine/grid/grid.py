@@ -22,7 +22,7 @@ from pams_mil.engine.grid.benchmark_cell import (
     resolve,
 )
 from pams_mil.engine.run.lock import locked
-from pams_mil.errors import ConfigError, nearest
+from pams_mil.errors import ConfigError
 
 BENCH_LOCK = "bench.lock"
 Progress = Callable[[float, str], None]
@@ -120,21 +120,6 @@ def _run_cells(
             tell((done + sum(shares.values())) / len(planned), text)
     atomic.write_csv(out / "failures.csv", ["cell", "error"], sorted(failures.items()))
     return GridRun(cell_folder, tuple(planned), failures, expected)
-
-
-def make_engine(
-    name: str, *, workers: int | None, threads: int | None, address: str | None, cpus: float, gpus: float
-) -> Engine:
-    """The engine behind a name, `local` or `ray`, with what each of them needs."""
-    if name == "local":
-        from pams_mil.engine.grid.engines import LocalEngine  # noqa: PLC0415  it knows this module
-
-        return LocalEngine(workers, threads)
-    if name == "ray":
-        from pams_mil.engine.grid.engines import RayEngine  # noqa: PLC0415
-
-        return RayEngine(address, cpus, gpus)
-    raise ConfigError(f"There is no engine {name!r}; expected local or ray.{nearest(name, ('local', 'ray'))}")
 
 
 def default_workers() -> int:
