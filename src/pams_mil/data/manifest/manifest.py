@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,25 +79,11 @@ class Manifest:
         return iter(self.records)
 
     @classmethod
-    def read(
-        cls,
-        path: Path | str,
-        *,
-        patients_are_slides: bool = False,
-        columns: Mapping[str, str] | None = None,
-        fold: int | None = None,
-        splits: Path | str | None = None,
-        clini: Path | str | None = None,
-        labels: bool = True,
-        classes: ClassHierarchy | None = None,
-    ) -> Manifest:
-        """A cohort table of any known shape; see `pams_mil.data.manifest.manifest_reader.read_manifest`."""
+    def read(cls, path: Path | str, **options: Any) -> Manifest:
+        """A cohort table of any known shape; options as `pams_mil.data.manifest.manifest_reader.read_manifest`."""
         from pams_mil.data.manifest.manifest_reader import read_manifest  # noqa: PLC0415  the reader knows this class
 
-        return read_manifest(
-            path, patients_are_slides=patients_are_slides, columns=columns, fold=fold, splits=splits, clini=clini,
-            labels=labels, classes=classes,
-        )  # fmt: skip
+        return read_manifest(path, **options)
 
     def targets(self, hierarchy: ClassHierarchy) -> Ints:
         """The class index of every slide at the finest level, [n]; an unknown label is an error naming its slide."""
