@@ -252,23 +252,3 @@ def test_monitor_refuses_a_changed_certificate(tmp_path, table):
     path = tmp_path / "certificate.json"
     path.write_text(path.read_text().replace('"alpha": 0.1', '"alpha": 0.01'))
     assert "was changed after it was written" in flat(pams("monitor", path, table, code=2))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_labels_on_the_chart_do_not_overlap(seed):
-    """The bound beside the numbers of the axes."""
-    from pams_mil.report.certificate_page import certificate_page
-
-    found = model(40 + 30 * seed, seed=seed, skill=1.0 + seed)
-    page = certificate_page(certify(found, alpha=0.1), found)
-    texts = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="([^"]*)">([^<]*)</text>', page)
-    boxes = []
-    for x, y, css, content in texts:
-        width = 6.0 * len(content)
-        left = float(x) - {"end": width, "mid": width / 2}.get(css.split(" ")[0], 0.0)
-        boxes.append((left, float(y) - 10, left + width, float(y) + 2, content))
-    assert any("α = 10 %" in box[4] for box in boxes)
-    for number, one in enumerate(boxes):
-        for other in boxes[number + 1 :]:
-            apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
-            assert apart, (one, other)

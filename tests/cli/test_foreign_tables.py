@@ -211,16 +211,6 @@ def test_the_page_shows_names_ties_and_absent_classes_as_they_are(hierarchy):
         assert '<a href="slides/s5/slide.html">s5</a>' in page
 
 
-def test_a_mean_between_equally_urgent_classes_is_drawn_as_such():
-    from pams_mil.report.charts import expected_class
-
-    names, ranks, slides = ["a", "b", "c"], [0, 0, 1], [4, 4, 4]
-    assert 'class="tied"' in expected_class(names, [2.0, float("nan"), float("nan")], ranks, slides)
-    assert 'class="tied"' in expected_class(names, [float("nan"), 1.2, float("nan")], ranks, slides)
-    assert 'class="severe"' in expected_class(names, [float("nan"), float("nan"), 2.1], ranks, slides)
-    assert 'class="over"' in expected_class(names, [2.9, float("nan"), float("nan")], ranks, slides)
-
-
 def test_severe_errors_link_to_the_pages_that_exist(tmp_path, classes, two_models):
     arguments = (two_models, "--classes", classes, "--resamples", 0, "--true", "truth", "--id", "case", "--pred", "old")
     run(*arguments, "--out", tmp_path / "report")

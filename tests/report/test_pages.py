@@ -1,0 +1,37 @@
+"""Pages and charts as text: what stands where, and that nothing overlaps."""
+
+from __future__ import annotations
+
+import re
+
+from tests.evaluate.certify.models import model
+
+from pams_mil.evaluate.certify import certify
+from pams_mil.report.certificate_page import certificate_page
+from pams_mil.report.charts import expected_class
+
+
+def test_labels_on_a_certificates_chart_do_not_overlap():
+    """The bound beside the numbers of the axes."""
+    for seed in range(4):
+        patients = model(40 + 30 * seed, seed=seed, skill=1.0 + seed)
+        page = certificate_page(certify(patients, alpha=0.1), patients)
+        texts = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="([^"]*)">([^<]*)</text>', page)
+        boxes = []
+        for x, y, css, content in texts:
+            width = 6.0 * len(content)
+            left = float(x) - {"end": width, "mid": width / 2}.get(css.split(" ")[0], 0.0)
+            boxes.append((left, float(y) - 10, left + width, float(y) + 2, content))
+        assert any("α = 10 %" in box[4] for box in boxes)
+        for number, one in enumerate(boxes):
+            for other in boxes[number + 1 :]:
+                apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+                assert apart, (one, other)
+
+
+def test_a_mean_between_equally_urgent_classes_is_drawn_as_such():
+    names, ranks, slides = ["a", "b", "c"], [0, 0, 1], [4, 4, 4]
+    assert 'class="tied"' in expected_class(names, [2.0, float("nan"), float("nan")], ranks, slides)
+    assert 'class="tied"' in expected_class(names, [float("nan"), 1.2, float("nan")], ranks, slides)
+    assert 'class="severe"' in expected_class(names, [float("nan"), float("nan"), 2.1], ranks, slides)
+    assert 'class="over"' in expected_class(names, [2.9, float("nan"), float("nan")], ranks, slides)
