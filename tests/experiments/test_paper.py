@@ -55,7 +55,7 @@ def out(tmp_path_factory):
 def bench(name, changes, out, monkeypatch):
     """What `pams bench paper:NAME --json` prints, and the runs that it started."""
     engine = InThisProcess()
-    monkeypatch.setattr("pams_mil.cli.options.Workers.start", lambda _: engine)
+    monkeypatch.setattr("pams_mil.cli.options.WorkerOptions.start", lambda _: engine)
     command = ["bench", f"paper:{name}", *changes, "--out", str(out), "--resamples", "20", "--json"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output

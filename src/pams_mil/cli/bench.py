@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import errors, output, print_json, print_note, progress_bar
-from pams_mil.cli.options import Workers, out_folder
+from pams_mil.cli.options import WorkerOptions, out_folder
 from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def bench(
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder for runs and report; default bench/<grid>."
     ),
-    workers: Workers = Workers(),
+    workers: WorkerOptions = WorkerOptions(),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     calibrated: bool = typer.Option(
         False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from pams_mil.cli.console import make_table, output, print_json, print_note, progress_bar, show_reservations
-from pams_mil.cli.options import SEEN_PATIENTS, Columns, PatientsAreSlides
+from pams_mil.cli.options import SEEN_PATIENTS, ColumnOptions, PatientsAreSlides
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def certify(
     features: Path | None = typer.Option(None, "--features", help="Feature files of another table."),
     out: Path | None = typer.Option(None, "--out", help="Folder for certificate.json and .html; default: the run's."),
     json: bool = typer.Option(False, "--json", help="Print the certificate as JSON."),
-    columns: Columns = Columns(),
+    columns: ColumnOptions = ColumnOptions(),
     index_order: str | None = typer.Option(None, "--index-order", help="Classes in the order of integer labels."),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, ..."),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import make_table, output, print_json, print_result, progress_bar
-from pams_mil.cli.options import Reading
+from pams_mil.cli.options import TableOptions
 from pams_mil.errors import ConfigError, counted
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def check(
     slides: Path | None = typer.Option(None, "--slides", help="Folder of slide files: can each be opened?"),
     json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
     workers: int = typer.Option(2, "--workers", min=1, help="Files read at the same time."),
-    reading: Reading = Reading(),
+    reading: TableOptions = TableOptions(),
     fold: int | None = typer.Option(
         None, "--fold", help="Take the splits from the column fold_<k>, or hold out the numbered fold."
     ),
@@ -50,7 +50,7 @@ def check(
     with progress_bar() as bar:
         diagnosis = diagnose(
             table, hierarchy, features=None if no_features else features, workers=workers,
-            progress=lambda done, total: bar("Reading bags", done / total),
+            progress=lambda done, total: bar("TableOptions bags", done / total),
         )  # fmt: skip
     opened = None
     if slides is not None:

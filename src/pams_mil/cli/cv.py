@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pams_mil.cli.console import make_table, output, print_json, print_note, progress_bar, trust_option
-from pams_mil.cli.options import CLASSES_HELP, FOLDS, VAL_SHARE, Reading, Workers, out_folder
+from pams_mil.cli.options import CLASSES_HELP, FOLDS, VAL_SHARE, TableOptions, WorkerOptions, out_folder
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def cv(
     out: Path | None = typer.Option(
         None, "--out", callback=out_folder, help="Folder; default cv/<method>-<model>-seed<seed>."
     ),
-    workers: Workers = Workers(),
-    reading: Reading = Reading(),
+    workers: WorkerOptions = WorkerOptions(),
+    reading: TableOptions = TableOptions(),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of tables."),
 ) -> None:

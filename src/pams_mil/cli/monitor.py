@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import output, print_json, show_reservations
-from pams_mil.cli.options import SEEN_PATIENTS, Columns, PatientsAreSlides
+from pams_mil.cli.options import SEEN_PATIENTS, ColumnOptions, PatientsAreSlides
 
 if TYPE_CHECKING:
     from pams_mil.evaluate.certify import Certificate, Monitoring, OrderCertificate
@@ -26,7 +26,7 @@ def monitor(
     ),
     json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
     out: Path | None = typer.Option(None, "--out", help="Also write the result as JSON to this file."),
-    columns: Columns = Columns(),
+    columns: ColumnOptions = ColumnOptions(),
     no_labels: bool = typer.Option(False, "--no-labels", help="Do not look at labels: only compare the patients."),
     seen_patients: bool = SEEN_PATIENTS,
     patients_are_slides: PatientsAreSlides = False,

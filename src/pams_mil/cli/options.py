@@ -40,7 +40,7 @@ VAL_SHARE = typer.Option(
 
 
 @dataclass(frozen=True)
-class Reading:
+class TableOptions:
     """How a cohort table is read."""
 
     patients_are_slides: PatientsAreSlides = False
@@ -57,7 +57,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnOptions:
     """Which columns of a table of predictions hold what."""
 
     true: Annotated[str | None, typer.Option("--true", help="Of a table: column of the true class.")] = None
@@ -73,7 +73,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Workers:
+class WorkerOptions:
     """Where runs are trained."""
 
     engine: Annotated[Literal["local", "ray"], typer.Option("--engine", help="local (processes) or ray.")] = "local"

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from pams_mil.cli.console import print_json, print_result, progress_bar
-from pams_mil.cli.options import Clini, LabelColumn, Reading, SlideColumn, out_folder
+from pams_mil.cli.options import Clini, LabelColumn, SlideColumn, TableOptions, out_folder
 from pams_mil.errors import counted
 
 
@@ -34,7 +34,7 @@ def pack(
     from pams_mil.data.bags.pack_writer import write_pack
     from pams_mil.data.manifest.manifest import Manifest
 
-    reading = Reading(True, slide_column, None, label_column, clini)
+    reading = TableOptions(True, slide_column, None, label_column, clini)
     table = Manifest.read(manifest, labels=label_column is not None, **reading.options())  # a pack holds no labels
     with progress_bar() as bar:
         done = write_pack(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import make_table, output, print_json, print_result
-from pams_mil.cli.options import Reading, out_folder
+from pams_mil.cli.options import TableOptions, out_folder
 from pams_mil.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def split(
     hold_out_tag: str | None = typer.Option(
         None, "--hold-out-tag", help="Slides with this tag, e.g. mixed or findings=mixed, are for testing only."
     ),
-    reading: Reading = Reading(),
+    reading: TableOptions = TableOptions(),
     force: bool = typer.Option(False, "--force", help="Replace the split that is in --out already."),
     json: bool = typer.Option(False, "--json", help="Print the counts as JSON."),
 ) -> None:

@@ -18,7 +18,7 @@ from pams_mil.cli.console import (
     progress_bar,
     trust_option,
 )
-from pams_mil.cli.options import CLASSES_HELP, FOLDS, VAL_SHARE, Reading, Workers, out_folder
+from pams_mil.cli.options import CLASSES_HELP, FOLDS, VAL_SHARE, TableOptions, WorkerOptions, out_folder
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def tune(
         False, "--all-slides", help="Also put the slides into folds that the table's column split calls test or calib."
     ),
     out: Path = typer.Option(Path("tune"), "--out", callback=out_folder, help="Folder for runs and report."),
-    workers: Workers = Workers(),
-    reading: Reading = Reading(),
+    workers: WorkerOptions = WorkerOptions(),
+    reading: TableOptions = TableOptions(),
     resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
     json: bool = typer.Option(False, "--json", help="Print the record and the comparison as JSON."),
 ) -> None:

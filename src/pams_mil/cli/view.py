@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pams_mil.cli.console import print_note, progress_bar
-from pams_mil.cli.options import Columns, PatientsAreSlides
+from pams_mil.cli.options import ColumnOptions, PatientsAreSlides
 from pams_mil.errors import MissingExtraError, counted
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def view(
     allow_network: bool = typer.Option(False, "--allow-network", help="Allow a --host that others can reach."),
     patients_are_slides: PatientsAreSlides = False,
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
-    columns: Columns = Columns(),
+    columns: ColumnOptions = ColumnOptions(),
 ) -> None:
     """Read cases in the order of their urgency, see where the model looks, and agree or overrule.
 
