@@ -50,7 +50,7 @@ def check(
     with progress_bar() as bar:
         diagnosis = diagnose(
             table, hierarchy, features=None if no_features else features, workers=workers,
-            progress=lambda done, total: bar("TableOptions bags", done / total),
+            progress=lambda done, total: bar("Reading bags", done / total),
         )  # fmt: skip
     opened = None
     if slides is not None:
