@@ -11,7 +11,7 @@ from tests.wsi.plain_encoder import ColorEncoder
 from tests.wsi.test_kill import bags, make
 
 from pams_mil.wsi.encoders.encoder import EncoderOptions
-from pams_mil.wsi.extract import SilentWatcher, extract
+from pams_mil.wsi.extract import extract
 from pams_mil.wsi.slide_sources import find_slides
 from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
@@ -44,9 +44,7 @@ def test_a_cluster_gives_the_same_bags_even_if_a_node_is_lost(tmp_path, monkeypa
         found = []
         options = EncoderOptions(device="cpu")
         work = threading.Thread(
-            target=lambda: found.append(
-                extract_on_cluster(sources, out, ENCODER, options, SETTINGS, WORK, SilentWatcher())
-            )
+            target=lambda: found.append(extract_on_cluster(sources, out, ENCODER, options, SETTINGS, WORK))
         )
         work.start()
         if lose_a_node:

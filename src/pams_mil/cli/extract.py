@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from pams_mil.cli.console import errors, print_json, print_notice, print_result
+from pams_mil.cli.console import print_json, print_note, print_notice, print_result, progress_bar
 from pams_mil.cli.options import out_folder
 from pams_mil.errors import counted
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from pams_mil.wsi.extract import Outcome, Watcher
-    from pams_mil.wsi.slide_sources import SlideSource
+    from pams_mil.wsi.extract import Outcome
 
 
 def extract(
@@ -74,77 +69,22 @@ def extract(
     table = read_mpp_table(mpp_table) if mpp_table else None
     sources = find_slides(slides, mpp_of_slide=mpp_of_slide, mpp_table=table)
     options = EncoderOptions(device, precision, weights)
-    with _progress(sources) as watcher:
+    with progress_bar() as progress:
         if engine == "ray":
             from pams_mil.wsi.ray_slides import extract_on_cluster
 
-            outcome = extract_on_cluster(sources, out, encoder, options, settings, work, watcher, print_notice)
-        else:
-            outcome = run(
-                sources, out, create_encoder(encoder, options, announce=print_notice), settings, work, watcher
+            outcome = extract_on_cluster(
+                sources, out, encoder, options, settings, work, progress, print_note, print_notice
             )
+        else:
+            network = create_encoder(encoder, options, announce=print_notice)
+            outcome = run(sources, out, network, settings, work, progress, print_note)
     if json:
         print_json({"out": str(out), **outcome.to_json()})
     else:
         _show(outcome, out)
     if not outcome.is_complete:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _progress(sources: tuple[SlideSource, ...]) -> Iterator[Watcher]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("slides, {task.fields[speed]}, left:"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Progress(*columns, console=errors, transient=True) as bar:
-        yield ExtractBar(bar, len(sources))
-
-
-class ExtractBar:
-    """A progress bar that counts slides, moves with tiles, and shows tiles per second."""
-
-    def __init__(self, bar: Progress, total: int) -> None:
-        from time import monotonic
-
-        self._clock, self._bar = monotonic, bar
-        self._task = bar.add_task("Extracting", total=total, speed="0 tiles/s")
-        self._started: float | None = None
-        self._tiles = self._slide_tiles = self._slide_done = self._slides = 0
-
-    def planned(self, slide_id: str, tiles: int) -> None:
-        """Start on a slide."""
-        self._slide_tiles, self._slide_done = tiles, 0
-        self._started = self._started if self._started is not None else self._clock()
-        self._bar.update(self._task, description=f"Extracting {slide_id}")
-
-    def encoded(self, tiles: int) -> None:
-        """Move on within a slide."""
-        self._tiles += tiles
-        self._slide_done += tiles
-        seconds = max(1e-9, self._clock() - (self._started or self._clock()))
-        share = self._slide_done / max(1, self._slide_tiles)
-        self._bar.update(
-            self._task, completed=self._slides + min(share, 1.0), speed=f"{self._tiles / seconds:.0f} tiles/s"
-        )
-
-    def finished(self, slide_id: str, problem: str) -> None:
-        """End a slide."""
-        self._slides += 1
-        self._slide_done = 0
-        # Whole slides again: a slide that failed halfway must not leave its share behind.
-        self._bar.update(self._task, completed=self._slides)
-        if problem:
-            self._bar.console.print(problem, highlight=False, markup=False, soft_wrap=True)
-
-    def waiting(self, slides: int) -> None:
-        """Wait for others."""
-        self._bar.update(self._task, description=f"Waiting for {slides} slides in work elsewhere")
 
 
 def _show(outcome: Outcome, out: Path) -> None:

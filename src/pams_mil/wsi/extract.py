@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -23,7 +23,7 @@ from pams_mil.data.bags.bag import BagInfo
 from pams_mil.data.bags.feature_origin import STATED
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.tables import read_table
-from pams_mil.errors import BagError, ConfigError, SlideError, TableError
+from pams_mil.errors import BagError, ConfigError, SlideError, TableError, counted
 from pams_mil.wsi.encoders.encoder import Encoder, EncoderOptions, create_encoder
 from pams_mil.wsi.readers.dicom_series import dicom_slides
 from pams_mil.wsi.readers.slide_kind import is_ome_zarr
@@ -35,40 +35,8 @@ BAG_FOLDER = "h5_files"
 _POLL_S = 0.2
 
 
-class Watcher(Protocol):
-    """Hears what happens during an extraction."""
-
-    def planned(self, slide_id: str, tiles: int) -> None:
-        """A slide's tiles are known."""
-        ...
-
-    def encoded(self, tiles: int) -> None:
-        """More tiles are done."""
-        ...
-
-    def finished(self, slide_id: str, problem: str) -> None:
-        """A slide is done, or given up because of a problem."""
-        ...
-
-    def waiting(self, slides: int) -> None:
-        """Nothing is left but slides that other processes work on."""
-        ...
-
-
-class SilentWatcher:
-    """A no-op observer."""
-
-    def planned(self, slide_id: str, tiles: int) -> None:
-        """Ignore it."""
-
-    def encoded(self, tiles: int) -> None:
-        """Ignore it."""
-
-    def finished(self, slide_id: str, problem: str) -> None:
-        """Ignore it."""
-
-    def waiting(self, slides: int) -> None:
-        """Ignore it."""
+OnProgress = Callable[[str, float], None]
+"""Called with what is being done and the fraction of all slides done."""
 
 
 @dataclass
@@ -105,14 +73,15 @@ def extract(
     encoder: Encoder,
     settings: TileSettings | None = None,
     work: WorkSettings | None = None,
-    watcher: Watcher | None = None,
+    progress: OnProgress = lambda what, fraction: None,
+    tell: Callable[[str], None] = lambda problem: None,
 ) -> Outcome:
-    """Extract every slide whose bag is missing; failures are collected and written to failures.csv."""
+    """Extract every slide whose bag is missing; failures are told of, collected and written to failures.csv."""
     settings, work = settings or TileSettings(), work or WorkSettings()
     (out / BAG_FOLDER).mkdir(parents=True, exist_ok=True)
     # Before any claim: bags of other settings must be refused while nothing has been done.
     hold_to(out, settings, encoder)
-    run = _Run(out, encoder, settings, work, watcher or SilentWatcher())
+    run = _Run(out, encoder, settings, work, progress, tell)
     try:
         run.over(sources)
     finally:
@@ -134,9 +103,12 @@ class _Claimed:
 
 class _Run:
     def __init__(
-        self, out: Path, encoder: Encoder, settings: TileSettings, work: WorkSettings, watcher: Watcher
-    ) -> None:
-        self.out, self.encoder, self.settings, self.work, self.watcher = out, encoder, settings, work, watcher
+        self, out: Path, encoder: Encoder, settings: TileSettings, work: WorkSettings, progress: OnProgress,
+        tell: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.out, self.encoder, self.settings, self.work = out, encoder, settings, work
+        self.progress, self.tell = progress, tell
+        self.slides = 0
         self.outcome = Outcome()
         self.claims = Claims(out)
         self.pool = ThreadPoolExecutor(work.workers, thread_name_prefix="tiles")
@@ -144,10 +116,12 @@ class _Run:
         self._held: list[_Claimed] = []
 
     def over(self, sources: Sequence[SlideSource]) -> None:
+        self.slides = len(sources)
         self._work_through(deque(sources))
+        if self.elsewhere:
+            self.tell(f"Waiting for {counted(len(self.elsewhere), 'slide')} in work elsewhere.")
         while self.elsewhere:
             waiting, self.elsewhere = self.elsewhere, []
-            self.watcher.waiting(len(waiting))
             self._work_through(deque(waiting))
             if self.elsewhere:
                 time.sleep(_POLL_S)
@@ -203,7 +177,7 @@ class _Run:
                     f"{path} exists but was not made from {source.path}. Remove it, or use another --out folder."
                 )
             self.outcome.reused.append(source.slide_id)
-            self.watcher.finished(source.slide_id, "")
+            self._advance()
         except SlideError as error:
             self._fail(source, error)
         return True
@@ -212,13 +186,19 @@ class _Run:
         source = claimed.source
         try:
             with claimed.ready.result() as slide:
-                self.watcher.planned(source.slide_id, len(slide.plan.cells))
+                planned, done = len(slide.plan.cells), 0
+
+                def encoded(tiles: int) -> None:
+                    nonlocal done
+                    done += tiles
+                    self._advance(done / planned)
+
                 preview = self.out / "previews" / f"{source.slide_id}.png" if self.work.preview else None
                 path = bag_path(self.out, source.slide_id)
-                tiles = finish(slide, path, self.encoder, self.settings, self.work, self.watcher.encoded, preview)
+                tiles = finish(slide, path, self.encoder, self.settings, self.work, encoded, preview)
             self.outcome.extracted.append(source.slide_id)
             self.outcome.tiles += tiles
-            self.watcher.finished(source.slide_id, "")
+            self._advance()
         except (SlideError, BagError) as error:
             self._fail(source, error)
         finally:
@@ -233,7 +213,13 @@ class _Run:
         message = str(error)
         reason = getattr(error, "reason", "unreadable")
         self.outcome.failed[source.slide_id] = (str(source.path), reason, message)
-        self.watcher.finished(source.slide_id, message)
+        self._advance()
+        self.tell(message)
+
+    def _advance(self, share: float = 0.0) -> None:
+        """Move on; `share` of the slide in work is done."""
+        settled = len(self.outcome.extracted) + len(self.outcome.reused) + len(self.outcome.failed)
+        self.progress("Extracting", min(1.0, (settled + share) / self.slides))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pams_mil.errors import needs_extra
 from pams_mil.wsi.encoders.encoder import Encoder, EncoderOptions, create_encoder
-from pams_mil.wsi.extract import Outcome, Watcher, extract, settle_failures
+from pams_mil.wsi.extract import OnProgress, Outcome, extract, settle_failures
 from pams_mil.wsi.slide_sources import SlideSource
 from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
 
@@ -39,7 +39,8 @@ def extract_on_cluster(
     options: EncoderOptions,
     settings: TileSettings,
     work: WorkSettings,
-    watcher: Watcher,
+    progress: OnProgress = lambda what, fraction: None,
+    tell: Callable[[str], None] = lambda problem: None,
     announce: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Extract every slide whose bag is missing, on the cluster that Ray is connected to (or starts here)."""
@@ -54,14 +55,7 @@ def extract_on_cluster(
     # Retried without end when a node is lost; errors of a slide itself come back as its outcome, not as exceptions.
     task = ray.remote(**share, max_retries=-1)(extract_one)
     place = str(out.resolve())
-    outcome = _collect(
-        ray, [task.remote(source, place, encoder, options, settings, work) for source in sources], watcher
-    )
-    settle_failures(out, outcome)
-    return outcome
-
-
-def _collect(ray: Any, tasks: list[Any], watcher: Watcher) -> Outcome:
+    tasks = [task.remote(source, place, encoder, options, settings, work) for source in sources]
     total = Outcome()
     while tasks:
         finished, tasks = ray.wait(tasks, num_returns=1)
@@ -70,8 +64,8 @@ def _collect(ray: Any, tasks: list[Any], watcher: Watcher) -> Outcome:
         total.reused += outcome.reused
         total.failed.update(outcome.failed)
         total.tiles += outcome.tiles
-        for slide_id in (*outcome.extracted, *outcome.reused, *outcome.failed):
-            watcher.planned(slide_id, outcome.tiles)
-            watcher.encoded(outcome.tiles)
-            watcher.finished(slide_id, outcome.failed[slide_id][2] if slide_id in outcome.failed else "")
+        for _, _, problem in outcome.failed.values():
+            tell(problem)
+        progress("Extracting", 1 - len(tasks) / len(sources))
+    settle_failures(out, total)
     return total

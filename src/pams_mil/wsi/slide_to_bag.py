@@ -21,10 +21,11 @@ from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.digests import text_digest
 from pams_mil.errors import BagError, SlideError
 from pams_mil.wsi.encoders.encoder import Encoder, weights_digest
+from pams_mil.wsi.heatmap import write_png
 from pams_mil.wsi.physical_pixels import Overview, read_overview
 from pams_mil.wsi.slide import Slide
 from pams_mil.wsi.slide_sources import SlideSource, file_fingerprint
-from pams_mil.wsi.tile_grid import Grid, TilePlan, TileSettings, WorkSettings, plan_tiles, write_preview
+from pams_mil.wsi.tile_grid import Grid, TilePlan, TileSettings, WorkSettings, draw_preview, plan_tiles
 from pams_mil.wsi.tile_stream import Encoded, TileStream, encode
 from pams_mil.wsi.tissue import Tissue, find_tissue
 
@@ -90,7 +91,7 @@ def finish(
     """Encode a prepared slide and write its bag; returns the number of tiles."""
     plan, source = prepared.plan, prepared.source
     if preview is not None:
-        write_preview(preview, prepared.overview, prepared.tissue, plan)
+        write_png(preview, draw_preview(prepared.overview, prepared.tissue, plan))
     if not len(plan.cells):
         raise NoTissueError(
             f"{source.path.name}: no tile has {settings.min_tissue:.0%} tissue or more; {prepared.tissue.fraction:.1%} "

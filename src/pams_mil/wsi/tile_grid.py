@@ -5,7 +5,6 @@ One set of settings per output folder, so that bags in it can be compared; a pre
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -201,13 +200,6 @@ def draw_preview(overview: Overview, tissue: Tissue, plan: TilePlan) -> Pixels:
     for x, y in (plan.coords_px0 / overview.scale * zoom).tolist():
         pen.rectangle((x, y, x + side, y + side), outline=_TILE_INK, width=2)
     return np.asarray(image)
-
-
-def write_preview(path: Path, overview: Overview, tissue: Tissue, plan: TilePlan) -> None:
-    """Write the preview as PNG, atomically."""
-    buffer = io.BytesIO()
-    Image.fromarray(draw_preview(overview, tissue, plan)).save(buffer, "PNG")
-    atomic.write_bytes(path, buffer.getvalue())
 
 
 def _edge(mask: Bools) -> Bools:
