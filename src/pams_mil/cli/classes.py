@@ -11,7 +11,7 @@ import typer
 
 from pams_mil.atomic import write_text
 from pams_mil.cli.console import make_table, output, print_json, print_result
-from pams_mil.cli.options import LabelColumn, out_file
+from pams_mil.cli.options import LabelColumn, new_file
 from pams_mil.errors import ParameterError, counted
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def init(
 
     Example: pams classes init new-classes.yaml --from labels.csv
     """
-    out_file(file, force=force)
+    new_file(file, force=force)
     if labels is None:
         text = TEMPLATE
     else:

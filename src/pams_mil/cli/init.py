@@ -9,7 +9,7 @@ import typer
 
 from pams_mil.atomic import write_text
 from pams_mil.cli.console import output
-from pams_mil.cli.options import out_file
+from pams_mil.cli.options import new_file
 
 TEMPLATE = """\
 # Settings of one training run. Check and train with: pams train {file}
@@ -71,7 +71,7 @@ def init(
 
     Example: pams init my-run.yaml
     """
-    write_text(out_file(file, force=force), template(quote(str(file))))
+    write_text(new_file(file, force=force), template(quote(str(file))))
     output.print(f"Wrote {file}. Edit it, then: pams train {quote(str(file))}")
 
 

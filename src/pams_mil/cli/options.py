@@ -139,11 +139,16 @@ def out_folder(path: Path | None) -> Path | None:
     return None if path is None else require_folder(path)
 
 
-def out_file(path: Path, *, force: bool = True) -> Path:
-    """A file that can be written; nothing is created, and one that is there is replaced with `force` alone."""
+def out_file(path: Path) -> Path:
+    """`--out` as a file that can be written; nothing is created."""
     if path.is_dir():
         raise OutputError(f"{path} is a folder; expected the name of a file.")
-    if path.exists() and not force:
-        raise OutputError(f"{path} exists already; choose another name or replace it with --force.")
     require_folder(path.parent)
     return path
+
+
+def new_file(path: Path, *, force: bool) -> Path:
+    """The same, and one that is there already is replaced with --force alone."""
+    if path.exists() and not force:
+        raise OutputError(f"{path} exists already; choose another name or replace it with --force.")
+    return out_file(path)
