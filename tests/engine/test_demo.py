@@ -18,7 +18,8 @@ from pams_mil.engine.grid import engines as local_engine
 def test_demo_trains_compares_and_continues(tmp_path, monkeypatch):
     engine = Here()
     monkeypatch.setattr(demo, "RESAMPLES", 100)
-    monkeypatch.setattr(digits, "Digits", partial(digits.Digits, train=14, val=7, test=14))
+    monkeypatch.setattr(demo, "TEST_BAGS", 14)
+    monkeypatch.setattr(digits, "Digits", partial(digits.Digits, train=14, val=7))
     monkeypatch.setattr(local_engine, "LocalEngine", lambda: engine)
     arguments = ["demo", "--out", str(tmp_path), "--seeds", "1", "--epochs", "1"]
     done = CliRunner().invoke(app, arguments)
