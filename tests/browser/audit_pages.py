@@ -34,7 +34,8 @@ def matrix(page):
 
 def models_table(page):
     return page.js(
-        "[...document.querySelectorAll('#live-models tbody tr')].map(row => [...row.cells].map(c => c.textContent))"
+        "[...document.querySelectorAll('#live-models tbody tr')].map(row => [...row.cells].map(c =>"
+        " c.textContent.replaceAll('\u00a0', ' ')))"
     )
 
 

@@ -129,7 +129,7 @@ class Page:
         raise TimeoutError(what or code)
 
     def text(self, selector):
-        return self.js(f"document.querySelector({json.dumps(selector)}).innerText")
+        return self.js(f"document.querySelector({json.dumps(selector)}).innerText").replace("\u00a0", " ")
 
     def place(self, selector):
         code = (

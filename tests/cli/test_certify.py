@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.evaluate.certify import Certificate, certify
+from pams_mil.evaluate.certify.make import rates
+from pams_mil.evaluate.certify.miss_losses import SlideReach
 from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 
 FLAT_FILE = "name: flat\nclasses: [benign, atypical, malignant]\n"
@@ -45,6 +47,18 @@ def test_one_json_object_with_everything(table, tmp_path):
     assert 0 < found["spread"]["p5"] < 0.1 < found["spread"]["p95"] < 0.2
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"certificate.json", "certificate.html"}
     assert Certificate.load(tmp_path / "out" / "certificate.json").kappa == made.kappa
+
+
+def test_patients_are_counted_at_another_kappa_and_nothing_is_written(table, tmp_path):
+    words = ("certify", table, "--classes", "bracs", "--alpha", "0.1", "--out", tmp_path / "out", "--kappa")
+    least, slides = certify(model(200), alpha=0.1).kappa, SlideReach.of(model(200))
+    for kappa in (0.5 * least, least, 2 * least):
+        counted, expected = json.loads(pams(*words, repr(kappa), "--json").stdout), rates(slides, kappa, "case")
+        assert counted["missed"] / counted["patients"] == pytest.approx(expected.missed_rate)
+        assert counted["false_alarms"] / counted["patients"] == pytest.approx(expected.false_alarm_rate)
+        assert counted["meets_bounds"] == (kappa >= least)
+        assert counted["sentence"] in flat(pams(*words, repr(kappa)))
+    assert not (tmp_path / "out").exists()
 
 
 def test_words_for_people(table):

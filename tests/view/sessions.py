@@ -69,7 +69,7 @@ class Served:
     """A real server in a thread."""
 
     def __init__(self, session):
-        self.server = open_server(session)
+        self.server = open_server(session, port=0)
         self.port, self.token, self.app = self.server.port, self.server.token, self.server.app
         self.uvicorn = self.server.uvicorn()
         # On a busy machine requests of a browser may take longer than a user would wait.

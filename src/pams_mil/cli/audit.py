@@ -121,9 +121,10 @@ def audit(
             progress=progress, seen_patients=seen_patients,
         )  # fmt: skip
     if out is not None:
-        views = {name: run_of(paths[0]) for name, paths, _ in asked if len(paths) == 1}
+        views = {name: run_of(paths[0]) if len(paths) == 1 else None for name, paths, _ in asked}
         shown = {name: view_command(run) for name, run in views.items() if run is not None}
-        write(result, out, repeatable(sys.argv[1:]), shown)
+        command = repeatable("audit", sys.argv[1:])
+        write(result, out, dict.fromkeys(views, command) if command else {}, shown)
     if json:
         print_json(result.to_json())
     else:
@@ -157,21 +158,22 @@ def _audit_readers(
     show_readers(result, out, json=json)
 
 
-def repeatable(arguments: Sequence[str]) -> str:
-    """The command line `pams ARGUMENTS` without the options that say how to decide and where to write.
+def repeatable(verb: str, arguments: Sequence[str]) -> str:
+    """The command line `pams ARGUMENTS` of a verb without the options that say how to decide and where to write.
 
-    Empty for other verbs, whose audits have no predictions file on their command line.
+    Empty where the process was not started by the verb.
 
-    >>> repeatable(["audit", "a b.csv", "--classes", "bracs", "--decide", "kappa=2", "--out=report", "--json"])
+    >>> repeatable("audit", ["audit", "a b.csv", "--classes", "bracs", "--decide", "kappa=2", "--out=report", "--json"])
     "pams audit 'a b.csv' --classes bracs"
     """
-    if list(arguments[:1]) != ["audit"]:
+    if list(arguments[:1]) != [verb]:
         return ""
+    dropped = ("--decide", "--out", "--kappa")
     command, words = ["pams"], iter(arguments)
     for word in words:
-        if word in ("--decide", "--out"):
+        if word in dropped:
             next(words, None)
-        elif word != "--json" and not word.startswith(("--decide=", "--out=")):
+        elif word != "--json" and not word.startswith(tuple(f"{option}=" for option in dropped)):
             command.append(word)
     return shlex.join(command)
 
@@ -187,14 +189,15 @@ def run_of(file: Path) -> Path | None:
 
 def files_of(arguments: list[str]) -> dict[str, list[Path]]:
     """Every model's files by its name: NAME=PATTERN, or a file by itself, named after the file."""
+    from pams_mil.cli.audit_table import files_matching
+
     groups: list[tuple[str, list[Path]]] = []
     for argument in arguments:
         name, sign, pattern = argument.partition("=")
         if not sign or Path(argument).is_file():
             groups.append(("", [Path(argument)]))
             continue
-        place = Path(pattern)
-        files = sorted(Path(place.anchor or ".").glob(str(place.relative_to(place.anchor))))
+        files = files_matching(pattern)
         if not files:
             raise ConfigError(
                 f"{argument}: no file matches {pattern!r}. Quote the pattern, so that the shell leaves it."
@@ -231,9 +234,12 @@ def models_of(
 
 
 def _names(paths: list[Path]) -> list[str]:
-    """File names without suffixes, with folders added until they differ."""
+    """The names of the runs that predicted, or file names without suffixes, with folders added until they differ."""
     from pams_mil.data.tables import table_name
 
+    runs = [run.name for run in map(run_of, paths) if run is not None] if len(paths) > 1 else []
+    if len(set(runs)) == len(paths):
+        return runs
     for depth in range(1, 6):
         names = ["/".join((*path.parts[:-1][max(0, len(path.parts) - depth) :], table_name(path))) for path in paths]
         if len(set(names)) == len(names):

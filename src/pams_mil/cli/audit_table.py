@@ -13,6 +13,8 @@ import math
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
+from glob import escape
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -196,20 +198,44 @@ def show(result: Audit) -> None:
         output.print(sentence, style="bold")
 
 
-def write(result: Audit, out: Path, command: str = "", views: Mapping[str, str] | None = None) -> None:
+def write(result: Audit, out: Path, commands: Mapping[str, str], views: Mapping[str, str]) -> None:
     """Write report.html, scores.json and severe_errors.csv into `out`.
 
-    `command` made the audit, without --decide; `views` are commands that show a model's slides, by its name.
+    Both by the model's name: `commands` audit its predictions again, `views` show its slides.
     """
     from pams_mil.report.audit_html import write_audit
 
     pages, pictures = (slide_files(result, out, name) for name in ("slide.html", "thumbnail.jpg"))
-    write_audit(result, out, command=command, pages=pages, pictures=pictures, views=views)
+    write_audit(result, out, commands=commands, pages=pages, pictures=pictures, views=views)
 
 
-def view_command(run: Path, *more: str) -> str:
-    """The command that shows a run's slides, to be copied."""
-    return shlex.join(["pams", "view", str(run), *more])
+def view_command(*words: object) -> str:
+    """The command that shows the slides of runs, to be copied."""
+    return shlex.join(["pams", "view", *map(str, words)])
+
+
+def audit_command(name: str, files: Sequence[Path], classes: Sequence[str] | str, *options: str) -> str:
+    """The command that audits the networks of a model, to be copied; empty where no pattern means just these files.
+
+    >>> audit_command("CE", [Path("a/seed 0.csv")], "bracs")
+    "pams audit 'CE=a/seed 0.csv' --classes bracs"
+    """
+    texts = [escape(str(file)) for file in files]
+    start = commonprefix(texts)  # noqa: RUF071  of signs, not of folders
+    end = commonprefix([text[len(start) :][::-1] for text in texts])[::-1]  # noqa: RUF071
+    pattern = start if len(texts) == 1 else f"{start}*{end}"
+    if len(texts) > 1 and files_matching(pattern) != sorted(files):
+        return ""
+    orders = [classes] if isinstance(classes, str) else classes
+    # "=" ends the name of a model on the command line.
+    model = f"{name.replace('=', ' ')}={pattern}"
+    return shlex.join(["pams", "audit", model, *(word for one in orders for word in ("--classes", one)), *options])
+
+
+def files_matching(pattern: str) -> list[Path]:
+    """The files that a pattern means, also one from the root of the disk."""
+    place = Path(pattern)
+    return sorted(Path(place.anchor or ".").glob(str(place.relative_to(place.anchor))))
 
 
 def slide_files(result: Audit, out: Path, name: str) -> dict[str, str]:

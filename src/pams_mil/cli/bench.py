@@ -40,6 +40,7 @@ def bench(
 
     Example: pams bench grid.yaml --out bench/bracs
     """
+    from pams_mil.cli.audit_table import audit_command
     from pams_mil.cli.grid_bar import grid_bar
     from pams_mil.engine.config.grid_config import load_grid, reference_label
     from pams_mil.engine.grid.grid import run_grid
@@ -62,12 +63,24 @@ def bench(
             done, reference, resamples, calibrated=calibrated, split=settings.split, note=print_note, progress=progress
         )
     further = paper.further(name, settings, done, read_entries(done))
-    write_bench(result, folder, further)
+    classes = done.cells[0].config.classes
+    commands = {row.name: audit_command(row.name, row.files, classes) for row in result.rows}
+    write_bench(result, folder, further, commands=commands, views=_views(result))
     _print(result, further, folder, json)
     if done.failures:
         failed = counted(len(done.failures), "run")
         print_note(f"{failed} failed; see {folder / 'failures.csv'}. Run it again to retry.")
         raise typer.Exit(1)
+
+
+def _views(result: Bench) -> dict[str, str]:
+    """The command that shows the slides of every trained row: its seeds are averaged, folds test other slides."""
+    from pams_mil.cli.audit import run_of
+    from pams_mil.cli.audit_table import view_command
+
+    runs = {row.name: [run_of(file) for file in row.files] for row in result.rows if row.epochs is not None}
+    seeds = {row.name: len(row.repetitions) for row in result.rows}
+    return {name: view_command(*folders) for name, folders in runs.items() if len(folders) == seeds[name]}
 
 
 def _study(name: str | None, changes: list[str], folder: Path, resamples: int, json: bool) -> None:

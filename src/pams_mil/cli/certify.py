@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -51,6 +52,9 @@ def certify(
     ),
     calibrated: bool = typer.Option(False, "--calibrated", help="Calibrated probabilities; see 'pams calibrate'."),
     features: Path | None = typer.Option(None, "--features", help="Feature files of another table."),
+    kappa: float | None = typer.Option(
+        None, "--kappa", min=0.0, help="Only count the calibration patients at this κ; nothing is written."
+    ),
     out: Path | None = typer.Option(None, "--out", help="Folder for certificate.json and .html; default: the run's."),
     json: bool = typer.Option(False, "--json", help="Print the certificate as JSON."),
     columns: ColumnOptions = ColumnOptions(),
@@ -69,6 +73,7 @@ def certify(
 
     Example: pams certify runs/pams-abmil-seed0 --alpha 0.2 --at Malignant=0.1
     """
+    from pams_mil.cli.audit import repeatable
     from pams_mil.cli.audit_table import parse_labels
     from pams_mil.engine.prediction.certificates import write_certificate
     from pams_mil.engine.run.folder import RunFolder
@@ -102,14 +107,19 @@ def certify(
         **facts,
     }  # fmt: skip
     if by is not None:
-        _certify_groups(model, by, {"findings": findings, **options}, folder, json=json)
+        _certify_groups(model, by, {"findings": findings, **options}, folder, kappa, json=json)
         return
     certificate: Certificate | OrderCertificate
     if model.hierarchy.other_orders:
         certificate = certify_orders(model, **options)
     else:
         certificate = run_certify(model, findings=findings, **options)
-    path = None if folder is None else write_certificate(certificate, certificate_page(certificate, model), folder)
+    if kappa is not None:
+        counts = _counts(certificate, model, kappa)
+        print_json(counts) if json else output.print(counts["sentence"], style="bold")
+        return
+    page = certificate_page(certificate, model, command=repeatable("certify", sys.argv[1:]))
+    path = None if folder is None else write_certificate(certificate, page, folder)
     if json:
         print_json(_without_patients(certificate.to_json()))
     else:
@@ -118,8 +128,27 @@ def certify(
         print_note(f"Certificate: {path}")
 
 
-def _certify_groups(model: Predictions, by: str, options: dict[str, Any], folder: Path | None, *, json: bool) -> None:
+def _counts(certificate: Certificate | OrderCertificate, model: Predictions, kappa: float) -> dict[str, Any]:
+    """The calibration patients at a κ, in numbers and in the words of the page."""
+    from pams_mil.evaluate.certify import OrderCertificate
+    from pams_mil.report.certificate_page import counts_at
+
+    if isinstance(certificate, OrderCertificate):
+        raise ConfigError("--kappa counts calls under one order of the classes; give one order.")
+    counts, meets = counts_at(certificate, model, kappa), kappa >= certificate.kappa
+    needed = "Meets the bounds." if meets else f"Does not meet the bounds: they need κ = {certificate.kappa:.4g}."
+    return {
+        "kappa": kappa, "patients": counts.n, "missed": counts.missed, "false_alarms": counts.false_alarms,
+        "confusion": counts.cells.tolist(), "meets_bounds": meets,
+        "sentence": f"At κ = {kappa:.4g}, {counts.sentence} {needed}",
+    }  # fmt: skip
+
+
+def _certify_groups(
+    model: Predictions, by: str, options: dict[str, Any], folder: Path | None, kappa: float | None, *, json: bool
+) -> None:
     """Write and print one certificate for every subgroup; all of them or none."""
+    from pams_mil.cli.audit import repeatable
     from pams_mil.data.bags.filenames import FileNames
     from pams_mil.engine.prediction.certificates import write_certificate
     from pams_mil.errors import listing, nearest
@@ -141,10 +170,17 @@ def _certify_groups(model: Predictions, by: str, options: dict[str, Any], folder
             "in, or leave these slides out."
         )
     certificates = run_certify(model, by=groups, **options)
-    names = FileNames(certificates)
+    if kappa is not None:
+        counts = {group: _counts(one, model.tagged(by, group), kappa) for group, one in certificates.items()}
+        if json:
+            print_json({"by": by, "groups": counts})
+        for group, one in counts.items() if not json else ():
+            output.print(f"{by} {group}: {one['sentence']}", markup=False)
+        return
+    names, command = FileNames(certificates), repeatable("certify", sys.argv[1:])
     if folder is not None:
         for group, certificate in certificates.items():
-            page = certificate_page(certificate, model.tagged(by, group))
+            page = certificate_page(certificate, model.tagged(by, group), command=command)
             write_certificate(certificate, page, folder / "certificates" / names[group])
     if json:
         print_json(

@@ -64,7 +64,7 @@ def cv(
     Example: pams cv labels.csv --classes bracs --features features --folds 5 --method pams --epochs 20 --out cv/pams
     """
     from pams_mil import atomic
-    from pams_mil.cli.audit_table import show, view_command, write
+    from pams_mil.cli.audit_table import audit_command, show, view_command, write
     from pams_mil.engine.config.run_config import short_name
     from pams_mil.engine.grid.cross_validation import best_epochs, cross_validate, train_committee
     from pams_mil.engine.grid.folds import fold_cohort
@@ -129,7 +129,12 @@ def cv(
             result = report_committee(done.folder, hierarchy, resamples=resamples, progress=progress)
         else:
             result = audit([pooled], resamples=resamples, progress=progress)
-    write(result, folder / "report", views={model.name: view_command(folder) for model in result.models})
+    names = [model.name for model in result.models]
+    # Of a committee the reference, averaged, is last; its single networks are in no one file.
+    files = {names[-1]: done.folder.reference.predictions_file} if len(names) > 1 else {}
+    files[names[0]] = done.folder.predictions_file
+    commands = {name: audit_command(name, [file], classes) for name, file in files.items()}
+    write(result, folder / "report", commands, dict.fromkeys(names, view_command(folder)))
     if json:
         print_json({**result.to_json(), "folder": str(folder), "folds": scores, "notes": list(done.notes)})
     else:

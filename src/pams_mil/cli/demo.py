@@ -146,7 +146,7 @@ def audit_figure_1(out: Path) -> None:
         write_predictions(out / f"{model.name}.csv", model)
     with progress_bar() as progress:
         result = audit(models, progress=progress)
-    write(result, out)
+    write(result, out, {}, {})
     show(result)
     a, b = (model.finest for model in result.models)
     output.print(

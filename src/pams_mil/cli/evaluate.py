@@ -63,7 +63,7 @@ def evaluate(
 
     Example: pams evaluate runs/ce-abmil-seed0 runs/pams-abmil-seed0
     """
-    from pams_mil.cli.audit_table import parse_tag, show, view_command, write
+    from pams_mil.cli.audit_table import audit_command, parse_tag, show, view_command, write
     from pams_mil.engine.prediction.predict import load_runs
     from pams_mil.engine.prediction.scored_runs import (
         at_matched_false_alarms,
@@ -127,7 +127,15 @@ def evaluate(
     folder = out or _report(runs, slots[0])
     asked = {"--manifest": manifest, "--features": features, "--split": split}
     words = [str(word) for option in asked.items() if option[1] is not None for word in option]
-    write(result, folder, views={one: view_command(run, *words) for run, one in zip(runs, names, strict=True)})
+    views = {one: view_command(run, *words) for run, one in zip(runs, names, strict=True)}
+    commands = {
+        one: audit_command(
+            one, [_file(run, slot)], classes or _classes(run), *(["--seen-patients"] if seen_patients else [])
+        )
+        for run, slot, one in zip(runs, slots, names, strict=True)
+        if classes or _classes(run)
+    }
+    write(result, folder, commands, views)
     if out is None and slots[0]:
         RunFolder(folder.parents[1]).keep_report(folder.name, [model.weights for model in models])
     if json:
@@ -150,6 +158,25 @@ def _keep(run: Path, predictions: SlidePredictions, table: Path, *, calibrated: 
     slot = folder.slot(table, predictions.table["split"], *(["calibrated"] if calibrated else []))
     predictions.write(folder.predictions, name=slot)
     return slot
+
+
+def _file(run: Path, slot: str) -> Path:
+    """The file of the predictions that were scored: kept under a name, or out of fold."""
+    from pams_mil.engine.run.cv_folder import CrossValidationFolder
+    from pams_mil.engine.run.folder import RunFolder
+
+    return RunFolder.at(run).predictions / f"{slot}.csv" if slot else CrossValidationFolder(run).predictions_file
+
+
+def _classes(run: Path) -> tuple[str, ...]:
+    """The class files that a run was trained with; none where a folder holds no config, such as an export."""
+    from pams_mil.engine.run.cv_folder import CrossValidationFolder
+    from pams_mil.engine.run.folder import RunFolder
+
+    folds = CrossValidationFolder(run)
+    home = RunFolder(folds.runs()[0]) if folds.exists() else RunFolder.at(run)
+    classes = home.config().classes if home.exists() else ()
+    return (classes,) if isinstance(classes, str) else tuple(classes)
 
 
 def _report(runs: list[Path], slot: str) -> Path:

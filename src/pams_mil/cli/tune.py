@@ -192,15 +192,22 @@ def _held_out(tuning: Tuning, manifest: Path, task: TuningTask, reading: dict[st
 def _write(tuning: Tuning, audits: dict[str, Audit], held_out: int) -> None:
     """The comparison's pages, and the page of the tuning, which links to them."""
     from pams_mil import atomic
-    from pams_mil.cli.audit_table import view_command, write
+    from pams_mil.cli.audit_table import audit_command, view_command, write
     from pams_mil.report.tune_page import tune_page
 
     folder = tuning.folder
     names = {model.name for result in audits.values() for model in result.models}
-    views = {name: view_command(folder.recipe(name).path) for name in names if folder.recipe(name).exists()}
-    for name, result in audits.items():
-        write(result, folder.path / name, views=views)
-    page = tune_page(folder.to_json(), tuning.task.hierarchy, audits, held_out=held_out, views=views)
+    models = _models(tuning)
+    views = {name: view_command(models[name].path) for name in names if name in models}
+    classes = tuning.task.shared["classes"]
+    commands: dict[str, dict[str, str]] = {place: {} for place in audits}
+    for name, one in models.items():
+        files = {"report": one.predictions_file, "report_held_out": one.path / "held_out.csv"}
+        for place, file in files.items():
+            commands.setdefault(place, {})[name] = audit_command(name, [file], classes)
+    for place, result in audits.items():
+        write(result, folder.path / place, commands[place], views)
+    page = tune_page(folder.to_json(), tuning.task.hierarchy, audits, held_out=held_out, commands=commands, views=views)
     atomic.write_text(folder.report_file, page)
 
 

@@ -34,7 +34,9 @@ def view(
         False, "--demo", help="Draw slides with planted lesions in demo-view/, train on them, and show them."
     ),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the browser, or only print the address."),
-    port: int = typer.Option(0, "--port", min=0, max=65535, help="Port; 0: any free one."),
+    port: int | None = typer.Option(
+        None, "--port", min=0, max=65535, help="Port; default: 8777, where links of reports lead, or any free one."
+    ),
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
     allow_network: bool = typer.Option(False, "--allow-network", help="Allow a --host that others can reach."),
     patients_are_slides: PatientsAreSlides = False,
@@ -48,6 +50,8 @@ def view(
 
     Example: pams view runs/pams-abmil-seed0 --slides slides/
     """
+    from pams_mil.report.live import VIEW_PORT
+
     try:
         from pams_mil.view.opening import Asked, open_session
         from pams_mil.view.serve import is_loopback, open_server
@@ -68,6 +72,8 @@ def view(
             asked = demo_request(asked, progress)
         session = open_session(asked, progress)
     server = open_server(session, host=host, port=port, allow_network=allow_network)
+    if port is None and server.port != VIEW_PORT:
+        print_note(f"Note: port {VIEW_PORT} is taken, so links of reports lead to another viewer, if to any.")
     _announce(server, open_browser=browser, network=not is_loopback(host))
     server.run()
     print_note(f"Reviews: {session.journal.table}" if session.journal.table.exists() else "No verdicts were given.")

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.tables import Columns, read_table
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.grid import GridRun
@@ -27,7 +29,7 @@ from pams_mil.evaluate.decisions.debias import TrainingBias
 from pams_mil.evaluate.decisions.decide import redecide
 from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalibration
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.severity_aware import Pams
 from pams_mil.report.bench import Bench, Entry, summarize
@@ -59,7 +61,7 @@ def summarize_grid(
         note: Told which runs cannot be calibrated, and why.
         progress: Told what is done, and the share of it.
     """
-    entries = with_untrained(done, read_entries(done))
+    entries = [_kept(done, entry) for entry in with_untrained(done, read_entries(done))]
     if calibrated:
         entries, refused = with_calibrated(done, entries, lambda share: progress("Calibrating", share))
         for run, reason in refused.items():
@@ -119,7 +121,7 @@ def with_untrained(done: GridRun, entries: Sequence[Entry]) -> list[Entry]:
         if name == "ce":
             cost = implied_cost(loss_weight(hierarchy))
             runs = {key: redecide(run, rule="risk", cost=cost) for key, run in entry.runs.items()}
-            rows.append(Entry(entry.model, f"{entry.method} + MSCE's cost", runs))
+            rows.append(Entry(entry.model, f"{entry.method} + MSCE's cost", runs, files=entry.files))
         elif name == "pams" and all(
             options.get(key, getattr(Pams, key)) == getattr(Pams, key) for key in OF_THE_WEIGHT
         ):
@@ -142,6 +144,7 @@ def read_entries(
     trees: dict[str | tuple[str, ...], ClassHierarchy] = {}
     by_row: dict[tuple[str, str], dict[int, dict[str, Predictions]]] = {}
     logs: dict[tuple[str, str], list[Columns]] = {}
+    files: dict[tuple[str, str], list[Path]] = {}
     for cell in done.finished:
         hierarchy = trees.setdefault(cell.config.classes, ClassHierarchy.load(cell.config.classes))
         folder = RunFolder(done.out / cell.key)
@@ -150,10 +153,26 @@ def read_entries(
         if change is not None:
             predictions = change(cell, predictions)
         by_row.setdefault((cell.model, cell.method), {}).setdefault(cell.seed, {})[cell.repetition] = predictions
+        files.setdefault((cell.model, cell.method), []).append(path)
         log = folder.metrics_file
         logs.setdefault((cell.model, cell.method), []).append(read_table(log) if log.exists() else {})
     order = dict.fromkeys((cell.model, cell.method) for cell in done.cells)
-    return [Entry(*key, _repetitions(by_row[key]), mean_epochs(logs[key])) for key in order if key in by_row]
+    return [
+        Entry(*key, _repetitions(by_row[key]), mean_epochs(logs[key]), files=tuple(files[key]))
+        for key in order
+        if key in by_row
+    ]
+
+
+def _kept(done: GridRun, entry: Entry) -> Entry:
+    """An entry whose predictions are in files; probabilities that no run has written are written beside the cells."""
+    if entry.files:
+        return entry
+    folder = done.out.parent / "derived" / FileNames()[f"{entry.model}--{entry.method}"]
+    files = {folder / f"{FileNames()[name]}.csv": run for name, run in entry.runs.items()}
+    for file, run in files.items():
+        write_predictions(file, run)
+    return replace(entry, files=tuple(files))
 
 
 def mean_entry(done: GridRun, model: str, method: str) -> Entry | None:

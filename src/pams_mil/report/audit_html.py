@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
     Args:
         audit: The scores.
         pages: Addresses of pages about single slides, by slide id.
-        links: What else `live_data` takes: `command`, `pictures`, `views`.
+        links: What else `live_data` takes: `commands`, `pictures`, `views`.
     """
     hierarchy, levels = audit.hierarchy, range(audit.hierarchy.num_levels - 1, -1, -1)
     predictions = [model.predictions for model in audit.models]
@@ -92,13 +93,13 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
     )  # fmt: skip
 
 
-def write_audit(audit: Audit, out: Path, *, command: str = "", **links: Any) -> None:
+def write_audit(audit: Audit, out: Path, *, commands: Mapping[str, str] | None = None, **links: Any) -> None:
     """Write report.html, scores.json and severe_errors.csv into `out`, and the slides of a large audit beside them.
 
-    `command` made the audit, without --decide; `links` are `pages`, `pictures` and `views` of `live_data`.
+    `commands` and `links`, which are `pages`, `pictures` and `views`, are those of `live_data`.
     """
     # Rendered before anything is written, and written last: a page that is there finds what it links to.
-    page = audit_page(audit, command=command, **links)
+    page = audit_page(audit, commands=commands, **links)
     rows = [
         [model.name, e.slide_id, e.patient_id, e.true, e.predicted, e.gravity, e.probability_of_true]
         for model in audit.models
@@ -179,7 +180,9 @@ def matched_table(comparison: Any) -> ReportTable:
             ]
             for number, (what, gap) in enumerate(lines)
         ]  # fmt: skip
-    head = ["level", "quantity", comparison.reference, comparison.candidate, "difference", "95 % interval", "p"]
+    # Long names of files may break after these signs.
+    names = [re.sub(r"([/_.-])", "\\1\u200b", name) for name in (comparison.reference, comparison.candidate)]
+    head = ["level", "quantity", *names, "difference", "95 % interval", "p"]
     return ReportTable(head, rows, text=(0, 1))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pams_mil.errors import PredictionsError, counted
@@ -41,6 +42,8 @@ class Entry:
     """How its runs moved while they trained; None for rows that were not trained here."""
     calibrated: dict[str, Predictions] | None = None
     """The same runs with calibrated probabilities, decided by the Bayes rule for AsCC; None where nobody asked."""
+    files: tuple[Path, ...] = ()
+    """Where the predictions are."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Row:
     """Validation scores by epoch."""
     calibrated: LevelScores | None = None
     """The finest level with calibrated probabilities and the Bayes rule for AsCC."""
+    files: tuple[Path, ...] = ()
+    """Where its predictions are."""
 
     @property
     def spreads(self) -> dict[tuple[int, str], Contrast]:
@@ -267,6 +272,7 @@ def _model_rows(
             comparison=compared.get(entry.method),
             predictions=samples[entry.method],
             epochs=entry.epochs,
+            files=entry.files,
             calibrated=None
             if entry.calibrated is None
             else score(join_seeds(entry.method, entry.calibrated), resamples=resamples)[-1],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -44,11 +45,11 @@ MOST_BANDS = 2
 """With more curves than this the bands are left out."""
 
 
-def write_bench(bench: Bench, out: Path | str, further: Further = NOTHING) -> list[Path]:
-    """Write everything; returns the files."""
+def write_bench(bench: Bench, out: Path | str, further: Further = NOTHING, **links: Any) -> list[Path]:
+    """Write everything; returns the files. `links` are `commands` and `views` of `live_data`, by the names of rows."""
     out = Path(out)
-    atomic.write_text(out / "report.html", bench_page(bench, further))
-    write_slides(_models(bench), out)
+    atomic.write_text(out / "report.html", bench_page(bench, further, **links))
+    write_slides(_models(bench), out, views=links.get("views"))
     pictures = [f"{name}.svg" for name in write_pareto(bench, out)]
     return [out / name for name in ("report.html", *write_tables(bench, out), *pictures, *write_further(further, out))]
 
@@ -89,53 +90,65 @@ def write_pareto(bench: Bench, out: Path) -> dict[str, str]:
     return models
 
 
-def bench_page(bench: Bench, further: Further = NOTHING) -> str:
-    """The benchmark as one HTML page."""
+def bench_page(bench: Bench, further: Further = NOTHING, **links: Any) -> str:
+    """The benchmark as one HTML page; `links` as in `write_bench`."""
     return render(
         "bench.html.j2",
         bench=bench,
         further=further,
         hierarchy=bench.hierarchy,
         orders={model: order_section(one) for model, one in bench.orders.items()},
-        scores=[score_table(bench, level) for level in range(bench.hierarchy.num_levels)],
+        scores=[score_table(bench, level, digits=1) for level in range(bench.hierarchy.num_levels)],
         differences=lambda comparison: difference_table(comparison, bench.hierarchy, (*TABLE, *EXTRA)),
         caption=caption(bench),
         pareto={model: _pareto(bench, model) for model in bench.models},
         operating={model: operating_table(bench, model) for model in bench.models},
         epochs={model: _epochs(bench.of_model(model)) for model in bench.models},
-        screen=_screen(bench),
-        verdicts=lambda row: verdict(row.comparison),
+        screen=_screen(bench, **links),
+        verdicts=_verdict,
         order=short_order(bench.hierarchy),
     )
 
 
-def score_table(bench: Bench, level: int) -> ReportTable:
+def score_table(bench: Bench, level: int, digits: int = 2) -> ReportTable:
     """Every row's scores at a level; the best of each model bold, the second underlined."""
-    keys = (*TABLE, *EXTRA)
+    keys, several = (*TABLE, *EXTRA), len({row.networks for row in bench.rows}) > 1
     rows: list[list[str | TableCell]] = []
     for row in bench.rows:
         cells = [
             TableCell(
-                spread_text(row.spreads[level, key], key),
+                spread_text(row.spreads[level, key], key, digits=digits),
                 format_interval(row.levels[level].intervals.get(key), key),
                 bench.mark(row, level, key),
             )
             for key in keys
         ]
-        rows.append([row.model, row.method, str(row.networks), *cells, matched_text(bench, row, level)])
-    head: list[str | TableHead] = ["model", "method", "networks", *map(metric_head, keys)]
+        networks = [row.networks] if several else []
+        rows.append([row.model, row.method, *networks, *cells, matched_text(bench, row, level)])
+    # The caption says how many networks all rows have.
+    head: list[str | TableHead] = ["model", "method", *(["networks"] if several else []), *map(metric_head, keys)]
     head.append(matched_head(bench, level))
     return ReportTable(head, rows, text=(0, 1))
+
+
+def _verdict(row: Row) -> str:
+    """The comparison with the reference in one sentence, which names the model that both trained."""
+    one = row.comparison
+    if one is None:
+        return ""
+    names = [f"{name} on {row.model}" for name in (one.reference, one.candidate)]
+    void = tuple(f"{name} on {row.model}" for name in one.void)
+    return verdict(replace(one, reference=names[0], candidate=names[1], void=void))
 
 
 def _models(bench: Bench) -> list[ScreenModel]:
     return [ScreenModel.of(row.predictions, row.name) for row in bench.rows]
 
 
-def _screen(bench: Bench) -> FirstScreen:
+def _screen(bench: Bench, **links: Any) -> FirstScreen:
     """All rows; many bands would hide the lines."""
     bands = [None if row.points is None else row.points.band for row in bench.rows]
-    return first_screen(_models(bench), bands=bands if len(bands) <= MOST_BANDS else [])
+    return first_screen(_models(bench), bands=bands if len(bands) <= MOST_BANDS else [], **links)
 
 
 def _epochs(rows: list[Row]) -> object:

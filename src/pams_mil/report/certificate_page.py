@@ -20,7 +20,7 @@ from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath
 from pams_mil.report.charts import curve_chart
-from pams_mil.report.first_screen import FirstScreen, curve_series, first_screen, rank_shares
+from pams_mil.report.first_screen import Counts, FirstScreen, curve_series, first_screen, rank_shares
 from pams_mil.report.live import ScreenModel
 from pams_mil.report.page import ReportTable, TableHead, render, short_order
 
@@ -28,8 +28,16 @@ MOST_ANSWERS = 12
 """Answers that the page of several orders lists, most frequent first."""
 
 
-def certificate_page(certificate: Certificate | OrderCertificate, predictions: Predictions) -> str:
-    """The certificate as one HTML page; `predictions` are the calibration patients it was made from."""
+def certificate_page(
+    certificate: Certificate | OrderCertificate, predictions: Predictions, *, command: str = ""
+) -> str:
+    """The certificate as one HTML page.
+
+    Args:
+        certificate: The certificate.
+        predictions: The calibration patients it was made from.
+        command: The command line that made it; with `--kappa` it counts the patients as the page does.
+    """
     if isinstance(certificate, OrderCertificate):
         return _order_page(certificate, predictions)
     if calibration_digest(predictions) != certificate.calibration:
@@ -39,7 +47,7 @@ def certificate_page(certificate: Certificate | OrderCertificate, predictions: P
         certificate=certificate,
         hierarchy=certificate.hierarchy,
         not_a_guarantee=NOT_A_GUARANTEE,
-        screen=_screen(certificate, predictions),
+        screen=_screen(certificate, predictions, command),
         order=short_order(certificate.hierarchy),
         cost=_cost_table(certificate),
         bounds=_bound_table(certificate),
@@ -140,7 +148,24 @@ def _limit_table(certificate: Certificate) -> ReportTable:
     return ReportTable(["at or above", "calibration patients", "smallest α possible"], rows)
 
 
-def _screen(certificate: Certificate, predictions: Predictions) -> FirstScreen:
+def counts_at(certificate: Certificate, predictions: Predictions, kappa: float) -> Counts:
+    """The calibration patients, called at one κ and counted as in the bound."""
+    model = _patients(certificate, predictions)
+    if model.path is None:
+        raise ParameterError("Without probabilities there is no call at another κ.")
+    return Counts(model.name, model.cells(model.path.calls(kappa)), model.hierarchy, model.noun)
+
+
+def _screen(certificate: Certificate, predictions: Predictions, command: str) -> FirstScreen:
+    model = _patients(certificate, predictions)
+    whole = next((bound.alpha for bound in certificate.bounds if bound.name is None and not bound.findings), None)
+    return first_screen(
+        [model], bound=whole, file=None, least_kappa=certificate.kappa, commands={model.name: command},
+        rule="--kappa ",
+    )  # fmt: skip
+
+
+def _patients(certificate: Certificate, predictions: Predictions) -> ScreenModel:
     """The calibration patients, or their slides, called at every κ; as decided is as certified."""
     slides, tree = SlideReach.of(predictions), certificate.hierarchy
     counted, patients = slides.as_unit(certificate.unit), predictions.patient_ids or predictions.slide_ids
@@ -148,8 +173,7 @@ def _screen(certificate: Certificate, predictions: Predictions) -> FirstScreen:
     ranks = ClassHierarchy.flat(names, name=tree.name)
     by_case, decided = certificate.unit == "case", counted.called(certificate.kappa)
     kappa = "∞" if math.isinf(certificate.kappa) else f"{certificate.kappa:.4g}"
-    whole = next((bound.alpha for bound in certificate.bounds if bound.name is None and not bound.findings), None)
-    model = ScreenModel(
+    return ScreenModel(
         name=predictions.name,
         hierarchy=ranks,
         ids=list(dict.fromkeys(patients)) if by_case else predictions.slide_ids,
@@ -162,4 +186,3 @@ def _screen(certificate: Certificate, predictions: Predictions) -> FirstScreen:
         decided_by=f"certified, κ = {kappa}",
         noun="patient",
     )
-    return first_screen([model], bound=whole, file=None, least_kappa=certificate.kappa)

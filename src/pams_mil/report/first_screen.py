@@ -26,6 +26,8 @@ from pams_mil.report.charts import CurveSeries, curve_chart, curve_plane
 from pams_mil.report.live import ScreenModel
 from pams_mil.report.page import ReportTable, TableHead, readable_level
 
+MOST_BESIDE = 3
+"""Models whose table is beside the curve."""
 HEADS = (
     TableHead("κ", "the operating point: one missed urgency counts as much as κ false alarms"),
     TableHead("missed", "slides that are called less urgent than they are"),
@@ -120,7 +122,6 @@ class Counts:
         constant = float((missed_share + alarm_share).min())
         beside = f" (×{cost / constant:.2f})" if constant > 0 else ""
         missed, alarms = (f"{number(count)} ({_percent(count, self.n)})" for count in (self.missed, self.false_alarms))
-        missed, alarms = (text.replace(" %", "\u00a0%") for text in (missed, alarms))
         return [self.name, "as decided", missed, alarms, _percent(right, self.n), f"{100 * cost:.1f}{beside}"]
 
     def matrix(self, level: int = -1) -> list[list[dict[str, Any]]]:
@@ -155,6 +156,11 @@ class FirstScreen:
     def first(self) -> Counts:
         """The model that is shown first."""
         return self.models[0]
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the table of models is below sentence and curve, for it would be taller than the curve."""
+        return len(self.models) > MOST_BESIDE
 
     @property
     def sentences(self) -> list[str]:

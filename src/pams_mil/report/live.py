@@ -123,12 +123,13 @@ def live_data(
     *,
     penalty: float = PENALTY,
     pages: Mapping[str, str] | None = None,
-    command: str = "",
+    commands: Mapping[str, str] | None = None,
     pictures: Mapping[str, str] | None = None,
     views: Mapping[str, str] | None = None,
     file: str | None = SLIDES_FILE,
     least_kappa: float | None = None,
     level: int | None = -1,
+    rule: str = "--decide kappa=",
 ) -> dict[str, Any]:
     """What the script of a page needs, as plain JSON.
 
@@ -136,12 +137,14 @@ def live_data(
         models: With or without probabilities; one hierarchy.
         penalty: P of the weight that sorts misses by gravity.
         pages: Addresses of pages about single slides, by slide id.
-        command: The command line that made this audit, without --decide; empty when there was none.
+        commands: The command line that counts a model's slides as the page does, by the model's name; at another κ
+            with `rule` behind it.
         pictures: Addresses of small pictures of slides, by slide id.
         views: The command that shows a model's slides in the viewer, by the model's name.
         file: Where the slides of a large page are, from the page; None: nowhere.
         least_kappa: The smallest κ that meets the bounds of a certificate.
         level: The level of the confusion matrix; None: there is none.
+        rule: The option of the commands that sets κ.
     """
     first = models[0]
     embedded = is_embedded(models)
@@ -153,7 +156,8 @@ def live_data(
         "groups": None if level is None else first.hierarchy.groups(level).tolist(),
         "names": [] if level is None else [first.hierarchy.display(name) for name in first.hierarchy.names(level)],
         "noun": first.noun,
-        "command": command,
+        "commands": [(commands or {}).get(model.name) for model in models],
+        "rule": rule,
         # JSON has no infinity; the script reads numbers from text as well.
         "least": None if least_kappa is None else str(least_kappa).replace("inf", "Infinity"),
         "port": VIEW_PORT,

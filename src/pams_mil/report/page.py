@@ -50,6 +50,7 @@ def environment() -> jinja2.Environment:
         counted=counted,
         share=format_share,
         shares=format_shares,
+        unbroken=unbroken,
     )
     return env
 
@@ -95,6 +96,11 @@ def format_interval(pair: tuple[float, float] | None, key: str) -> str:
     scale = 100 if METRICS[key].percent else 1
     digits = 1 if METRICS[key].percent else 2
     return f"{scale * pair[0]:.{digits}f} to {scale * pair[1]:.{digits}f}"
+
+
+def unbroken(text: str) -> str:
+    """The text with percentages that no line break parts from their sign."""
+    return text.replace(" %", "\u00a0%")
 
 
 def format_share(value: float, signed: bool = False) -> str:

@@ -28,6 +28,7 @@ def tune_page(
     audits: Mapping[str, Audit],
     *,
     held_out: int = 0,
+    commands: Mapping[str, Mapping[str, str]] | None = None,
     views: Mapping[str, str] | None = None,
 ) -> str:
     """The record of a tuning (`tune.json`) and the comparisons of its choice as one HTML page.
@@ -37,6 +38,7 @@ def tune_page(
         hierarchy: The class hierarchy.
         audits: Comparisons of the choice with the reference by the folder of their page, beside this one.
         held_out: Slides that were in no fold.
+        commands: The command that audits a recipe's slides, by the folder of the page and the recipe's name.
         views: The command that shows a recipe's slides in the viewer, by its name.
     """
     # The strictest comparison first: on slides that neither training nor the choice has seen, where there are any.
@@ -55,6 +57,7 @@ def tune_page(
             bands=[getattr(model.points[-1], "band", None) for model in leading.models],
             penalty=leading.penalty,
             file=f"{place}/{SLIDES_FILE}",
+            commands=(commands or {}).get(place),
             views=views,
         ),
         place=place,

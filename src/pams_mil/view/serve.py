@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pams_mil import atomic
 from pams_mil.errors import ConfigError
+from pams_mil.report.live import VIEW_PORT
 from pams_mil.view.app import build_app
 from pams_mil.view.guard import Guard, own_hosts
 from pams_mil.view.session import Session
@@ -119,14 +120,31 @@ class Server:
         self.app.close()
 
 
-def open_server(session: Session, *, host: str = LOOPBACK, port: int = 0, allow_network: bool = False) -> Server:
-    """Bind the socket and make the token; port 0 takes any free one."""
+def open_server(
+    session: Session, *, host: str = LOOPBACK, port: int | None = None, allow_network: bool = False
+) -> Server:
+    """Bind the socket and make the token; port 0 takes any free one, None the one that links of reports lead to."""
     if not is_loopback(host) and not allow_network:
         raise ConfigError(
             f"--host {host} would let other machines reach the viewer. There is no encryption: the token and every "
             "picture would cross the network readable. Use 'ssh -L' to this machine instead, or insist with "
             "--allow-network."
         )
+    try:
+        listener = _listen(host, VIEW_PORT if port is None else port)
+    except ConfigError:
+        if port is not None:
+            raise
+        listener = _listen(host, 0)  # another viewer has the port
+    chosen = int(listener.getsockname()[1])
+    token = secrets.token_urlsafe(32)
+    # Others reach the machine by its name, so that is one of ours then.
+    more = () if is_loopback(host) else (socket.gethostname(),)
+    app = build_app(session, token=token, hosts=own_hosts(host, chosen, more), port=chosen)
+    return Server(session, listener, host, chosen, token, app)
+
+
+def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With its protocol: only then does asyncio send small answers at once (TCP_NODELAY).
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -140,9 +158,4 @@ def open_server(session: Session, *, host: str = LOOPBACK, port: int = 0, allow_
         raise ConfigError(
             f"Port {port} on {host} cannot be used: {error.strerror or error}. Choose another --port."
         ) from error
-    chosen = int(listener.getsockname()[1])
-    token = secrets.token_urlsafe(32)
-    # Others reach the machine by its name, so that is one of ours then.
-    more = () if is_loopback(host) else (socket.gethostname(),)
-    app = build_app(session, token=token, hosts=own_hosts(host, chosen, more), port=chosen)
-    return Server(session, listener, host, chosen, token, app)
+    return listener

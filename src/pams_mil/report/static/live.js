@@ -14,6 +14,7 @@
     return half && Number(text[text.length - 1]) % 2 ? (Number(text) - Math.sign(value) * 10 ** -digits).toFixed(digits) : text;
   }
   const percent = (part, whole) => (whole ? fixed(100 * (part / whole), 1) : "0.0") + " %";
+  const unbroken = (text) => text.replaceAll(" %", "\u00a0%"); // no line break before the sign
   // A count, or a mean of counts with one digit.
   const number = (count) => (Math.abs(count - Math.round(count)) < 1e-6 ? String(Math.round(count)) : fixed(count, 1));
   const make = (tag, text, css) => {
@@ -268,7 +269,7 @@
 
   function draw() {
     const model = models[state.model], counts = countsOf(model), kappa = state.kappa[model.number];
-    by("live-sentence").textContent = sentence(model, counts);
+    by("live-sentence").textContent = unbroken(sentence(model, counts));
     by("live-worst").textContent = worst(counts);
     const [x, y] = put(model);
     handle.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)})`);
@@ -295,9 +296,9 @@
           (data.least === null ? "" : kappa >= Number(data.least) ? " Meets the bounds." : ` Does not meet the bounds: they need κ = ${shown(Number(data.least))}.`);
     for (const other of models) {
       const row = by("live-models").rows[other.number + 1], own = countsOf(other), value = state.kappa[other.number];
-      const both = (count) => `${number(count)} (${percent(count, own.n)})`.replace(" %", "\u00a0%");
+      const both = (count) => `${number(count)} (${percent(count, own.n)})`;
       const cells = [value === null ? "as decided" : shown(value), both(own.missed), both(own.alarms), percent(own.right, own.n), cost(own)];
-      cells.forEach((text, column) => (row.cells[column + 1].textContent = text));
+      cells.forEach((text, column) => (row.cells[column + 1].textContent = unbroken(text)));
     }
     drawMatrix(counts);
     drawMissed(counts, by("live-missed"), data.ranks.map((_, t) => t), data.classes);
@@ -347,12 +348,12 @@
     }
   }
   function drawCopies(model, kappa) {
-    const rule = kappa === null ? null : `kappa=${written(kappa)}`;
-    by("live-apply").hidden = rule === null;
-    if (rule === null) return;
-    const parts = [["copy-command", data.command ? `${data.command} --decide ${rule}` : null],
-      ["copy-python", `pams.redecide(predictions, "${rule}")`]];
-    for (const [id, text] of parts) {
+    by("live-apply").hidden = kappa === null;
+    if (kappa === null) return;
+    const command = data.commands[model.number];
+    const lines = [["copy-command", command ? `${command} ${data.rule}${written(kappa)}` : null],
+      ["copy-python", `pams.redecide(predictions, "kappa=${written(kappa)}")`]];
+    for (const [id, text] of lines) {
       by(id).hidden = text === null;
       by(id).querySelector("code").textContent = text ?? "";
     }
@@ -386,7 +387,7 @@
       const line = make("tr"), id = model.slides[row], name = make("td");
       // A name leads to the viewer, a picture to the page of the heatmap; without one, the name does.
       const page = data.pages[id], viewer = model.view && `http://127.0.0.1:${data.port}/open#/slide/${data.keys[id]}${state.kappa[model.number] === null ? "" : `?kappa=${state.kappa[model.number]}`}`;
-      const linked = (content, address) => { const link = make("a", content); link.href = address; return link; };
+      const linked = (content, address) => Object.assign(make("a", content), { href: address, target: "_blank", rel: "noopener" });
       if (data.pictures[id]) {
         const picture = make("img", undefined, "thumb"), link = linked("", page);
         Object.assign(picture, { src: data.pictures[id], alt: `Heatmap of ${id}`, loading: "lazy" });
@@ -422,7 +423,7 @@
     by("live-lists").hidden = away;
     by("live-view").hidden = away || !model.view;
     if (away) return;
-    by("copy-view").querySelector("code").textContent = `${model.view} --port ${data.port}`;
+    by("copy-view").querySelector("code").textContent = model.view;
     const { calls } = decisionOf(model);
     const filling = [];
     for (const [kind, test] of Object.entries(kinds)) {

@@ -98,6 +98,7 @@ function goTo(row, settings) { history.replaceState(null, "", address(`#/slide/$
 
 function show() {
   const { tab, row, settings } = route();
+  if (tab === "worklist" && location.hash.startsWith("#/slide/")) toast("This viewer does not show that slide. Start 'pams view' with the command in the report.");
   if (settings.has("kappa")) state.point.set(settings.get("kappa"));
   for (const id of ["worklist", "slide", "order"]) $(`#${id}`).hidden = id !== tab;
   for (const link of document.querySelectorAll("#bar nav a")) link.classList.toggle("here", link.dataset.tab === (tab === "slide" ? "worklist" : tab));
