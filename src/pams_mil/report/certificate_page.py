@@ -153,7 +153,7 @@ def counts_at(certificate: Certificate, predictions: Predictions, kappa: float) 
     model = _patients(certificate, predictions)
     if model.path is None:
         raise ParameterError("Without probabilities there is no call at another κ.")
-    return Counts(model.name, model.cells(model.path.calls(kappa)), model.hierarchy, model.noun)
+    return Counts.of(replace(model, decided=model.path.calls(kappa)))
 
 
 def _screen(certificate: Certificate, predictions: Predictions, command: str) -> FirstScreen:
