@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,7 +73,7 @@ def audit(
 
     Example: pams audit ce='ce-*.csv' pams='pams-*.csv' --classes bracs
     """
-    from pams_mil.cli.audit_table import parse_labels, parse_tag, show, view_command, write
+    from pams_mil.cli.audit_table import parse_labels, parse_tag, repeatable, run_of, show, view_command, write
     from pams_mil.evaluate.audit import audit as run_audit
     from pams_mil.evaluate.decisions.decide import DecisionRule, redecide
     from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
@@ -158,35 +156,6 @@ def _audit_readers(
     show_readers(result, out, json=json)
 
 
-def repeatable(verb: str, arguments: Sequence[str]) -> str:
-    """The command line `pams ARGUMENTS` of a verb without the options that say how to decide and where to write.
-
-    Empty where the process was not started by the verb.
-
-    >>> repeatable("audit", ["audit", "a b.csv", "--classes", "bracs", "--decide", "kappa=2", "--out=report", "--json"])
-    "pams audit 'a b.csv' --classes bracs"
-    """
-    if list(arguments[:1]) != [verb]:
-        return ""
-    dropped = ("--decide", "--out", "--kappa")
-    command, words = ["pams"], iter(arguments)
-    for word in words:
-        if word in dropped:
-            next(words, None)
-        elif word != "--json" and not word.startswith(tuple(f"{option}=" for option in dropped)):
-            command.append(word)
-    return shlex.join(command)
-
-
-def run_of(file: Path) -> Path | None:
-    """The run or cross-validation whose predictions are in a file; None where it is somebody else's."""
-    from pams_mil.engine.run.cv_folder import CrossValidationFolder
-    from pams_mil.engine.run.folder import RunFolder
-
-    homes = (file.parent, file.parent.parent)
-    return next((one for one in homes if RunFolder(one).exists() or CrossValidationFolder(one).exists()), None)
-
-
 def files_of(arguments: list[str]) -> dict[str, list[Path]]:
     """Every model's files by its name: NAME=PATTERN, or a file by itself, named after the file."""
     from pams_mil.cli.audit_table import files_matching
@@ -235,6 +204,7 @@ def models_of(
 
 def _names(paths: list[Path]) -> list[str]:
     """The names of the runs that predicted, or file names without suffixes, with folders added until they differ."""
+    from pams_mil.cli.audit_table import run_of
     from pams_mil.data.tables import table_name
 
     runs = [run.name for run in map(run_of, paths) if run is not None] if len(paths) > 1 else []

@@ -232,6 +232,35 @@ def audit_command(name: str, files: Sequence[Path], classes: Sequence[str] | str
     return shlex.join(["pams", "audit", model, *(word for one in orders for word in ("--classes", one)), *options])
 
 
+def repeatable(verb: str, arguments: Sequence[str]) -> str:
+    """The command line `pams ARGUMENTS` of a verb without the options that say how to decide and where to write.
+
+    Empty where the process was not started by the verb.
+
+    >>> repeatable("audit", ["audit", "a b.csv", "--classes", "bracs", "--decide", "kappa=2", "--out=report", "--json"])
+    "pams audit 'a b.csv' --classes bracs"
+    """
+    if list(arguments[:1]) != [verb]:
+        return ""
+    dropped = ("--decide", "--out", "--kappa")
+    command, words = ["pams"], iter(arguments)
+    for word in words:
+        if word in dropped:
+            next(words, None)
+        elif word != "--json" and not word.startswith(tuple(f"{option}=" for option in dropped)):
+            command.append(word)
+    return shlex.join(command)
+
+
+def run_of(file: Path) -> Path | None:
+    """The run or cross-validation whose predictions are in a file; None where it is somebody else's."""
+    from pams_mil.engine.run.cv_folder import CrossValidationFolder
+    from pams_mil.engine.run.folder import RunFolder
+
+    homes = (file.parent, file.parent.parent)
+    return next((one for one in homes if RunFolder(one).exists() or CrossValidationFolder(one).exists()), None)
+
+
 def files_matching(pattern: str) -> list[Path]:
     """The files that a pattern means, also one from the root of the disk."""
     place = Path(pattern)

@@ -75,8 +75,7 @@ def bench(
 
 def _views(result: Bench) -> dict[str, str]:
     """The command that shows the slides of every trained row: its seeds are averaged, folds test other slides."""
-    from pams_mil.cli.audit import run_of
-    from pams_mil.cli.audit_table import view_command
+    from pams_mil.cli.audit_table import run_of, view_command
 
     runs = {row.name: [run_of(file) for file in row.files] for row in result.rows if row.epochs is not None}
     seeds = {row.name: len(row.repetitions) for row in result.rows}

@@ -73,8 +73,7 @@ def certify(
 
     Example: pams certify runs/pams-abmil-seed0 --alpha 0.2 --at Malignant=0.1
     """
-    from pams_mil.cli.audit import repeatable
-    from pams_mil.cli.audit_table import parse_labels
+    from pams_mil.cli.audit_table import parse_labels, repeatable
     from pams_mil.engine.prediction.certificates import write_certificate
     from pams_mil.engine.run.folder import RunFolder
     from pams_mil.evaluate.certify import certify as run_certify
@@ -148,7 +147,7 @@ def _certify_groups(
     model: Predictions, by: str, options: dict[str, Any], folder: Path | None, kappa: float | None, *, json: bool
 ) -> None:
     """Write and print one certificate for every subgroup; all of them or none."""
-    from pams_mil.cli.audit import repeatable
+    from pams_mil.cli.audit_table import repeatable
     from pams_mil.data.bags.filenames import FileNames
     from pams_mil.engine.prediction.certificates import write_certificate
     from pams_mil.errors import listing, nearest
