@@ -392,23 +392,3 @@ def test_the_vendored_viewer_is_the_published_one():
     assert digest == "c763b3e59c50d6bfe8e5db6f23e4a529602e6dc37a3425c30c853b2637324572"
     assert digest in notices
     assert "CodePlex Foundation" in static.joinpath("openseadragon.LICENSE.txt").read_text()
-
-
-def test_reports_find_the_viewer_at_their_port_and_a_second_one_takes_another(session, monkeypatch):
-    import socket
-
-    from pams_mil.view import serve
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    monkeypatch.setattr(serve, "VIEW_PORT", port)
-    first, second = open_server(session), open_server(session)
-    try:
-        assert first.port == port
-        assert second.port != port
-        with pytest.raises(ConfigError, match=f"Port {port} on 127"):
-            open_server(session, port=port)
-    finally:
-        first.close()
-        second.close()

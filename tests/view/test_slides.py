@@ -328,3 +328,25 @@ def test_a_slide_is_found_under_the_names_that_pams_check_knows(tmp_path):
     shelf = Shelf.find(["a", "a.ome", "a.ome.tiff", "b"], tmp_path)
     assert [shelf.has(row) for row in range(4)] == [True] * 4
     assert not shelf.problems
+
+
+def test_reports_find_the_viewer_at_their_port_and_a_second_one_takes_another(session, monkeypatch):
+    import socket
+
+    from pams_mil.errors import ConfigError
+    from pams_mil.view import serve
+    from pams_mil.view.serve import open_server
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setattr(serve, "VIEW_PORT", port)
+    first, second = open_server(session), open_server(session)
+    try:
+        assert first.port == port
+        assert second.port != port
+        with pytest.raises(ConfigError, match=f"Port {port} on 127"):
+            open_server(session, port=port)
+    finally:
+        first.close()
+        second.close()
