@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
@@ -121,6 +121,42 @@ def needs_extra(feature: str, *, package: str, extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise MissingExtraError(feature, package=package, extra=extra) from error
+
+
+@contextmanager
+def stored_format(where: object, error: type[PamsError], advice: str) -> Iterator[None]:
+    """For reading a file of ours: fields that are missing, unknown or of another kind become one sentence.
+
+    >>> with stored_format("run.json", RunError, "Train again."):
+    ...     {}["other_orders"]
+    Traceback (most recent call last):
+    pams_mil.errors.RunError: run.json is of another version of PAMS, or was changed by hand: it has no field ...
+    """
+    try:
+        yield
+    except KeyError as cause:
+        why = f"it has no field {cause.args[0]!r}"
+        raise error(f"{where} is of another version of PAMS, or was changed by hand: {why}. {advice}") from cause
+    except (TypeError, ValueError, AttributeError, HierarchyError, ParameterError) as cause:
+        why = first_line(cause).rstrip(".")
+        raise error(f"{where} is of another version of PAMS, or was changed by hand: {why}. {advice}") from cause
+
+
+def require_fields(content: Any, names: Iterable[str], within: str = "", *, optional: Iterable[str] = ()) -> None:
+    """Refuse stored values with other fields than these, to be said by `stored_format`.
+
+    >>> require_fields({"epochs": 5, "lr": 0.1}, ["epochs"], "training.")
+    Traceback (most recent call last):
+    ValueError: it has a field 'training.lr' that this version does not know
+    """
+    if not isinstance(content, Mapping):
+        raise ValueError(f"expected fields in {within.rstrip('.')!r}, found {content!r:.40}")
+    for name in names:
+        if name not in content:
+            raise KeyError(f"{within}{name}")
+    for name in content:
+        if name not in {*names, *optional}:
+            raise ValueError(f"it has a field {f'{within}{name}'!r} that this version does not know")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.class_checks import SEPARATOR, DistanceBy, Findings, Level, check_hierarchy, several_in_one, tie_notes
 from pams_mil.class_file import class_fields, class_levels, read_class_file, tied_lists
-from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest
+from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest, require_fields
 
 
 @dataclass(frozen=True, repr=False)
@@ -382,18 +382,18 @@ def hierarchy_to_json(hierarchy: ClassHierarchy) -> dict[str, Any]:
 
 
 def hierarchy_from_json(content: Mapping[str, Any]) -> ClassHierarchy:
-    """The class hierarchy that `hierarchy_to_json` wrote.
+    """The class hierarchy that `hierarchy_to_json` wrote; for readers of files inside of `errors.stored_format`.
 
     >>> bracs = ClassHierarchy.load("bracs")
     >>> hierarchy_from_json(hierarchy_to_json(bracs)).digest == bracs.digest
     True
     """
-    try:
-        keys = ("names", "parents", "ranks")
-        fields: dict[str, Any] = {one.name: content[one.name] for one in dataclasses.fields(ClassHierarchy)}
-        fields["levels"] = tuple(Level(*(tuple(level[key]) for key in keys)) for level in content["levels"])
-        fields["aliases"] = {label: tuple(others) for label, others in content["aliases"].items()}
-        fields["other_orders"] = tuple(map(hierarchy_from_json, content["other_orders"]))
-        return ClassHierarchy(**{**fields, "level_names": tuple(content["level_names"])})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise HierarchyError(f"The classes are not described as expected: {error!r}.") from error
+    names = [one.name for one in dataclasses.fields(ClassHierarchy)]
+    require_fields(content, names, "classes.", optional=["digest"])
+    for level in content["levels"]:
+        require_fields(level, [one.name for one in dataclasses.fields(Level)], "classes.levels.")
+    fields: dict[str, Any] = {name: content[name] for name in names}
+    fields["levels"] = tuple(Level(**{key: tuple(row) for key, row in level.items()}) for level in content["levels"])
+    fields["aliases"] = {label: tuple(others) for label, others in content["aliases"].items()}
+    others = tuple(map(hierarchy_from_json, content["other_orders"]))
+    return ClassHierarchy(**{**fields, "level_names": tuple(content["level_names"]), "other_orders": others})

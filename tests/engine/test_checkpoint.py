@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from tests.forked import in_child
 
+from pams_mil.engine import configure
+from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.spec import RunSpec
+from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.engine.training.run_checkpoints import flatten, unflatten
 from pams_mil.errors import CheckpointError, OutputError
-from pams_mil.hierarchy import ClassHierarchy, hierarchy_to_json
+from pams_mil.hierarchy import ClassHierarchy
 
 
 @pytest.fixture(scope="module")
@@ -137,13 +140,9 @@ def test_full_disk_keeps_the_old_checkpoint(saved, tmp_path):
 
 
 def test_a_checkpoint_cannot_name_code_to_run(tmp_path):
-    content = {
-        "version": 1,
-        "settings": {"method": {"name": "os:mkdir", "path": str(tmp_path / "executed")}, "model": {"name": "abmil"}},
-        "classes": hierarchy_to_json(ClassHierarchy.flat(["a", "b"])),
-        "features": {"width": 4},
-        "cohort": {},
-    }
+    config = complete(configure("table.csv", classes="bracs"), tree := ClassHierarchy.flat(["a", "b"]))
+    content = RunSpec.of(config, tree, TrainedSlides(()), {"width": 4}).to_json()
+    content["settings"]["method"] = {"name": "os:mkdir", "path": str(tmp_path / "executed")}
     with pytest.raises(CheckpointError, match="names code outside of PAMS"):
         RunSpec.from_json(content).build()
     assert not (tmp_path / "executed").exists()

@@ -221,7 +221,7 @@ def test_resume_with_bags_of_cases_is_refused(own, tmp_path):
 def test_spec_of_another_version_is_refused_in_one_sentence(done):
     content = stored_spec(done).to_json()
     for version in (None, 0, 2, "1"):
-        with pytest.raises(CheckpointError, match=r"The run spec has version .*; this PAMS reads 1\. Train again\."):
+        with pytest.raises(CheckpointError, match=r"has run spec version .*; this PAMS reads 1\. Train again,"):
             RunSpec.from_json({**content, "version": version})
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, cast, get_args
 
 from pams_mil import atomic
 from pams_mil.digests import digest, text_digest
-from pams_mil.errors import ExposureError, listing
+from pams_mil.errors import ExposureError, listing, require_fields, stored_format
 
 Role = Literal["train", "select", "tune", "calibrate", "certify"]
 Purpose = Literal["test scores", "guarantee", "monitoring", "viewing"]
@@ -139,12 +139,10 @@ class Exposure:
                 f"Cannot determine which patients the model has seen: {where} is incomplete, of another version, or "
                 "was changed after it was written. Restore it from a copy."
             )
-        return cls(
-            *(
-                {str(key): parse_roles(cell) or _NO_ROLES for key, cell in plain.get(kind, {}).items()}
-                for kind in _KINDS
-            )
-        )
+        with stored_format(where, ExposureError, "Restore it from a copy, or train again."):
+            require_fields(plain, ("format", "version", *_KINDS))
+            rows = ({str(key): parse_roles(cell) or _NO_ROLES for key, cell in plain[kind].items()} for kind in _KINDS)
+            return cls(*rows)
 
     def write(self, folder: Path) -> None:
         """Write `exposure.json`."""

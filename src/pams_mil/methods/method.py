@@ -132,7 +132,7 @@ def create_method(name: str, **options: Any) -> Method:
     Traceback (most recent call last):
     pams_mil.errors.ConfigError: The method 'pams' has no option 'alfa'. Did you mean 'alpha'? ...
     """
-    kind = _method_of(discover.load("methods", name), name)
+    kind = method_kind(name)
     known = [item.name for item in fields(kind) if item.init]
     refuse_unknown(f"The method {name!r}", options, known, error=ConfigError)
     return kind(**options)
@@ -169,6 +169,11 @@ class FunctionMethod(LevelMethod):
 
 
 _OWN_FIELDS = {item.name for item in fields(Method)}
+
+
+def method_kind(name: str) -> type[Method]:
+    """The class of a method, by its name."""
+    return _method_of(discover.load("methods", name), name)
 
 
 def _method_of(kind: Any, name: str) -> type[Method]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pams_mil.errors import ConfigError, listing
+from pams_mil.errors import ConfigError, listing, stored_format
 from pams_mil.report import svg
 from pams_mil.report.first_screen import embedded_picture
 from pams_mil.report.page import ReportTable
@@ -81,4 +81,7 @@ def read_tuning(folder: str | Path) -> TuningReport:
         raise ConfigError(f"{path / 'tune.json'} is not JSON: {error}. Run 'pams tune' again.") from error
     if not record.get("choice"):
         raise ConfigError(f"The tuning in {path} has not chosen yet; go on with the same 'pams tune' command.")
-    return TuningReport(path, record)
+    report = TuningReport(path, record)
+    with stored_format(path / "tune.json", ConfigError, "Tune again in another folder, --out."):
+        repr(report)
+    return report

@@ -38,8 +38,7 @@ def complete(config: RunConfig, hierarchy: ClassHierarchy | None = None) -> Comp
     method = make_method(config.method)
     options = {item.name: _plain(getattr(method, item.name)) for item in dataclasses.fields(method) if item.init}
     kind = model_kind(config.model.name)
-    # Left out are those that the data and the method decide.
-    defaults = option_defaults(kind, without=("in_features", "num_classes", "head", "heads", "ranks"))
+    defaults = model_defaults(kind)
     refuse_unknown(f"The model {config.model.name!r}", config.model.options, list(defaults), error=ConfigError)
     _refuse_unfit(config, method, kind, hierarchy or ClassHierarchy.load(config.classes))
     model = ModelChoice(name=config.model.name, init=config.model.init, **{**defaults, **config.model.options})
@@ -53,13 +52,14 @@ def make_method(choice: Choice) -> Method:
     return create_method(choice.name, **choice.options)
 
 
-def option_defaults(kind: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The options of a class and their defaults."""
+def model_defaults(kind: Any) -> dict[str, Any]:
+    """The options of a model and their defaults, without those that the data and the method decide."""
     parameters = inspect.signature(kind).parameters.values()
     return {
         parameter.name: None if parameter.default is inspect.Parameter.empty else parameter.default
         for parameter in parameters
-        if parameter.name not in without and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        if parameter.name not in ("in_features", "num_classes", "head", "heads", "ranks")
+        and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
 
 

@@ -78,9 +78,8 @@ def push(folder: Path, name: str) -> str:
     """
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) is None:
         raise ConfigError(f"{name!r} is not a name on the hub; expected owner/name.")
-    if any(
-        RunSpec.from_json(read_json(one / DESCRIPTION).get("spec")).code for one in exported_runs(folder) or [folder]
-    ):
+    files = [one / DESCRIPTION for one in exported_runs(folder) or [folder]]
+    if any(RunSpec.from_json(read_json(file).get("spec"), file).code for file in files):
         raise ConfigError(
             f"The model is made of code of your own, and a hub gets none: hand on the folder with its {CODE!r} instead."
         )

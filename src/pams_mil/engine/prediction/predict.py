@@ -94,7 +94,7 @@ def load(path: Path | str, *, which: str = "best", trusted: bool = False, device
     path = local_folder(path)
     file = _checkpoint_file(path, which)
     saved = checkpoint.load(file)
-    spec = RunSpec.from_json(saved.state.get("spec"))
+    spec = RunSpec.from_json(saved.state.get("spec"), file)
     if trusted and spec.code:
         discover.offer_files(file.parent / CODE)
     # Before anything is built: the description comes from the same file, and could ask for any amount of memory.

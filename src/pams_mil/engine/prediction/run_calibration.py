@@ -21,7 +21,7 @@ from pams_mil.digests import digest, text_digest
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.checkpoint import weights_digest
 from pams_mil.engine.run.folder import CALIBRATION, RunFolder
-from pams_mil.errors import CheckpointError, RunError
+from pams_mil.errors import CheckpointError, RunError, stored_format
 from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalibration
 
 FORMAT = "pams-calibration"
@@ -135,10 +135,8 @@ def read_calibration(run: Path) -> RunCalibration:
         raise _unusable(path, f"its version is {content.get('version')!r}, this PAMS knows {VERSION}")
     if content.pop("digest", None) != digest(content):
         raise _unusable(path, "it was changed after it was written")
-    try:
-        return _from_json(content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unusable(path, f"it is incomplete ({error!r})") from error
+    with stored_format(path, CheckpointError, "Fit it again with 'pams calibrate'."):
+        return _from_json(content, path)
 
 
 def validation_digest(rows: Sequence[tuple[str, str, str]]) -> str:
@@ -146,7 +144,7 @@ def validation_digest(rows: Sequence[tuple[str, str, str]]) -> str:
     return text_digest(json.dumps(sorted(rows)))
 
 
-def _from_json(content: Mapping[str, Any]) -> RunCalibration:
+def _from_json(content: Mapping[str, Any], path: Path) -> RunCalibration:
     validation = content["validation"]
     return RunCalibration(
         levels=tuple(
@@ -164,7 +162,7 @@ def _from_json(content: Mapping[str, Any]) -> RunCalibration:
         validation=validation["digest"],
         num_slides=validation["slides"],
         num_patients=validation["patients"],
-        exposure=Exposure.from_json(content["exposure"], "its exposure"),
+        exposure=Exposure.from_json(content["exposure"], f"The exposure in {path}"),
         notes=tuple(content["notes"]),
     )
 

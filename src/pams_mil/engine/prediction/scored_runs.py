@@ -14,8 +14,8 @@ from pams_mil.engine.prediction.predict import LoadedRun, predict, predict_own
 from pams_mil.engine.prediction.prediction_table import read_for_prediction
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
-from pams_mil.engine.run.folder import read_json, require_run
-from pams_mil.engine.run.spec import RunSpec
+from pams_mil.engine.run.folder import require_run
+from pams_mil.engine.run.spec import stored_spec
 from pams_mil.errors import CheckpointError, ConfigError, PredictionsError, counted
 from pams_mil.evaluate.decisions.decide import at_fixed_kappa, matching_kappa
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
@@ -90,7 +90,7 @@ def labeled_slides(predictions: SlidePredictions, name: str, *, external: bool) 
 
 def out_of_fold(folder: CrossValidationFolder, name: str, *, tags: tuple[str, ...] = ()) -> Predictions:
     """The predictions of a cross-validation, every slide by the fold that tested it."""
-    hierarchy = RunSpec.from_json(read_json(folder.runs()[0] / "run.json").get("spec")).hierarchy
+    hierarchy = stored_spec(folder.runs()[0]).hierarchy
     return read_predictions(folder.predictions_file, hierarchy, Source(tags=tags), name=name)
 
 

@@ -35,7 +35,7 @@ from pams_mil.discover import own_file
 from pams_mil.engine.config.run_config import RunConfig, build, with_overrides, with_setting
 from pams_mil.engine.config.yaml_file import read_yaml, write_yaml
 from pams_mil.engine.run.trained_slides import HELD_OUT, TrainedSlides
-from pams_mil.errors import ConfigError, ExposureError, RunError, nearest
+from pams_mil.errors import ConfigError, ExposureError, RunError, nearest, stored_format
 
 State = Literal["running", "interrupted", "failed", "finished"]
 CALIBRATION = "calibration.json"
@@ -126,7 +126,8 @@ class RunFolder:
             stored = read_json(file)
             path = self.report(file.stem) / "scores.json"
             if path.is_file() and stored.get("files", {}).get(path.name) == file_digest(path):
-                models += [one for one in read_json(path)["files"] if one.get("weights") in stored["weights"]]
+                with stored_format(path, RunError, "Write the report again with 'pams evaluate'."):
+                    models += [one for one in read_json(path)["files"] if one.get("weights") in stored["weights"]]
         return models
 
     def exists(self) -> bool:

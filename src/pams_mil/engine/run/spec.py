@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ from torch import Tensor
 from pams_mil import discover
 from pams_mil.data.bags.feature_origin import origin_differences
 from pams_mil.digests import digest, file_digest
-from pams_mil.engine.config.complete_config import CompleteConfig
+from pams_mil.engine.config.complete_config import CompleteConfig, model_defaults
+from pams_mil.engine.config.run_config import TrainingConfig
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.trained_slides import Difference, TrainedSlides, slide_differences
-from pams_mil.errors import CheckpointError, HierarchyError, RunError
+from pams_mil.errors import CheckpointError, RunError, require_fields, stored_format
 from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json
-from pams_mil.methods.method import Method, create_method
+from pams_mil.methods.method import Method, create_method, method_kind
+from pams_mil.models.core.factory import model_kind
 from pams_mil.models.core.hierarchical import HierarchicalModel
 
 VERSION = 1
@@ -40,6 +42,7 @@ DATA_PARTS = ("classes", "cohort", "origin")
 MOST_OF_AN_OPTION = 1 << 16
 """Largest whole number that an option of a stored model may have: no width, count of blocks or of splits is larger."""
 _MOST_SHOWN = 5
+_ADVICE = "Train again, or use the version of PAMS that it was trained with."
 _WEIGHT_SETTINGS = ("method", "model", "pairing", "training", "seed")
 
 
@@ -70,26 +73,30 @@ class RunSpec:
         return replace(cls.from_json(spec.to_json()), slides=slides)
 
     @classmethod
-    def from_json(cls, content: Any) -> RunSpec:
-        """A spec as a file holds it."""
-        if not isinstance(content, Mapping) or not all(isinstance(content.get(section), Mapping) for section in PARTS):
-            raise CheckpointError("The file does not say what it was made from: its run spec is missing or incomplete.")
+    def from_json(cls, content: Any, where: Path | str = "The checkpoint") -> RunSpec:
+        """A spec as the file `where` holds it; one with other fields than those of this version is refused."""
+        if not isinstance(content, Mapping):
+            raise CheckpointError(f"{where} does not say what it was made from: its run spec is missing.")
         if content.get("version") != VERSION:
             raise CheckpointError(
-                f"The run spec has version {content.get('version')!r}; this PAMS reads {VERSION}. Train again."
+                f"{where} has run spec version {content.get('version')!r}; this PAMS reads {VERSION}. {_ADVICE}"
             )
-        try:
-            hierarchy = hierarchy_from_json(content["classes"])
-        except HierarchyError as error:
-            raise CheckpointError(f"The run spec does not describe its classes as expected: {error}") from error
-        for name in ("method", "model"):
-            if not isinstance(content["settings"].get(name), Mapping):
-                raise CheckpointError(f"The run spec does not describe its {name}.")
-        width = content["features"].get("width")
-        if not isinstance(width, int) or isinstance(width, bool):
-            raise CheckpointError(f"The run spec does not state the width of its features; found {width!r}.")
-        settings, cohort, features = (dict(content[section]) for section in ("settings", "cohort", "features"))
-        return cls(settings, hierarchy, cohort, features)
+        with stored_format(where, CheckpointError, _ADVICE):
+            require_fields(content, (*PARTS, "version", "digest"))
+            settings, cohort, features = (content[section] for section in ("settings", "cohort", "features"))
+            require_fields(settings, (*_WEIGHT_SETTINGS, "devices", "merge_cases"), "settings.")
+            require_fields(settings["training"], TrainingConfig.model_fields, "settings.training.")
+            for choice, options in (("method", _method_options), ("model", _model_options)):
+                require_fields(settings[choice], ["name"], f"settings.{choice}.", optional=settings[choice])
+                # The options of code outside of PAMS are known only to that code, which is not run here.
+                if ":" not in str(name := settings[choice]["name"]):
+                    require_fields(settings[choice], ("name", *options(name)), f"settings.{choice}.", optional=["init"])
+            for split, rows in cohort.items():
+                require_fields(rows, ("slides", "patients", "digest"), f"cohort.{split}.")
+            require_fields(features, ["width"], "features.", optional=features)
+            if not isinstance(features["width"], int) or isinstance(features["width"], bool):
+                raise ValueError(f"the width of its features is {features['width']!r}")
+            return cls(dict(settings), hierarchy_from_json(content["classes"]), dict(cohort), dict(features))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without any slide's or patient's name."""
@@ -122,8 +129,6 @@ class RunSpec:
     @cached_property
     def method(self) -> Method:
         """The method: towers, heads, remix and objective."""
-        if not isinstance(self.settings["method"].get("name"), str):
-            raise CheckpointError("The run spec does not name its method.")
         return create_method(**self.settings["method"])
 
     @property
@@ -200,6 +205,14 @@ class RunSpec:
                 f"The checkpoint names code outside of PAMS, {name!r}, which would be imported and run. "
                 "If you know where the checkpoint comes from, allow it with --trust-code (trusted=True)."
             )
+
+
+def _method_options(name: str) -> list[str]:
+    return [item.name for item in fields(method_kind(name)) if item.init]
+
+
+def _model_options(name: str) -> list[str]:
+    return [*model_defaults(model_kind(name))]
 
 
 def _settings(config: CompleteConfig) -> dict[str, Any]:
@@ -352,7 +365,7 @@ def stored_spec(folder: Path) -> RunSpec:
         content = json.loads((folder / "run.json").read_text("utf-8"))["spec"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder} does not say what it was made from: run.json has no run spec.") from error
-    return with_slides(RunSpec.from_json(content), folder)
+    return with_slides(RunSpec.from_json(content, folder / "run.json"), folder)
 
 
 def with_slides(spec: RunSpec, folder: Path) -> RunSpec:

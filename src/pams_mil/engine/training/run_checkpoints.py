@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from pams_mil.engine.run.checkpoint import Checkpoint, load_weights, not_finite
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.spec import RunSpec, refuse_to_continue
 from pams_mil.engine.training.optimize import AveragedWeights
-from pams_mil.errors import CheckpointError, RunError
+from pams_mil.errors import CheckpointError, RunError, require_fields, stored_format
 from pams_mil.metrics.metric import METRICS
 
 
@@ -77,8 +78,8 @@ class RunCheckpoints:
         if not self.folder.last.exists():
             return RunProgress()
         saved = checkpoint.load(self.folder.last)
-        progress = RunProgress.from_json(saved.state.get("progress"))
-        stored = RunSpec.from_json(saved.state.get("spec"))
+        progress = RunProgress.from_json(saved.state.get("progress"), self.folder.last)
+        stored = RunSpec.from_json(saved.state.get("spec"), self.folder.last)
         refuse_to_continue(stored, self.spec, self.folder.path, epochs_done=progress.epoch)
         load_weights(learner, saved)
         # The state also brings the learning rate of then; the loop sets the epoch's own before the first step.
@@ -177,12 +178,11 @@ class RunProgress:
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def from_json(cls, content: Any) -> RunProgress:
-        """Progress from a checkpoint's state."""
-        try:
+    def from_json(cls, content: Any, where: Path | str = "The checkpoint") -> RunProgress:
+        """Progress from the state of a checkpoint; one with other fields is refused."""
+        with stored_format(where, CheckpointError, "Start the run again in another folder."):
+            require_fields(content, [one.name for one in dataclasses.fields(cls)], "progress.")
             progress = cls(**content)
-        except TypeError as error:
-            raise CheckpointError(f"The checkpoint does not say how far the run was: {error}.") from error
         # JSON has no infinity: a best epoch without a score is one without mistakes.
         if progress.best is None and progress.best_epoch:
             progress.best = math.inf

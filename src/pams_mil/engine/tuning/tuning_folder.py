@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import read_json
 from pams_mil.engine.run.spec import refuse_another
 from pams_mil.engine.tuning.choice import RecipeScore
+from pams_mil.errors import RunError, require_fields, stored_format
 
 BEST = 5
 """Recipes whose mean a tuning ends in."""
@@ -50,6 +51,7 @@ class RungRecord:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> RungRecord:
         """A rung as `to_json` wrote it."""
+        require_fields(content, [one.name for one in fields(cls)], "rungs.")
         return cls(**{**content, "scores": [RecipeScore.from_json(score) for score in content["scores"]]})
 
 
@@ -116,7 +118,8 @@ class TuningFolder:
         )
         refuse_another(self.path, "tuning", _settled(before.get("asked", {})), _settled(plain), advice)
         self.asked = plain
-        self.rungs = [RungRecord.from_json(rung) for rung in before.get("rungs", [])]
+        with stored_format(self.file, RunError, "Tune again in another folder, --out."):
+            self.rungs = [RungRecord.from_json(rung) for rung in before["rungs"]]
         # Until there is a new one: an attempt with a larger budget may be stopped, and saves the record on its way.
         self.choice = before.get("choice", {})
         self.time |= before.get("time", {})

@@ -20,7 +20,7 @@ from pams_mil import __version__, atomic
 from pams_mil.arrays import Array
 from pams_mil.data.exposure import Exposure
 from pams_mil.digests import digest
-from pams_mil.errors import CertificateError, HierarchyError
+from pams_mil.errors import CertificateError, stored_format
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Spread
 from pams_mil.evaluate.certify.miss_losses import Unit
 from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json
@@ -249,13 +249,8 @@ class Certificate:
                 f"{path} was changed after it was written: its content does not match its digest. Make it again "
                 "with 'pams certify'."
             )
-        try:
-            return _from_json(content)
-        except (KeyError, TypeError, ValueError, HierarchyError) as error:
-            raise CertificateError(
-                f"{path} lacks a field of a certificate or has another type there: {error!r}. Make it again with "
-                "'pams certify'."
-            ) from error
+        with stored_format(path, CertificateError, "Make it again with 'pams certify'."):
+            return _from_json(content, path)
 
     def refuse_other_classes(self, hierarchy: ClassHierarchy, what: str) -> None:
         """Stop when something has other classes than those certified."""
@@ -328,7 +323,7 @@ def _bound_json(bound: Bound) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _from_json(content: Mapping[str, Any]) -> Certificate:
+def _from_json(content: Mapping[str, Any], path: Path | str) -> Certificate:
     def bound(of: Mapping[str, Any]) -> Bound:
         return Bound(
             of["at"], of["rank"], of["alpha"], float(of["kappa"]), of["n"], of["mass"], of["smallest_alpha"],
@@ -352,7 +347,7 @@ def _from_json(content: Mapping[str, Any]) -> Certificate:
         reservations=tuple(content["reservations"]),
         notes=tuple(content["notes"]),
         weights=tuple(content["weights"]),
-        exposure=Exposure.from_json(content["exposure"], "its exposure"),
+        exposure=Exposure.from_json(content["exposure"], f"The exposure in {path}"),
         calibration=content["calibration"]["digest"],
         prevalence=content["prevalence"],
         breakpoints=np.asarray(rows, dtype=np.float64).reshape(len(rows), -1),

@@ -19,7 +19,7 @@ import numpy as np
 from pams_mil import atomic
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.data.exposure import Exposure
-from pams_mil.errors import CertificateError
+from pams_mil.errors import CertificateError, stored_format
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.certificate import Certificate, content_digest
 from pams_mil.evaluate.certify.make import certify
@@ -239,5 +239,6 @@ def load_certificate(path: Path | str) -> Certificate | OrderCertificate:
             f"{path} was changed after it was written, or has another version than {ORDERS_VERSION}. Make it again "
             "with 'pams certify'."
         )
-    parts = (Certificate.from_json(entry, str(path)) for entry in content["certificates"])
-    return OrderCertificate(tuple(content["orders"]), tuple(parts))
+    with stored_format(path, CertificateError, "Make it again with 'pams certify'."):
+        parts = [Certificate.from_json(entry, path) for entry in content["certificates"]]
+        return OrderCertificate(tuple(content["orders"]), tuple(parts))

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from scipy import special
 from pams_mil import atomic
 from pams_mil.arrays import Array, Ints
 from pams_mil.data.tables import read_table
-from pams_mil.errors import PredictionsError, listing
+from pams_mil.errors import PredictionsError, listing, require_fields, stored_format
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
@@ -123,13 +123,17 @@ class Reveal:
     @classmethod
     def read(cls, path: Path | str) -> Reveal:
         """Read what `write` wrote."""
+        advice = "Make one with 'pams reveal reviews.csv --out FILE'."
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if (content["kind"], content["version"]) != ("pams reveal", 1):
-                raise ValueError(f"kind {content['kind']!r}, version {content['version']!r}")
+        except (OSError, ValueError) as error:
+            raise PredictionsError(f"{path} is not a file of 'pams reveal': {error}. {advice}") from error
+        if not isinstance(content, dict) or (content.get("kind"), content.get("version")) != ("pams reveal", 1):
+            raise PredictionsError(f"{path} is not a file of 'pams reveal', or of another version. {advice}")
+        with stored_format(path, PredictionsError, advice):
             return cls(
-                overall=CostRatio(**content["overall"]),
-                boundaries={name: CostRatio(**fit) for name, fit in content["boundaries"].items()},
+                overall=_stored_ratio(content["overall"]),
+                boundaries={name: _stored_ratio(fit) for name, fit in content["boundaries"].items()},
                 refused=dict(content["refused"]),
                 shown=tuple(map(float, content["shown_kappas"])),
                 overrides=int(content["overrides"]),
@@ -137,10 +141,11 @@ class Reveal:
                 level=float(content["level"]),
                 classes=str(content["classes"]),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise PredictionsError(
-                f"{path} is not a file of 'pams reveal': {error}. Make one with 'pams reveal reviews.csv --out FILE'."
-            ) from error
+
+
+def _stored_ratio(content: Any) -> CostRatio:
+    require_fields(content, [one.name for one in fields(CostRatio)])
+    return CostRatio(**content)
 
 
 def reveal(
