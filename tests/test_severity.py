@@ -92,7 +92,7 @@ def test_penalty_out_of_range(penalty: float):
 
 
 def test_unknown_options():
-    with pytest.raises(ParameterError, match="'product', 'power' or 'rank', found 'linear'"):
+    with pytest.raises(ParameterError, match="'auto', 'product', 'power' or 'rank', found 'linear'"):
         loss_weight(COARSE, distance="linear")
     with pytest.raises(ParameterError, match="'intended' or 'literal', found 'pred'"):
         loss_weight(COARSE, orientation="pred")

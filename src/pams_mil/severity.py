@@ -11,7 +11,7 @@ Tied classes differ in index but neither outranks the other, so only the distanc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,24 @@ from pams_mil.class_checks import Level
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 
-Distance = Literal["product", "power", "rank"]
+Distance = Literal["auto", "product", "power", "rank"]
 Orientation = Literal["intended", "literal"]
 
 PENALTY = 2.0
 """P, the paper's extra distance for a missed urgency."""
+
+
+MANY_CLASSES = 30
+"""Above, α·|t − r| would weigh a miss a hundredfold, and the model that learns it calls everything urgent."""
+
+
+def resolved_distance(hierarchy: ClassHierarchy, level: int, distance: Distance) -> Distance:
+    """The distance that "auto" stands for at a level."""
+    if distance not in get_args(Distance):
+        raise ParameterError(f"distance must be 'auto', 'product', 'power' or 'rank', found {distance!r}.")
+    if distance != "auto":
+        return distance
+    return "rank" if hierarchy.num_classes(level) > MANY_CLASSES else "product"
 
 
 def loss_weight(
@@ -33,7 +46,7 @@ def loss_weight(
     level: int = -1,
     *,
     alpha: float = 1.6,
-    distance: Distance = "product",
+    distance: Distance = "auto",
     orientation: Orientation = "intended",
 ) -> Array:
     """M, how much more a missed urgency weighs in the loss.
@@ -42,7 +55,7 @@ def loss_weight(
                 = 1           otherwise
 
     With distance="rank" and R ranks ρ, M[t, r] = 1 + α (ρ_t − ρ_r) / (R − 1) if t outranks r: at most 1 + α, however
-    many classes there are.
+    many classes there are. "auto" is the product for up to MANY_CLASSES classes of the level, and "rank" for more.
 
     Of several orders of urgency it is the mean of their matrices: what all of them agree on stays true.
 
@@ -53,8 +66,7 @@ def loss_weight(
     """
     if not np.isfinite(alpha) or alpha <= 1:
         raise ParameterError(f"alpha must be a finite number above 1, found {alpha!r}.")
-    if distance not in ("product", "power", "rank"):
-        raise ParameterError(f"distance must be 'product', 'power' or 'rank', found {distance!r}.")
+    distance = resolved_distance(hierarchy, level, distance)
     if orientation not in ("intended", "literal"):
         raise ParameterError(f"orientation must be 'intended' or 'literal', found {orientation!r}.")
     if hierarchy.other_orders:

@@ -8,7 +8,7 @@ from tests.strategies import trees
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import ParameterError
-from pams_mil.methods.severity_aware import Msce, msce_loss, rank_msce_loss
+from pams_mil.methods.severity_aware import Msce, Pams, msce_loss, rank_msce_loss
 from pams_mil.severity import boundary_costs, implied_cost, loss_weight, scaled_ranks
 
 
@@ -38,10 +38,16 @@ def test_the_weight_does_not_grow_with_the_number_of_classes():
         assert float(loss) / 40 == pytest.approx(2.6, rel=1e-4)
 
 
-def test_no_matrix_of_classes_is_held():
-    many = ClassHierarchy.flat([f"c{i}" for i in range(419)])
-    buffers = dict(Msce(distance="rank").level_loss(many).named_buffers())
-    assert sum(buffer.numel() for buffer in buffers.values()) == 419
+def test_many_classes_take_ranks_by_themselves_and_hold_no_matrix():
+    """At each level by itself: 419 classes by rank, their 3 groups with the paper's product."""
+    many = ClassHierarchy.of({group: [f"{group}{i}" for i in range(size)] for group, size in zip("abc", (9, 10, 400))})
+    for method in (Msce(), Pams(), Msce(distance="rank")):
+        buffers = dict(method.level_loss(many).named_buffers())
+        assert sum(buffer.numel() for buffer in buffers.values()) == 419
+    assert loss_weight(many).max() == pytest.approx(2.6)
+    assert loss_weight(many, 0).tolist() == [[1.0, 1.0, 1.0], [1.6, 1.0, 1.0], [3.2, 1.6, 1.0]]
+    few = ClassHierarchy.flat([f"c{i}" for i in range(30)])
+    assert loss_weight(few)[29, 0] == pytest.approx(1.6 * 29)
 
 
 def test_costs_of_boundaries_imply_their_kappa_and_keep_the_order():

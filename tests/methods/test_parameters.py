@@ -24,7 +24,7 @@ BAD = [
     ("pams", {"lambda_msce": -1}, "lambda_msce must be a finite number of at least 0, found -1"),
     ("pams", {"lambda_align": -0.5}, "lambda_align must be a finite number of at least 0, found -0.5"),
     ("pams", {"lambda_msce": 0, "lambda_align": 0}, "lambda_msce and lambda_align must not both be 0"),
-    ("pams", {"distance": "square"}, "distance must be one of 'product', 'power', 'rank', found 'square'"),
+    ("pams", {"distance": "square"}, "distance must be one of 'auto', 'product', 'power', 'rank', found 'square'"),
     ("pams", {"orientation": "other"}, "orientation must be one of 'intended', 'literal', found 'other'"),
     ("pams", {"detach": "both"}, "detach must be one of 'none', 'fine', 'coarse', found 'both'"),
     ("pams", {"towers": "finest"}, "towers must be one of 'per_level', 'shared', found 'finest'"),

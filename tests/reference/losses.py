@@ -30,7 +30,7 @@ def weighted_ce(z, t, weights):
 
 def severity(hierarchy, level, t, r, *, alpha, distance):
     if hierarchy.levels[level].ranks[t] > hierarchy.levels[level].ranks[r]:
-        return alpha * abs(t - r) if distance == "product" else alpha ** abs(t - r)
+        return alpha ** abs(t - r) if distance == "power" else alpha * abs(t - r)
     return 1.0
 
 

@@ -261,7 +261,7 @@ def _from_table(
     from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 
     if stated is None:
-        raise ConfigError("A table of predictions needs --classes: a preset (see 'pams classes') or a YAML class file.")
+        raise ConfigError("A table of predictions needs --classes: a preset (see 'pams classes') or a class file.")
     has_splits = "split" in next(iter(tables.read_chunks(path, rows=1)))
     source = replace(source, tags=(*(["split"] if has_splits else []), *([by] if by else [])))
     model = read_predictions(path, stated, source)

@@ -21,7 +21,7 @@ MOST_PROBLEMS = 40
 
 def check(
     manifest: Path = typer.Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
-    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     no_features: bool = typer.Option(False, "--no-features", help="Examine the table only."),
     slides: Path | None = typer.Option(None, "--slides", help="Folder of slide files: can each be opened?"),
@@ -71,16 +71,18 @@ def check(
 
 def show(diagnosis: Diagnosis, opened: SlideFindings | None = None) -> None:
     """Print the diagnosis for people."""
+    from pams_mil.report.page import readable_rows
+
     manifest = diagnosis.manifest
     print_result(
         f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')} in {manifest.where}."
     )
     for note in diagnosis.notes:
         print_result(f"Note: {note}")
-    counts = diagnosis.counts
-    rows = [(name, *(f"{of[name]:,}" for of in counts.values())) for name in diagnosis.hierarchy.names()]
+    counts, (head, groups) = diagnosis.counts, readable_rows(diagnosis.hierarchy)
+    rows = [(row, *(f"{sum(of[name] for name in names):,}" for of in counts.values())) for row, names in groups.items()]
     rows.append(("all", *(f"{sum(of.values()):,}" for of in counts.values())))
-    output.print(make_table(("class", *(split or "no split" for split in counts)), rows))
+    output.print(make_table((head, *(split or "no split" for split in counts)), rows))
     if diagnosis.read_features:
         print_result(_features(diagnosis.bag_summary()))
     if opened is not None:

@@ -48,8 +48,8 @@ classes:
 """
 
 
-MOST_IN_MATRIX = 30
-"""More classes are wider than any terminal."""
+MOST_PAIRS = 40
+"""Disputed pairs that are printed; --json has all of them."""
 
 
 @app.callback()
@@ -68,7 +68,7 @@ def list_presets(ctx: typer.Context) -> None:
 
 @app.command()
 def show(
-    classes: str = typer.Argument(..., metavar="NAME_OR_FILE", help="A preset, or a YAML class file."),
+    classes: str = typer.Argument(..., metavar="NAME_OR_FILE", help="A preset, or a class file, .yaml or .csv."),
     json: bool = typer.Option(False, "--json", help="Print classes, ranks and digest as JSON."),
 ) -> None:
     """Draw a class tree and print the matrices derived from it.
@@ -78,6 +78,7 @@ def show(
     from rich.text import Text
 
     from pams_mil.hierarchy import ClassHierarchy, hierarchy_to_json
+    from pams_mil.report.page import READABLE, short_order
     from pams_mil.severity import loss_weight, metric_weight
 
     hierarchy = ClassHierarchy.load(classes)
@@ -94,10 +95,10 @@ def show(
     if hierarchy.source:
         output.print(f"source {hierarchy.source}")
     for level in range(hierarchy.num_levels):
-        output.print(Text.assemble((f"\n{hierarchy.level_names[level]}", "bold"), f"  {hierarchy.order(level)}"))
-        if hierarchy.num_classes(level) > MOST_IN_MATRIX:
-            count = hierarchy.num_classes(level)
-            output.print(f"W and M have {count} x {count} entries; pams_mil.severity gives them in Python.")
+        order, count = short_order(hierarchy, level), hierarchy.num_classes(level)
+        output.print(Text.assemble((f"\n{hierarchy.level_names[level]}", "bold"), f"  {order}"))
+        if count > READABLE:
+            print_result(f"W and M have {count} x {count} entries; pams_mil.severity gives them in Python.")
             continue
         metric, loss = metric_weight(hierarchy, level), loss_weight(hierarchy, level)
         output.print(_matrix(hierarchy, level, metric, "W, gravity in AsCC and AsMC (P = 2)"))
@@ -161,6 +162,7 @@ def compare(
 
     from pams_mil.evaluate.orders import Orders
     from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.report.page import short_order
 
     orders = Orders(ClassHierarchy.load(classes))
     pairs = orders.disputed_pairs
@@ -169,7 +171,7 @@ def compare(
         print_json({"orders": list(orders.names), "classes": list(orders.first.classes), "disputed": content})
         return
     for name, hierarchy in zip(orders.names, orders.hierarchies, strict=True):
-        output.print(Text.assemble((name, "bold"), f"  {hierarchy.order()}"))
+        output.print(Text.assemble((name, "bold"), f"  {short_order(hierarchy)}"))
     size = len(orders.first)
     total = size * (size - 1) // 2
     if not pairs:
@@ -178,9 +180,11 @@ def compare(
     print_result(f"\nThe orders differ on {len(pairs)} of {total} pairs of classes. The more urgent of each pair:")
     rows = [
         (f"{pair.first}, {pair.second}", *(pair.more_urgent[name] or "equally" for name in orders.names))
-        for pair in pairs
+        for pair in pairs[:MOST_PAIRS]
     ]
     output.print(make_table(("pair", *orders.names), rows, left=1 + len(orders.names)))
+    if len(pairs) > MOST_PAIRS:
+        print_result(f"and {len(pairs) - MOST_PAIRS:,} more; --json lists all of them.")
 
 
 def is_terminal() -> bool:
@@ -188,12 +192,21 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _matrix(hierarchy: ClassHierarchy, level: int, matrix: Array, title: str) -> Table:
+def _matrix(hierarchy: ClassHierarchy, level: int, matrix: Array, title: str) -> Table | str:
+    from rich.console import Console
     from rich.text import Text
 
     missed, names = hierarchy.outranks(level), hierarchy.names(level)
-    rows = [
-        [label, *(Text(f"{value:g}", style="red" if missed[t, r] else "") for r, value in enumerate(matrix[t]))]
-        for t, label in enumerate(names)
+    cells = [
+        [Text(f"{value:g}", style="red" if missed[t, r] else "") for r, value in enumerate(row)]
+        for t, row in enumerate(matrix)
     ]
-    return make_table(("true \\ predicted", *names), rows, title=title)
+    numbers = [str(number) for number in range(1, len(names) + 1)]
+    # Names that do not fit above the columns stand before the rows, with numbers.
+    numbered = [f"{number} {name}" for number, name in zip(numbers, names, strict=True)]
+    for heads, starts in ((names, names), (numbers, numbered)):
+        rows = [(start, *row) for start, row in zip(starts, cells, strict=True)]
+        table = make_table(("true \\ predicted", *heads), rows, title=title)
+        if Console(width=10_000).measure(table).maximum <= output.width:
+            return table
+    return f"{title}: {len(names)} x {len(names)}, too wide for here; pams_mil.severity gives it in Python."

@@ -22,7 +22,7 @@ def remix(
     first: str = typer.Argument(..., metavar="A", help="Slide id."),
     second: str = typer.Argument(..., metavar="B", help="Slide id of another urgency, or of A's class."),
     manifest: Path = typer.Option(..., "--manifest", help="Cohort table that names both slides."),
-    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
     features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
     out: Path = typer.Option(Path("remix.png"), "--out", callback=out_file, help="The picture: .png, .svg or .pdf."),
     table: Path | None = typer.Option(None, "--table", help="Also write the chosen rows as CSV."),

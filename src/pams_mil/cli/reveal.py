@@ -12,7 +12,7 @@ from pams_mil.cli.console import make_table, output, print_json, print_note
 def reveal(
     reviews: list[Path] = typer.Argument(..., metavar="REVIEWS...", help="reviews.csv of 'pams view', one per reader."),
     predictions: Path = typer.Option(..., "--predictions", help="The predictions that the readers saw."),
-    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
     kappa: float = typer.Option(1.0, "--kappa", min=0, help="What calls were made with whose reviews do not say it."),
     out: Path | None = typer.Option(None, "--out", help="Also write the result as JSON to this file."),
     json: bool = typer.Option(False, "--json", help="Print the result as JSON."),

@@ -15,12 +15,14 @@ from pams_mil.errors import ConfigError, OutputError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.data.splits.split_writer import WrittenSplit
+    from pams_mil.hierarchy import ClassHierarchy
 
 
 def split(
     manifest: Path = typer.Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
-    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a YAML class file."),
+    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
     out: Path = typer.Option(..., "--out", callback=out_folder, help="Folder for manifest.csv and splits_<k>.csv."),
     folds: int | None = typer.Option(None, "--folds", min=3, help="Cross-validation with this many folds."),
     fractions: str = typer.Option("0.7,0.1,0.2", "--fractions", help="Shares of train, val, test without --folds."),
@@ -75,7 +77,7 @@ def split(
     if json:
         print_json({"out": str(out), **asdict(written)})
     else:
-        _show(written)
+        _show(_readable(written, table, hierarchy))
 
 
 def _show(written: WrittenSplit) -> None:
@@ -86,6 +88,24 @@ def _show(written: WrittenSplit) -> None:
         shown = next((n for n in range(len(folds), 1, -1) if _width(written, folds[:n]) <= output.width), 1)
         output.print(_table(written, folds[:shown]))
         folds = folds[shown:]
+
+
+def _readable(written: WrittenSplit, manifest: Manifest, hierarchy: ClassHierarchy) -> WrittenSplit:
+    """The same with groups as rows where classes are too many."""
+    from pams_mil.data.splits.split_writer import patients_by_class
+    from pams_mil.report.page import readable_level, readable_rows
+
+    level, (_, rows) = readable_level(hierarchy), readable_rows(hierarchy)
+    only = dict.fromkeys(rows, written.num_patients)
+    return replace(
+        written,
+        patients=only if level is None else patients_by_class(manifest, hierarchy, level),
+        counts=tuple(
+            {subset: {row: sum(by_class[one] for one in names) for row, names in rows.items()}
+             for subset, by_class in fold.items()}
+            for fold in written.counts
+        ),
+    )  # fmt: skip
 
 
 def _width(written: WrittenSplit, folds: list[int]) -> int:

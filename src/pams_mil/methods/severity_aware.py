@@ -27,7 +27,15 @@ from pams_mil.methods.objective import (
     level_cost,
 )
 from pams_mil.methods.terms import AlignmentTerm, Detach
-from pams_mil.severity import Distance, Orientation, loss_weight, orders_at, scaled_ranks, with_nothing
+from pams_mil.severity import (
+    Distance,
+    Orientation,
+    loss_weight,
+    orders_at,
+    resolved_distance,
+    scaled_ranks,
+    with_nothing,
+)
 
 DISCOVER = {"msce": "Msce", "pams": "Pams", "oce": "Oce"}
 
@@ -86,20 +94,21 @@ class Msce(LevelMethod):
     Paper's setting: α = 1.6.
     Deviations: the index order in the paper's definition of M would punish false alarms and contradicts its text; the
     order that the text describes is the default, `orientation="literal"` the other. The gradient passes through w
-    (`detach_weight`), which the paper leaves open. `distance="power"` is α^|t − r|; "rank" is ours, for many classes.
+    (`detach_weight`), which the paper leaves open. `distance="power"` is α^|t − r|; "rank" is ours, for levels of
+    more than 30 classes, where the product would outweigh everything else.
     License: written from the paper's equations; no official code is known.
 
     Attributes:
         alpha: α, how much a missed urgency weighs per class of distance; none for all ones, i.e. cross-entropy.
         distance: "product" for α |t − r|, "power" for α^|t − r|, "rank" for 1 + α times the difference in rank, from 0
-            to 1: for hundreds of classes.
+            to 1; "auto" is "product", and "rank" at levels of more than 30 classes.
         orientation: "intended" punishes missed urgency, "literal" false alarms (ablation only).
         detach_weight: Take w as a constant.
         costs: Matrices `[true, predicted]` to use as M instead, one per level, coarsest first; none keeps M.
     """
 
     alpha: Annotated[float, Within(above=1)] | None = 1.6
-    distance: Distance = "product"
+    distance: Distance = "auto"
     orientation: Orientation = "intended"
     detach_weight: bool = False
     costs: Sequence[CostMatrix | None] | None = field(default=None, hash=False)
@@ -122,7 +131,7 @@ class Msce(LevelMethod):
     def level_loss(self, hierarchy: ClassHierarchy, level: int = -1) -> LevelLoss:
         """The loss of one level with its severity matrix, or with its ranks where those are enough."""
         plain = self.orientation == "intended" and self.costs is None
-        if self.distance == "rank" and self.alpha is not None and plain:
+        if resolved_distance(hierarchy, level, self.distance) == "rank" and self.alpha is not None and plain:
             ranks = [scaled_ranks(order, at)[place] for order, at, place in orders_at(hierarchy, level)]
             return LevelLoss(
                 rank_msce_loss, num_classes=hierarchy.num_classes(level), alpha=self.alpha,

@@ -259,6 +259,20 @@ def readable_level(hierarchy: ClassHierarchy, level: int = -1) -> int | None:
     return next((one for one in levels if hierarchy.num_classes(one) <= READABLE), None)
 
 
+def readable_rows(hierarchy: ClassHierarchy) -> tuple[str, dict[str, list[str]]]:
+    """What the rows of a table are and which classes each of them sums: classes, or groups where classes are too many.
+
+    Hundreds of classes without groups are one row.
+    """
+    level = readable_level(hierarchy)
+    if level is None:
+        return hierarchy.level_names[-1], {f"{len(hierarchy)} classes": list(hierarchy.classes)}
+    rows: dict[str, list[str]] = {name: [] for name in hierarchy.names(level)}
+    for name, group in zip(hierarchy.classes, hierarchy.groups(level).tolist(), strict=True):
+        rows[hierarchy.names(level)[group]].append(name)
+    return hierarchy.level_names[level], rows
+
+
 def short_order(hierarchy: ClassHierarchy, level: int = -1) -> str:
     """The order of a level; of too many classes their count, and the order of their groups.
 

@@ -10,7 +10,11 @@ from pathlib import Path
 from pams_mil.data.manifest.foreign_tables import write_splits
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
 from pams_mil.data.splits.stratify import Split
+from pams_mil.errors import listing
 from pams_mil.hierarchy import ClassHierarchy
+
+MOST_LINES = 20
+"""Absent classes that have a line each."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ def write_split(
     # a small share of calibration patients may come to none in some folds: all are counted alike
     present = [subset for subset in PARTS if subset != "calib" or any(subset in names for names in split.folds)]
     counts = tuple(_counts(manifest, hierarchy, names, present) for names in split.folds)
-    patients = _patients(manifest, hierarchy)
+    patients = patients_by_class(manifest, hierarchy)
     for number, names in enumerate(split.folds):
         write_splits(out / f"splits_{number}.csv", manifest, names)
     lines += absent_classes(counts, patients)
@@ -63,7 +67,7 @@ def absent_classes(counts: Sequence[dict[str, dict[str, int]]], patients: dict[s
     >>> absent_classes([{"train": {"N": 5, "IC": 1}, "val": {"N": 1, "IC": 0}}], {"N": 6, "IC": 1})[0]
     "warning  absent class: 'IC' (1 patient) is not in val."
     """
-    lines = []
+    lines, absent = [], dict[str, list[str]]()
     for name, count in patients.items():
         places = []
         for subset in counts[0]:
@@ -74,6 +78,13 @@ def absent_classes(counts: Sequence[dict[str, dict[str, int]]], patients: dict[s
         if places:
             who = "1 patient" if count == 1 else f"{count:,} patients"
             lines.append(f"warning  absent class: {name!r} ({who}) is not in {' and not in '.join(places)}.")
+        for place in places:
+            absent.setdefault(place, []).append(name)
+    if len(lines) > MOST_LINES:  # of hundreds of classes, said by part
+        lines = [
+            f"warning  absent classes: {len(names):,} of {len(patients):,} are not in {place}: {listing(names)}."
+            for place, names in absent.items()
+        ]
     if lines:
         lines.append(
             "What to do: a class can be in train, val and test only if three patients have it, and in the test part of "
@@ -84,12 +95,13 @@ def absent_classes(counts: Sequence[dict[str, dict[str, int]]], patients: dict[s
     return lines
 
 
-def _patients(manifest: Manifest, hierarchy: ClassHierarchy) -> dict[str, int]:
-    targets = manifest.targets(hierarchy).tolist()
+def patients_by_class(manifest: Manifest, hierarchy: ClassHierarchy, level: int = -1) -> dict[str, int]:
+    """How many patients have a slide of each class of a level."""
+    targets = hierarchy.lift(manifest.targets(hierarchy), level).tolist()
     having: dict[int, set[str]] = {}
     for record, target in zip(manifest, targets, strict=True):
         having.setdefault(target, set()).add(record.patient_id)
-    return {name: len(having.get(index, ())) for index, name in enumerate(hierarchy.names())}
+    return {name: len(having.get(index, ())) for index, name in enumerate(hierarchy.names(level))}
 
 
 def _without_folds(manifest: Manifest) -> tuple[SlideRecord, ...]:
