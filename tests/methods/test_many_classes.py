@@ -40,7 +40,9 @@ def test_the_weight_does_not_grow_with_the_number_of_classes():
 
 def test_many_classes_take_ranks_by_themselves_and_hold_no_matrix():
     """At each level by itself: 419 classes by rank, their 3 groups with the paper's product."""
-    many = ClassHierarchy.of({group: [f"{group}{i}" for i in range(size)] for group, size in zip("abc", (9, 10, 400))})
+    many = ClassHierarchy.of(
+        {group: [f"{group}{i}" for i in range(size)] for group, size in zip("abc", (9, 10, 400), strict=True)}
+    )
     for method in (Msce(), Pams(), Msce(distance="rank")):
         buffers = dict(method.level_loss(many).named_buffers())
         assert sum(buffer.numel() for buffer in buffers.values()) == 419

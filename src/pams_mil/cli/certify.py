@@ -202,6 +202,7 @@ def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
 def show(certificate: Certificate | OrderCertificate) -> None:
     """Print the certificate for people."""
     from pams_mil.evaluate.certify import OrderCertificate
+    from pams_mil.report.certificate_page import shown_limits
 
     show_reservations(certificate)
     first, *rest = certificate.sentences
@@ -209,7 +210,7 @@ def show(certificate: Certificate | OrderCertificate) -> None:
     for sentence in rest:
         output.print(sentence)
     if not isinstance(certificate, OrderCertificate):
-        rows = [(one.name, f"{one.n:,}", f"{100 * one.smallest_alpha:.3g} %") for one in certificate.boundaries]
+        rows = [(one.name, f"{one.n:,}", f"{100 * one.smallest_alpha:.3g} %") for one in shown_limits(certificate)]
         title = "What these patients can certify at each boundary"
         output.print(make_table(("at or above", "patients", "smallest α"), rows, title=title))
     for note in certificate.notes:

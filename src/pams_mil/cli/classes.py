@@ -207,6 +207,6 @@ def _matrix(hierarchy: ClassHierarchy, level: int, matrix: Array, title: str) ->
     for heads, starts in ((names, names), (numbers, numbered)):
         rows = [(start, *row) for start, row in zip(starts, cells, strict=True)]
         table = make_table(("true \\ predicted", *heads), rows, title=title)
-        if Console(width=10_000).measure(table).maximum <= output.width:
+        if Console(width=10_000, markup=False).measure(table).maximum <= output.width:
             return table
     return f"{title}: {len(names)} x {len(names)}, too wide for here; pams_mil.severity gives it in Python."

@@ -27,6 +27,9 @@ from pams_mil.errors import ConfigError, counted
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 
+MOST_SHOWN = 20
+"""Probabilities of one slide that are printed, the largest of more."""
+
 
 def predict(
     paths: list[Path] = typer.Argument(
@@ -225,10 +228,12 @@ def _as_json(predictions: SlidePredictions, written: list[Path]) -> dict[str, An
 
 
 def _counts(predictions: SlidePredictions) -> None:
-    names = predictions.hierarchy.names()
-    predicted = predictions.calls().tolist()
-    shown = ", ".join(f"{label} {predicted.count(index)}" for index, label in enumerate(names))
-    output.print(f"{counted(len(predictions), 'slide')}, least urgent class first: {shown}")
+    from pams_mil.report.page import readable_rows
+
+    names, (_, rows) = predictions.hierarchy.names(), readable_rows(predictions.hierarchy)
+    calls = Counter(names[call] for call in predictions.calls().tolist())
+    shown = ", ".join(f"{row} {sum(calls[name] for name in classes)}" for row, classes in rows.items())
+    output.print(f"{counted(len(predictions), 'slide')}, least urgent first: {shown}")
 
 
 def _disagreements(predictions: SlidePredictions, written: list[Path]) -> None:
@@ -248,6 +253,10 @@ def _each(predictions: SlidePredictions) -> None:
     for row, slide in enumerate(predictions.names):
         output.print(f"{slide}: {names[called[row]]}", style="bold")
         for level, probabilities in enumerate(predictions.probabilities):
-            labels = zip(predictions.hierarchy.names(level), probabilities[row].tolist(), strict=True)
+            labels = list(zip(predictions.hierarchy.names(level), probabilities[row].tolist(), strict=True))
+            rest = len(labels) - MOST_SHOWN
+            if rest > 0:
+                labels = sorted(labels, key=lambda pair: -pair[1])[:MOST_SHOWN]
             shown = "  ".join(f"{label} {value:.3f}" for label, value in labels)
-            output.print(f"{slide}, {predictions.hierarchy.level_names[level]}: {shown}")
+            more = f"  and {rest} less probable" if rest > 0 else ""
+            output.print(f"{slide}, {predictions.hierarchy.level_names[level]}: {shown}{more}")

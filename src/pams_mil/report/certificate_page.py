@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from pams_mil.class_checks import SEPARATOR, names_by_rank
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
+from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, BoundaryLimit, Certificate
 from pams_mil.evaluate.certify.make import calibration_digest, rates
-from pams_mil.evaluate.certify.miss_losses import SlideReach
+from pams_mil.evaluate.certify.miss_losses import SlideReach, boundaries
 from pams_mil.evaluate.certify.order_certificate import OrderCertificate
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -22,7 +22,7 @@ from pams_mil.metrics.kappa_path import DecisionPath
 from pams_mil.report.charts import curve_chart
 from pams_mil.report.first_screen import Counts, FirstScreen, curve_series, first_screen, rank_shares
 from pams_mil.report.live import ScreenModel
-from pams_mil.report.page import ReportTable, TableHead, render, short_order
+from pams_mil.report.page import READABLE, ReportTable, TableHead, readable_level, render, short_order
 
 MOST_ANSWERS = 12
 """Answers that the page of several orders lists, most frequent first."""
@@ -144,8 +144,28 @@ def _bound_table(certificate: Certificate) -> ReportTable:
 
 
 def _limit_table(certificate: Certificate) -> ReportTable:
-    rows = [[limit.name, f"{limit.n:,}", percent(limit.smallest_alpha)] for limit in certificate.boundaries]
+    rows = [[limit.name, f"{limit.n:,}", percent(limit.smallest_alpha)] for limit in shown_limits(certificate)]
     return ReportTable(["at or above", "calibration patients", "smallest α possible"], rows)
+
+
+def shown_limits(certificate: Certificate) -> list[BoundaryLimit]:
+    """What can be certified at each boundary; of hundreds, at those between groups, or at some of them."""
+    limits, tree = list(certificate.boundaries), certificate.hierarchy
+    if len(limits) <= READABLE:
+        return limits
+    level = readable_level(tree)
+    if level is None:
+        return [limits[place] for place in np.linspace(0, len(limits) - 1, READABLE).round().astype(int)]
+    by_rank = {rank: limit for (_, rank), limit in zip(boundaries(tree), limits, strict=True)}
+    ranks = np.unique(tree.ranks(), return_inverse=True)[1]
+    first = ranks[np.searchsorted(tree.groups(level), np.arange(tree.num_classes(level)))]
+    named = zip(tree.names(level), first.tolist(), strict=True)
+    return [replace(by_rank[rank], name=tree.display(name)) for name, rank in named if rank in by_rank]
+
+
+def _either(names: list[str]) -> str:
+    """Equally urgent classes as one; hundreds of them are counted."""
+    return " or ".join(names if len(names) < 5 else [*names[:2], f"{len(names) - 2} more"])
 
 
 def counts_at(certificate: Certificate, predictions: Predictions, kappa: float) -> Counts:
@@ -169,7 +189,7 @@ def _patients(certificate: Certificate, predictions: Predictions) -> ScreenModel
     """The calibration patients, or their slides, called at every κ; as decided is as certified."""
     slides, tree = SlideReach.of(predictions), certificate.hierarchy
     counted, patients = slides.as_unit(certificate.unit), predictions.patient_ids or predictions.slide_ids
-    names = [" or ".join(map(tree.display, labels)) for labels in names_by_rank(tree.names(), tree.ranks())]
+    names = [_either([*map(tree.display, labels)]) for labels in names_by_rank(tree.names(), tree.ranks())]
     ranks = ClassHierarchy.flat(names, name=tree.name)
     by_case, decided = certificate.unit == "case", counted.called(certificate.kappa)
     kappa = "∞" if math.isinf(certificate.kappa) else f"{certificate.kappa:.4g}"

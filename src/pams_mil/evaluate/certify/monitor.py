@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pams_mil.arrays import Array
+from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.data.exposure import Roles
 from pams_mil.errors import ParameterError, PredictionsError
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, clopper_pearson, hoeffding_bentkus
@@ -331,27 +331,23 @@ def breakpoint_drift(
         raise ParameterError(f"The drift level must be from {1 / (shuffles + 1):.2g} to below 1, found {level!r}.")
     pooled = np.concatenate([first, second])
     is_new = np.arange(len(pooled)) >= len(first)
-    # Shuffling who is new leaves the values in place, so each column is sorted once for all shuffles.
-    orders = [np.argsort(column, kind="stable") for column in pooled.T]
+    # Shuffling who is new leaves the values in place, so each column is sorted once for all shuffles, [r, p + q].
+    orders = np.argsort(pooled.T, axis=1, kind="stable")
+    ordered = np.take_along_axis(pooled.T, orders, axis=1)
     # A distance counts only after the last of equal values.
-    ordered = [column[order] for column, order in zip(pooled.T, orders, strict=True)]
-    ends = [np.append(column[1:] != column[:-1], True) for column in ordered]
-    observed = np.asarray([_distance(is_new, order, end) for order, end in zip(orders, ends, strict=True)])
-    rng = np.random.default_rng(seed)
-    extreme = 0
-    for _ in range(shuffles):
-        shuffled = rng.permutation(is_new)
-        largest = max(_distance(shuffled, order, end) for order, end in zip(orders, ends, strict=True))
-        # equal distances may differ in the last bits, as they were summed in another order
-        extreme += int(largest >= observed.max() - 1e-12)
+    ends = np.append(ordered[:, 1:] != ordered[:, :-1], np.ones((len(ordered), 1), dtype=bool), axis=1)
+
+    def distances(is_new: Bools) -> Ints:
+        """How far the two shares of every column lie apart at most, times p q: whole numbers, so that ties are ties."""
+        ahead = np.cumsum(np.where(is_new, len(first), -len(second))[orders], axis=1)
+        largest: Ints = np.max(np.abs(ahead, out=ahead), axis=1, where=ends, initial=0)
+        return largest
+
+    observed, rng = distances(is_new), np.random.default_rng(seed)
+    extreme = sum(int(distances(rng.permutation(is_new)).max() >= observed.max()) for _ in range(shuffles))
     p_value = (extreme + 1) / (shuffles + 1)
-    return Drift(float(observed.max()), int(observed.argmax()) + 1, p_value, len(second), level)
-
-
-def _distance(is_new: npt.NDArray[np.bool_], order: npt.NDArray[np.int64], ends: npt.NDArray[np.bool_]) -> float:
-    new = is_new[order]
-    ahead = np.cumsum(np.where(new, 1.0 / new.sum(), -1.0 / (~new).sum()))
-    return float(np.abs(ahead[ends]).max())
+    distance = float(observed.max()) / (len(first) * len(second))
+    return Drift(distance, int(observed.argmax()) + 1, p_value, len(second), level)
 
 
 def _check(
