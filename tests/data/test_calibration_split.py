@@ -77,7 +77,7 @@ def test_a_calibration_patient_that_also_trains_is_refused(tmp_path):
     calibrated(folder)
     text = (folder / "manifest.csv").read_text()
     (folder / "manifest.csv").write_text(text.replace("train-4,p-train-4,", "train-4,p-train-0,"))
-    with pytest.raises(ManifestError, match="in train or val and in calib"):
+    with pytest.raises(ManifestError, match="patients have slides in more than one split"):
         open_cohort(run_settings(folder).data, ClassHierarchy.load(folder / "classes.yaml"))
 
 

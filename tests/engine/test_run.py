@@ -73,7 +73,7 @@ def test_patient_in_train_and_test_is_refused(tmp_path):
     make_cohort(tmp_path / "cohort")
     manifest = tmp_path / "cohort/manifest.csv"
     manifest.write_text(manifest.read_text().replace("p-test-3", "p-train-3"))
-    with pytest.raises(ManifestError, match=r"train or val and in test: 'p-train-3'"):
+    with pytest.raises(ManifestError, match=r"1 patients have slides in more than one split: 'p-train-3'"):
         run(settings(tmp_path / "cohort"), tmp_path / "run")
 
 

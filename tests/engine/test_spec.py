@@ -20,7 +20,7 @@ from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.predict import load
 from pams_mil.engine.prediction.scored_runs import predict_to_score
 from pams_mil.engine.run import checkpoint
-from pams_mil.engine.run.spec import RunSpec, differences, refuse_other, stored_spec
+from pams_mil.engine.run.spec import RunSpec, differences, refuse_changes, stored_spec
 from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.errors import BagError, CheckpointError, ExposureError, ManifestError, RunError
 from pams_mil.evaluate.audit import audit
@@ -258,7 +258,7 @@ def test_many_differences_are_counted(done):
     spec = stored_spec(done)
     other = replace(spec, settings={**spec.settings, "training": {}, "method": {"name": "ce"}})
     with pytest.raises(CheckpointError, match=r"and \d+ more differences"):
-        refuse_other(spec, other, done)
+        refuse_changes(differences(spec, other), done)
     assert RunSpec.from_json(spec.to_json()) == spec
 
 

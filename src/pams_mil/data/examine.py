@@ -39,7 +39,7 @@ def examine_manifest(
     problems = [
         *_ids(manifest),
         *_labels(manifest, hierarchy),
-        *_patients(whole or manifest),
+        *examine_patients(whole or manifest),
         *_splits(whole or manifest),
         *_paths(manifest),
     ]
@@ -126,7 +126,8 @@ def _if_nothing(hierarchy: ClassHierarchy) -> str:
     return f" If nothing was found, {where}; an empty cell may also mean that nobody looked."
 
 
-def _patients(manifest: Manifest) -> Iterator[Problem]:
+def examine_patients(manifest: Manifest) -> Iterator[Problem]:
+    """Slides without a patient, and patients in several splits, in any spelling."""
     nameless = tuple(record.slide_id for record in manifest if not record.patient_id.strip())
     if nameless:
         yield Problem("no patient", f"{len(nameless)} slides have no patient id: {listing(nameless)}.", nameless)
@@ -140,8 +141,8 @@ def _patients(manifest: Manifest) -> Iterator[Problem]:
         slides = tuple(record.slide_id for record in manifest if record.patient_id in wanted)
         yield Problem(
             "patient in two splits",
-            f"{len(shared)} patients have slides in more than one split: {listing(shared)}. Scores would be inflated; "
-            "split by patient with 'pams split'.",
+            f"{len(shared)} patients have slides in more than one split: {listing(shared)}. Scores would be inflated, "
+            "certificates would claim too much; split by patient with 'pams split'.",
             slides,
         )
     yield from _look_alike_patients(manifest, splits)

@@ -36,19 +36,6 @@ class BagSample(NamedTuple):
     findings: tuple[int, ...] = ()
 
 
-class StoredBag(NamedTuple):
-    """A bag as it is cached: features in their stored precision, coordinates, and how each slide's were made."""
-
-    features: Tensor
-    coords: Tensor | None
-    origins: tuple[dict[str, Any], ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Its size in memory."""
-        return self.features.nbytes + (0 if self.coords is None else self.coords.nbytes)
-
-
 class BagCache:
     """Bags that were read, up to `limit` bytes; datasets that share one read a feature file once between them."""
 
@@ -56,22 +43,23 @@ class BagCache:
         if limit < 0:
             raise ParameterError(f"cache_bytes must be 0 or more, found {limit}.")
         self.limit, self.nbytes = limit, 0
-        self._bags: dict[Hashable, StoredBag] = {}
+        self._bags: dict[Hashable, tuple[Bag, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._bags)
 
-    def get(self, key: Hashable) -> StoredBag | None:
-        """A bag that was kept."""
+    def get(self, key: Hashable) -> tuple[Bag, ...] | None:
+        """The slides of a bag that was kept."""
         return self._bags.get(key)
 
-    def keep(self, key: Hashable, bag: StoredBag) -> bool:
-        """Keep a bag if there is room, and say so."""
+    def keep(self, key: Hashable, bags: tuple[Bag, ...]) -> bool:
+        """Keep the slides of a bag if there is room, and say so."""
         # An epoch visits every bag once: whatever fits first is as good to keep as anything else.
-        if self.nbytes + bag.nbytes > self.limit:
+        size = sum(bag.features.nbytes + (0 if bag.coords_px0 is None else bag.coords_px0.nbytes) for bag in bags)
+        if self.nbytes + size > self.limit:
             return False
-        self._bags[key] = bag
-        self.nbytes += bag.nbytes
+        self._bags[key] = bags
+        self.nbytes += size
         return True
 
     def __reduce__(self) -> tuple[type[BagCache], tuple[int]]:
@@ -118,7 +106,7 @@ class BagDataset(Dataset[BagSample]):
         self._verified = torch.zeros(len(self.sources), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         # Bags that cannot be told from later ones of the same name are no one else's.
         self._unshared = BagCache(self.cache.limit)
-        self._held: dict[int, StoredBag] = {}
+        self._held: dict[int, tuple[Bag, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -134,37 +122,31 @@ class BagDataset(Dataset[BagSample]):
         # A negative index counts from the end, as in a list; the cache and the marks need the one true index.
         index %= len(self)
         source = self.sources[index]
-        stored, coords, _ = self._held.get(index) or self._load(index)
-        wanted = stored.dtype if self.dtype is None else self.dtype
-        cached = index in self._held
-        features = stored.to(wanted, copy=cached)  # a copy, so that nobody can alter the cache
-        if cached and coords is not None:
-            coords = coords.clone()
+        bags = self._held.get(index) or self._load(index)
+        cached = index in self._held  # then what is handed out is a copy, so that nobody can alter the cache
+        stored = _joined([bag.features for bag in bags], source, copy=False)
+        features = stored.to(stored.dtype if self.dtype is None else self.dtype, copy=cached)
+        places = [bag.coords_px0 for bag in bags if bag.coords_px0 is not None]
+        known = self.with_coords and len(places) == len(bags)
+        coords = _joined(places, source, copy=cached) if known else None
         return BagSample(features, source.target, source.name, source.patient_id, coords, source.findings)
 
-    def _load(self, index: int) -> StoredBag:
+    def _load(self, index: int) -> tuple[Bag, ...]:
         source = self.sources[index]
         identities = [self._store.identity(record) for record in source.records]
         cache = self._unshared if None in identities else self.cache
-        key = (self.with_coords, *identities) if cache is self.cache else index
+        key = tuple(identities) if cache is self.cache else index
         kept = cache.get(key)
-        stored = self._read(index) if kept is None else kept
+        verify = not bool(self._verified[index])
+        bags = kept or tuple(self._store.read(record, verify=verify) for record in source.records)
         if self.origin is not None:
-            for record, origin in zip(source.records, stored.origins, strict=True):
-                self.origin(record.slide_id, origin)
+            for record, bag in zip(source.records, bags, strict=True):
+                self.origin(record.slide_id, feature_origin(bag))
         # Only now: a bag that was refused above is checked again when it is asked for again.
         self._verified[index] = 1
-        if kept is not None or cache.keep(key, stored):
-            self._held[index] = stored
-        return stored
-
-    def _read(self, index: int) -> StoredBag:
-        source = self.sources[index]
-        verify = not bool(self._verified[index])
-        bags = [self._store.read(record, verify=verify) for record in source.records]
-        features = _tensor(bags[0].features) if len(bags) == 1 else _joined(bags, source)
-        coords = _coords(bags) if self.with_coords else None
-        return StoredBag(features, coords, tuple(map(feature_origin, bags)))
+        if kept is not None or cache.keep(key, bags):
+            self._held[index] = bags
+        return bags
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": {}}
@@ -175,23 +157,15 @@ def keep_bags(samples: list[BagSample]) -> list[BagSample]:
     return samples
 
 
-def _tensor(values: AnyArray) -> Tensor:
-    # torch warns about read-only arrays, and what writing to such a tensor does is not defined.
-    return torch.from_numpy(values if values.flags.writeable else values.copy())
-
-
-def _coords(bags: list[Bag]) -> Tensor | None:
-    known = [bag.coords_px0 for bag in bags if bag.coords_px0 is not None]
-    if len(known) < len(bags):
-        return None
-    return _tensor(known[0] if len(known) == 1 else np.concatenate(known))
-
-
-def _joined(bags: list[Bag], source: BagSource) -> Tensor:
-    widths = {bag.width for bag in bags}
+def _joined(arrays: Sequence[AnyArray], source: BagSource, *, copy: bool) -> Tensor:
+    """The rows of all slides of a bag; of a single slide not copied unless asked for."""
+    widths = {array.shape[1] for array in arrays}
     if len(widths) > 1:
         raise BagError(
             f"The slides of case {source.name!r} have features of different widths {sorted(widths)}; "
             "extract them all with one encoder."
         )
-    return _tensor(np.concatenate([bag.features for bag in bags]))
+    if len(arrays) > 1:
+        return torch.from_numpy(np.concatenate(arrays))
+    # torch warns about read-only arrays, and what writing to such a tensor does is not defined.
+    return torch.from_numpy(arrays[0].copy() if copy or not arrays[0].flags.writeable else arrays[0])

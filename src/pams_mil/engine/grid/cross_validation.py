@@ -17,13 +17,12 @@ from pams_mil.data.exposure import COLUMN, parse_roles, role_cell
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
-from pams_mil.digests import file_digest
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig, short_name
 from pams_mil.engine.grid.folds import digest_of_folds, in_folds
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
-from pams_mil.engine.prediction.slide_predictions import DISAGREES, OWN
+from pams_mil.engine.prediction.slide_predictions import DISAGREES, OWN, table_identity
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.spec import refuse_another
@@ -202,9 +201,9 @@ def _write_sidecar(folder: CrossValidationFolder, files: Sequence[Path], slides:
     runs = [run for _, run in folder.tested()]
     notes = [sidecar(RunFolder(run).predictions_file()) for run in runs]
     seen = [exposure for run in runs if (exposure := RunFolder(run).exposure()) is not None]
-    table = {"name": folder.manifest_file.name, "digest": file_digest(folder.manifest_file), "split": OUT_OF_FOLD}
     write_sidecar(
-        folder.predictions_file.with_suffix(".json"), files, table=table, slides=slides,
+        folder.predictions_file.with_suffix(".json"), files, slides=slides,
+        table=table_identity(folder.manifest_file, OUT_OF_FOLD),
         made_by=[origin for note in notes for origin in note["made_by"]],
         weights=[weights for note in notes for weights in note["weights"]],
         exposure=reduce(operator.or_, seen) if len(seen) == len(runs) else None,

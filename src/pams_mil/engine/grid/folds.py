@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil.data import tables
-from pams_mil.data.examine import examine_manifest, refuse_errors
+from pams_mil.data.examine import examine_manifest, examine_patients, refuse_errors
 from pams_mil.data.manifest.foreign_tables import numbers_of, parts_of, splits_of
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
 from pams_mil.data.splits.stratify import Split, split_folds, with_validation
 from pams_mil.digests import text_digest
-from pams_mil.errors import ManifestError, RunError, listing
+from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy
 
 DEFAULT_FOLDS = 5
@@ -62,7 +62,7 @@ def fold_cohort(
     reading, notes = {**reading, "classes": hierarchy}, []
     whole = Manifest.read(path, **reading)
     in_folds = [record.split not in held_out for record in whole]
-    _refuse_shared(whole, in_folds)
+    refuse_errors(examine_patients(whole.with_splits(["train" if keep else "test" for keep in in_folds])), whole.where)
     tested = sum(record.split == "test" for record in whole) if "test" in held_out else 0
     kept = [record.split == CALIB and CALIB in held_out for record in whole]
     if any(kept):
@@ -123,13 +123,3 @@ def digest_of_folds(cohort: Manifest, split: Split) -> str:
     """32 hex digits of the slides with patients and labels, and of their folds."""
     rows = [[r.slide_id, r.patient_id, r.case_id, r.label] for r in cohort]
     return text_digest(json.dumps([rows, split.folds]))
-
-
-def _refuse_shared(whole: Manifest, in_folds: list[bool]) -> None:
-    inside = {record.patient_id for record, keep in zip(whole, in_folds, strict=True) if keep}
-    outside = {record.patient_id for record, keep in zip(whole, in_folds, strict=True) if not keep}
-    if inside & outside:
-        raise ManifestError(
-            f"{whole.where}: patients have slides in test or calib and elsewhere: {listing(sorted(inside & outside))}. "
-            "Test scores would be inflated; split by patient with 'pams split'."
-        )

