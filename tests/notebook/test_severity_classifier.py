@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas
 import pytest
+from scipy.sparse import coo_array
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_score
+from sklearn.metrics import make_scorer
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -21,7 +25,22 @@ from pams_mil.metrics.kappa_path import decision_path
 ORDER = ["normal", "atypia", "cancer"]
 
 
-@parametrize_with_checks([pams.SeverityClassifier(LogisticRegression())])
+NUMBERS = ["-1", "0", "1", "2", "3"]  # most checks use such labels
+BY_DESIGN = {
+    "check_classifiers_classes": "names that are not in the order of urgency are refused",
+    "check_classifiers_train": "calls that count misses differently are not the most probable class",
+}
+
+
+@parametrize_with_checks(
+    [
+        pams.SeverityClassifier(LogisticRegression()),
+        pams.SeverityClassifier(LogisticRegression(), kappa=2.0),
+        pams.SeverityClassifier(LogisticRegression(), NUMBERS, kappa=1.5),
+        pams.SeverityClassifier(LogisticRegression(), NUMBERS, alpha=0.26),
+    ],
+    expected_failed_checks=lambda estimator: BY_DESIGN if estimator.hierarchy else {},
+)
 def test_scikit_learn_has_no_complaints(estimator, check):
     assert check(estimator) is None
 
@@ -91,6 +110,38 @@ def test_pipelines_and_cross_validation():
     around = pams.SeverityClassifier(make_pipeline(StandardScaler(), LogisticRegression()), ORDER, kappa=5)
     assert cross_val_score(around, X, y, cv=3).min() > 0.3
     assert clone(around).get_params()["kappa"] == 5
+
+
+@pytest.mark.parametrize("rule", [{"kappa": 3.0}, {"alpha": 0.1, "random_state": 0}])
+def test_both_rules_work_wherever_estimators_do(rule):
+    X, y = data(600)
+    groups = np.arange(600) // 2
+    model = pams.SeverityClassifier(LogisticRegression(), ORDER, **rule)
+    assert str(clone(model).get_params()) == str(model.get_params())
+    pipe = make_pipeline(StandardScaler(), model).fit(X, y, severityclassifier__groups=groups)
+    assert set(pipe.predict(X)) <= set(ORDER)
+    if "alpha" in rule:
+        assert pipe[-1].certificate_.n == 90  # patients stay whole inside a pipeline
+    missed = make_scorer(
+        lambda true, called: pams.metrics.missed_rate(true, called, pams.ClassHierarchy.of(ORDER)),
+        greater_is_better=False,
+    )
+    name, choices = ("kappa", [1.0, 3.0, 9.0]) if "kappa" in rule else ("alpha", [0.3, 0.2, 0.1])
+    search = GridSearchCV(model, {name: choices, "estimator__C": [0.1, 1.0]}, scoring=missed, cv=3).fit(X, y)
+    assert search.best_params_[name] == choices[-1]  # the rule that misses least
+    assert cross_val_score(search.best_estimator_, X, y, cv=3, scoring=missed).mean() > -0.15
+    with config_context(enable_metadata_routing=True):
+        routed = model.set_fit_request(groups=True)
+        scores = cross_val_score(routed, X, y, cv=GroupKFold(3), params={"groups": groups})
+        assert np.isfinite(scores).all()
+    frame = pandas.DataFrame(X)
+    assert model.fit(frame, pandas.Series(y)).predict(frame).tolist() == clone(model).fit(X, y).predict(X).tolist()
+    lists = clone(model).fit(X.tolist(), y.tolist())
+    assert lists.predict(X.tolist()).tolist() == model.predict(frame).tolist()
+    sparse = clone(model).fit(coo_array(X), y)
+    assert sparse.predict(coo_array(X)).tolist() == lists.predict(X).tolist()
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        clone(model).fit(X[:-1], y)
 
 
 def test_what_is_wrong_is_said():

@@ -14,7 +14,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GroupShuffleSplit, ShuffleSplit, StratifiedShuffleSplit
 from sklearn.utils import assert_all_finite, get_tags
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from pams_mil.arrays import AnyArray, Array, Ints
 from pams_mil.errors import ParameterError
@@ -83,6 +83,7 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
+        check_consistent_length(X, labels, groups)
         frozen = isinstance(self.estimator, FrozenEstimator)
         if self.alpha is None:
             self.estimator_ = self.estimator if frozen else clone(self.estimator).fit(X, y)
@@ -171,11 +172,13 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
 
 
 def _rows(X: Any, rows: Any) -> Any:
-    """Rows of an array, frame or list."""
+    """Rows of an array, sparse matrix, frame or list."""
     if isinstance(rows, slice):
         return X
     if hasattr(X, "iloc"):
         return X.iloc[rows]
-    if hasattr(X, "shape"):
-        return X[rows]
-    return [X[row] for row in rows]
+    if hasattr(X, "tocsr"):
+        return X.tocsr()[rows]
+    if isinstance(X, (list, tuple)):
+        return [X[row] for row in rows]
+    return X[rows] if hasattr(X, "columns") else np.asarray(X)[rows]
