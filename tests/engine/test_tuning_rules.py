@@ -60,9 +60,9 @@ def test_scores_are_those_of_slides_written_out_patient_by_patient(seed, recipes
     found = {score.name: score for score in score_recipes(validated(target, p, patient), seed=seed, resamples=12)}
     drawn = {name: reference.drawn_aucs(target, p[name], patient, THREE, seed, 12) for name in p}
     kept = [k for k in range(12) if all(np.isfinite(values[k]) for values in drawn.values())]
-    best = max(p, key=lambda name: urgency_auc(target, p[name], THREE))
+    best = max(p, key=lambda name: urgency_auc(target, p[name], THREE, labels=THREE.names()))
     for name, score in found.items():
-        assert score.urgency_auc == pytest.approx(urgency_auc(target, p[name], THREE))
+        assert score.urgency_auc == pytest.approx(urgency_auc(target, p[name], THREE, labels=THREE.names()))
         assert score.standard_error == pytest.approx(reference.deviation([drawn[name][k] for k in kept]))
         apart = [drawn[best][k] - drawn[name][k] for k in kept]
         assert score.behind == pytest.approx(found[best].urgency_auc - score.urgency_auc)

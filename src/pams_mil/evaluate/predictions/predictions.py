@@ -270,7 +270,11 @@ def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
 
 def all_weights(parts: Sequence[Predictions]) -> tuple[str, ...]:
     """The weights that all of these were predicted by; empty where some do not say."""
-    return tuple(dict.fromkeys(one for part in parts for one in part.weights)) if all(p.weights for p in parts) else ()
+    return (
+        tuple(dict.fromkeys(one for fold in parts for one in fold.weights))
+        if all(fold.weights for fold in parts)
+        else ()
+    )
 
 
 def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
