@@ -21,7 +21,7 @@ def drawn_aucs(
         rows = []
         for drawn in rng.integers(0, patients, patients):
             rows += [row for row, owner in enumerate(patient) if owner == drawn]
-        found.append(urgency_auc(np.asarray(target)[rows], np.asarray(p)[rows], hierarchy))
+        found.append(urgency_auc(np.asarray(target)[rows], np.asarray(p)[rows], hierarchy, labels=hierarchy.names()))
     return found
 
 
