@@ -17,9 +17,11 @@ from pams_mil import discover
 from pams_mil.cli.main import app
 from pams_mil.data import read_bag
 from pams_mil.engine import predict, train
+from pams_mil.engine.inference_loop import infer_batch
 from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.predict import load
 from pams_mil.errors import CheckpointError, ConfigError
+from pams_mil.models import BagBatch
 from pams_mil.view.heat import HeatMaker
 
 PAGE = ROOT / "docs/bring-your-own.md"
@@ -125,7 +127,7 @@ def test_a_model_in_a_file_is_compared_like_ours(place: Path, cohort: Path):
     assert (place / "tuned/recipes/MyNet-focal").is_dir()
 
 
-def test_its_attention_is_seen_on_slides_and_there_is_no_graph_of_it(place: Path):
+def test_its_attention_is_seen_on_slides(place: Path):
     make_slides(place)
     pams("extract", "slides", "--out", "tiles", "--encoder", "./my_encoder.py:colors", "--mpp", 1.0, "--tile-px", 64)
     data = ["--features", "tiles", "--classes", "bracs", "--method", "ce"]
@@ -143,8 +145,40 @@ def test_its_attention_is_seen_on_slides_and_there_is_no_graph_of_it(place: Path
         expected = module(torch.as_tensor(bag.features).float())[1][:, 0]
     orders = [list(np.argsort(values)) for values in attention]
     assert list(np.argsort(expected.numpy())) in orders
-    refused = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["export", "run", "--out", "o", "--onnx", "--trust-code"])
-    assert refused.exit_code != 0
-    assert "the model is code of your own, so there is no ONNX graph" in refused.output
     pams("export", "run", "--out", "out", "--trust-code")
     assert (place / "out/model.safetensors").is_file()
+
+
+FIRST_ROWS = """
+from torch import nn
+
+
+class FirstRows(nn.Module):
+    def __init__(self, in_features, num_classes):
+        super().__init__()
+        self.classify = nn.Linear(in_features, num_classes)
+
+    def forward(self, bag):
+        return self.classify(bag[: (len(bag) + 1) // 2].mean(0))  # a size that a traced graph takes for a constant
+"""
+
+
+def test_a_graph_of_it_is_kept_if_it_agrees_and_refused_in_a_sentence_if_not(place: Path, cohort: Path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    (place / "first_rows.py").write_text(FIRST_ROWS)
+    data = ["--manifest", cohort / "manifest.csv", "--classes", cohort / "classes.yaml", "--features", cohort / "bags"]
+    for name, model in (("run", "./my_model.py:MyNet"), ("half", "./first_rows.py:FirstRows")):
+        pams("train", *data, "--model", model, "--epochs", 1, "--out", name)
+    assert "--trust-code" in CliRunner(env={"COLUMNS": "400"}).invoke(app, ["export", "run", "--out", "o"]).output
+    pams("export", "run", "--out", "out", "--onnx", "--trust-code")
+    session, run = onnxruntime.InferenceSession(place / "out/model.onnx"), load(place / "run", trusted=True)
+    for rows in (1, 3, 41):
+        bag = torch.randn(rows, 8)
+        [expected] = [one.probabilities for one in infer_batch([run.learner], BagBatch.single(bag))]
+        for ours, theirs in zip(expected, session.run(None, {"features": bag.numpy()}), strict=True):
+            np.testing.assert_allclose(theirs, ours.numpy(), atol=1e-5)
+    asked = ["export", "half", "--out", "half-out", "--trust-code"]
+    refused = CliRunner(env={"COLUMNS": "400"}).invoke(app, [*asked, "--onnx"])
+    assert refused.exit_code == 2
+    assert "The ONNX graph's probabilities would differ by" in refused.output
+    assert "not written: The ONNX graph's probabilities would differ" in pams(*asked).replace("\n", " ")

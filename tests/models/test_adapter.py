@@ -90,6 +90,43 @@ def test_levels_and_findings():
     assert model(torch.randn(6, 4))[-1].findings.shape == (1, 2)
 
 
+class ByTemplate(nn.Module):
+    """The contract of MIL-Lab's models: `forward(h [B, M, D], loss_fn, label, ...)`, two dicts, scores [B, K, M]."""
+
+    def __init__(self, in_dim: int = 1024, embed_dim: int = 6, num_classes: int = 2, num_heads: int = 2) -> None:
+        super().__init__()
+        self.embed, self.score = nn.Linear(in_dim, embed_dim), nn.Linear(embed_dim, num_heads)
+        self.classifier = nn.Linear(embed_dim * num_heads, num_classes)
+
+    def forward(
+        self, h: Tensor, loss_fn: object = None, label: object = None, attn_mask: object = None,
+        return_attention: bool = False, return_slide_feats: bool = False,
+    ) -> tuple[dict, dict]:  # fmt: skip
+        h = self.embed(h)
+        scores = self.score(h).transpose(1, 2).exp()  # all above 0, and yet scores
+        vector = torch.bmm(scores.softmax(-1), h).flatten(1)
+        log = {"attention": scores if return_attention else None, "loss": -1}
+        return {"logits": self.classifier(vector), "loss": None}, log
+
+
+def test_the_contract_of_mil_lab():
+    model, bag = create_model(ByTemplate, in_features=5, num_classes=3, embed_dim=4).eval(), torch.randn(7, 5)
+    output = model(bag, attention=True)
+    results, log = model.module(bag[None], return_attention=True)
+    torch.testing.assert_close(output.logits, results["logits"])
+    torch.testing.assert_close(output.attention, log["attention"][0].softmax(-1).mean(0).detach())
+    assert model.module.classifier.in_features == 8  # an option of its own, by its name
+
+    class NeedsLabel(ByTemplate):
+        """As its CLAM: no logits without a label."""
+
+        def forward(self, h: Tensor, label: Tensor | None = None, **others: object) -> tuple[dict, dict]:
+            return super().forward(h)[0] | {"loss": label.long()}, {}
+
+    with pytest.raises(ModelInputError, match=r"NeedsLabel takes neither a bag .*'NoneType' object has no attribute"):
+        create_model(NeedsLabel, in_features=5, num_classes=3)(bag)
+
+
 class OneLogit(nn.Module):
     """As torchmil's: `in_shape`, no number of classes, one logit [1] of [1, n, d], raw scores on request."""
 

@@ -75,10 +75,10 @@ class AdaptedModel(MILModel):
         self._logits_each = num_classes if classes is not None else 1
         self._adds_axis: bool | None = None
 
-    @property
-    def graph_refusal(self) -> str:
-        """What a module of one's own does with other sizes of bags is not known."""
-        return "the model is code of your own"
+    def trace(self, features: Tensor, groups: Tensor | None = None) -> Embedded:
+        """The logits of one bag; whether the graph holds for every n is found out by comparing, as of any model."""
+        axis = self._finds_axis(features) if self._adds_axis is None else self._adds_axis
+        return Embedded(self._answer(features, attention=False, axis=axis)[0][None], None)
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Logits [b, c], which stand for the bags' vectors, and attention where the module gives it for all bags."""
@@ -112,6 +112,8 @@ class AdaptedModel(MILModel):
         flag = next((name for name in _ATTENTION_FLAGS if name in known), None) if attention else None
         answer = module(bag[None] if axis else bag, **({} if flag is None else {flag: True}))
         logits, weights = _parts(answer)
+        # torchmil's and MIL-Lab's are scores, also where all of them happen to be above 0.
+        raw = flag == "return_att" or (isinstance(answer, tuple) and isinstance(answer[0], Mapping))
         count = self._logits_each
         if not isinstance(logits, Tensor) or logits.numel() != count or logits.ndim > 2:
             shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -123,7 +125,7 @@ class AdaptedModel(MILModel):
                 f"{_name(type(self).factory)} must return logits [{count}] or [1, {count}] for a bag "
                 f"{list(bag.shape)}, alone, first of a tuple or under 'logits'; found {shape}.{why}"
             )
-        return logits.reshape(-1), _shares(weights, len(bag), raw=flag == "return_att") if attention else None
+        return logits.reshape(-1), _shares(weights, len(bag), raw=raw) if attention else None
 
     def _finds_axis(self, features: Tensor) -> bool:
         """Whether the module takes [1, n, d] rather than [n, d]: tried once, without a trace in it."""
@@ -218,7 +220,7 @@ def _parts(answer: Any) -> tuple[Any, Any]:
 def _shares(weights: Any, rows: int, *, raw: bool = False) -> Tensor | None:
     """Attention [n] that sums to 1: the mean over heads or classes; scores go through a softmax.
 
-    Scores are what has a value below 0, and with `raw` whatever does not sum to 1: torchmil's are not normalized.
+    Scores are what has a value below 0, and with `raw` whatever does not sum to 1.
     """
     if not isinstance(weights, Tensor) or rows not in weights.shape:
         return None
