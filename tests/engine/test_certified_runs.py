@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,19 @@ def test_predict_writes_what_was_certified(cohort, runs, certified, tmp_path):
     assert (np.asarray(calls.low) <= calls.high).all()
     pams(*words, "--certificate", certified, "--out", tmp_path / "unlabelled", "--no-labels")
     assert read_table(tmp_path / "unlabelled" / "predictions.csv")["certified"] == table["certified"]
+
+
+def test_the_call_of_a_patient_with_a_slide_that_failed_is_withheld(cohort, runs, certified, tmp_path):
+    """The missing slide may be the most urgent one."""
+    bags = shutil.copytree(cohort / "bags", tmp_path / "bags")
+    (bags / "test-1.h5").write_bytes(b"truncated")
+    rows = ["slide_id,patient_id", "test-0,torn", "test-1,torn", "test-2,whole", "test-3,whole"]
+    (tmp_path / "new.csv").write_text("\n".join(rows) + "\n")
+    words = ("predict", runs["chosen"], tmp_path / "new.csv", "--features", bags, "--certificate", certified)
+    pams(*words, "--out", tmp_path / "out", code=1)
+    table = read_table(tmp_path / "out/predictions.csv")
+    assert table["slide_id"] == ["test-0", "test-2", "test-3"]
+    assert [bool(cell) for cell in table["certified"]] == [False, True, True]
 
 
 def test_other_weights_a_changed_file_and_other_classes_are_refused(cohort, runs, certified, tmp_path):

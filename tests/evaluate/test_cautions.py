@@ -122,6 +122,17 @@ def test_calls_that_contradict_their_probabilities_are_mentioned():
     assert not said["contradictory calls"].disqualifies
 
 
+def test_calls_of_a_chosen_operating_point_are_no_collapse():
+    """Of calls by `--decide kappa=1000`; the model itself tells slides apart."""
+    p = np.full((45, 7), 0.05)
+    p[np.arange(45), EVEN] = 0.7
+    calls = np.where(np.arange(45) == 10, 3, 6)
+    assert "collapsed" in kinds(model(EVEN, calls))
+    said = {c.kind: c for c in cautions(model(EVEN, calls, probabilities=p, decided_by="kappa=1000"))}
+    assert not any(caution.disqualifies for caution in said.values())
+    assert said["one-sided rule"].message.endswith("that is the operating point, not the model.")
+
+
 def test_equal_probabilities_are_mentioned():
     p = np.full((45, 7), 0.05)
     p[np.arange(45), EVEN] = 0.7
