@@ -9,12 +9,14 @@ Networks of one method share how hard a patient is, err by themselves on single 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.special import ndtr
 
 from pams_mil import ClassHierarchy
+from pams_mil.evaluate.committee import average
 from pams_mil.evaluate.inference import MethodPair, Reading
 from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
 from pams_mil.metrics.metric import METRICS
@@ -49,9 +51,7 @@ def method(name, rng, target, hard, seeds, deviation, lean, skill):
 
 
 def pair_of(rng, n, seeds, deviation, lean, better=0.0):
-    target = rng.choice(3, n, p=[0.5, 0.3, 0.2])
-    target[:6] = [0, 1, 2, 0, 1, 2]
-    hard = 0.9 * rng.normal(size=(n, 3))
+    target, hard = cohort(rng, n)
     return [
         method(name, rng, target, hard, seeds, deviation, lean, skill)
         for name, skill in (("a", 1.2), ("b", 1.2 + better))
@@ -100,9 +100,7 @@ def against_one(n=100, seeds=4, deviation=0.3, runs=RUNS):
     rng = np.random.default_rng(7)
     readings, p = [Reading.of(METRICS["urgency_auc"])], np.empty((2, runs))
     for run in range(runs):
-        target = rng.choice(3, n, p=[0.5, 0.3, 0.2])
-        target[:6] = [0, 1, 2, 0, 1, 2]
-        hard = 0.9 * rng.normal(size=(n, 3))
+        target, hard = cohort(rng, n)
         several = method("a", rng, target, hard, seeds, deviation, 0.0, 1.2)
         one = method("b", rng, target, hard, 1, 0.0, 0.0, 1.2)
         found = MethodPair.of(several, one, seed=run, resamples=RESAMPLES).contrasts(readings)["urgency_auc"]
@@ -125,6 +123,91 @@ def test_intervals_cover_a_real_difference():
         truth = found[key][0].mean()
         covered = np.mean((found[key][1] <= truth) & (found[key][2] >= truth))
         assert 0.93 - 0.014 <= covered <= 0.99, key
+
+
+def cohort(rng, n):
+    """True classes of patients, and how hard each is for all networks."""
+    target = rng.choice(3, n, p=[0.5, 0.3, 0.2])
+    target[:6] = [0, 1, 2, 0, 1, 2]
+    return target, 0.9 * rng.normal(size=(n, 3))
+
+
+def networks(name, target, logits):
+    """One sample of seeds with these logits; a seed is the network of its number."""
+    runs, slides = {}, [f"s{k}" for k in range(len(target))]
+    for seed, z in enumerate(logits):
+        p = np.exp(z - z.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        runs[str(seed)] = Predictions(name, TREE, slides, target, p.argmax(1), p, weights=(f"network {seed}",))
+    return runs
+
+
+def derived(n, seeds, own, *, better=0.0, runs=RUNS):
+    """{key: p in pairs, p as of other networks, p of patients alone, interval} of two uses of the same networks.
+
+    Networks differ by 0.3 steps of skill, and by `own` in what the second use makes of them.
+    """
+    rng, readings = np.random.default_rng([n, seeds, int(100 * better)]), [Reading.of(METRICS[key]) for key in KEYS]
+    values = {key: np.empty((5, runs)) for key in KEYS}
+    for run in range(runs):
+        target, hard = cohort(rng, n)
+        truth = np.eye(3)[target]
+        common = [(1.2 + 0.3 * rng.normal()) * truth + hard + 0.7 * rng.normal(size=(n, 3)) for _ in range(seeds)]
+        first = [z + 0.3 * rng.normal(size=(n, 3)) for z in common]
+        second = [z + (better + own * rng.normal()) * truth + 0.3 * rng.normal(size=(n, 3)) for z in common]
+        both = (join_seeds(name, networks(name, target, logits)) for name, logits in (("a", first), ("b", second)))
+        pair = MethodPair.of(*both, seed=run, resamples=RESAMPLES)
+        apart = replace(pair, common=np.zeros_like(pair.common)).contrasts(readings)
+        for key, one in pair.contrasts(readings).items():
+            t = abs(one.estimate) / max(one.samples[np.isfinite(one.samples)].std(ddof=1), 1e-12)
+            values[key][:, run] = one.p_value, apart[key].p_value, 2 * _normal_tail(t), *one.interval
+    return values
+
+
+@pytest.mark.slow
+def test_two_uses_of_the_same_networks_keep_their_size_in_pairs():
+    values = derived(100, 3, 0.15)
+    for key in KEYS:
+        in_pairs, _, _, low, high = values[key]
+        assert np.mean(in_pairs <= 0.05) <= 0.065, key
+        assert 0.93 - 0.014 <= np.mean((low <= 0) & (high >= 0)) <= 0.99, key
+    assert np.mean(values["urgency_auc"][2] <= 0.05) > 0.2  # sabotage: patients alone
+
+
+@pytest.mark.slow
+def test_pairs_find_what_networks_taken_as_strangers_do_not():
+    values = derived(100, 5, 0.05, better=0.15)
+    in_pairs, apart = (np.mean(values["urgency_auc"][row] <= 0.05) for row in (0, 1))
+    assert in_pairs > apart + 0.5
+
+
+def against_its_members(n=100, skills=(0.8, 1.1, 1.3, 1.6), runs=RUNS):
+    """Coverage and mean width of the interval of a mean − these networks: as it is, and with networks as chance."""
+    rng, reading = np.random.default_rng(5), [Reading.of(METRICS["urgency_auc"])]
+    values = np.empty((5, runs))
+    for run in range(runs):
+        target, hard = cohort(rng, n)
+        logits = [skill * np.eye(3)[target] + hard + 0.7 * rng.normal(size=(n, 3)) for skill in skills]
+        members = networks("single", target, logits)
+        pair = MethodPair.of(
+            join_seeds("single", members), average("mean", list(members.values())), seed=run, resamples=RESAMPLES
+        )
+        apart = replace(pair, common=np.zeros_like(pair.common)).contrasts(reading)["urgency_auc"]
+        one = pair.contrasts(reading)["urgency_auc"]
+        values[:, run] = one.estimate, *one.interval, *apart.interval
+    center = values[0].mean()
+    return [
+        (float(np.mean((low <= center) & (high >= center))), float(np.mean(high - low)))
+        for low, high in (values[1:3], values[3:5])
+    ]
+
+
+@pytest.mark.slow
+def test_a_mean_of_networks_against_these_networks_is_about_them():
+    (covered, width), (apart, wide) = against_its_members()
+    assert 0.93 - 0.014 <= covered <= 0.97 + 0.014
+    assert apart > 0.99  # sabotage: its own members as chance
+    assert wide > 2 * width
 
 
 def matched_gaps(runs, symmetric, n=50):
@@ -205,6 +288,12 @@ def figures():
         gaps = matched_gaps(6000, symmetric)
         yield f"matched, symmetric {symmetric}: {gaps.mean():.2f}, error {gaps.std() / len(gaps) ** 0.5:.2f}"
     yield f"power {powers()}"
+    for settings in ({"seeds": 3, "own": 0.15}, {"seeds": 5, "own": 0.05, "better": 0.15}):
+        for key, (in_pairs, apart, patients, low, high) in derived(100, **settings).items():
+            sizes = ", ".join(f"{100 * np.mean(p <= 0.05):.1f}" for p in (in_pairs, apart, patients))
+            covered = 100 * np.mean((low <= 0) & (high >= 0))
+            yield f"same networks {settings} {key}: in pairs, apart, patients alone {sizes}; covers 0: {covered:.1f}"
+    yield f"a mean against its members, coverage and width, and with networks as chance: {against_its_members()}"
 
 
 if __name__ == "__main__":

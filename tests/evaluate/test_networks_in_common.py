@@ -97,6 +97,20 @@ def test_seeds_from_the_same_networks_are_tested_in_pairs():
     assert (same.estimate, same.interval, same.p_value) == (0.0, (0.0, 0.0), 1.0)
 
 
+def test_seeds_that_agree_to_the_last_digit_are_no_certainty():
+    """Three pairs that differ by one slide each: patients are still chance, and the interval is not a point."""
+    a = np.array([0.30, 0.25, 0.28])
+    moved = np.random.default_rng(1).normal(0, 0.01, (2, 3, 400))
+    found = contrast_of(
+        "acc", a + 0.01, a, drawn=a[:, None] + 0.01 + moved[0], drawn_reference=a[:, None] + moved[1], units=100,
+        common=np.eye(3),
+    )  # fmt: skip
+    patients = np.var((moved[0] - moved[1]).mean(axis=0), ddof=1)
+    assert found.standard_error == pytest.approx(math.sqrt(patients), rel=0.1)
+    assert found.interval[0] < 0 < found.interval[1]
+    assert found.p_value > 0.2
+
+
 def with_weights(model: Predictions, *weights: str) -> Predictions:
     return replace(model, weights=weights)
 

@@ -228,12 +228,14 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
     """The deciding rung, the choice, and how it compares on slides that tested it."""
     from rich.text import Text
 
+    from pams_mil.report.tune_page import PLACES
+
     number, rung = folder.decisive
     title = f"Rung {number + 1}: validation slides of {rung.folds} folds x {len(rung.seeds)} seeds, in percent"
     rows = []
     for score in rung.scores:
         chosen = score.name == folder.choice["recipe"]
-        values = (score.urgency_auc, score.standard_error, score.behind, score.behind_error)
+        values = (v for one in (score.score, score.behind) for v in (one.value, one.standard_error))
         style = "bold" if chosen else "" if score.is_near_best else "dim"
         cells = [f"> {score.name}" if chosen else score.name, *(f"{100 * value:.1f}" for value in values)]
         rows.append([Text(cell, style=style) for cell in cells])
@@ -245,22 +247,17 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
     )
     output.print(folder.choice["why"])
     output.print(_mean_sentence(folder.choice["mean_of"]))
-    places = {
-        "report_held_out": "Held-out slides, which the choice has not seen",
-        "report_by_fold": "Chosen again for every fold, without its test slides",
-        "report": "Out-of-fold slides, whose labels the choice has used",
-    }
     for name, result in audits.items():
-        where = places[name]
         output.print()
         for sentence in result.verdicts or [f"{result.models[0].name} itself is chosen: nothing to compare."]:
-            output.print(f"{where}: {sentence}", style="bold")
+            output.print(f"{PLACES[name]}: {sentence}", style="bold")
 
 
 def _mean_sentence(names: list[str]) -> str:
     return (
         f"With few patients one recipe is a lottery ticket, so the tuning ends in the mean of the best {len(names)} by "
-        f"validation: {', '.join(names)}."
+        f"validation: {', '.join(names)}. All folds' labels ranked them, so only held-out slides test the mean without "
+        "favor."
     )
 
 

@@ -202,7 +202,10 @@ def contrast_of(
         [int(ok.sum()) for ok in defined], None if common is None or reference is None else common[np.ix_(*defined)]
     )
     between, over_df = networks(np.outer(scores - scores.mean(), scores - scores.mean()))
-    shared = max(0.0, variance - networks(moved @ moved.T / max(1, moved.shape[1]))[0])
+    by_patients, by_patients_df = networks(moved @ moved.T / max(1, moved.shape[1]))
+    shared = max(0.0, variance - by_patients)
+    if not between > 0:  # rates of few slides may be equal to the last digit, which says nothing about other networks
+        between, over_df = by_patients, by_patients_df
     total = shared + between
     result = replace(
         result, samples=samples, standard_error=math.sqrt(total),

@@ -17,7 +17,8 @@ from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, render
 PLACES = {
     "report_held_out": "Held-out slides, which neither training nor the choice has seen, by all runs together",
     "report_by_fold": "Out-of-fold slides, the choice made again for every fold without the patients that it tests",
-    "report": "Out-of-fold slides, whose labels the choice has used as validation labels of other folds",
+    "report": "Out-of-fold slides, whose labels chose the recipe and the members of the mean, as validation labels of "
+    "other folds",
 }
 """What a comparison was made on, by the folder of its page."""
 

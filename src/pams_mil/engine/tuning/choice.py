@@ -29,7 +29,8 @@ from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import RunError
-from pams_mil.evaluate.inference import estimate
+from pams_mil.evaluate.contrast import Contrast
+from pams_mil.evaluate.inference import contrasts, estimate
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.predictions.sidecar import sidecar
@@ -41,35 +42,35 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class RecipeScore:
-    """How a recipe did on the validation slides of a rung.
-
-    Attributes:
-        name: The recipe.
-        urgency_auc: A_r.
-        standard_error: SE_r over patients.
-        behind: D_r, 0 for the best.
-        behind_error: S_r.
-    """
+    """A recipe on the validation slides of a rung: its urgency AUC, and by how much it is behind the best."""
 
     name: str
-    urgency_auc: float
-    standard_error: float
-    behind: float = 0.0
-    behind_error: float = 0.0
+    score: Contrast
+    """A_r and SE_r."""
+    behind: Contrast
+    """D_r and S_r; 0 for the best."""
+
+    @classmethod
+    def of(
+        cls, name: str, urgency_auc: float, standard_error: float, behind: float = 0.0, behind_error: float = 0.0
+    ) -> RecipeScore:
+        """From plain numbers."""
+        values = (urgency_auc, standard_error), (behind, behind_error)
+        return cls(name, *(Contrast("urgency_auc", value, standard_error=error) for value, error in values))
 
     @property
     def is_near_best(self) -> bool:
-        """Whether it is within one standard error of the best."""
-        return self.behind <= self.behind_error
+        """Whether it is within one standard error of the best; one that is not known is 0."""
+        return self.behind.difference <= float(np.nan_to_num(self.behind.standard_error))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "recipe": self.name,
-            "urgency_auc": self.urgency_auc,
-            "standard_error": self.standard_error,
-            "behind_best": self.behind,
-            "behind_best_error": self.behind_error,
+            "urgency_auc": self.score.value,
+            "standard_error": float(np.nan_to_num(self.score.standard_error)),
+            "behind_best": self.behind.difference,
+            "behind_best_error": float(np.nan_to_num(self.behind.standard_error)),
             "within_one_standard_error": self.is_near_best,
         }
 
@@ -77,7 +78,7 @@ class RecipeScore:
     def from_json(cls, content: Mapping[str, Any]) -> RecipeScore:
         """A score as `to_json` wrote it."""
         keys = ("recipe", "urgency_auc", "standard_error", "behind_best", "behind_best_error")
-        return cls(*(content[key] for key in keys))
+        return cls.of(*(content[key] for key in keys))
 
 
 def score_recipes(
@@ -85,7 +86,6 @@ def score_recipes(
 ) -> list[RecipeScore]:
     """Scores of recipes by their predictions of the same validation slides, the best first."""
     metric = METRICS["urgency_auc"]
-    # The same patients are drawn for all recipes: only so is the spread of a difference that of the paired one.
     scores = {
         name: estimate(one, [metric], seed=seed, resamples=resamples)[metric.key] for name, one in validation.items()
     }
@@ -94,29 +94,25 @@ def score_recipes(
             "All validation slides are equally urgent, so recipes cannot be told apart. Use fewer folds, or look at "
             "the labels."
         )
-    drawn = np.stack([np.asarray(score.samples) for score in scores.values()])
-    drawn = drawn[:, np.isfinite(drawn).all(axis=0)]  # a resample of slides that are all equally urgent says nothing
-    # Of equal scores the first, in the order of the space.
-    best = max(scores, key=lambda name: scores[name].estimate)
-    leader = drawn[list(scores).index(best)]
+    best = max(scores, key=lambda name: scores[name].estimate)  # of equal scores the first, in the order of the space
     ranked = [
         RecipeScore(
             name,
-            score.estimate,
-            _spread(samples),
-            scores[best].estimate - score.estimate,
-            _spread(leader - samples),
+            score,
+            contrasts(validation[name], validation[best], [metric], seed=seed, resamples=resamples, swaps=0)[
+                metric.key
+            ],
         )
-        for (name, score), samples in zip(scores.items(), drawn, strict=True)
+        for name, score in scores.items()
     ]
-    return sorted(ranked, key=lambda score: -score.urgency_auc)
+    return sorted(ranked, key=lambda one: -one.score.value)
 
 
 def choose(scores: Sequence[RecipeScore], simplicity: Mapping[str, Any]) -> RecipeScore:
     """The simplest recipe within one standard error of the best.
 
-    >>> best, near = RecipeScore("fancy", 0.80, 0.03, 0.0, 0.0), RecipeScore("plain", 0.79, 0.03, 0.01, 0.02)
-    >>> far = RecipeScore("plainest", 0.70, 0.03, 0.10, 0.02)
+    >>> best, near = RecipeScore.of("fancy", 0.80, 0.03), RecipeScore.of("plain", 0.79, 0.03, 0.01, 0.02)
+    >>> far = RecipeScore.of("plainest", 0.70, 0.03, 0.10, 0.02)
     >>> choose([best, near, far], {"plainest": 0, "plain": 1, "fancy": 2}).name
     'plain'
     """
@@ -126,18 +122,14 @@ def choose(scores: Sequence[RecipeScore], simplicity: Mapping[str, Any]) -> Reci
 def survivors(scores: Sequence[RecipeScore], count: int, simplicity: Mapping[str, Any], reference: str) -> list[str]:
     """The `count` recipes that go on: the reference, the one that would be chosen now, then the best of the others.
 
-    >>> scores = [RecipeScore("a", 0.8, 0.0), RecipeScore("b", 0.7, 0.0, 0.1), RecipeScore("plain", 0.5, 0.0, 0.3)]
+    >>> scores = [RecipeScore.of(*one) for one in (("a", 0.8, 0.0), ("b", 0.7, 0.0, 0.1), ("plain", 0.5, 0.0, 0.3))]
     >>> survivors(scores, 2, {"a": 1, "b": 2, "plain": 0}, "plain")
     ['plain', 'a']
     """
-    ranked = sorted(scores, key=lambda score: (-score.urgency_auc, simplicity[score.name]))
+    ranked = sorted(scores, key=lambda one: (-one.score.value, simplicity[one.name]))
     # The choice of now first: it may be a simple recipe that the score alone would drop.
     first = (reference, choose(scores, simplicity).name)
     return list(dict.fromkeys([*first, *(score.name for score in ranked)]))[:count]
-
-
-def _spread(samples: Array) -> float:
-    return float(samples.std(ddof=1)) if samples.size > 1 else 0.0
 
 
 def read_validation(runs: Sequence[Path], hierarchy: ClassHierarchy, name: str) -> Predictions:

@@ -309,7 +309,7 @@ class Tuning:
         best = rung.scores[0]
         self._say(
             f"Rung {number + 1}: {best.name} leads {counted(len(done), 'recipe')} with a urgency AUC of "
-            f"{100 * best.urgency_auc:.1f} (standard error {100 * best.standard_error:.1f})."
+            f"{100 * best.score.value:.1f} (standard error {100 * best.score.standard_error:.1f})."
         )
         return rung.complete
 
@@ -371,11 +371,11 @@ class Tuning:
 def why(chosen: RecipeScore, best: RecipeScore, near: int, tried: int, rung: int, ended: str) -> str:
     """The choice in a sentence or two.
 
-    >>> one, two = RecipeScore("plain", 0.74, 0.02, 0.01, 0.012), RecipeScore("fancy", 0.75, 0.02)
+    >>> one, two = RecipeScore.of("plain", 0.74, 0.02, 0.01, 0.012), RecipeScore.of("fancy", 0.75, 0.02)
     >>> why(one, two, 3, 5, 2, "")[:79]
     'plain is the simplest of 3 recipes within one standard error of the best of the'
     """
-    shown = f"urgency AUC {100 * chosen.urgency_auc:.1f}, standard error {100 * chosen.standard_error:.1f}"
+    shown = f"urgency AUC {100 * chosen.score.value:.1f}, standard error {100 * chosen.score.standard_error:.1f}"
     early = f" {ended}, so the choice is among the recipes that were all measured alike before." if ended else ""
     if chosen.name == best.name:
         within = "within one standard error"
@@ -384,8 +384,8 @@ def why(chosen: RecipeScore, best: RecipeScore, near: int, tried: int, rung: int
         return f"{best_of} ({shown}), {alone}.{early}"
     return (
         f"{chosen.name} is the simplest of {near} recipes within one standard error of the best of the {tried} in rung "
-        f"{rung} on validation: {shown}; {best.name} is ahead by {100 * chosen.behind:.1f}, standard error of the "
-        f"difference {100 * chosen.behind_error:.1f}.{early}"
+        f"{rung} on validation: {shown}; {best.name} is ahead by {100 * chosen.behind.difference:.1f}, standard "
+        f"error of the difference {100 * chosen.behind.standard_error:.1f}.{early}"
     )
 
 
