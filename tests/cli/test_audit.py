@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.reference.figure_1 import figure_1_models
 from tests.strategies import random_predictions
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
 from pams_mil.cli.audit import _names
-from pams_mil.cli.demo import figure_1_models
 from pams_mil.cli.main import app
 from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 

@@ -33,11 +33,3 @@ def test_demo_trains_compares_and_continues(tmp_path, monkeypatch):
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 0
     assert len(engine.ran) == len(METHODS) + 8
-
-
-def test_figure_1_is_still_there(tmp_path):
-    done = CliRunner().invoke(app, ["demo", "--figure-1", "--out", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    shown = " ".join(done.output.split())
-    assert "A is more accurate, yet calls 15 of 200 slides less urgent than they are, B only 6" in shown
-    assert "the figure prints no probabilities" in shown

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.reference.figure_1 import figure_1_models
 
 from pams_mil import ClassHierarchy
-from pams_mil.cli.demo import figure_1_models
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.experiments.paper import by_penalty, by_swap
 from pams_mil.metrics import ascc

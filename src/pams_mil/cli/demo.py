@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pams_mil.cli.console import output, print_note, print_result, progress_bar
+from pams_mil.cli.console import print_note, print_result, progress_bar
 from pams_mil.cli.options import out_folder
 from pams_mil.errors import counted
 
 if TYPE_CHECKING:
     from pams_mil.engine.config.grid_config import Cell, GridConfig
-    from pams_mil.evaluate.predictions.predictions import Predictions
-
-FIGURE_1 = {
-    "A": ((44, 5, 1), (6, 42, 2), (8, 1, 91)),
-    "B": ((35, 12, 3), (1, 45, 4), (1, 4, 95)),
-}
-"""Confusion matrices of the paper's Figure 1: rows = true, columns = predicted; Benign, Atypical, Malignant."""
 
 RESAMPLES = 1000
 REFERENCE = "Cross-entropy"
@@ -43,7 +36,6 @@ def demo(
     ),
     seeds: int = typer.Option(3, "--seeds", min=1, help="Runs per method."),
     epochs: int = typer.Option(40, "--epochs", min=1, help="Epochs of every run."),
-    figure_1: bool = typer.Option(False, "--figure-1", help="Only audit the two models of the paper's Figure 1."),
 ) -> None:
     """Train cross-entropy, PAMS and a committee on bags of handwritten digits and compare their mistakes.
 
@@ -53,9 +45,6 @@ def demo(
 
     Example: pams demo --out demo-report
     """
-    if figure_1:
-        audit_figure_1(out)
-        return
     from pams_mil.cli.bench_table import show
     from pams_mil.cli.grid_bar import grid_bar
     from pams_mil.engine.config.grid_config import cells
@@ -133,45 +122,3 @@ def member_cells(grid: GridConfig) -> list[Cell]:
         Cell(f"{COMMITTEE}--{member.name}", MODEL, COMMITTEE, grid.seeds[0], None, member.config(shared))
         for member in recipe.recipes
     ]
-
-
-def audit_figure_1(out: Path) -> None:
-    """Audit the two models of the paper's Figure 1 and write the report."""
-    from pams_mil.cli.audit_table import show, write
-    from pams_mil.evaluate.audit import audit
-    from pams_mil.evaluate.predictions.predictions import write_predictions
-
-    models = figure_1_models()
-    for model in models:
-        write_predictions(out / f"{model.name}.csv", model)
-    with progress_bar() as progress:
-        result = audit(models, progress=progress)
-    write(result, out, {}, {})
-    show(result)
-    a, b = (model.finest for model in result.models)
-    output.print(
-        f"\nA is more accurate, yet calls {a.values['severe_errors']:.0f} of {a.n} slides less urgent than they are, B "
-        f"only {b.values['severe_errors']:.0f}, and B's mistakes are milder. B also raises more false alarms; the "
-        "figure prints no probabilities, so whether B would miss less with as few false alarms as A cannot be known. "
-        "(It prints confusion matrices, not slides: who got which slide wrong is drawn at random here.)"
-    )
-    print_note(f"Report: {out / 'report.html'}")
-
-
-def figure_1_models() -> list[Predictions]:
-    """Predictions with exactly the figure's confusion matrices, models paired at random within each true class."""
-    import numpy as np
-
-    from pams_mil.evaluate.predictions.predictions import Predictions
-    from pams_mil.hierarchy import ClassHierarchy
-    from pams_mil.seeding import numpy_generator
-
-    hierarchy = ClassHierarchy.flat(["Benign", "Atypical", "Malignant"], name="figure-1")
-    target = np.repeat([0, 1, 2], [sum(row) for row in FIGURE_1["A"]])
-    slides = [f"slide-{number + 1:03d}" for number in range(len(target))]
-    models = []
-    for name, matrix in FIGURE_1.items():
-        rows = [np.repeat([0, 1, 2], counts) for counts in matrix]
-        predicted = np.concatenate([numpy_generator(0, name, t).permutation(row) for t, row in enumerate(rows)])
-        models.append(Predictions(name, hierarchy, slides, target, predicted, layout="Figure 1"))
-    return models

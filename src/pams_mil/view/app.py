@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from pams_mil.atomic import strict_json
 from pams_mil.errors import BagError, PamsError, SlideError
 from pams_mil.view.guard import Guard
 from pams_mil.view.heat import Heat
@@ -85,7 +86,8 @@ class Viewer:
 
     async def order(self, request: Request) -> Response:
         """What the order is worth."""
-        return JSONResponse(_finite(await self._read(self.session.order_worth)))
+        worth = strict_json(await self._read(self.session.order_worth))  # a rate over no cases is not a number
+        return Response(worth, media_type="application/json")
 
     async def slide(self, request: Request) -> Response:
         """One slide."""
@@ -231,15 +233,6 @@ def _missing(what: str) -> Response:
 
 def _download(name: str) -> dict[str, str]:
     return {"Content-Disposition": f'attachment; filename="{name}"'}
-
-
-def _finite(value: Any) -> Any:
-    """NaN as null: JSON has no other word for it."""
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _packaged() -> dict[str, tuple[bytes, str]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 from PIL import Image
 
 from pams_mil.errors import BagError, SlideError
 from pams_mil.view.heat import Heat
+from pams_mil.view.pyramid import jpeg
 from pams_mil.view.session import Session
 from pams_mil.view.shelf import THUMBNAIL_PX
 from pams_mil.wsi.heatmap import Heatmap, overlay
@@ -26,7 +25,7 @@ def tile_picture(session: Session, row: int, level: int, column: int, line: int)
     except SlideError:
         # No picture: the plane is as large as the tiles of the features reach.
         box = session.pyramid(row).tile(level, column, line)
-        return None if box is None else _jpeg(Image.new("RGB", (box.width, box.height), "white"))
+        return None if box is None else jpeg(Image.new("RGB", (box.width, box.height), "white"))
     return None if box is None else session.shelf.tile(row, box)
 
 
@@ -42,7 +41,7 @@ def thumbnail_picture(session: Session, row: int, heat: Heat | None, call: int |
     if heat is not None:
         colors, shades = heat.shades(call)
         pixels = overlay(overview, Heatmap(heat.coords_px0, heat.tile_px0), shades, colors=colors, opacity=0.6)
-    return _jpeg(Image.fromarray(pixels))
+    return jpeg(Image.fromarray(pixels))
 
 
 def patch_picture(session: Session, row: int, heat: Heat, index: int) -> bytes | None:
@@ -61,9 +60,3 @@ def _blank(heat: Heat) -> Overview:
     width, height = heat.extent
     scale = max(1.0, max(width, height) / THUMBNAIL_PX)
     return Overview(np.full((max(1, round(height / scale)), max(1, round(width / scale)), 3), 255, np.uint8), scale)
-
-
-def _jpeg(picture: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=85)
-    return buffer.getvalue()

@@ -113,6 +113,11 @@ class Painter:
 
     def jpeg(self, pixels: Pixels) -> bytes:
         """The picture in sRGB as JPEG."""
-        buffer = io.BytesIO()
-        self.on_screen(pixels).save(buffer, "JPEG", quality=QUALITY)
-        return buffer.getvalue()
+        return jpeg(self.on_screen(pixels))
+
+
+def jpeg(picture: Image.Image) -> bytes:
+    """The picture as JPEG."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=QUALITY)
+    return buffer.getvalue()

@@ -153,20 +153,13 @@ class Cases(WorklistSlides):
             incomplete = {patient for patient in left if left[patient] < counts[patient]}
             withheld = (row in certified.withheld or self.patient_ids[row] in incomplete for row in chosen)
             certified = certified.take(rows, frozenset(place for place, hide in enumerate(withheld) if hide))
-        return replace(
-            self,
-            slide_ids=tuple(self.slide_ids[row] for row in chosen),
-            patient_ids=tuple(self.patient_ids[row] for row in chosen),
-            groups=tuple(self.groups[row] for row in chosen),
-            roles=None if self.roles is None else tuple(self.roles[row] for row in chosen),
-            call=self.call[rows],
-            target=self.target[rows],
-            probabilities=None if self.probabilities is None else self.probabilities[rows],
-            agreement=None if self.agreement is None else self.agreement[rows],
-            members=tuple(path.take(rows) for path in self.members),
-            certified=certified,
-            findings=None if self.findings is None else self.findings[rows],
-        )
+        names = ("slide_ids", "patient_ids", "groups", "roles")
+        arrays = ("call", "target", "probabilities", "agreement", "findings")
+        taken: dict[str, Any] = {
+            name: tuple(values[row] for row in chosen) for name in names if (values := getattr(self, name))
+        }
+        taken |= {name: values[rows] for name in arrays if (values := getattr(self, name)) is not None}
+        return replace(self, **taken, members=tuple(path.take(rows) for path in self.members), certified=certified)
 
     @cached_property
     def cannot_exclude(self) -> tuple[str, ...]:
