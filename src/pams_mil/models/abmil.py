@@ -9,7 +9,7 @@ Invariant to the order of the instances.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from pams_mil.errors import require_counts
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
-from pams_mil.models.core.mil_model import Embedded, MILModel
+from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
 from pams_mil.models.layers.attention_pool import (
     AttentionScores,
     Projection,
@@ -35,13 +35,9 @@ DISCOVER = {"abmil": "ABMIL"}
 class ABMIL(MILModel):
     """Gated (or plain) attention pooling and a linear head.
 
-    Args:
-        in_features: feature width d.
-        num_classes: c.
-        embedding_features: width of h and z, 512.
+    Args, beyond those of `MILModel`:
         attention_features: width of V and U, 128.
         gated: multiply by the sigmoid gate.
-        head: "linear" or "normalized".
     """
 
     packs = True  # bags are groups of one softmax
@@ -60,19 +56,14 @@ class ABMIL(MILModel):
     def __init__(
         self,
         *,
-        in_features: int,
-        num_classes: int,
-        embedding_features: int = 512,
         attention_features: int = 128,
         gated: bool = True,
-        head: str = "linear",
+        **widths: Unpack[Widths],
     ) -> None:
-        super().__init__(
-            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
-        )
+        super().__init__(**widths)
         require_counts(attention_features=attention_features)
-        self.projection = Projection(in_features, embedding_features)
-        self.scores = AttentionScores(embedding_features, attention_features, gated=gated)
+        self.projection = Projection(self.in_features, self.embedding_features)
+        self.scores = AttentionScores(self.embedding_features, attention_features, gated=gated)
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Attention-pooled vectors [b, e]."""

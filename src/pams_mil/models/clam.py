@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ from pams_mil.errors import ParameterError, require_counts
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head, Scored
 from pams_mil.models.core.inputs import as_batch
-from pams_mil.models.core.mil_model import Embedded, MILModel
+from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
 from pams_mil.models.layers.attention_pool import AttentionScores, Projection, merge_gates, spread_scores, stream_pool
 from pams_mil.ops import at_least_float32
 
@@ -47,17 +47,13 @@ DISCOVER = {"clam_sb": "ClamSB", "clam_mb": "ClamMB"}
 class ClamSB(MILModel):
     """Gated attention pooling with dropout; `instance_loss` is the clustering constraint, the term "instance".
 
-    Args:
-        in_features: feature width d.
-        num_classes: c.
-        embedding_features: width of h and z, 512.
+    Args, beyond those of `MILModel`:
         attention_features: 256 for the published "small", 384 for "big".
         dropout: after the projection and on both factors of the attention.
         instance_weight: w, how much the instance loss counts in training; 0: not at all, which leaves the instance
             heads as they are.
         instance_samples: B, instances that are taken for evidence, and as many against it.
         subtyping: classes exclude one another, so the other classes' heads learn as well.
-        head: "linear" or "normalized".
     """
 
     published_keys: ClassVar[dict[str, str]] = {
@@ -75,29 +71,26 @@ class ClamSB(MILModel):
     def __init__(
         self,
         *,
-        in_features: int,
-        num_classes: int,
-        embedding_features: int = 512,
         attention_features: int = 256,
         dropout: float = 0.25,
         instance_weight: float = 3 / 7,
         instance_samples: int = 8,
         subtyping: bool = False,
-        head: str = "linear",
+        **widths: Unpack[Widths],
     ) -> None:
-        super().__init__(
-            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
-        )
+        super().__init__(**widths)
         require_counts(attention_features=attention_features, instance_samples=instance_samples)
         if not 0 <= instance_weight < math.inf:
             raise ParameterError(f"instance_weight must be a number of at least 0, found {instance_weight!r}.")
         if not 0 <= dropout < 1:
             raise ParameterError(f"dropout must be in [0, 1), found {dropout!r}.")
         self.instance_weight, self.instance_samples, self.subtyping = instance_weight, instance_samples, subtyping
-        self.projection = Projection(in_features, embedding_features)
+        self.projection = Projection(self.in_features, self.embedding_features)
         self.dropout = nn.Dropout(dropout)
-        self.scores = AttentionScores(embedding_features, attention_features, dropout=dropout, branches=self.branches)
-        self.instance_heads = nn.ModuleList(nn.Linear(embedding_features, 2) for _ in range(num_classes))
+        self.scores = AttentionScores(
+            self.embedding_features, attention_features, dropout=dropout, branches=self.branches
+        )
+        self.instance_heads = nn.ModuleList(nn.Linear(self.embedding_features, 2) for _ in range(self.num_classes))
 
     @property
     def branches(self) -> int | None:

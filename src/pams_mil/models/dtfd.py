@@ -12,7 +12,7 @@ one class. Not invariant to the order of instances: the random partition follows
 from __future__ import annotations
 
 import itertools
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pams_mil.errors import ParameterError, require_choice, require_counts
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head, make_head
-from pams_mil.models.core.mil_model import Embedded, MILModel
+from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
 from pams_mil.models.layers.attention_pool import (
     AttentionScores,
     Projection,
@@ -55,10 +55,7 @@ class ResidualBlock(nn.Module):
 class DTFD(MILModel):
     """Two tiers of gated attention.
 
-    Args:
-        in_features: feature width d.
-        num_classes: c.
-        embedding_features: width of h, 512.
+    Args, beyond those of `MILModel`:
         attention_features: width of both attentions, 128.
         pseudo_bags: G; a bag of fewer instances gets as many groups as instances.
         distillation: "afs" (the paper), "max" or "maxmin".
@@ -68,7 +65,6 @@ class DTFD(MILModel):
         tier2_gradient: "detach": tier 1 learns from its own loss only, as the original; "joint": from both.
         splits: random partitions averaged in evaluation.
         residual_blocks: number of residual blocks after the projection.
-        head: "linear" or "normalized".
     """
 
     packs = True  # pseudo-bags are groups already, whosever they are
@@ -88,9 +84,6 @@ class DTFD(MILModel):
     def __init__(
         self,
         *,
-        in_features: int,
-        num_classes: int,
-        embedding_features: int = 512,
         attention_features: int = 128,
         pseudo_bags: int = 4,
         distillation: str = "afs",
@@ -99,27 +92,25 @@ class DTFD(MILModel):
         tier2_gradient: str = "detach",
         splits: int = 1,
         residual_blocks: int = 0,
-        head: str = "linear",
+        **widths: Unpack[Widths],
     ) -> None:
-        super().__init__(
-            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
-        )
+        super().__init__(**widths)
         require_counts(attention_features=attention_features, pseudo_bags=pseudo_bags, splits=splits)
         require_counts(instances_per_pseudo_bag=instances_per_pseudo_bag)
         require_choice("distillation", distillation, ("afs", "max", "maxmin"))
         require_choice("tier2_gradient", tier2_gradient, ("detach", "joint"))
         named = cam_class in ("last", "predicted")
-        if not named and not (isinstance(cam_class, int) and 0 <= cam_class < num_classes):
+        if not named and not (isinstance(cam_class, int) and 0 <= cam_class < self.num_classes):
             raise ParameterError(
-                f"cam_class must be 'last', 'predicted' or a class index below {num_classes}, found {cam_class!r}."
+                f"cam_class must be 'last', 'predicted' or a class index below {self.num_classes}, found {cam_class!r}."
             )
         self.pseudo_bags, self.splits, self.distillation = pseudo_bags, splits, distillation
         self.per_group, self.cam_class, self.tier2_gradient = instances_per_pseudo_bag, cam_class, tier2_gradient
-        self.projection = Projection(in_features, embedding_features, bias=False)
-        self.residual = nn.Sequential(*(ResidualBlock(embedding_features) for _ in range(residual_blocks)))
-        self.tier1_scores = AttentionScores(embedding_features, attention_features)
-        self.tier1_head = make_head(head, embedding_features, num_classes)
-        self.tier2_scores = AttentionScores(embedding_features, attention_features)
+        self.projection = Projection(self.in_features, self.embedding_features, bias=False)
+        self.residual = nn.Sequential(*(ResidualBlock(self.embedding_features) for _ in range(residual_blocks)))
+        self.tier1_scores = AttentionScores(self.embedding_features, attention_features)
+        self.tier1_head = make_head(widths.get("head", "linear"), self.embedding_features, self.num_classes)
+        self.tier2_scores = AttentionScores(self.embedding_features, attention_features)
 
     @property
     def ranks_instances(self) -> bool:

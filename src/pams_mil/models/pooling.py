@@ -19,12 +19,14 @@ Invariant to the order of the instances; every instance has attention 1/n.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head
-from pams_mil.models.core.mil_model import Embedded, MILModel
+from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
 from pams_mil.models.layers.attention_pool import CHUNK_ROWS, Projection
 from pams_mil.ops import at_least_float32
 
@@ -32,24 +34,13 @@ DISCOVER = {"mean_pool": "MeanPool", "max_pool": "MaxPool", "linear": "LinearPro
 
 
 class _Pooled(MILModel):
-    """A projection of every instance, pooled, and a linear head.
-
-    Args:
-        in_features: feature width d.
-        num_classes: c.
-        embedding_features: width of h and z, 512.
-        head: "linear" or "normalized".
-    """
+    """A projection of every instance, pooled, and a linear head."""
 
     packs = True  # the projection does not know of bags
 
-    def __init__(
-        self, *, in_features: int, num_classes: int, embedding_features: int = 512, head: str = "linear"
-    ) -> None:
-        super().__init__(
-            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
-        )
-        self.projection = Projection(in_features, embedding_features)
+    def __init__(self, **widths: Unpack[Widths]) -> None:
+        super().__init__(**widths)
+        self.projection = Projection(self.in_features, self.embedding_features)
 
 
 class MeanPool(_Pooled):

@@ -20,7 +20,7 @@ c_k = log(R - k) of R ranks. Invariant to the order of the instances.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from torch import Tensor
 from pams_mil.errors import ParameterError, require_choice, require_counts
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head, Scored, make_head
-from pams_mil.models.core.mil_model import Embedded, MILModel
+from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
 from pams_mil.models.layers.attention_pool import CHUNK_ROWS, AttentionScores, Projection, stream_pool
 from pams_mil.models.layers.urgency_chain import SmoothMax, UrgencyChain
 from pams_mil.ops import at_least_float32
@@ -40,14 +40,10 @@ POOLINGS = ("attention", "smooth_max", "mean")
 class Priority(MILModel):
     """A chain of questions, one per boundary of urgency.
 
-    Args:
-        in_features: feature width d.
-        num_classes: c.
-        embedding_features: width of h, 512.
+    Args, beyond those of `MILModel`:
         pooling: "attention", "smooth_max" or "mean".
         attention_features: width of V and U, 128; only with attention.
         ranks: urgency of every class, least urgent first, equal for equally urgent ones; None: all differ.
-        head: "linear" or "normalized" rows u_k.
     """
 
     own_head: ClassVar[bool] = True
@@ -57,31 +53,28 @@ class Priority(MILModel):
     def __init__(
         self,
         *,
-        in_features: int,
-        num_classes: int,
-        embedding_features: int = 512,
         pooling: str = "attention",
         attention_features: int = 128,
         ranks: Sequence[int] | None = None,
-        head: str = "linear",
+        **widths: Unpack[Widths],
     ) -> None:
-        super().__init__(
-            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
-        )
+        super().__init__(**widths)
         require_counts(attention_features=attention_features)
         require_choice("pooling", pooling, POOLINGS)
         self.pooling = pooling
-        if ranks is not None and len(ranks) != num_classes:
-            raise ParameterError(f"ranks must hold one rank for each of {num_classes} classes, found {list(ranks)}.")
-        self.chain = UrgencyChain.of(range(num_classes) if ranks is None else ranks)
-        self.projection = Projection(in_features, embedding_features)
-        self.head = make_head(head, embedding_features, self.chain.scores)
+        if ranks is not None and len(ranks) != self.num_classes:
+            raise ParameterError(
+                f"ranks must hold one rank for each of {self.num_classes} classes, found {list(ranks)}."
+            )
+        self.chain = UrgencyChain.of(range(self.num_classes) if ranks is None else ranks)
+        self.projection = Projection(self.in_features, self.embedding_features)
+        self.head = make_head(widths.get("head", "linear"), self.embedding_features, self.chain.scores)
         with torch.no_grad():
             # sigmoid(log(R - k)) = (R - k) / (R - k + 1): of the ranks that are left one stays behind here.
             steps = torch.arange(self.chain.boundaries, 0, -1, dtype=self.head.bias.dtype, device=self.head.bias.device)
             self.head.bias[: self.chain.boundaries] = steps.log()
         if pooling == "attention":
-            self.scores = AttentionScores(embedding_features, attention_features, branches=self.chain.questions)
+            self.scores = AttentionScores(self.embedding_features, attention_features, branches=self.chain.questions)
         if pooling == "smooth_max":
             self.smooth_max = SmoothMax(self.chain.scores)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pams_mil.errors import ParameterError, require_counts
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
-from pams_mil.models.core.mil_model import Embedded, MILModel
+from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
 from pams_mil.models.layers.attention_pool import Projection
 from pams_mil.models.layers.nystrom import NystromAttention
 from pams_mil.models.layers.transmil_graph import (
@@ -58,17 +58,13 @@ class AttentionLayer(nn.Module):
 class TransMIL(MILModel):
     """Two Nystrom attention layers around a pyramid position encoding.
 
-    Args:
-        in_features: feature width d.
-        num_classes: c.
-        embedding_features: e, 512.
+    Args, beyond those of `MILModel`:
         attention_heads: 8.
         landmarks: m, 256.
         pinv_steps: steps of the iterative pseudo-inverse, 6.
         kernel: taps of the value convolution, 33.
         dropout: on the attention output, 0.1.
         masked: leave zero padding out of softmaxes and landmark means; the published model counts it.
-        head: "linear" or "normalized".
     """
 
     published_keys: ClassVar[dict[str, str]] = {
@@ -88,20 +84,16 @@ class TransMIL(MILModel):
     def __init__(
         self,
         *,
-        in_features: int,
-        num_classes: int,
-        embedding_features: int = 512,
         attention_heads: int = 8,
         landmarks: int = 256,
         pinv_steps: int = 6,
         kernel: int = 33,
         dropout: float = 0.1,
         masked: bool = False,
-        head: str = "linear",
+        **widths: Unpack[Widths],
     ) -> None:
-        super().__init__(
-            in_features=in_features, num_classes=num_classes, embedding_features=embedding_features, head=head
-        )
+        super().__init__(**widths)
+        width = self.embedding_features
         require_counts(attention_heads=attention_heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel)
         if not 0 <= dropout < 1:
             raise ParameterError(f"dropout must be in [0, 1), found {dropout!r}.")
@@ -110,15 +102,14 @@ class TransMIL(MILModel):
 
         def layer() -> AttentionLayer:
             attention = NystromAttention(
-                embedding_features, heads=attention_heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel,
-                masked=masked,
-            )  # fmt: skip
-            return AttentionLayer(embedding_features, attention=attention, dropout=dropout)
+                width, heads=attention_heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel, masked=masked
+            )
+            return AttentionLayer(width, attention=attention, dropout=dropout)
 
-        self.projection = Projection(in_features, embedding_features)
-        self.class_token = nn.Parameter(torch.randn(1, embedding_features))
-        self.layer1, self.position, self.layer2 = layer(), PPEG(embedding_features), layer()
-        self.norm = nn.LayerNorm(embedding_features)
+        self.projection = Projection(self.in_features, width)
+        self.class_token = nn.Parameter(torch.randn(1, width))
+        self.layer1, self.position, self.layer2 = layer(), PPEG(width), layer()
+        self.norm = nn.LayerNorm(width)
 
     @staticmethod
     def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -7,11 +7,12 @@ model that looks at a bag once per class or question has a head of its own, and 
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Required, TypedDict
 
 from torch import Tensor, nn
 
@@ -74,13 +75,22 @@ class Embedded:
     auxiliary: Auxiliary | None = None
 
 
+class Widths(TypedDict, total=False):
+    """What every model takes, see `MILModel`: a subclass hands it on as `**widths`."""
+
+    in_features: Required[int]
+    num_classes: Required[int]
+    embedding_features: int
+    head: str
+
+
 class MILModel(nn.Module, ABC):
     """A bag classifier: `model(bags) -> LevelOutput`, without a label, for bags of one instance or more.
 
     Args:
         in_features: feature width d.
         num_classes: c.
-        embedding_features: width e of the vectors that `embed` returns.
+        embedding_features: width e of the vectors that `embed` returns, 512.
         head: "linear" or "normalized" (see `heads`).
     """
 
@@ -97,7 +107,18 @@ class MILModel(nn.Module, ABC):
     would gain nothing.
     """
 
-    def __init__(self, *, in_features: int, num_classes: int, embedding_features: int, head: str = "linear") -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Show the parameters of this class in the signature of a subclass that takes them as `**widths`."""
+        super().__init_subclass__(**options)
+        own = inspect.signature(cls.__init__).parameters
+        if "widths" in own:
+            _, *first, head = inspect.signature(MILModel.__init__).parameters.values()
+            further = [parameter for name, parameter in own.items() if name not in ("self", "widths")]
+            cls.__signature__ = inspect.Signature([*first, *further, head])  # type: ignore[attr-defined]
+
+    def __init__(
+        self, *, in_features: int, num_classes: int, embedding_features: int = 512, head: str = "linear"
+    ) -> None:
         super().__init__()
         require_counts(in_features=in_features, num_classes=num_classes, embedding_features=embedding_features)
         self.in_features = in_features
