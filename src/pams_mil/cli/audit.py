@@ -136,7 +136,7 @@ def _audit_readers(
     seen_patients: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Readers in columns of one table, and a model's predictions of the same slides."""
-    from pams_mil.cli.reader_table import show_readers
+    from pams_mil.cli.audit_table import show_readers
     from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
     from pams_mil.evaluate.readers import read_readers
     from pams_mil.hierarchy import ClassHierarchy
