@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import Result
-from rich.console import Console
 from tests.engine.cohort import make_cohort
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
-from pams_mil.cli.train import _earlier_scores
-from pams_mil.cli.train_progress import TrainBar
+from pams_mil.data.tables import read_table
 from pams_mil.engine import open_run
 
 SMALL = ["model.embedding_features=8", "model.attention_features=4", "accelerator=cpu"]
@@ -101,13 +98,15 @@ def test_names_that_yaml_would_change_reach_the_run(
         assert data.features.resolve() == (home / "bags").resolve()
 
 
-def test_a_resumed_run_calls_no_epoch_best_that_an_earlier_one_beats(tmp_path: Path) -> None:
-    (tmp_path / "metrics.csv").write_text("epoch,val_ascc\n1,\n2,0.8\n3,0.7\n")
-    shown = Console(record=True, width=200, file=io.StringIO())
-    bar = TrainBar("ascc", earlier=_earlier_scores(tmp_path, "ascc"), console=shown)
-    for epoch, score in ((4, 0.75), (5, 0.85)):
-        bar.epoch_finished({"epoch": epoch, "loss": 0.5, "val_ascc": score})
-    worse, better = shown.export_text().splitlines()
-    assert "best" not in worse
-    assert better.endswith("best")
-    assert _earlier_scores(tmp_path / "new", "ascc") == []
+def test_epochs_are_called_best_that_beat_all_before_them_also_in_a_resumed_run(home: Path, tmp_path: Path) -> None:
+    words = ["--manifest", home / "manifest.csv", "--classes", home / "classes.yaml", "--features", home / "bags"]
+    first = pams("train", *words, *SMALL, "epochs=2", "patience=null", "--out", tmp_path / "run")
+    again = pams("train", "--out", tmp_path / "run", "--resume", "epochs=5")
+    assert first.exit_code == again.exit_code == 0, again.output
+    lines = [line for line in (first.output + again.output).splitlines() if line.startswith("epoch ")]
+    scores = read_table(tmp_path / "run/metrics.csv")[f"val_{open_run(tmp_path / 'run').config().training.select}"]
+    expected = [all(float(score) > float(before) for before in scores[:place]) for place, score in enumerate(scores)]
+    assert len(lines) == 5
+    assert [line.rstrip().endswith("best") for line in lines] == expected
+    assert expected[0]
+    assert not all(expected)

@@ -74,7 +74,7 @@ def train(
         config = with_revealed_costs(config, kappa_from)
     folder = out or Path("runs") / run_name(config)
     try:
-        with TrainBar(config.training.select, earlier=_earlier_scores(folder, config.training.select)) as bar:
+        with TrainBar() as bar:
             run = run_training(config, folder, resume=resume, watch=bar)
     except RunInterruptedError as error:
         again = f"{error} Go on with: pams train --out {quote(str(folder))} --resume"
@@ -92,16 +92,6 @@ def train(
     )
     words = f"{chosen} Run folder: {folder}\nTest it with: pams evaluate {quote(str(folder))}{trust_option(folder)}"
     print_result(words)
-
-
-def _earlier_scores(folder: Path, select: str) -> list[float | None]:
-    """The scores of the epochs that a run to be resumed has behind it; None where one is not finite."""
-    from pams_mil.data.tables import read_table
-    from pams_mil.engine.run.folder import RunFolder
-
-    log = RunFolder(folder).metrics_file
-    cells = read_table(log).get(f"val_{select}", []) if log.exists() else []
-    return [float(cell) if cell else None for cell in cells]
 
 
 def run_name(config: RunConfig) -> str:

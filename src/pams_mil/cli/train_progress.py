@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -18,20 +17,15 @@ _SHOWN = (("acc", "acc"), ("auc", "AUC"), ("ascc", "AsCC"), ("asmc", "AsMC"), ("
 class TrainBar(Watch):
     """Draws on stderr; use it as a context. Validation is short, and the bar stays."""
 
-    def __init__(self, select: str, *, earlier: Sequence[float | None] = (), console: Console = errors) -> None:
+    def __init__(self, console: Console = errors) -> None:
         columns = (
             TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(),
             TextColumn("{task.fields[terms]}", style="dim"),
         )  # fmt: skip
         self._bar = Progress(*columns, console=console, transient=True)
-        self._console = console
-        self._select = select
         self._task = self._bar.add_task("Reading", total=None, terms="")
         self._sums: dict[str, float] = {}
         self._bags = 0
-        self._best: float | None = None
-        for score in earlier:  # of a resumed run: its next epoch is best only if it beats these
-            self._is_best(score)
 
     def __enter__(self) -> TrainBar:
         self._bar.start()
@@ -55,10 +49,10 @@ class TrainBar(Watch):
             self._bar.update(self._task, terms=shown)
         self._bar.advance(self._task, bags)
 
-    def epoch_finished(self, row: Mapping[str, Any]) -> None:
+    def epoch_finished(self, row: Mapping[str, Any], *, best: bool) -> None:
         """One line per epoch."""
         scores = "  ".join(f"{label} {_shown(row.get(f'val_{key}'))}" for key, label in _SHOWN)
-        mark = " [bold green]best[/]" if self._is_best(row.get(f"val_{self._select}")) else ""
+        mark = " [bold green]best[/]" if best else ""
         self._bar.console.print(
             f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  val: {scores}{mark}", markup=True, soft_wrap=True
         )
@@ -66,15 +60,6 @@ class TrainBar(Watch):
     def noted(self, text: str) -> None:
         """A line above the bar."""
         self._bar.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
-
-    def _is_best(self, score: float | None) -> bool:
-        from pams_mil.engine.training.run_checkpoints import WITHOUT_MISTAKES, beats
-
-        if score is None and self._select in WITHOUT_MISTAKES:
-            score = math.inf
-        better = score is not None and (self._best is None or beats(score, self._best, self._select))
-        self._best = score if better else self._best
-        return better
 
 
 def _shown(value: float | None) -> str:

@@ -77,7 +77,8 @@ def fit(fabric: Processes, learner: Learner, train: TrainingBags, val: BagDatase
             scores = validate(fabric, learner, val)
             row = _row(epoch, rate, progress, scores)
             score = float(epoch + 1) if training.select == "last" else scores[training.select]
-            if progress.close_epoch(row, score, training.select) and fabric.is_global_zero:
+            best = progress.close_epoch(row, score, training.select)
+            if best and fabric.is_global_zero:
                 checkpoints.save_best(learner, progress, training.select)
         if fabric.is_global_zero:
             # After best weights and log: a kill in between repeats this epoch, bit for bit, and writes the same again.
@@ -85,7 +86,7 @@ def fit(fabric: Processes, learner: Learner, train: TrainingBags, val: BagDatase
             checkpoints.write_log(progress)
             checkpoints.save_last(learner, optimizer, progress, average)
             context.loggers.log(progress.history[-1])
-        watch.epoch_finished(progress.history[-1])
+        watch.epoch_finished(progress.history[-1], best=best)
         for note in first_epoch_notes(row) if epoch == 0 and fabric.is_global_zero else ():
             watch.noted(note)
         if _asked_to_stop(fabric, context.stop) and not progress.is_over(training.epochs, training.patience):

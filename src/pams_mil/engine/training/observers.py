@@ -24,8 +24,8 @@ class Watch:
     def stepped(self, terms: Mapping[str, float], bags: int = 1) -> None:
         """`bags` were trained on, with this mean of every loss term."""
 
-    def epoch_finished(self, row: Mapping[str, Any]) -> None:
-        """The epoch's row of `metrics.csv`."""
+    def epoch_finished(self, row: Mapping[str, Any], *, best: bool) -> None:
+        """The epoch's row of `metrics.csv`, and whether it is the best so far."""
 
     def noted(self, text: str) -> None:
         """Something worth telling."""
