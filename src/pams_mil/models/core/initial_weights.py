@@ -18,7 +18,7 @@ from pams_mil.errors import CheckpointError, listing
 from pams_mil.models.core.heads import LevelHeads, SplitHeads, heads_of
 from pams_mil.models.core.hierarchical import HierarchicalModel
 from pams_mil.models.core.mil_model import MILModel
-from pams_mil.models.core.published import published_state
+from pams_mil.models.core.published import check_fit, published_state
 
 
 def start_from(model: HierarchicalModel, source: str | Path | Mapping[str, Any]) -> str:
@@ -46,7 +46,8 @@ def start_from(model: HierarchicalModel, source: str | Path | Mapping[str, Any])
         raise CheckpointError(f"The checkpoint holds numbers that are not finite, in {listing(bad, most=3)}.")
     of_classes = {key: state.pop(key) for key in list(state) if key.startswith(towers[-1].of_classes)}
     for tower in towers:
-        _check_body(state, tower)
+        own = {key: value for key, value in tower.state_dict().items() if not key.startswith(tower.of_classes)}
+        check_fit(state, own, tower)
         tower.load_state_dict(state, strict=False)
     return _take_head(model, of_classes)
 
@@ -74,38 +75,3 @@ def _take_head(model: HierarchicalModel, of_classes: Mapping[str, Tensor]) -> st
         f"All starts from published weights; the file's {finest.num_classes} classes are taken in the order of this "
         "hierarchy for the finest level's head."
     )
-
-
-def _check_body(body: Mapping[str, Tensor], tower: MILModel) -> None:
-    own = {key: value for key, value in tower.state_dict().items() if not key.startswith(tower.of_classes)}
-    missing, extra = [key for key in own if key not in body], [key for key in body if key not in own]
-    if missing or extra:
-        raise CheckpointError(
-            f"The checkpoint does not fit this {type(tower).__name__}: missing {listing(missing) or 'nothing'}, "
-            f"not expected {listing(extra) or 'nothing'}. Is it of the same architecture, with the same options?"
-        )
-    odd = [key for key in own if own[key].shape != body[key].shape]
-    if odd:
-        raise CheckpointError(
-            f"{odd[0]} has shape {list(body[odd[0]].shape)} in the checkpoint but {list(own[odd[0]].shape)} in the "
-            f"model. {_advice(body, tower)}"
-        )
-
-
-def _advice(body: Mapping[str, Tensor], tower: MILModel) -> str:
-    """Which settings would make the widths fit."""
-    weight = body.get("projection.weight")
-    if weight is None or weight.ndim != 2:
-        return "Use the options that the checkpoint was trained with."
-    out, width = weight.shape
-    if width != tower.in_features:
-        return (
-            f"It was trained on features of width {width} and these have {tower.in_features}: use features of the "
-            "encoder it was trained with."
-        )
-    settings = {"embedding_features": (out, tower.embedding_features)}
-    for key in ("scores.outer.weight", "tier1_scores.outer.weight"):
-        if key in body and key in tower.state_dict():
-            settings["attention_features"] = (body[key].shape[-1], tower.state_dict()[key].shape[-1])
-    wanted = [f"model.{name}={value}" for name, (value, now) in settings.items() if value != now]
-    return f"Set {' and '.join(wanted)}." if wanted else "Use the options that the checkpoint was trained with."

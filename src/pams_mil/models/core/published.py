@@ -29,7 +29,7 @@ def load_published(model: MILModel, source: str | Path | Mapping[str, Any]) -> M
         CheckpointError: unsafe or unreadable file, unknown or missing keys, another shape.
     """
     state = published_state(model, source)
-    _check_shapes(state, model)
+    check_fit(state, model.state_dict(), model)
     model.load_state_dict(state)
     return model
 
@@ -96,21 +96,39 @@ def translate_keys(published: Mapping[str, Tensor], mapping: Mapping[str, str], 
     return translated
 
 
-def _check_shapes(state: Mapping[str, Tensor], model: MILModel) -> None:
-    own = model.state_dict()
-    missing = [key for key in own if key not in state]
-    extra = [key for key in state if key not in own]
+def check_fit(state: Mapping[str, Tensor], own: Mapping[str, Tensor], model: MILModel) -> None:
+    """Refuse weights that are not those of a model, `own`, in name and shape."""
+    missing, extra = [key for key in own if key not in state], [key for key in state if key not in own]
     if missing or extra:
         raise CheckpointError(
-            f"The checkpoint does not fit {type(model).__name__} as created: missing {listing(missing) or 'nothing'}, "
-            f"not expected {listing(extra) or 'nothing'}. Check the options given to create_model."
+            f"The checkpoint does not fit this {type(model).__name__}: missing {listing(missing) or 'nothing'}, not "
+            f"expected {listing(extra) or 'nothing'}. Is it of the same architecture, with the same options?"
         )
-    for key, value in state.items():
-        if value.shape != own[key].shape:
-            raise CheckpointError(
-                f"{key} has shape {list(value.shape)} in the checkpoint but {list(own[key].shape)} in the model: "
-                "create the model with the checkpoint's in_features, num_classes and widths."
+    odd = next((key for key in own if own[key].shape != state[key].shape), None)
+    if odd is not None:
+        raise CheckpointError(
+            f"{odd} has shape {list(state[odd].shape)} in the checkpoint but {list(own[odd].shape)} in the model. "
+            f"{_advice(state, model)}"
+        )
+
+
+def _advice(state: Mapping[str, Tensor], model: MILModel) -> str:
+    """Which settings would make the widths fit."""
+    weight = state.get("projection.weight")
+    settings = {}
+    if weight is not None and weight.ndim == 2:
+        out, width = weight.shape
+        if width != model.in_features:
+            return (
+                f"It was trained on features of width {width} and these have {model.in_features}: use features of the "
+                "encoder it was trained with."
             )
+        settings["embedding_features"] = (out, model.embedding_features)
+        for key in ("scores.outer.weight", "tier1_scores.outer.weight"):
+            if key in state and key in model.state_dict():
+                settings["attention_features"] = (state[key].shape[-1], model.state_dict()[key].shape[-1])
+    wanted = [f"model.{name}={value}" for name, (value, now) in settings.items() if value != now]
+    return f"Set {' and '.join(wanted)}." if wanted else "Use the options that the checkpoint was trained with."
 
 
 def read_tensors(path: Path) -> Mapping[str, Tensor]:
