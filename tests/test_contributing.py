@@ -57,7 +57,8 @@ LOSS = """
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pams_mil.methods import FinestMethod, LevelLoss
+from pams_mil.errors import Positive
+from pams_mil.methods import FinestMethod
 from pams_mil.methods.method import HierarchyLoss
 
 DISCOVER = {"squared": "Squared"}
@@ -68,11 +69,8 @@ def squared_loss(logits, target, *, scale=1.0):
 
 @dataclass(frozen=True, kw_only=True)
 class Squared(FinestMethod):
-    scale: float = 1.0
-    term: ClassVar[str] = "squared"
-
-    def level_loss(self, hierarchy, level=-1):
-        return LevelLoss(squared_loss, num_classes=hierarchy.num_classes(level), scale=self.scale)
+    scale: Positive = 1.0
+    function: ClassVar = staticmethod(squared_loss)
 
 SquaredLoss = HierarchyLoss.of(Squared, "SquaredLoss")
 """
