@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -18,6 +20,11 @@ from pams_mil.report import live
 from pams_mil.report.audit_html import write_audit
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+KINDS = (
+    "normal mucosa", "reactive change", "benign tumor", "atypical hyperplasia", "low-grade dysplasia",
+    "high-grade dysplasia", "carcinoma in situ", "invasive carcinoma, well differentiated",
+    "invasive carcinoma, poorly differentiated", "metastatic disease",
+)  # fmt: skip
 
 
 def test_slides_of_a_run_link_to_the_viewer_and_show_their_heatmaps(browser, tmp_path):
@@ -160,3 +167,28 @@ def test_groups_of_many_classes_follow_the_handle(browser, tmp_path):
     page.click("#live-matrix tbody tr:nth-child(5) td:nth-child(6) button")
     assert page.text("#picked-name") == f"True g4, called g4: {cells[4, 4]} slides"
     assert page.complaints() == []
+
+
+def test_thirty_classes_have_a_matrix_of_their_own_and_names_that_do_not_overlap(browser, tmp_path):
+    names = [f"{site} {kind}" for site in ("Breast", "Colon", "Lung") for kind in KINDS]
+    tree = ClassHierarchy.of(
+        {site: [name for name in names if name.startswith(site)] for site in ("Breast", "Colon", "Lung")}
+    )
+    random = np.random.default_rng(0)
+    target = np.arange(300) % 30
+    p = 0.15 * np.eye(30)[target] + 0.85 * random.dirichlet(np.ones(30), 300)
+    ids = [f"s{row}" for row in range(300)]
+    write_audit(audit([Predictions("mine", tree, ids, target, p.argmax(1), p)], resamples=0), tmp_path)
+    page = browser.page(width=1280)
+    page.go((tmp_path / "report.html").as_uri())
+    page.wait("document.documentElement.classList.contains('live')")
+    assert page.text("main > p.dim").endswith("30 classes, in groups Breast ≺ Colon ≺ Lung")
+    places = page.js(
+        "[...document.querySelectorAll('#live-matrix thead span')].map(e => { const r = e.getBoundingClientRect();"
+        " return [r.left, r.right]; })"
+    )
+    assert len(places) == 30
+    assert all(left >= right for (_, right), (left, _) in itertools.pairwise(places))
+    box = "document.querySelector('#live-matrix').parentElement"
+    assert page.js(f"{box}.scrollWidth - {box}.clientWidth") <= 1
+    assert page.js("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0

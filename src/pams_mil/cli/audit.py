@@ -158,7 +158,7 @@ def _audit_readers(
 
 def files_of(arguments: list[str]) -> dict[str, list[Path]]:
     """Every model's files by its name: NAME=PATTERN, or a file by itself, named after the file."""
-    from pams_mil.cli.audit_table import files_matching
+    from pams_mil.cli.audit_table import files_matching, model_names
 
     groups: list[tuple[str, list[Path]]] = []
     for argument in arguments:
@@ -172,7 +172,7 @@ def files_of(arguments: list[str]) -> dict[str, list[Path]]:
                 f"{argument}: no file matches {pattern!r}. Quote the pattern, so that the shell leaves it."
             )
         groups.append((name, files))
-    single = iter(_names([files[0] for name, files in groups if not name]))
+    single = iter(model_names([files[0] for name, files in groups if not name]))
     names = [name or next(single) for name, _ in groups]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -200,18 +200,3 @@ def models_of(
             shown = name if len(preds) < 2 else str(column) if len(files) == 1 else f"{name}: {column}"
             models.append((shown, paths, replace(source, predicted=column, scores=scores)))
     return models
-
-
-def _names(paths: list[Path]) -> list[str]:
-    """The names of the runs that predicted, or file names without suffixes, with folders added until they differ."""
-    from pams_mil.cli.audit_table import run_of
-    from pams_mil.data.tables import table_name
-
-    runs = [run.name for run in map(run_of, paths) if run is not None] if len(paths) > 1 else []
-    if len(set(runs)) == len(paths):
-        return runs
-    for depth in range(1, 6):
-        names = ["/".join((*path.parts[:-1][max(0, len(path.parts) - depth) :], table_name(path))) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{table_name(path)} ({number})" for number, path in enumerate(paths, 1)]

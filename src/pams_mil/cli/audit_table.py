@@ -294,6 +294,21 @@ def run_of(file: Path) -> Path | None:
     return next((one for one in homes if RunFolder(one).exists() or CrossValidationFolder(one).exists()), None)
 
 
+def model_names(paths: list[Path]) -> list[str]:
+    """The names of the runs that predicted, or file names without suffixes, with folders added until they differ."""
+    from pams_mil.data.tables import table_name
+
+    own = [path for path in paths if path.parent.name == "predictions" or path.name == "predictions.csv"]
+    runs = [run.resolve().name for run in map(run_of, own) if run is not None]
+    if len(set(runs)) == len(paths):
+        return runs
+    for depth in range(1, 6):
+        names = ["/".join((*path.parts[:-1][max(0, len(path.parts) - depth) :], table_name(path))) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{table_name(path)} ({number})" for number, path in enumerate(paths, 1)]
+
+
 def files_matching(pattern: str) -> list[Path]:
     """The files that a pattern means, also one from the root of the disk."""
     place = Path(pattern)

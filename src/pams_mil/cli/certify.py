@@ -258,6 +258,7 @@ def _from_runs(
 def _from_table(
     path: Path, stated: ClassHierarchy | None, calibration: str | None, source: Source, by: str | None
 ) -> Predictions:
+    from pams_mil.cli.audit_table import model_names
     from pams_mil.data import tables
     from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 
@@ -265,7 +266,7 @@ def _from_table(
         raise ConfigError("A table of predictions needs --classes: a preset (see 'pams classes') or a class file.")
     has_splits = "split" in next(iter(tables.read_chunks(path, rows=1)))
     source = replace(source, tags=(*(["split"] if has_splits else []), *([by] if by else [])))
-    model = read_predictions(path, stated, source)
+    model = read_predictions(path, stated, source, name=model_names([path])[0])
     if calibration is None:
         return model
     if not has_splits:

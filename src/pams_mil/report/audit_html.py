@@ -35,7 +35,6 @@ from pams_mil.report.page import (
     format_value,
     readable_level,
     render,
-    short_order,
 )
 
 MOST_LISTED = 500
@@ -87,7 +86,6 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
         findings=[finding_table(m.name, m.findings) for m in audit.models if m.findings is not None],
         matrix=matrix_cells,
         readable=READABLE,
-        order=short_order(hierarchy),
         by_class=[class_tables(model.finest, hierarchy) for model in audit.models],
         most_listed=MOST_LISTED, kappas=KAPPAS,
     )  # fmt: skip

@@ -28,7 +28,6 @@ from pams_mil.report.page import (
     format_interval,
     markdown_text,
     render,
-    short_order,
 )
 
 
@@ -106,7 +105,6 @@ def bench_page(bench: Bench, further: Further = NOTHING, **links: Any) -> str:
         epochs={model: _epochs(bench.of_model(model)) for model in bench.models},
         screen=_screen(bench, **links),
         verdicts=_verdict,
-        order=short_order(bench.hierarchy),
     )
 
 

@@ -48,7 +48,6 @@ def certificate_page(
         hierarchy=certificate.hierarchy,
         not_a_guarantee=NOT_A_GUARANTEE,
         screen=_screen(certificate, predictions, command),
-        order=short_order(certificate.hierarchy),
         cost=_cost_table(certificate),
         bounds=_bound_table(certificate),
         limits=_limit_table(certificate),

@@ -41,7 +41,13 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.globals.update(
-        version=__version__, facts=METRICS, series=svg.series, static=static, term=term, report_table=ReportTable
+        version=__version__,
+        facts=METRICS,
+        series=svg.series,
+        static=static,
+        term=term,
+        report_table=ReportTable,
+        classes_line=classes_line,
     )
     env.filters.update(
         value=format_value,
@@ -253,10 +259,14 @@ READABLE = 40
 """Most classes of a matrix or an order that is shown at once; pages fold out more."""
 
 
-def readable_level(hierarchy: ClassHierarchy, level: int = -1) -> int | None:
-    """The finest level at or above `level` with at most `READABLE` classes; None where there is none."""
+LINE = 15
+"""Most classes of an order that is one line at the head of a page."""
+
+
+def readable_level(hierarchy: ClassHierarchy, level: int = -1, most: int = READABLE) -> int | None:
+    """The finest level at or above `level` with at most so many classes; None where there is none."""
     levels = range(hierarchy.level(level), -1, -1)
-    return next((one for one in levels if hierarchy.num_classes(one) <= READABLE), None)
+    return next((one for one in levels if hierarchy.num_classes(one) <= most), None)
 
 
 def readable_rows(hierarchy: ClassHierarchy) -> tuple[str, dict[str, list[str]]]:
@@ -273,7 +283,13 @@ def readable_rows(hierarchy: ClassHierarchy) -> tuple[str, dict[str, list[str]]]
     return hierarchy.level_names[level], rows
 
 
-def short_order(hierarchy: ClassHierarchy, level: int = -1) -> str:
+def classes_line(hierarchy: ClassHierarchy) -> Markup:
+    """What is classified, by its name where it has one, and in which order."""
+    name = Markup("") if hierarchy.name == "classes" else Markup(" <b>{}</b>").format(hierarchy.name)
+    return Markup("Classes{}, least urgent first: {}").format(name, short_order(hierarchy, most=LINE))
+
+
+def short_order(hierarchy: ClassHierarchy, level: int = -1, most: int = READABLE) -> str:
     """The order of a level; of too many classes their count, and the order of their groups.
 
     >>> short_order(ClassHierarchy.load("isup"))
@@ -281,7 +297,7 @@ def short_order(hierarchy: ClassHierarchy, level: int = -1) -> str:
     >>> short_order(ClassHierarchy.flat([f"c{i}" for i in range(419)]))
     '419 classes, c0 to c418'
     """
-    readable, names = readable_level(hierarchy, level), hierarchy.names(level)
+    readable, names = readable_level(hierarchy, level, most), hierarchy.names(level)
     if readable == hierarchy.level(level):
         return hierarchy.order(level)
     span = f"{names[0]} to {names[-1]}" if readable is None else f"in groups {hierarchy.order(readable)}"

@@ -12,7 +12,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report import svg
 from pams_mil.report.first_screen import first_screen
 from pams_mil.report.live import SLIDES_FILE
-from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, render, short_order
+from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, render
 
 PLACES = {
     "report_held_out": "Held-out slides, which neither training nor the choice has seen, by all runs together",
@@ -62,7 +62,6 @@ def tune_page(
             views=views,
         ),
         place=place,
-        order=short_order(hierarchy),
         charts=[
             score_chart(rung["scores"], record["choice"]["recipe"], record["asked"]["reference"]) for rung in scored
         ],
