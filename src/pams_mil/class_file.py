@@ -38,7 +38,7 @@ import yaml
 
 from pams_mil.class_checks import Level, names_by_rank
 from pams_mil.errors import HierarchyError, listing, nearest
-from pams_mil.yaml_guard import MOST_CHARACTERS, check_events
+from pams_mil.yaml_guard import UniqueKeys, load_yaml, read_text
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -49,6 +49,10 @@ KEYS = (
 TABLE_COLUMNS = ("class", "group", "rank", "display")
 PRESET = "preset:"
 """Before a name: the preset, even where a file has that name, too."""
+
+
+class _TextLoader(UniqueKeys, yaml.BaseLoader):
+    """YAML in which every scalar is text."""
 
 
 @dataclass(frozen=True)
@@ -98,28 +102,14 @@ def read_class_file(name_or_path: str | Path) -> tuple[str, str]:
         )
     if not path.is_file():
         raise HierarchyError(f"{path} is not a file; expected a class file, YAML or CSV.")
-    if path.stat().st_size > MOST_CHARACTERS:
-        raise HierarchyError(
-            f"{path} is {path.stat().st_size:,} bytes; expected at most {MOST_CHARACTERS:,}. Is it the right file?"
-        )
-    try:
-        return path.read_text("utf-8-sig"), str(path)
-    except UnicodeDecodeError as error:
-        raise HierarchyError(f"{path} is not UTF-8 text ({error.reason}); save the class file as UTF-8.") from error
-    except OSError as error:
-        raise HierarchyError(f"{path} cannot be read: {error.strerror or error}.") from error
+    return read_text(path, HierarchyError), str(path)
 
 
 def class_fields(text: str, where: str) -> dict[str, Any]:
     """The fields of a class file as the arguments of `ClassHierarchy`."""
     if where.lower().endswith(".csv"):
         return table_fields(text, where)
-    check_events(text, where=where, error=HierarchyError)
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:  # several documents in one file
-        raise HierarchyError(f"{where} is not valid YAML: {error}") from error
-    fields = None if root is None else _plain(root, where)
+    fields = load_yaml(text, _TextLoader, where=where, error=HierarchyError)
     if not isinstance(fields, dict):
         raise HierarchyError(
             f"{where} must be a YAML mapping with the keys 'name' and 'classes', found {_kind(fields)}."
@@ -281,24 +271,6 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):  # a name that no file can have, such as the text of a class file
         return False
-
-
-def _plain(node: yaml.Node, where: str) -> Any:
-    """A YAML node as nested dicts, lists and text, with every key once."""
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, where) for item in node.value]
-    if not isinstance(node, yaml.MappingNode):
-        return str(node.value)
-    content: dict[str, Any] = {}
-    for key_node, value in node.value:
-        key = _plain(key_node, where)
-        line = key_node.start_mark.line + 1
-        if not isinstance(key, str):
-            raise HierarchyError(f"a key in {where} must be text, found {_kind(key)} at line {line}.")
-        if key in content:
-            raise HierarchyError(f"{where} has {key!r} twice, again at line {line}; every name must be its own.")
-        content[key] = _plain(value, where)
-    return content
 
 
 def _entries(classes: Any, group: str, where: str) -> list[_Entry]:

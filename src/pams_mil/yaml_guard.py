@@ -6,11 +6,49 @@ them has a place in a class file or a config.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import yaml
 
 MOST_CHARACTERS = 1 << 18
 MOST_DEPTH = 32
 MOST_EVENTS = 20_000
+
+
+class UniqueKeys(yaml.constructor.BaseConstructor):
+    """For loaders in which a key that is repeated is an error; it would silently drop the first value."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping of keys that differ."""
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for place, (key, _) in enumerate(node.value):
+            if key.value in keys[:place]:
+                problem = f"the key {key.value!r} appears twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read_text(path: Path, error: type[Exception]) -> str:
+    """The text of a file that people write."""
+    try:
+        if path.stat().st_size > MOST_CHARACTERS:
+            size = f"{path.stat().st_size:,} bytes; expected at most {MOST_CHARACTERS:,}"
+            raise error(f"{path} is {size}. Is it the right file?")
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise error(f"{path} is not UTF-8 text ({problem.reason}); save it as UTF-8.") from problem
+    except OSError as problem:
+        raise error(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+
+
+def load_yaml(text: str, loader: type[Any], *, where: str, error: type[Exception]) -> Any:
+    """What a YAML text holds, after `check_events`."""
+    check_events(text, where=where, error=error)
+    try:
+        return loader(text).get_single_data()
+    except yaml.YAMLError as problem:  # also several documents in one file
+        raise error(f"{where} is not valid YAML: {problem}") from problem
 
 
 def check_events(text: str, *, where: str, error: type[Exception]) -> None:

@@ -25,7 +25,7 @@ from pams_mil import atomic
 from pams_mil.data import tables
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, SPLITS, Manifest
 from pams_mil.errors import ManifestError, counted, listing
-from pams_mil.yaml_guard import check_events
+from pams_mil.yaml_guard import load_yaml, read_text
 
 COLUMN = "fold"
 """The column, in any case, that may hold the numbers."""
@@ -178,12 +178,11 @@ def read_task(path: Path, table: tables.Columns) -> Task | None:
     config = path.parent / "config.yaml"
     if config.is_file():
         try:
-            text = config.read_text("utf-8")
-            check_events(text, where=str(config), error=ManifestError)
-            task = yaml.safe_load(text)
+            text = read_text(config, ManifestError)
+            task = load_yaml(text, yaml.SafeLoader, where=str(config), error=ManifestError)
             column = str(task["task_col"])
             names = {str(key): str(name) for key, name in (task.get("label_dict") or {}).items()}
-        except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ManifestError(f"{config} does not name the label column under 'task_col': {error!r}.") from error
         return Task(column, names) if column in table else None
     return Task(path.parent.name) if path.parent.name in table else None

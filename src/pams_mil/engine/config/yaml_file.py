@@ -10,10 +10,10 @@ import yaml
 
 from pams_mil import atomic
 from pams_mil.errors import ConfigError
-from pams_mil.yaml_guard import MOST_CHARACTERS, check_events
+from pams_mil.yaml_guard import UniqueKeys, load_yaml, read_text
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(UniqueKeys, yaml.SafeLoader):
     """Safe YAML in which 1e-4 is a number, as everyone expects, and a repeated key is an error."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  a table of PyYAML, copied so that the original stays as it is
@@ -21,18 +21,6 @@ class _Loader(yaml.SafeLoader):
         sign: [rule for rule in rules if rule[0] != "tag:yaml.org,2002:timestamp"]
         for sign, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; the same key twice would silently drop the first value."""
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode):
-                if key_node.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key_node.value!r} appears twice", key_node.start_mark
-                    )
-                seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -50,13 +38,7 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise ConfigError(f"There is no file {path}. 'pams init' writes a commented one.")
-    if path.stat().st_size > MOST_CHARACTERS:
-        raise ConfigError(f"{path} is {path.stat().st_size:,} bytes; a config has at most {MOST_CHARACTERS:,}.")
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8.") from error
-    content = parse_yaml(text, where=str(path))
+    content = parse_yaml(read_text(path, ConfigError), where=str(path))
     if not isinstance(content, dict):
         kind = "nothing" if content is None else f"a {type(content).__name__}"
         raise ConfigError(f"{path} must be a YAML mapping of settings, found {kind}.")
@@ -69,15 +51,7 @@ def parse_yaml(text: str, *, where: str) -> Any:
     >>> parse_yaml("lr: 1e-4", where="here")
     {'lr': 0.0001}
     """
-    check_events(text, where=where, error=ConfigError)
-    try:
-        loader = _Loader(text)
-        try:
-            return loader.get_single_data()
-        finally:
-            loader.dispose()
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{where} is not valid YAML: {error}") from error
+    return load_yaml(text, _Loader, where=where, error=ConfigError)
 
 
 def write_yaml(path: Path | str, content: dict[str, Any], *, comment: str = "") -> None:
