@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-_SAMPLE_BYTES = 4096
-
 
 def text_digest(text: str) -> str:
     """Of a text, whatever is in it."""
@@ -49,8 +47,8 @@ def file_signature(path: Path) -> tuple[int, ...]:
     return (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
-def sampled_digest(path: Path) -> str:
-    """Of a file's size and of a few KiB at its start, middle and end; of a folder, of all files in it.
+def sampled_digest(path: Path, sample_bytes: int = 4096) -> str:
+    """Of a file's size and of so many bytes at its start, middle and end; of a folder, of all files in it.
 
     It tells replaced features from the ones before without reading gigabytes; it cannot see a change between the
     samples that keeps the size.
@@ -62,7 +60,7 @@ def sampled_digest(path: Path) -> str:
         name = str(entry.relative_to(path)) if entry != path else ""
         hasher.update(f"{name}|{size}|".encode("utf-8", "surrogatepass"))
         with entry.open("rb") as file:
-            for start in (0, size // 2, max(0, size - _SAMPLE_BYTES)):
+            for start in (0, size // 2, max(0, size - sample_bytes)):
                 file.seek(start)
-                hasher.update(file.read(_SAMPLE_BYTES))
+                hasher.update(file.read(sample_bytes))
     return hasher.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 _PAGE_PX, _THUMBNAIL_PX = 1200, 144
 _COLORS = {"rank": "inferno", "sign": "coolwarm", "probability": "inferno"}
-_JPEG_QUALITY = 82
 
 
 def write_heatmaps(
@@ -168,9 +166,9 @@ def _strips(
 def _jpeg(pixels: Pixels, longest_px: int | None = None) -> bytes:
     from PIL import Image
 
+    from pams_mil.wsi.heatmap import encoded
+
     image = Image.fromarray(pixels)
     if longest_px is not None:
         image.thumbnail((longest_px, longest_px))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=_JPEG_QUALITY)
-    return buffer.getvalue()
+    return encoded(image, "JPEG")

@@ -7,10 +7,9 @@ from PIL import Image
 
 from pams_mil.errors import BagError, SlideError
 from pams_mil.view.heat import Heat
-from pams_mil.view.pyramid import jpeg
 from pams_mil.view.session import Session
 from pams_mil.view.shelf import THUMBNAIL_PX
-from pams_mil.wsi.heatmap import Heatmap, overlay
+from pams_mil.wsi.heatmap import Heatmap, encoded, overlay
 from pams_mil.wsi.physical_pixels import Overview, read_scaled
 
 PATCH_PX = 128
@@ -25,7 +24,7 @@ def tile_picture(session: Session, row: int, level: int, column: int, line: int)
     except SlideError:
         # No picture: the plane is as large as the tiles of the features reach.
         box = session.pyramid(row).tile(level, column, line)
-        return None if box is None else jpeg(Image.new("RGB", (box.width, box.height), "white"))
+        return None if box is None else encoded(Image.new("RGB", (box.width, box.height), "white"), "JPEG")
     return None if box is None else session.shelf.tile(row, box)
 
 
@@ -41,7 +40,7 @@ def thumbnail_picture(session: Session, row: int, heat: Heat | None, call: int |
     if heat is not None:
         colors, shades = heat.shades(call)
         pixels = overlay(overview, Heatmap(heat.coords_px0, heat.tile_px0), shades, colors=colors, opacity=0.6)
-    return jpeg(Image.fromarray(pixels))
+    return encoded(Image.fromarray(pixels), "JPEG")
 
 
 def patch_picture(session: Session, row: int, heat: Heat, index: int) -> bytes | None:

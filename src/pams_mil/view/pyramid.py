@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from PIL import Image, ImageCms
 
 from pams_mil.arrays import Pixels
+from pams_mil.wsi.heatmap import encoded
 from pams_mil.wsi.physical_pixels import Overview, Patch, best_level, read_scaled
 from pams_mil.wsi.slide import Slide
 
 TILE_PX, OVERLAP_PX = 254, 1
-QUALITY = 80
 MOST_SHRINKING = 16.0
 """Beyond this much shrinking of the best level a tile comes from the overview: slides without small levels."""
 
@@ -113,11 +113,4 @@ class Painter:
 
     def jpeg(self, pixels: Pixels) -> bytes:
         """The picture in sRGB as JPEG."""
-        return jpeg(self.on_screen(pixels))
-
-
-def jpeg(picture: Image.Image) -> bytes:
-    """The picture as JPEG."""
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=QUALITY)
-    return buffer.getvalue()
+        return encoded(self.on_screen(pixels), "JPEG")

@@ -98,11 +98,16 @@ def symmetric(values: AnyArray) -> npt.NDArray[np.float64]:
     return shares
 
 
+def encoded(image: Image.Image, kind: str, *, quality: int = 80) -> bytes:
+    """A picture as the bytes of a file, JPEG or PNG."""
+    buffer = io.BytesIO()
+    image.save(buffer, kind, quality=quality)
+    return buffer.getvalue()
+
+
 def write_png(path: Path | str, pixels: Pixels) -> None:
     """Write a picture as PNG, atomically."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    atomic.write_bytes(path, buffer.getvalue())
+    atomic.write_bytes(path, encoded(Image.fromarray(pixels), "PNG"))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ of a tiled slide is read.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import unicodedata
 from collections import Counter, defaultdict
@@ -19,6 +18,7 @@ from typing import Any
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.examine import Problem
 from pams_mil.data.tables import parse_number, read_table
+from pams_mil.digests import sampled_digest
 from pams_mil.errors import ParameterError, SlideError, TableError, counted, listing
 from pams_mil.wsi.readers.dicom_series import gather
 from pams_mil.wsi.readers.slide_kind import is_ome_zarr, is_zarr
@@ -27,8 +27,6 @@ from pams_mil.wsi.slide import Slide
 
 READABLE_SUFFIXES = (*SLIDE_SUFFIXES, ".png", ".jpg", ".jpeg")
 """What is taken for a slide when a folder is searched; any file can be given by its own name."""
-
-_SAMPLE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -89,18 +87,11 @@ def read_mpp_table(path: Path) -> dict[str, float]:
 
 
 def file_fingerprint(path: Path) -> str:
-    """32 hex digits of a file's size, first and last 64 KiB: tells files apart without reading gigabytes."""
-    digest = hashlib.blake2b(digest_size=16)
+    """32 hex digits that tell files apart without reading gigabytes; headers and tables of tiles lie at their ends."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            # The ends hold headers and tables of tiles; the size tells apart what is alike there.
-            digest.update(str(size).encode() + b":" + file.read(_SAMPLE_BYTES))
-            file.seek(max(0, size - _SAMPLE_BYTES))
-            digest.update(file.read(_SAMPLE_BYTES))
+        return sampled_digest(path, 1 << 16)
     except OSError as error:
         raise SlideError(f"{path} cannot be read: {error.strerror}.") from error
-    return digest.hexdigest()
 
 
 def _expanded(paths: Iterable[Path]) -> Iterator[Path]:
