@@ -86,11 +86,10 @@ class Pairing:
     seed: int = 0
     patients: Sequence[str] | None = None
     own_class: bool = True
-    _by_order: Ints = field(init=False, repr=False, compare=False)
     _ranks: Ints = field(init=False, repr=False, compare=False)
-    _own: Ints = field(init=False, repr=False, compare=False)
+    _patients: Ints = field(init=False, repr=False, compare=False)
     _order: Ints = field(init=False, repr=False, compare=False)
-    _keys: Ints = field(init=False, repr=False, compare=False)
+    _below: Bools = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -115,73 +114,45 @@ class Pairing:
                 "pairing.rule 'urgent_label' gives a remixed bag the label of the more urgent slide, and several "
                 "orders of urgency dispute which one that is. Use 'keep_label', which mixes what all of them agree on."
             )
-        # Sorted once: a draw then takes a few binary searches instead of a look at every slide.
-        object.__setattr__(self, "_by_order", ranks_by_order(self.hierarchy))
-        object.__setattr__(self, "_ranks", self.hierarchy.ranks()[targets])
-        object.__setattr__(self, "_own", self._own_keys(targets))
-        object.__setattr__(self, "_order", np.argsort(self._own, kind="stable"))
-        object.__setattr__(self, "_keys", self._own[self._order])
-
-    def _own_keys(self, targets: Ints) -> Ints:
-        """A number per slide by which slides are sorted, so that the partners of each lie in one or two runs."""
-        if self.rule != "keep_label":
-            keys = {"urgent_label": self._ranks, "same_class": targets, "any": np.arange(len(targets))}
-            return keys[self.rule]
-        names = self.slide_ids if self.patients is None else self.patients
+        names = ids if self.patients is None else self.patients
         number = {name: position for position, name in enumerate(dict.fromkeys(names))}
-        patient = np.array([number[name] for name in names], dtype=np.int64)
-        # By rank, then class, then patient: less urgent slides come first, a class and a patient's part of it are runs.
-        return (self._ranks * self.hierarchy.num_classes() + targets) * max(1, len(names)) + patient
+        ranks, patients = self.hierarchy.ranks()[targets], np.array([number[name] for name in names], dtype=np.int64)
+        # What partners are sorted by, the last first, so that draws do not depend on the order of the table.
+        keys = {"keep_label": (patients, targets, ranks), "urgent_label": (ranks,), "same_class": (targets,)}
+        by_order = ranks_by_order(self.hierarchy)
+        object.__setattr__(self, "_ranks", ranks)
+        object.__setattr__(self, "_patients", patients)
+        object.__setattr__(self, "_order", np.lexsort(keys.get(self.rule, (np.arange(len(ids)),))))
+        # Only classes that every order calls less urgent, so that the label is right in all of them.
+        object.__setattr__(self, "_below", (by_order[:, :, None] > by_order[:, None, :]).all(0))
 
     def partners(self, slide: int) -> list[int]:
         """Slides that may meet `slide`; under "same_class" the slide itself is among them."""
-        return [int(partner) for first, last in self._runs(slide) for partner in self._order[first:last]]
+        partners: list[int] = self._order[self._may_meet(slide)[self._order]].tolist()
+        return partners
 
-    def _runs(self, slide: int) -> list[tuple[int, int]]:
-        """Where the partners of a slide lie in the order: from one place up to another, once or more."""
-        # Slides with the same key as this one lie from `first` up to `last`.
-        key = int(self._own[slide])
-        first, last = self._place(key), self._place(key + 1)
-        if self.rule == "same_class":
-            return [(first, last)]
-        if self.rule != "keep_label":
-            # All but those of its own rank ("urgent_label"), or all but itself ("any").
-            return [(0, first), (last, len(self._keys))]
-        # The keys are (rank C + class) n + patient, so a class spans n numbers and a rank C n.
-        of_class = len(self._keys)
-        of_rank = of_class * self.hierarchy.num_classes()
-        if len(self._by_order) > 1:
-            # Only classes that every order calls less urgent, so that the label is right in all of them.
-            agreed: Bools = np.all(self._by_order[:, [self.targets[slide]]] > self._by_order, axis=0)
-            starts = (self._by_order[0] * self.hierarchy.num_classes() + np.arange(len(agreed)))[agreed] * of_class
-            less_urgent = [(self._place(int(start)), self._place(int(start) + of_class)) for start in starts]
-        else:
-            less_urgent = [(0, self._place(int(self._ranks[slide]) * of_rank))]
-        if not self.own_class:
-            return less_urgent
-        # The class without its own patient's part, which lies in the middle of it.
-        begin = key - key % of_class
-        return [*less_urgent, (self._place(begin), first), (last, self._place(begin + of_class))]
-
-    def _place(self, key: int) -> int:
-        return int(np.searchsorted(self._keys, key))
+    def _may_meet(self, slide: int) -> Bools:
+        """Which slides may meet `slide`, [n]."""
+        targets = np.asarray(self.targets, dtype=np.int64)
+        same: Bools = targets == targets[slide]
+        allowed: Bools = self._below[targets[slide], targets]
+        if self.rule == "keep_label" and self.own_class:
+            allowed = allowed | (same & (self._patients != self._patients[slide]))
+        elif self.rule == "urgent_label":
+            allowed = self._ranks != self._ranks[slide]
+        elif self.rule != "keep_label":
+            allowed = same if self.rule == "same_class" else np.arange(len(targets)) != slide
+        return allowed
 
     def draw(self, slide: int, epoch: int) -> Pair | None:
         """The pair that `slide` is remixed into in `epoch`, or None when it stays as it is."""
         random = seeding.numpy_generator(self.seed, "pairing", epoch, self.slide_ids[slide])
         if random.random() >= self.probability:
             return None
-        runs = self._runs(slide)
-        count = sum(last - first for first, last in runs)
-        if count == 0:
+        partners = self.partners(slide)
+        if not partners:
             return None
-        # Counted through the runs as if they were one.
-        number = int(random.integers(count))
-        for first, last in runs:
-            if number < last - first:
-                break
-            number -= last - first
-        partner = int(self._order[first + number])
+        partner = partners[int(random.integers(len(partners)))]
         if self.rule == "urgent_label" and self._ranks[partner] > self._ranks[slide]:
             return Pair(a=partner, b=slide)
         return Pair(a=slide, b=partner)
