@@ -161,6 +161,8 @@ def test_another_second_order_is_another_run(cohort, tmp_path):
     assert change == ("classes.other_orders", ["a ≺ c ≺ b ≺ d"], ["d ≺ a ≡ b ≺ c"])
     with pytest.raises(CheckpointError, match="other_orders"):
         run(settings(cohort, epochs=1), tmp_path / "one", resume=True)
+    scores = json.loads(pams("evaluate", tmp_path / "two", tmp_path / "one", "--resamples", 0, "--json"))
+    assert scores["orders"]["names"] == ["tiny", "grouped", "other"]  # the orders of both runs
 
 
 def test_cv_and_bench_score_under_every_order(cohort, both, tmp_path, monkeypatch):

@@ -81,6 +81,26 @@ def test_safer_under_every_order_or_under_which_not():
     assert turned.comparisons[0].sentence == "Neither careful nor careless can be called safer under any of the orders."
 
 
+def test_models_with_other_orders_are_audited_under_the_orders_of_all():
+    one, other = models()
+    first = replace(one, hierarchy=TREE.with_orders(SWAPPED))
+    second = replace(other, hierarchy=TREE.with_orders(UPSIDE_DOWN))
+    result = audit([first, second], resamples=0).orders
+    assert result is not None
+    assert result.orders.names == ("bracs", "swapped", "upside down")
+    expected = audit(ordered([one, other], SWAPPED, UPSIDE_DOWN), resamples=0).orders
+    assert json.dumps(result.to_json()) == json.dumps(expected.to_json())
+    assert audit([one, second], resamples=0).orders.orders.names == ("bracs", "upside down")
+    # Read with another order first, it is the same model: its classes are found by name.
+    turned = Orders(TREE.with_orders(UPSIDE_DOWN)).under(1, other)
+    again = audit([first, turned], resamples=0).orders
+    assert again.orders.names == ("bracs", "swapped", "upside down")
+    assert json.dumps(again.to_json()) == json.dumps(expected.to_json())
+    unlike = ClassHierarchy.of([*TREE.classes[:-1], "invasive"])
+    with pytest.raises(PredictionsError, match="different class hierarchies"):
+        audit([first, replace(other, hierarchy=unlike)], resamples=0)
+
+
 def test_a_verdict_that_depends_on_the_order_says_under_which():
     one, _ = models()
     ranks = {name: rank for rank, name in enumerate(SWAPPED.classes)}

@@ -1,6 +1,7 @@
 """The cost ratio that verdicts act by: recovered from simulated readers, equal to the pairwise formula, or refused."""
 
 import logging
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -16,29 +17,19 @@ FOUR = ClassHierarchy.flat(["normal", "benign", "atypical", "malignant"])
 
 def study(hierarchy, kappas, *, patients, seed, beta=8.0, pull=0.0, shown=1.0, sharp=1.0):
     """Simulated verdicts: reader j of every patient chooses by a conditional logit with its own κ_j."""
-    draw = np.random.default_rng(seed)
-    size = len(hierarchy.names())
+    draw, ranks = np.random.default_rng(seed), hierarchy.ranks()
+    size = len(ranks)
     p = special.softmax(sharp * draw.normal(size=(patients, size)), axis=1)
-    ranks = hierarchy.ranks()
-    calls = []
-    for row in p:
-        cost = [
-            sum(shown * row[t] * (ranks[t] > ranks[r]) + row[t] * (ranks[t] < ranks[r]) for t in range(size))
-            for r in range(size)
-        ]
-        calls.append(max(r for r in range(size) if cost[r] <= min(cost) + 1e-12))
-    rows, verdicts, ids = [], [], []
+    missed, alarms = p @ (ranks[:, None] > ranks), p @ (ranks[:, None] < ranks)  # of every call, [patients, size]
+    cost = shown * missed + alarms
+    calls = size - 1 - np.argmax((cost <= cost.min(axis=1, keepdims=True) + 1e-12)[:, ::-1], axis=1)
+    verdicts = []
     for kappa in kappas:
-        for number, row in enumerate(p):
-            utility = [
-                -beta * sum(row[t] * (kappa * (ranks[t] > ranks[r]) + (ranks[t] < ranks[r])) for t in range(size))
-                + pull * (r == calls[number])
-                for r in range(size)
-            ]
-            verdicts.append(int(draw.choice(size, p=special.softmax(utility))))
-            rows.append(row)
-            ids.append(f"p{number}")
-    return np.array(rows), np.array(verdicts), ids
+        utility = -beta * (kappa * missed + alarms) + pull * (np.arange(size) == calls[:, None])
+        # The largest of utilities with Gumbel noise is a draw from their softmax.
+        verdicts.append(np.argmax(utility + draw.gumbel(size=utility.shape), axis=1))
+    ids = [f"p{number}" for number in range(patients)] * len(kappas)
+    return np.tile(p, (len(kappas), 1)), np.concatenate(verdicts), ids
 
 
 def test_two_ranks_give_the_pairwise_logistic():
@@ -71,7 +62,7 @@ def test_pull_of_the_shown_call_is_told_from_the_cost_ratio():
 
 
 def test_what_would_change_is_counted_and_boundaries_are_told_apart():
-    p, verdicts, ids = study(FOUR, [6.0], patients=1500, seed=3)
+    p, verdicts, ids = study(FOUR, [6.0], patients=1500, seed=3, beta=3.0)
     result = reveal(p, verdicts, FOUR, patients=ids, kappa=2.0)
     assert result.changes[0] > 0
     assert result.changes[1] == 0
@@ -121,6 +112,32 @@ def test_intervals_cover_at_their_level(kappas, estimand):
     logging.info("readers %s: %.2f is in %.1f %% of the intervals", kappas, estimand, 100 * hits / runs)
     assert 0.93 <= hits / runs <= 0.97
     assert fixed / runs < 0.93
+
+
+@pytest.mark.slow
+def test_intervals_of_boundaries_cover_at_their_level():
+    """Also next to boundaries that hardly any verdict is in doubt about: those are refused, not stated too surely."""
+    hits, halves, runs = Counter(), Counter(), Counter()
+    for seed in range(400):
+        p, verdicts, ids = study(FOUR, [6.0], patients=600, seed=seed, beta=4.0 if seed % 2 else 8.0)
+        for name, fit in reveal(p, verdicts, FOUR, patients=ids).boundaries.items():
+            runs[name] += 1
+            hits[name] += fit.low < 6 < fit.high
+            halves[name] += abs(np.log(6 / fit.kappa)) < np.log(fit.high / fit.kappa) / 2
+    logging.info("boundaries: %s of %s intervals hold 6", dict(hits), dict(runs))
+    assert runs["malignant"] == 400
+    for name, count in runs.items():
+        assert hits[name] / count >= 0.95 - 3 * (0.05 * 0.95 / count) ** 0.5
+    assert sum(halves.values()) / sum(runs.values()) < 0.85
+
+
+def test_a_boundary_that_hardly_any_verdict_is_in_doubt_about_is_refused():
+    """Sharp readers: of 1,500 verdicts next to none is about the choice between the two lowest."""
+    p, verdicts, ids = study(FOUR, [6.0], patients=1500, seed=0)
+    result = reveal(p, verdicts, FOUR, patients=ids)
+    assert set(result.boundaries) == {"malignant"}
+    assert "it takes 30" in result.refused["atypical"]
+    assert "without any noise" in result.refused["benign"]
 
 
 def test_reviews_are_joined_with_the_predictions_that_were_read(tmp_path):
@@ -178,7 +195,7 @@ def test_training_follows_the_revealed_cost_ratio(tmp_path):
     from pams_mil.severity import implied_cost
 
     (tmp_path / "classes.yaml").write_text("name: four\nclasses: [normal, benign, atypical, malignant]\n")
-    p, verdicts, ids = study(FOUR, [6.0], patients=1500, seed=3)
+    p, verdicts, ids = study(FOUR, [6.0], patients=1500, seed=13)
     result = reveal(p, verdicts, FOUR, patients=ids)
     result.write(tmp_path / "reveal.json")
     config = configure("labels.csv", classes=str(tmp_path / "classes.yaml"), method="msce")

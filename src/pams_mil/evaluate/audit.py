@@ -13,7 +13,7 @@ from pams_mil.evaluate.committee import CommitteeAudit
 from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.operating_points import OperatingPoints
-from pams_mil.evaluate.orders import OrderAudit, audit_orders
+from pams_mil.evaluate.orders import OrderAudit, audit_orders, with_joint_orders
 from pams_mil.evaluate.predictions.findings import FindingScores, finding_scores
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, SevereError, score, severe_errors
@@ -172,9 +172,9 @@ def audit(
     With a `candidate`, that one is compared with every other instead.
 
     Patients that a model has seen are refused unless `seen_patients` allows them; then every page and file says so.
-    Where the hierarchy has several orders, rates and comparisons are also those of each.
+    Where the models' hierarchies have several orders, rates and comparisons are also those of each of them.
     """
-    models = [model.admitted("test scores", seen_patients=seen_patients) for model in models]
+    models = [model.admitted("test scores", seen_patients=seen_patients) for model in with_joint_orders(models)]
     report = progress or (lambda what, fraction: None)
     audited = []
     for model in models:

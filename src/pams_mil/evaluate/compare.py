@@ -270,7 +270,10 @@ def _at_points(points: Sequence[Array]) -> list[Reading]:
 def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predictions, tuple[str, ...]]:
     """Both on the slides that all their seeds share; refused when there are none or labels contradict."""
     if first.hierarchy.digest != second.hierarchy.digest:
-        raise PredictionsError(f"{first.name} and {second.name} were read with different class hierarchies.")
+        raise PredictionsError(
+            f"{first.name} and {second.name} were read with different class hierarchies, {first.hierarchy.name!r} and "
+            f"{second.hierarchy.name!r}. Models can be compared on the same classes, in one order or in several."
+        )
     shared = _slides_of_all_seeds(first) & _slides_of_all_seeds(second)
     if not shared:
         raise PredictionsError(

@@ -144,15 +144,7 @@ class Orders:
 
     def under(self, number: int, predictions: Predictions) -> Predictions:
         """Predictions that were read with the first order, as those of another."""
-        place, hierarchy = self.places[number], self.hierarchies[number]
-        p = predictions.probabilities
-        return replace(
-            predictions,
-            hierarchy=hierarchy,
-            target=place[predictions.target],
-            predicted=place[predictions.predicted],
-            probabilities=None if p is None else p[:, np.argsort(place)],
-        )
+        return _reordered(predictions, self.hierarchies[number], self.places[number])
 
     def answers(self, probabilities: Array, kappa: float) -> Bools:
         """C(κ), which classes are in each case's answer, [n, C]; one class where the orders agree."""
@@ -168,6 +160,34 @@ class Orders:
         top = np.where(answers[None], self.ranks[:, None, :], -1).max(axis=2)
         missed: Bools = self.ranks[:, target] > top
         return missed
+
+
+def with_joint_orders(models: Sequence[Predictions]) -> list[Predictions]:
+    """Models of the same classes under the orders of all of them; the first model's first order stays the first.
+
+    Runs know the orders that they were trained with, and those of two runs may differ. Models of other classes are left
+    as they are: a comparison refuses them.
+    """
+    orders = {order.digest: order for model in models for order in model.hierarchy.orders}
+    classes = {frozenset(order.classes) for order in orders.values()}
+    if len(orders) == 1 or len(classes) > 1:
+        return list(models)
+    first, *others = orders.values()
+    joint = first.with_orders(*others)
+    places = [np.array([joint.index(name) for name in model.hierarchy.classes]) for model in models]
+    return [_reordered(model, joint, place) for model, place in zip(models, places, strict=True)]
+
+
+def _reordered(model: Predictions, hierarchy: ClassHierarchy, place: Ints) -> Predictions:
+    """Predictions of the same classes in another order: `place` [C] is where each class stands in it."""
+    p = model.probabilities
+    return replace(
+        model,
+        hierarchy=hierarchy,
+        target=place[model.target],
+        predicted=place[model.predicted],
+        probabilities=None if p is None else p[:, np.argsort(place)],
+    )
 
 
 def disputed_rates(

@@ -11,11 +11,14 @@ blind). In a = βκ, b = β and η the log-likelihood is concave; κ = a / b. Be
     Σ_i log σ(β s_i (κ Ū_i − F̄_i)),    s_i = +1 where the more urgent of the two was chosen, else −1
 
 with Ū_i the misses that the more urgent call avoids and F̄_i the false alarms that it adds. The interval is Wald's for
-log κ with the sandwich variance of patients as clusters, so several readers of one patient count as one patient.
+log κ with the sandwich variance of patients as clusters, so several readers of one patient count as one patient. What
+the fit expects with 95 % or more is not counted as informative: with a handful of verdicts in doubt, that variance is
+far too small.
 
 Given that a verdict is one of two neighboring ranks, the choice between them is the same logit with these two
 alternatives, whatever the others are: that gives a κ per boundary. η is then the one of all verdicts, since few
-boundaries are crossed in both directions often enough to tell the pull of the call from the cost.
+boundaries are crossed in both directions often enough to tell the pull of the call from the cost; its uncertainty is
+part of the interval.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ LEAST_INFORMATIVE = 30
 PLAUSIBLE = (0.1, 100.0)
 """A slide is informative where its call changes for some κ in this range: elsewhere every reader says the same."""
 _STEPS, _TOLERANCE, _SINGULAR = 100, 1e-10, 1e8
+_SETTLED = 0.95  # a verdict that the fit expects with this probability says next to nothing about κ
 
 
 @dataclass(frozen=True)
@@ -189,15 +193,15 @@ def reveal(
         )
     features = _choices(per_rank, np.where(unseen, -1, shown))
     informative = _informative(path.reach)
-    overall = _cost_ratio(features, chosen, clusters, informative, level, "all boundaries")
+    overall, fitted = _cost_ratio(features, chosen, clusters, informative, level, "all boundaries")
     boundaries, refused = {}, {}
     for k in range(1, per_rank.shape[1]):
         name = hierarchy.names()[int(np.flatnonzero(hierarchy.ranks() == k)[0])]
         rows = (chosen == k) | (chosen == k - 1)
         try:
-            boundaries[name] = _cost_ratio(
+            boundaries[name], _ = _cost_ratio(
                 features[rows, k - 1 : k + 1], chosen[rows] - (k - 1), clusters[rows], informative[rows], level,
-                f"the boundary at {name}", pull=overall.pull,
+                f"the boundary at {name}", within=fitted,
             )  # fmt: skip
         except PredictionsError as error:
             refused[name] = str(error)
@@ -245,6 +249,26 @@ def _informative(reach: Array) -> npt.NDArray[np.bool_]:
     return np.asarray(((reach > low) & (reach < high)).any(axis=1), dtype=np.bool_)
 
 
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """A conditional logit: coefficients [q], H⁻¹ [q, q], scores by cluster [G, q], and which verdicts are open [n]."""
+
+    estimate: Array
+    inverse: Array
+    scores: Array
+    doubtful: npt.NDArray[np.bool_]
+
+    @property
+    def pull(self) -> float:
+        """η; 0 where nothing was shown."""
+        return float(self.estimate[2]) if len(self.estimate) > 2 else 0.0
+
+    @property
+    def pull_by_cluster(self) -> Array:
+        """What every cluster moves η by, [G]."""
+        return self.scores @ self.inverse[2] if len(self.estimate) > 2 else np.zeros(len(self.scores))
+
+
 def _cost_ratio(
     features: Array,
     chosen: Ints,
@@ -253,75 +277,96 @@ def _cost_ratio(
     level: float,
     where: str,
     *,
-    pull: float | None = None,
-) -> CostRatio:
-    """κ of these choices; `pull` is η where it is known."""
-    count = int(informative.sum())
-    if count < LEAST_INFORMATIVE:
-        raise PredictionsError(
-            f"{count} verdicts are informative about {where}, and it takes {LEAST_INFORMATIVE}: verdicts on slides "
-            f"whose call depends on how a miss is weighed. {LEAST_INFORMATIVE - count} more are needed."
-        )
-    if pull is None and not features[:, :, 2].any():  # all blind: nothing was shown, so nothing pulls
-        pull = 0.0
-    if pull is None:
-        estimate, variance = _fit(features, np.zeros(features.shape[:2]), chosen, clusters, where)
-    else:
-        estimate, variance = _fit(features[:, :, :2], pull * features[:, :, 2], chosen, clusters, where)
-    a, b = estimate[:2]
+    within: _Fit | None = None,
+) -> tuple[CostRatio, _Fit]:
+    """κ of these choices, and the fit; `within` is that of all boundaries, for a κ with its pull and uncertainty."""
+    _refuse_few(int(informative.sum()), where)
+    count = int(clusters.max()) + 1 if within is None else len(within.scores)
+    if within is not None:
+        fit = _fit(features[:, :, :2], within.pull * features[:, :, 2], chosen, clusters, count, where)
+    else:  # all blind: nothing was shown, so nothing pulls
+        q = 3 if features[:, :, 2].any() else 2
+        fit = _fit(features[:, :, :q], np.zeros(features.shape[:2]), chosen, clusters, count, where)
+    doubtful = int((informative & fit.doubtful).sum())
+    _refuse_few(doubtful, where)
+    a, b = fit.estimate[:2]
     if a <= 0 or b <= 0:
         raise PredictionsError(
             f"Verdicts at {where} do not follow the model's probabilities (weight of misses {a:.3g}, of false alarms "
             f"{b:.3g}; both should be positive), so no cost ratio explains them."
         )
-    slope = np.zeros(len(estimate))
+    slope = np.zeros(len(fit.estimate))
     slope[:2] = 1 / a, -1 / b
+    along = fit.inverse @ slope
+    moved = fit.scores @ along  # what every patient moves log κ by
+    if within is not None:  # η was estimated: what every patient moves it by moves κ too
+        odds = _odds(features[:, :, :2] @ fit.estimate + within.pull * features[:, :, 2])
+        means = np.einsum("nr,nrq->nq", odds, features)
+        shared = np.einsum("nr,nrq,nr->q", odds, features[:, :, :2], features[:, :, 2]) - means[:, :2].T @ means[:, 2]
+        moved = moved - float(shared @ along) * within.pull_by_cluster
     groups = len(np.unique(clusters))
-    reach = special.stdtrit(groups - 1, (1 + level) / 2) * math.sqrt(float(slope @ variance @ slope))
+    variance = float(moved @ moved) * groups / max(1, groups - 1)
+    reach = special.stdtrit(groups - 1, (1 + level) / 2) * math.sqrt(variance)
     log_kappa = math.log(a) - math.log(b)
-    return CostRatio(
+    ratio = CostRatio(
         kappa=math.exp(log_kappa),
         low=math.exp(log_kappa - reach),
         high=math.exp(log_kappa + reach),
         sharpness=float(b),
-        pull=float(estimate[2]) if pull is None else pull,
+        pull=fit.pull if within is None else within.pull,
         verdicts=len(chosen),
-        informative=count,
+        informative=doubtful,
         patients=groups,
     )
+    return ratio, fit
 
 
-def _fit(features: Array, offset: Array, chosen: Ints, clusters: Ints, where: str) -> tuple[Array, Array]:
-    """Maximum likelihood of a conditional logit by Newton's method, and its variance with clusters, [q] and [q, q]."""
+def _refuse_few(count: int, where: str) -> None:
+    if count < LEAST_INFORMATIVE:
+        raise PredictionsError(
+            f"{count} verdicts are informative about {where}, and it takes {LEAST_INFORMATIVE}: verdicts on slides "
+            "whose call depends on how a miss is weighed, and that readers do not all call alike. "
+            f"{LEAST_INFORMATIVE - count} more are needed."
+        )
+
+
+def _odds(scores: Array) -> Array:
+    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares: Array = odds / odds.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _fit(features: Array, offset: Array, chosen: Ints, clusters: Ints, count: int, where: str) -> _Fit:
+    """Maximum likelihood of a conditional logit by Newton's method; clusters are numbered below `count`."""
     n, _, q = features.shape
     taken = features[np.arange(n), chosen]
     theta = np.zeros(q)
 
-    def log_likelihood(at: Array) -> float:
-        scores = features @ at + offset
-        return float((scores[np.arange(n), chosen] - special.logsumexp(scores, axis=1)).sum())
+    def log_likelihood(at: Array) -> tuple[float, Array]:
+        """Its value, and the probability of every alternative [n, R]."""
+        shares = _odds(features @ at + offset)
+        return float(np.log(np.maximum(shares[np.arange(n), chosen], 1e-300)).sum()), shares
 
-    value = log_likelihood(theta)
+    value, weights = log_likelihood(theta)
     for _ in range(_STEPS):
-        weights = special.softmax(features @ theta + offset, axis=1)
         mean = np.einsum("nr,nrq->nq", weights, features)
         gradient = taken - mean
-        spread = np.einsum("nr,nrq,nrs->qs", weights, features, features) - mean.T @ mean
+        # Centered: where verdicts have hardly any noise, a difference of two moments would be rounding error.
+        apart = (features - mean[:, None]) * np.sqrt(weights)[:, :, None]
+        spread = np.einsum("nrq,nrs->qs", apart, apart)
         if np.linalg.cond(spread) > _SINGULAR:  # the likelihood rises for ever, or does not depend on a coefficient
             break
         step = np.linalg.solve(spread, gradient.sum(0))
-        size = 1.0
-        while size > 1e-8 and log_likelihood(theta + size * step) < value:  # concave: a short enough step goes up
+        size, least = 1.0, value - 1e-12 * abs(value)  # at the top, a step may round down
+        after, following = log_likelihood(theta + step)
+        while size > 1e-8 and after < least:  # concave: a short enough step goes up
             size /= 2
-        theta = theta + size * step
-        value = log_likelihood(theta)
+            after, following = log_likelihood(theta + size * step)
+        theta, value, weights = theta + size * step, after, following
         if np.abs(size * step).max() < _TOLERANCE * (1 + np.abs(theta).max()):
-            inverse = np.linalg.inv(spread)
-            of = np.unique(clusters, return_inverse=True)[1]
-            groups = int(of.max()) + 1
-            summed = np.zeros((groups, q))
-            np.add.at(summed, of, gradient)
-            return theta, inverse @ (summed.T @ summed) @ inverse * groups / max(1, groups - 1)
+            scores = np.zeros((count, q))
+            np.add.at(scores, clusters, gradient)
+            return _Fit(theta, np.linalg.inv(spread), scores, weights.max(axis=1) < _SETTLED)
     raise PredictionsError(
         f"Verdicts at {where} fit a cost ratio without any noise, or do not vary, so that no single number is the most "
         "likely. More verdicts on doubtful slides are needed."
