@@ -38,6 +38,7 @@ from pams_mil import atomic
 from pams_mil.arrays import Array, Ints
 from pams_mil.data.tables import read_table
 from pams_mil.errors import PredictionsError, listing, require_fields, stored_format
+from pams_mil.evaluate.decisions.conditional_logit import ConditionalLogit, choice_probabilities, fit_logit
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
@@ -47,8 +48,6 @@ LEAST_INFORMATIVE = 30
 """Fewest verdicts on slides whose call depends on κ; below this an interval would be wider than any use."""
 PLAUSIBLE = (0.1, 100.0)
 """A slide is informative where its call changes for some κ in this range: elsewhere every reader says the same."""
-_STEPS, _TOLERANCE, _SINGULAR = 100, 1e-10, 1e8
-_SETTLED = 0.95  # a verdict that the fit expects with this probability says next to nothing about κ
 
 
 @dataclass(frozen=True)
@@ -249,26 +248,6 @@ def _informative(reach: Array) -> npt.NDArray[np.bool_]:
     return np.asarray(((reach > low) & (reach < high)).any(axis=1), dtype=np.bool_)
 
 
-@dataclass(frozen=True, eq=False)
-class _Fit:
-    """A conditional logit: coefficients [q], H⁻¹ [q, q], scores by cluster [G, q], and which verdicts are open [n]."""
-
-    estimate: Array
-    inverse: Array
-    scores: Array
-    doubtful: npt.NDArray[np.bool_]
-
-    @property
-    def pull(self) -> float:
-        """η; 0 where nothing was shown."""
-        return float(self.estimate[2]) if len(self.estimate) > 2 else 0.0
-
-    @property
-    def pull_by_cluster(self) -> Array:
-        """What every cluster moves η by, [G]."""
-        return self.scores @ self.inverse[2] if len(self.estimate) > 2 else np.zeros(len(self.scores))
-
-
 def _cost_ratio(
     features: Array,
     chosen: Ints,
@@ -277,16 +256,16 @@ def _cost_ratio(
     level: float,
     where: str,
     *,
-    within: _Fit | None = None,
-) -> tuple[CostRatio, _Fit]:
+    within: ConditionalLogit | None = None,
+) -> tuple[CostRatio, ConditionalLogit]:
     """κ of these choices, and the fit; `within` is that of all boundaries, for a κ with its pull and uncertainty."""
     _refuse_few(int(informative.sum()), where)
     count = int(clusters.max()) + 1 if within is None else len(within.scores)
     if within is not None:
-        fit = _fit(features[:, :, :2], within.pull * features[:, :, 2], chosen, clusters, count, where)
+        fit = fit_logit(features[:, :, :2], within.pull * features[:, :, 2], chosen, clusters, count, where)
     else:  # all blind: nothing was shown, so nothing pulls
         q = 3 if features[:, :, 2].any() else 2
-        fit = _fit(features[:, :, :q], np.zeros(features.shape[:2]), chosen, clusters, count, where)
+        fit = fit_logit(features[:, :, :q], np.zeros(features.shape[:2]), chosen, clusters, count, where)
     doubtful = int((informative & fit.doubtful).sum())
     _refuse_few(doubtful, where)
     a, b = fit.estimate[:2]
@@ -300,7 +279,7 @@ def _cost_ratio(
     along = fit.inverse @ slope
     moved = fit.scores @ along  # what every patient moves log κ by
     if within is not None:  # η was estimated: what every patient moves it by moves κ too
-        odds = _odds(features[:, :, :2] @ fit.estimate + within.pull * features[:, :, 2])
+        odds = choice_probabilities(features[:, :, :2] @ fit.estimate + within.pull * features[:, :, 2])
         means = np.einsum("nr,nrq->nq", odds, features)
         shared = np.einsum("nr,nrq,nr->q", odds, features[:, :, :2], features[:, :, 2]) - means[:, :2].T @ means[:, 2]
         moved = moved - float(shared @ along) * within.pull_by_cluster
@@ -328,49 +307,6 @@ def _refuse_few(count: int, where: str) -> None:
             "whose call depends on how a miss is weighed, and that readers do not all call alike. "
             f"{LEAST_INFORMATIVE - count} more are needed."
         )
-
-
-def _odds(scores: Array) -> Array:
-    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
-    shares: Array = odds / odds.sum(axis=1, keepdims=True)
-    return shares
-
-
-def _fit(features: Array, offset: Array, chosen: Ints, clusters: Ints, count: int, where: str) -> _Fit:
-    """Maximum likelihood of a conditional logit by Newton's method; clusters are numbered below `count`."""
-    n, _, q = features.shape
-    taken = features[np.arange(n), chosen]
-    theta = np.zeros(q)
-
-    def log_likelihood(at: Array) -> tuple[float, Array]:
-        """Its value, and the probability of every alternative [n, R]."""
-        shares = _odds(features @ at + offset)
-        return float(np.log(np.maximum(shares[np.arange(n), chosen], 1e-300)).sum()), shares
-
-    value, weights = log_likelihood(theta)
-    for _ in range(_STEPS):
-        mean = np.einsum("nr,nrq->nq", weights, features)
-        gradient = taken - mean
-        # Centered: where verdicts have hardly any noise, a difference of two moments would be rounding error.
-        apart = (features - mean[:, None]) * np.sqrt(weights)[:, :, None]
-        spread = np.einsum("nrq,nrs->qs", apart, apart)
-        if np.linalg.cond(spread) > _SINGULAR:  # the likelihood rises for ever, or does not depend on a coefficient
-            break
-        step = np.linalg.solve(spread, gradient.sum(0))
-        size, least = 1.0, value - 1e-12 * abs(value)  # at the top, a step may round down
-        after, following = log_likelihood(theta + step)
-        while size > 1e-8 and after < least:  # concave: a short enough step goes up
-            size /= 2
-            after, following = log_likelihood(theta + size * step)
-        theta, value, weights = theta + size * step, after, following
-        if np.abs(size * step).max() < _TOLERANCE * (1 + np.abs(theta).max()):
-            scores = np.zeros((count, q))
-            np.add.at(scores, clusters, gradient)
-            return _Fit(theta, np.linalg.inv(spread), scores, weights.max(axis=1) < _SETTLED)
-    raise PredictionsError(
-        f"Verdicts at {where} fit a cost ratio without any noise, or do not vary, so that no single number is the most "
-        "likely. More verdicts on doubtful slides are needed."
-    )
 
 
 def reveal_reviews(
