@@ -32,7 +32,7 @@ class Contrast:
         candidate: The candidate's score.
         p_value: Two-sided, None where nothing was tested.
         standard_error: Of the estimate.
-        df: Degrees of freedom of the interval; infinite for percentiles of resamples.
+        df: Degrees of freedom of the interval; infinite where it is of percentiles of resamples (scores of one seed).
         seeds: The score of every seed (of the candidate).
         reference_seeds: The same of the reference.
         adjusted_p: Corrected for `family` comparisons (Holm).
@@ -186,15 +186,14 @@ def contrast_of(
     variance = float(finite.var(ddof=1))
     defined = [np.isfinite(scores) for scores, _ in sides]
     if max(int(ok.sum()) for ok in defined) < 2:
-        contrast = replace(
-            result, interval=percentile_interval(samples), varied="patients", samples=samples,
-            standard_error=math.sqrt(variance),
-        )  # fmt: skip
-        # Other folds: no swaps.
-        if reference is not None and swapped is None and variance > 0:
-            t = abs(value) / math.sqrt(variance)
-            contrast = replace(contrast, p_value=float(2 * stdtr(max(1, units - 1), -t)))
-        return contrast
+        result = replace(result, varied="patients", samples=samples, standard_error=math.sqrt(variance))
+        if reference is None:
+            return replace(result, interval=percentile_interval(samples))
+        # Not percentiles: resampled curves are coarser, and differences at a given rate shrink towards 0 in them.
+        result = replace(result, df=max(1, units - 1))
+        if swapped is None and variance > 0:  # other folds: no swaps
+            result = replace(result, p_value=float(2 * stdtr(result.df, -abs(value) / math.sqrt(variance))))
+        return replace(result, interval=result.interval_at(0.95))
     scores = np.concatenate([of_seed[ok] for (of_seed, _), ok in zip(sides, defined, strict=True)])
     redrawn = np.concatenate([of[ok] for (_, of), ok in zip(sides, defined, strict=True) if of is not None])
     moved = redrawn[:, np.isfinite(redrawn).all(axis=0)] - scores[:, None]
