@@ -24,7 +24,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import reduce
 from pams_mil.metrics.proper import brier_losses, nll_losses, rps_losses
-from pams_mil.metrics.slides import BINS, Cells, Curve, CurveView, Losses, Ranking, Slides, Statistic, cells_view
+from pams_mil.metrics.slides import Cells, Curve, CurveView, Losses, Ranking, Slides, Statistic, cells_view
 from pams_mil.severity import PENALTY
 
 FALSE_ALARMS = (0.05, 0.1, 0.2, 0.3)
@@ -292,9 +292,3 @@ def observed(slides: Slides, metrics: Iterable[Metric]) -> dict[str, float]:
             views[metric.statistic] = statistic.view(statistic.sums.once())
         values[metric.key] = float(metric.value(views[metric.statistic])[0])
     return values
-
-
-def bin_error(slides: Slides) -> float:
-    """How far binning moves the urgency AUC of these slides: at most this, and only in resamples."""
-    exact, binned = (Curve(slides, bins) for bins in (None, BINS))
-    return float(abs(exact.view(exact.sums.once()).auc() - binned.view(binned.sums.once()).auc())[0])

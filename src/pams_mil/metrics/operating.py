@@ -15,9 +15,7 @@ with acting always and never.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +25,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
-from pams_mil.metrics.probability import OrderedProbabilities, labels_and_probabilities
+from pams_mil.metrics.probability import Names, OrderedProbabilities, Scores, labels_and_probabilities
 from pams_mil.metrics.proper import boundary_names, boundary_probabilities
 from pams_mil.metrics.reduce import divide
 
@@ -98,13 +96,13 @@ class CurveResampler:
 
 def operating_curve(
     y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
+    probabilities: Scores,
     hierarchy: ClassHierarchy,
     level: int = -1,
     *,
     cost: npt.ArrayLike | None = None,
     weights: npt.ArrayLike | None = None,
-    labels: Sequence[Any] | None = None,
+    labels: Names = None,
 ) -> OperatingCurve:
     """Missed urgency and false alarms at every κ, as shares of all cases.
 
@@ -129,13 +127,13 @@ def operating_curve(
 
 def urgency_auc(
     y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
+    probabilities: Scores,
     hierarchy: ClassHierarchy,
     level: int = -1,
     *,
     max_false_alarms: float | None = None,
     weights: npt.ArrayLike | None = None,
-    labels: Sequence[Any] | None = None,
+    labels: Names = None,
 ) -> float:
     """How well probabilities trade missed urgency against false alarms at all operating points; higher is better.
 
@@ -295,12 +293,12 @@ class NetBenefit:
 
 def net_benefit(
     y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
+    probabilities: Scores,
     hierarchy: ClassHierarchy,
     kappas: npt.ArrayLike,
     level: int = -1,
     *,
-    labels: Sequence[Any] | None = None,
+    labels: Names = None,
 ) -> list[NetBenefit]:
     """For every boundary of urgency, acting on cases whose probability of lying above it is at least 1/(1 + κ).
 

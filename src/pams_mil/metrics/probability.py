@@ -74,12 +74,13 @@ class OrderedProbabilities:
     values: Array
 
 
+Scores = npt.ArrayLike | OrderedProbabilities
+Names = Sequence[Any] | None
+"""Names of the columns of scores."""
+
+
 def labels_and_probabilities(
-    y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
-    hierarchy: ClassHierarchy,
-    level: int,
-    labels: Sequence[Any] | None = None,
+    y_true: Labels, probabilities: Scores, hierarchy: ClassHierarchy, level: int, labels: Names = None
 ) -> tuple[Ints, Array]:
     """Class indices [n] and probabilities [n, C] of a level, at least one row and as many of each.
 
@@ -104,12 +105,7 @@ def require_pairs(labels: Sized, rows: Sized) -> None:
 
 
 def macro_auc(
-    y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
-    hierarchy: ClassHierarchy,
-    level: int = -1,
-    *,
-    labels: Sequence[Any] | None = None,
+    y_true: Labels, probabilities: Scores, hierarchy: ClassHierarchy, level: int = -1, *, labels: Names = None
 ) -> float:
     """One-vs-rest AUC averaged over the classes that have both positives and negatives; NaN if none has.
 
@@ -152,11 +148,11 @@ def midranks(values: Array) -> Array:
 def expected_class_of_errors(
     y_true: Labels,
     y_pred: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
+    probabilities: Scores,
     hierarchy: ClassHierarchy,
     level: int = -1,
     *,
-    labels: Sequence[Any] | None = None,
+    labels: Names = None,
 ) -> Array:
     """For each true class, the mean expected class number (1-based) of its misclassified samples, [C].
 
@@ -180,12 +176,12 @@ def expected_class_of_errors(
 
 def calibration_error(
     y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
+    probabilities: Scores,
     hierarchy: ClassHierarchy,
     level: int = -1,
     *,
     bins: int = 15,
-    labels: Sequence[Any] | None = None,
+    labels: Names = None,
 ) -> float:
     """Expected calibration error of the top class over equal-width confidence bins.
 
@@ -203,12 +199,12 @@ def calibration_error(
 
 def expected_cost(
     y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
+    probabilities: Scores,
     hierarchy: ClassHierarchy,
     cost: Array,
     level: int = -1,
     *,
-    labels: Sequence[Any] | None = None,
+    labels: Names = None,
 ) -> float:
     """Mean cost under the model's own probabilities: (1/N) Σ_i Σ_r p_ir C[t_i, r], C as [true, predicted].
 
@@ -228,7 +224,7 @@ STANDARD_ERRORS = 3.0
 
 
 def class_columns(
-    probabilities: Any, hierarchy: ClassHierarchy, level: int = -1, labels: Sequence[Any] | None = None
+    probabilities: Any, hierarchy: ClassHierarchy, level: int = -1, labels: Names = None
 ) -> tuple[Array, list[int] | None]:
     """Probabilities [n, C] in the order of the hierarchy, and where each class stood; None: columns had no names.
 

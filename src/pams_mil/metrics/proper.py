@@ -6,7 +6,6 @@ at least as urgent, is what decisions about urgency use, so calibration is judge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from pams_mil.class_checks import names_by_rank
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels
-from pams_mil.metrics.probability import OrderedProbabilities, labels_and_probabilities
+from pams_mil.metrics.probability import Names, Scores, labels_and_probabilities
 from pams_mil.metrics.reduce import divide
 
 _NORMAL_975 = 1.959963984540054
@@ -27,12 +26,7 @@ _TINY = 1e-300
 
 
 def nll(
-    y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
-    hierarchy: ClassHierarchy,
-    level: int = -1,
-    *,
-    labels: Sequence[Any] | None = None,
+    y_true: Labels, probabilities: Scores, hierarchy: ClassHierarchy, level: int = -1, *, labels: Names = None
 ) -> float:
     """Mean negative log-likelihood, −(1/N) Σ_i ln p_{i, t_i}; lower is better.
 
@@ -49,12 +43,7 @@ def nll_losses(true: Ints, p: Array) -> Array:
 
 
 def brier(
-    y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
-    hierarchy: ClassHierarchy,
-    level: int = -1,
-    *,
-    labels: Sequence[Any] | None = None,
+    y_true: Labels, probabilities: Scores, hierarchy: ClassHierarchy, level: int = -1, *, labels: Names = None
 ) -> float:
     """Brier score, (1/N) Σ_i Σ_r (p_ir − 1[t_i = r])², from 0 (best) to 2.
 
@@ -72,12 +61,7 @@ def brier_losses(true: Ints, p: Array) -> Array:
 
 
 def rps(
-    y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
-    hierarchy: ClassHierarchy,
-    level: int = -1,
-    *,
-    labels: Sequence[Any] | None = None,
+    y_true: Labels, probabilities: Scores, hierarchy: ClassHierarchy, level: int = -1, *, labels: Names = None
 ) -> float:
     """Ranked probability score over the boundaries of urgency, from 0 (best) to 1; NaN when there is no boundary.
 
@@ -97,12 +81,7 @@ def rps_losses(true: Ints, p: Array, ranks: Ints) -> Array:
 
 
 def worklist_c_index(
-    y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
-    hierarchy: ClassHierarchy,
-    level: int = -1,
-    *,
-    labels: Sequence[Any] | None = None,
+    y_true: Labels, probabilities: Scores, hierarchy: ClassHierarchy, level: int = -1, *, labels: Names = None
 ) -> float:
     """How often a list sorted by expected urgency puts the more urgent of two cases first; ties count half.
 
@@ -146,12 +125,12 @@ class BoundaryCalibration:
 
 def boundary_calibration(
     y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
+    probabilities: Scores,
     hierarchy: ClassHierarchy,
     level: int = -1,
     *,
     groups: int = 5,
-    labels: Sequence[Any] | None = None,
+    labels: Names = None,
 ) -> list[BoundaryCalibration]:
     """For every boundary: all cases, then equally large groups by predicted probability, with Wilson's 95 % interval.
 

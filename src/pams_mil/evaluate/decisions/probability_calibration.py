@@ -45,7 +45,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.evaluate.decisions.debias import TrainingBias, logarithm
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels
-from pams_mil.metrics.probability import OrderedProbabilities, check_probabilities, labels_and_probabilities
+from pams_mil.metrics.probability import Scores, check_probabilities, labels_and_probabilities
 
 FEWEST_SLIDES = 10
 """With fewer, nothing is fitted."""
@@ -234,7 +234,7 @@ def _check_slides(p: Array, true: Ints, names: tuple[str, ...]) -> None:
 
 def refined_nll(
     y_true: Labels,
-    probabilities: npt.ArrayLike | OrderedProbabilities,
+    probabilities: Scores,
     hierarchy: ClassHierarchy,
     level: int = -1,
     *,
