@@ -11,9 +11,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pams_mil import atomic
+import numpy as np
+
 from pams_mil.data import tables
-from pams_mil.data.exposure import COLUMN, parse_roles, role_cell
+from pams_mil.data.exposure import COLUMN, Roles, parse_roles
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
 from pams_mil.data.splits.split_writer import write_split
 from pams_mil.data.splits.stratify import Split
@@ -22,14 +23,12 @@ from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig, short_name
 from pams_mil.engine.grid.folds import digest_of_folds, in_folds
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
-from pams_mil.engine.prediction.slide_predictions import DISAGREES, OWN, table_identity
+from pams_mil.engine.prediction.slide_predictions import FINDINGS, RESERVED, SlidePredictions, table_identity
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.spec import refuse_another
-from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD, sidecar, write_sidecar
+from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD, sidecar
 from pams_mil.hierarchy import ClassHierarchy
-
-Row = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -171,94 +170,66 @@ def cells(
     ]  # fmt: skip
 
 
+_NO_ROLES: Roles = frozenset()
+
+
 def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str, ...]:
-    """Write the predictions of all folds as one file per level; a slide of several runs gets the mean of them."""
-    finest = "predictions.csv"
-    coarser = {f"predictions_{name}.csv": level for level, name in enumerate(hierarchy.level_names)}
-    names = [name for name in (finest, *coarser) if _fold_file(folder.tested()[0][1], name).exists()]
+    """Write the predictions of all folds as one; a slide that several runs tested gets the mean of their answers."""
+    runs = [(fold, RunFolder(run)) for fold, run in folder.tested()]
+    finest, files = hierarchy.num_levels - 1, [run.predictions_file() for _, run in runs]
+    ends = [*(f"_{name}.csv" for name in hierarchy.level_names[:-1]), ".csv"]
+    own = [level for level, end in enumerate(ends) if all(file.with_name(file.stem + end).exists() for file in files)]
+    several = hierarchy.findings == "several"
+    marks = [f"f_{hierarchy.classes[index]}" for index in hierarchy.finding_classes.tolist()] if several else []
+    tested: dict[str, list[dict[str, str]]] = {}  # the rows of every slide, one of each run that tested it
+    answers: dict[tuple[int, str], list[list[float]]] = {}  # their probabilities at a level
+    for ((fold, _), file), level in product(zip(runs, files, strict=True), own):
+        table = tables.read_table(file.with_name(file.stem + ends[level]))
+        for row in (dict(zip(table, cells_, strict=True)) for cells_ in zip(*table.values(), strict=True)):
+            p = [float(row[f"p_{name}"]) for name in hierarchy.names(level)]
+            answers.setdefault((level, row["slide_id"]), []).append(p)
+            if level == finest:
+                tested.setdefault(row["slide_id"], []).append({**row, "fold": str(fold)})
     order = {slide: number for number, slide in enumerate(tables.read_table(folder.manifest_file)["slide_id"])}
-    pooled = {name: _by_slide(folder, name) for name in names}
-    slides = sorted(pooled[finest], key=lambda slide: order.get(slide, len(order)))
-    # A slide has several rows where several seeds or several folds tested it; the first one becomes their mean.
-    for slide in slides:
-        rows = {name: pooled[name][slide] for name in names}
-        if len(rows[finest]) > 1:
-            _decide_together(rows, hierarchy, coarser)
-    for name in names:
-        joined = [pooled[name][slide][0] for slide in slides]
-        header = list(joined[0])
-        atomic.write_csv(folder.path / name, header, ([row.get(key, "") for key in header] for row in joined))
-    _write_sidecar(folder, [folder.path / name for name in names], len(slides))
-    several = sum(" " in pooled[finest][slide][0]["fold"] for slide in slides)
-    if not several:
-        return ()
-    who = "1 slide is" if several == 1 else f"{several:,} slides are"
-    return (f"{who} tested in several folds; the probabilities were averaged.",)
-
-
-def _write_sidecar(folder: CrossValidationFolder, files: Sequence[Path], slides: int) -> None:
-    """Say of which weights the pooled predictions are, and which patients any of them has seen."""
-    runs = [run for _, run in folder.tested()]
-    notes = [sidecar(RunFolder(run).predictions_file()) for run in runs]
-    seen = [exposure for run in runs if (exposure := RunFolder(run).exposure()) is not None]
-    write_sidecar(
-        folder.predictions_file.with_suffix(".json"), files, slides=slides,
-        table=table_identity(folder.manifest_file, OUT_OF_FOLD),
-        made_by=[origin for note in notes for origin in note["made_by"]],
-        weights=[weights for note in notes for weights in note["weights"]],
+    slides = sorted(tested, key=lambda slide: order.get(slide, len(order)))
+    rows, first = [tested[slide] for slide in slides], [tested[slide][0] for slide in slides]
+    means = {level: np.array([np.mean(answers[level, slide], axis=0) for slide in slides]) for level in own}
+    findings = [np.mean([[float(row[mark]) for mark in marks] for row in of], axis=0) for of in rows if marks]
+    ours = {*RESERVED, FINDINGS, *marks, "fold", *(f"p_{name}" for name in hierarchy.names())}
+    folds = [" ".join(dict.fromkeys(row["fold"] for row in of)) for of in rows]
+    roles = [[parse_roles(row.get(COLUMN, "")) for row in of] for of in rows]
+    seen = [exposure for _, run in runs if (exposure := run.exposure()) is not None]
+    notes, labels = [sidecar(file) for file in files], [row.get("target", "") for row in first]
+    SlidePredictions(
+        hierarchy=hierarchy,
+        names=tuple(slides),
+        patient_ids=tuple(row.get("patient_id", row["slide_id"]) for row in first),
+        splits=tuple(row["split"] for row in first),
+        targets=np.array([hierarchy.index(label) if label else -1 for label in labels]),
+        labels=tuple(labels),
+        probabilities=tuple(
+            means[level] if level in means else hierarchy.summed(means[finest], level) for level in range(finest + 1)
+        ),
+        own_levels=tuple(own),
+        tags={
+            **{tag: [row[tag] for row in first] for tag in first[0] if not (tag in ours or FOLD_COLUMN.fullmatch(tag))},
+            "fold": folds,
+        },
+        runs=tuple(str(run.path) for _, run in runs),
+        weights=tuple(weights for note in notes for weights in note["weights"]),
+        made_by=tuple(origin for note in notes for origin in note["made_by"]),
+        # The mean has seen what any of the models has seen.
+        roles=None if any(None in of for of in roles) else tuple(_NO_ROLES.union(*filter(None, of)) for of in roles),
         exposure=reduce(operator.or_, seen) if len(seen) == len(runs) else None,
-    )  # fmt: skip
-
-
-def _fold_file(run: Path, name: str) -> Path:
-    """The file of a run's test predictions that goes into the pooled file `name`."""
-    finest = RunFolder(run).predictions_file()
-    return finest.with_name(finest.stem + name.removeprefix("predictions"))
-
-
-def _by_slide(folder: CrossValidationFolder, name: str) -> dict[str, list[Row]]:
-    """The rows of every slide, one of each run that tested it."""
-    rows: dict[str, list[Row]] = {}
-    for fold, run in folder.tested():
-        read = tables.read_table(_fold_file(run, name))
-        table = {column: cells_ for column, cells_ in read.items() if not FOLD_COLUMN.fullmatch(column)}
-        for cells_ in zip(*table.values(), strict=True):
-            row = {**dict(zip(table, cells_, strict=True)), "fold": str(fold)}
-            rows.setdefault(row["slide_id"], []).append(row)
-    return rows
-
-
-def _decide_together(rows: Mapping[str, list[Row]], hierarchy: ClassHierarchy, coarser: Mapping[str, int]) -> None:
-    """Put the mean of a slide's rows first, at every level; the finest level's mean decides, as everywhere."""
-    for name, of_runs in rows.items():
-        of_runs[0] = _mean(of_runs, hierarchy.names(coarser.get(name, -1)))
-    finest = rows["predictions.csv"][0]
-    # The mean of the finest level is called first, then lifted: averaged levels may disagree, and one answer decides.
-    called = hierarchy.index(finest["prediction"])
-    unlike = []
-    for name, of_runs in rows.items():
-        if name not in coarser:
-            continue
-        level = coarser[name]
-        own, lifted = of_runs[0]["prediction"], hierarchy.names(level)[int(hierarchy.groups(level)[called])]
-        of_runs[0] |= {"prediction": lifted, OWN: own}
-        unlike += [f"{hierarchy.level_names[level]}: {own}"] if own != lifted else []
-    if DISAGREES in finest:
-        finest[DISAGREES] = "; ".join(unlike)
-
-
-def _mean(rows: Sequence[Row], classes: Sequence[str]) -> Row:
-    """One row with the mean of the probabilities and the class that is the most probable by it."""
-    means = {label: sum(float(row[f"p_{label}"]) for row in rows) / len(rows) for label in classes}
-    findings = [column for column in rows[0] if column.startswith("f_") and column.removeprefix("f_") in classes]
-    folds = " ".join(dict.fromkeys(row["fold"] for row in rows))
-    changed = {f"p_{label}": repr(value) for label, value in means.items()}
-    changed |= {column: repr(sum(float(row[column]) for row in rows) / len(rows)) for column in findings}
-    roles = [parse_roles(row.get(COLUMN, "")) for row in rows]
-    known = [one for one in roles if one is not None]
-    if len(known) == len(rows):  # the mean has seen what any of the models has seen
-        changed[COLUMN] = role_cell(frozenset().union(*known))
-    return {**rows[0], **changed, "prediction": max(classes, key=means.__getitem__), "fold": folds}
+        patients_known="patient_id" in first[0],
+        table=table_identity(folder.manifest_file, OUT_OF_FOLD),
+        findings=np.array(findings) if findings else None,
+    ).write(folder.path)
+    repeated = sum(" " in cell for cell in folds)
+    if not repeated:
+        return ()
+    who = "1 slide is" if repeated == 1 else f"{repeated:,} slides are"
+    return (f"{who} tested in several folds; the probabilities were averaged.",)
 
 
 def best_epochs(folder: CrossValidationFolder, folds: int) -> list[int]:

@@ -37,7 +37,8 @@ FINDINGS = "findings"
 """Column: all findings that are called, where slides have several."""
 OWN = "own_prediction"
 """Column of a coarser level's file: what its own output says."""
-_RESERVED = ("slide_id", "patient_id", "split", COLUMN, "target", "prediction", DECIDED_BY, DISAGREES, OWN)
+RESERVED = ("slide_id", "patient_id", "split", COLUMN, "target", "prediction", DECIDED_BY, DISAGREES, OWN)
+"""Columns of ours; those of the table with such a name are left out."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,7 @@ class SlidePredictions:
 
     def _tags_of_file(self, level: int) -> list[str]:
         """Tags but those with the name of a column of ours: nobody could read a table that has a name twice."""
-        ours = {*_RESERVED, FINDINGS, *(f"p_{label}" for label in self.hierarchy.names(level))}
+        ours = {*RESERVED, FINDINGS, *(f"p_{label}" for label in self.hierarchy.names(level))}
         return [tag for tag in self.tags if tag not in ours]
 
     def _review(self) -> list[list[str]]:
