@@ -29,6 +29,9 @@ def test_a_reading_from_start_to_audit(serve, cohort):
     page.key("Enter")
     page.wait("document.querySelector('#slide-name').textContent === 's-2'")
     page.wait("document.querySelector('.heat-canvas')?.width === 8")
+    assert "1 µm per pixel" in page.js(
+        "[...document.querySelectorAll('#facts div')].map(e => e.textContent)"
+    )  # no "1."
 
     page.choose("#opacity", "80")  # the slider
     assert page.js("document.querySelector('.heat-canvas').style.opacity") == "0.8"

@@ -7,7 +7,7 @@ import re
 from tests.evaluate.certify.models import model
 
 from pams_mil.evaluate.certify import certify
-from pams_mil.report.certificate_page import certificate_page
+from pams_mil.report.certificate_page import certificate_page, shown_limits
 from pams_mil.report.charts import expected_class
 
 
@@ -27,6 +27,18 @@ def test_labels_on_a_certificates_chart_do_not_overlap():
             for other in boxes[number + 1 :]:
                 apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
                 assert apart, (one, other)
+
+
+def test_headings_of_a_certificate_say_what_stands_below_them():
+    """Under "The smallest bounds possible" stands what can be certified at each boundary, not what could not."""
+    patients = model(60, skill=2.0)
+    page = certificate_page(certify(patients, alpha=0.2), patients)
+    titles = re.findall(r"<h[12][^>]*>([^<]*)</h[12]>", page)
+    assert {"What it costs", "The bounds", "The smallest bounds possible", "When it holds"} <= set(titles)
+    assert not [title for title in titles if re.search("could not|cannot|promise", title, re.IGNORECASE)]
+    below = page.split("The smallest bounds possible</h2>")[1].split("<h2>")[0]
+    assert "No smaller bound can be certified" in below
+    assert all(f"{100 * limit.smallest_alpha:.3g} %" in below for limit in shown_limits(certify(patients, alpha=0.2)))
 
 
 def test_a_mean_between_equally_urgent_classes_is_drawn_as_such():
