@@ -114,6 +114,12 @@ def own_file(name: str | None) -> Path | None:
     return Path(place).expanduser() if sign and place.endswith(".py") else None
 
 
+def same_file(one: Any, other: Any) -> bool:
+    """Whether two stored names are of one file of code with two contents."""
+    matches = [_PINNED.fullmatch(str(name)) for name in (one, other)]
+    return all(matches) and len({(match["file"], match["name"]) for match in matches if match}) == 1
+
+
 def pinned(name: str) -> str:
     """The name by which a run stores code in a file: its content instead of its place; other names as they are."""
     path = own_file(name)

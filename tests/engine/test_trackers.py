@@ -62,6 +62,30 @@ def test_an_unknown_tracker_is_refused_before_anything_is_read(cohort: Path, tmp
     assert not (tmp_path / "run").exists()
 
 
+def test_a_tracker_that_is_not_installed_leaves_no_folder(
+    cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name, package in (("mlflow", "mlflow"), ("wandb", "wandb"), ("tensorboard", "'pams-mil[tensorboard]'")):
+        monkeypatch.setitem(sys.modules, name, None)  # as Python marks what cannot be imported
+        done = CliRunner(env={"COLUMNS": "200"}).invoke(app, words(cohort, tmp_path / "run", name))
+        assert done.exit_code == 2
+        assert f"--log {name} needs a package that is not installed: pip install {package}" in done.output
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_that_cannot_start_is_a_sentence(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Offline(Recorder):
+        def init(self, **options: Any) -> None:
+            raise RuntimeError("no key for the server.\nmore lines")
+
+    monkeypatch.setitem(sys.modules, "wandb", Offline())  # type: ignore[arg-type]
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, words(cohort, tmp_path / "run", "wandb"))
+    assert done.exit_code == 2
+    assert "--log wandb could not be started: no key for the server. The run can be repeated" in done.output
+    again = CliRunner().invoke(app, words(cohort, tmp_path / "run", "csv"))
+    assert again.exit_code == 0, again.output  # nothing was trained, so the folder does not block
+
+
 @pytest.mark.filterwarnings("ignore")  # of the packages that MLflow uses
 def test_mlflow_with_a_local_store(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mlflow = pytest.importorskip("mlflow")

@@ -286,6 +286,10 @@ def refuse_changes(changes: Sequence[Difference], where: Path | str) -> None:
             "Feature files of training or validation were changed or replaced since, and a run of old and new features "
             "would be neither: put the old files back, or start a new run in another folder."
         )
+    if len(changes) == 1 and discover.same_file(*changes[0][1:]):
+        advice = (
+            f"The file was changed: put back the one that {where}/code holds, or start a new run in another folder."
+        )
     if "training.epochs" in (key for key, _, _ in changes):
         advice = (
             "Only a run with training.schedule=constant can be extended, and none to fewer epochs than it has: every "

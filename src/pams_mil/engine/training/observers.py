@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pams_mil.errors import ConfigError, needs_extra
+from pams_mil.errors import ConfigError, first_line
 
 Log = Callable[[Mapping[str, float], int], None]
 
@@ -67,6 +67,16 @@ def stop_signals() -> list[int]:
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
+def require_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers whose package is not installed, before anything is read or written."""
+    for name in names:
+        try:
+            import_module(name)
+        except ImportError as error:
+            package = "'pams-mil[tensorboard]'" if name == "tensorboard" else name
+            raise ConfigError(f"--log {name} needs a package that is not installed: pip install {package}") from error
+
+
 class Loggers:
     """Sends every epoch's numbers to the loggers that a config names; `csv` is always written by the run itself."""
 
@@ -82,7 +92,14 @@ class Loggers:
             "mlflow": lambda: _mlflow(folder, settings),
             "wandb": lambda: _wandb(folder, settings),
         }
-        self._open = [openers[name]() for name in self._names if name in openers]
+        for name in self._names:
+            if name in openers:
+                try:
+                    self._open.append(openers[name]())
+                except Exception as error:  # whatever a tracker raises of its store, its server or its key
+                    raise ConfigError(
+                        f"--log {name} could not be started: {first_line(error)} The run can be repeated without it."
+                    ) from error
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Send one epoch."""
@@ -99,8 +116,8 @@ class Loggers:
 
 
 def _tensorboard(folder: Path, epoch: int) -> tuple[Log, Callable[[], None]]:
-    with needs_extra("The TensorBoard log", package="tensorboard", extra="tensorboard"):
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional and slow to import
+    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional and slow to import
+
     # Epochs after the one that a resumed run starts from are replaced, not shown twice.
     writer: Any = SummaryWriter(folder / "tensorboard", purge_step=epoch + 1)
 
@@ -114,19 +131,13 @@ def _tensorboard(folder: Path, epoch: int) -> tuple[Log, Callable[[], None]]:
 
 
 def _mlflow(folder: Path, settings: Mapping[str, Any]) -> tuple[Log, Callable[[], None]]:
-    mlflow = _import("mlflow")
+    mlflow: Any = import_module("mlflow")
     mlflow.start_run(run_name=folder.name)
     mlflow.log_dict(dict(settings), "config.json")
     return (lambda numbers, step: mlflow.log_metrics(dict(numbers), step=step)), mlflow.end_run
 
 
 def _wandb(folder: Path, settings: Mapping[str, Any]) -> tuple[Log, Callable[[], None]]:
-    run = _import("wandb").init(dir=str(folder), name=folder.name, config=dict(settings))
+    wandb: Any = import_module("wandb")
+    run = wandb.init(dir=str(folder), name=folder.name, config=dict(settings))
     return (lambda numbers, step: run.log(dict(numbers), step=step)), run.finish
-
-
-def _import(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ConfigError(f"compute.loggers names {name}, which is not installed: pip install {name}") from error

@@ -19,7 +19,7 @@ from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.engine.run.lock import locked
 from pams_mil.engine.run.spec import RunSpec, differences, refuse_to_continue, stored_spec
 from pams_mil.engine.training.loop import LoopContext, fit
-from pams_mil.engine.training.observers import Loggers, StopRequest, Watch
+from pams_mil.engine.training.observers import Loggers, StopRequest, Watch, require_trackers
 from pams_mil.engine.training.one_process import Processes, start_processes
 from pams_mil.engine.training.optimize import check_precision
 from pams_mil.engine.training.run_checkpoints import RunCheckpoints, RunProgress
@@ -60,6 +60,7 @@ def train(
     config = complete(config)
     check_precision(config.training, config.compute.precision)
     refuse_missing_init(config)
+    require_trackers(config.compute.loggers)
     folder = RunFolder(Path(out))
     with torch_threads(config.compute.threads):
         fabric = start_processes(config.compute)
