@@ -172,7 +172,7 @@ def test_what_is_missing_is_said(serve, tmp_path):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [500, 1400])
+@pytest.mark.parametrize("width", [400, 1400])
 def test_it_fits_the_window_and_follows_the_scheme(serve, width, dark):
     page, _ = serve(width=width, dark=dark)
     wanted = "rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)"
@@ -187,6 +187,8 @@ def test_it_fits_the_window_and_follows_the_scheme(serve, width, dark):
     assert "Mean wait, in reading times" in labels
     assert "Share of the time that the reader is busy" in labels
     assert page.js(overflow) <= 0
+    cut = "[...document.querySelectorAll('.table-wrap')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    assert page.js(cut) == 0
     assert page.complaints() == []
 
 

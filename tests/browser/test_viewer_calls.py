@@ -66,6 +66,7 @@ def test_calls_follow_the_operating_point(serve):
     assert set(calls(other).values()) == {"severe"}
     open_case(other)
     assert other.text("#call .big") == "severe"
+    assert other.text("#call p").startswith("Called as if a missed urgency cost 9 false alarms")
     other.key("a")
     other.wait("document.querySelector('#verdict-state').textContent.startsWith('Agreed')")
     verdict = session.journal.state(other.text("#slide-name"))
@@ -280,6 +281,8 @@ def test_a_link_from_a_page_on_disk_opens_the_slide(serve, tmp_path):
     target = page.browser.call("Target.createTarget", {"url": "about:blank", "browserContextId": stranger})["targetId"]
     session_id = page.browser.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
     third = Page(page.browser, session_id, 1280, 900, False)
+    other.go(f"{origin}/#/slide/unknown")
+    other.wait("document.querySelector('#toast').textContent.includes('does not show that slide')", "what is wrong")
     third.go(f"{origin}/open#/slide/{key}")
     third.wait("document.body?.textContent.includes('This link opens a slide')", "the page for strangers")
     assert third.js("location.pathname") == "/open"

@@ -21,19 +21,25 @@ export async function showOrder(overview) {
   $("#order").replaceChildren(page);
 }
 
+// A table whose cells know their heads: on a narrow screen each row is a card, and no column is cut.
+function labelled(heads, rows) {
+  for (const cells of rows) cells.forEach((cell, column) => { cell.dataset.label = heads[column]; });
+  return make("table", {}, make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", {}, text)))), make("tbody", {}, ...rows.map((cells) => make("tr", {}, ...cells))));
+}
+
 function pileSection(overview, found) {
   const rows = found.piles.map((pile) => {
     const bound = overview.boundaries.find((one) => one.rank === pile.rank);
     const pair = (ours, chance, format) => [make("td", { class: ours !== chance ? "better" : "" }, format(ours)), make("td", { class: "dim" }, format(chance))];
-    return make("tr", {}, make("td", {}, `at least ${bound.shown}`), make("td", {}, `${pile.urgent} of ${pile.cases}`),
+    return [make("td", {}, `at least ${bound.shown}`), make("td", {}, `${pile.urgent} of ${pile.cases}`),
       ...pair(pile.worklist.last, pile.arrival.last, (value) => number(value, 0)),
       ...pair(pile.worklist.first["0.2"], pile.arrival.first["0.2"], (value) => percent(value)),
-      ...pair(pile.worklist.mean, pile.arrival.mean, (value) => number(value, 1)));
+      ...pair(pile.worklist.mean, pile.arrival.mean, (value) => number(value, 1))];
   });
   const head = ["Urgent means", "Cases", "Reads until the last", "without order*", "Within the first 20 %", "without order*", "Mean position", "without order*"];
   return [
     make("h2", {}, "A pile of cases, read from the top"),
-    make("div", { class: "table-wrap", role: "region", tabindex: 0, "aria-label": "Cases read from the top" }, make("table", {}, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", {}, text)))), make("tbody", {}, ...rows))),
+    make("div", { class: "table-wrap", role: "region", tabindex: 0, "aria-label": "Cases read from the top" }, labelled(head, rows)),
     make("p", { class: "dim" }, "* expected of an order that says nothing about urgency."),
   ];
 }
@@ -52,9 +58,9 @@ function waitSection(overview, waits) {
     const rows = overview.classes.map((one, index) => {
       const wait = waits.by_class[index][place];
       const change = wait == null ? "does not occur" : wait <= fifo ? `${percent(1 - wait / fifo)} shorter` : `${percent(wait / fifo - 1)} longer`;
-      return make("tr", {}, make("td", {}, one.shown), make("td", {}, number(wait, 1)), make("td", { class: wait != null && wait <= fifo ? "better" : "dim" }, change));
+      return [make("td", {}, one.shown), make("td", {}, number(wait, 1)), make("td", { class: wait != null && wait <= fifo ? "better" : "dim" }, change)];
     }).reverse();
-    table.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, ...["True class", "Mean wait, in reading times", `against ${number(fifo, 1)} in order of arrival`].map((text) => make("th", {}, text)))), make("tbody", {}, ...rows)));
+    table.replaceChildren(labelled(["True class", "Mean wait, in reading times", `against ${number(fifo, 1)} in order of arrival`], rows));
   };
   slider.addEventListener("input", draw);
   draw();

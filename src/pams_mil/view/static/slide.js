@@ -139,6 +139,10 @@ export class SlideView {
     if (call == null) { $("#call").replaceChildren(make("p", { class: "dim" }, "The model's call is hidden until you have given your reading.")); return; }
     const one = overview.classes[call];
     const parts = [make("div", { class: "big" }, ...this.called().map((index) => chip(rankColor(overview.classes[index].rank, this.top), overview.classes[index].shown)))];
+    if (cases.kappa != null) {
+      const decided = overview.classes[cases.decided[row]].shown;
+      parts.push(make("p", { class: "dim" }, `Called as if a missed urgency cost ${Number(cases.kappa.toPrecision(4))} false alarms${cases.decided[row] === call ? "" : `; as decided: ${decided}`}.`));
+    }
     if (cases.probabilities) {
       const bars = overview.classes.map((item, index) => [item, cases.probabilities[row][index]]).reverse().flatMap(([item, share]) => [
         make("span", {}, item.shown), make("i", {}, make("b", { style: { width: percent(share).replace(" ", ""), background: rankColor(item.rank, this.top) } })), make("span", {}, percent(share))]);
