@@ -18,7 +18,7 @@ from pams_mil.evaluate.compare import Comparison
 from pams_mil.evaluate.contrast import Contrast, adjusted
 from pams_mil.evaluate.inference import contrasts, estimate
 from pams_mil.evaluate.predictions.predictions import Predictions, all_weights
-from pams_mil.metrics.metric import FALSE_ALARMS, METRICS
+from pams_mil.metrics.metric import METRICS, missed_key, stated_rate
 from pams_mil.metrics.resampling import RESAMPLES
 
 
@@ -123,7 +123,8 @@ def audit_committee(
         seed: Of the resamples.
         resamples: Draws of patients for intervals; 0: none.
     """
-    rate = stated_rate(committee if reference is None else reference)
+    stated = committee if reference is None else reference
+    rate = stated_rate(float(stated.hierarchy.outranks()[stated.predicted, stated.target].mean()))
     metrics = [METRICS["urgency_auc"], METRICS[missed_key(rate)]]
     rest = {
         name: average(f"without {name}", [one for other, one in members.items() if other != name]) for name in members
@@ -159,21 +160,6 @@ def average(name: str, models: Sequence[Predictions]) -> Predictions:
     return replace(first, name=name, probabilities=mean, predicted=mean.argmax(1), weights=all_weights(models))
 
 
-def stated_rate(predictions: Predictions) -> float:
-    """Of FALSE_ALARMS the one nearest to the rate at which these predictions raise false alarms."""
-    own = float(predictions.hierarchy.outranks()[predictions.predicted, predictions.target].mean())
-    return min(FALSE_ALARMS, key=lambda rate: abs(rate - own))
-
-
-def missed_key(rate: float) -> str:
-    """The metric of misses at a rate of false alarms.
-
-    >>> missed_key(0.2)
-    'missed_at_20'
-    """
-    return f"missed_at_{100 * rate:.0f}"
-
-
 def _public(key: str) -> str:
     return "missed_rate" if key.startswith("missed_at_") else key
 
@@ -184,11 +170,4 @@ def _percent(value: float) -> str:
 
 def _pair(contrast: Contrast) -> str:
     """Both values, the difference, its interval and p, e.g. "72.4 % against 69.2 % (+3.2 points, ...)"."""
-    low, high = (100 * bound for bound in contrast.shown_interval)
-    family = f" for {contrast.family} comparisons" if contrast.family > 1 else ""
-    interval = "" if math.isnan(low) else f", 95 % interval{family} {low:+.1f} to {high:+.1f}"
-    p = "" if contrast.p is None else f", {'adjusted p' if family else 'p'} = {contrast.p:.2g}"
-    return (
-        f"{_percent(contrast.candidate)} against {_percent(contrast.reference)} "
-        f"({100 * contrast.difference:+.1f} points{interval}{p})"
-    )
+    return f"{_percent(contrast.candidate)} against {_percent(contrast.reference)} ({contrast.evidence})"

@@ -110,6 +110,19 @@ class Contrast:
             return None
         return (self.estimate > 0) == METRICS[self.metric].higher_is_better
 
+    @property
+    def p_words(self) -> str:
+        """The p-value for people, after a comma, e.g. ", adjusted p = 0.03"; empty where nothing was tested."""
+        return "" if self.p is None else f", {'adjusted p' if self.family > 1 else 'p'} = {self.p:.2g}"
+
+    @property
+    def evidence(self) -> str:
+        """Difference, interval and p as tables show them: candidate − reference, and no other sign."""
+        low, high = (100 * bound + 0.0 for bound in self.shown_interval)
+        family = f" for {self.family} comparisons" if self.family > 1 else ""
+        interval = "" if math.isnan(low) else f", 95 % interval{family} {low:+.1f} to {high:+.1f}"
+        return f"{100 * self.difference:+.1f} points{interval}{self.p_words}"
+
     def reversed(self) -> Contrast:
         """Reference − candidate: the same comparison from the other side."""
         flip = [

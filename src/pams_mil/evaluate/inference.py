@@ -58,14 +58,7 @@ def estimate(
     """Scores of one method with 95 % intervals over patients and, with several seeds, networks."""
     readings = [Reading.of(metric) for metric in metrics]
     networks = Networks(predictions, level, penalty)
-    observed = networks.read(readings)
-    if not resamples:
-        return {key: contrast_of(key, values[:, 0]) for key, values in observed.items()}
-    drawn = draw(predictions, seed, resamples)
-    samples = networks.read(readings, drawn.unit, drawn.weights)
-    return {
-        key: contrast_of(key, values[:, 0], drawn=samples[key], units=drawn.units) for key, values in observed.items()
-    }
+    return networks.estimates(readings, draw(predictions, seed, resamples) if resamples else None)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,6 +273,18 @@ class Networks:
                 for key, of_networks in parts.items():
                     result[key].append(average(of_networks, sizes))
         return {key: np.stack(values) for key, values in result.items()}
+
+    def estimates(
+        self, readings: Sequence[Reading], drawn: Drawn | None, also: Sequence[Reading] = ()
+    ) -> tuple[dict[str, Contrast], dict[str, Array]]:
+        """The score of every reading with its interval, and what `also` reads from the same resamples."""
+        samples = {} if drawn is None else self.read([*readings, *also], drawn.unit, drawn.weights)
+        units = 0 if drawn is None else drawn.units
+        scores = {
+            key: contrast_of(key, values[:, 0], drawn=samples.pop(key, None), units=units)
+            for key, values in self.read(readings).items()
+        }
+        return scores, samples
 
 
 def grouped(readings: Sequence[Reading]) -> dict[tuple[Callable[..., Statistic], bool], list[Reading]]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array
-from pams_mil.evaluate.contrast import Contrast, Interval, contrast_of
+from pams_mil.evaluate.contrast import Contrast, Interval
 from pams_mil.evaluate.inference import Drawn, Networks, Reading, draw
 from pams_mil.evaluate.operating_points import Band, OperatingPoints, false_alarm_grid, missed_on, operating_points
 from pams_mil.evaluate.predictions.predictions import Predictions
@@ -156,17 +156,12 @@ def _scores(networks: Networks, drawn: Drawn | None) -> tuple[dict[str, Contrast
     """Every metric, and the band of the curve from the same resamples."""
     scored = networks.slides.probabilities is not None
     readings = [Reading.of(metric) for metric in metrics_for(scored=scored)]
-    observed = networks.read(readings)
-    if drawn is None:
-        return {key: contrast_of(key, values[:, 0]) for key, values in observed.items()}, None
     grid = false_alarm_grid(networks.slides) if scored else np.empty(0)
     curve = Reading("band", Curve, lambda view, _: missed_on(view, grid), within_network=True)
-    samples = networks.read([*readings, *([curve] if scored else [])], drawn.unit, drawn.weights)
-    curves = samples.pop("band", None)
-    band = None if curves is None else Band(grid, *np.nanpercentile(curves.mean(axis=0), [2.5, 97.5], axis=0))
-    scores = {
-        key: contrast_of(key, values[:, 0], drawn=samples[key], units=drawn.units) for key, values in observed.items()
-    }
+    scores, samples = networks.estimates(readings, drawn, [curve] if scored else [])
+    if "band" not in samples:
+        return scores, None
+    band = Band(grid, *np.nanpercentile(samples["band"].mean(axis=0), [2.5, 97.5], axis=0))
     return scores, band
 
 

@@ -130,7 +130,7 @@ def _no_worse_in_both(comparison: Comparison, differences: dict[str, Contrast], 
         return (
             f"{comparison.reference} and {comparison.candidate} miss urgency equally often, in "
             f"{100 * missed.reference:.1f} % of the slides; {safer} over-calls less ({_shares(alarms, candidate)}"
-            f"{_p_text(alarms)})."
+            f"{alarms.p_words})."
         )
     milder, settled = _is_milder(mild, candidate), _misses_less(comparison, differences, candidate)
     unsettled = f"{safer} looks safer than {other}, but these slides do not settle it"
@@ -166,14 +166,9 @@ def _shares(difference: Contrast, candidate: bool, of: str = "") -> str:
 
 
 def _evidence(comparison: Comparison, missed: Contrast) -> str:
-    """Difference, interval and p as tables show them: candidate − reference, and no other sign."""
-    low, high = (100 * bound + 0.0 for bound in missed.shown_interval)
-    family = f" for {missed.family} comparisons" if missed.family > 1 else ""
-    interval = "" if math.isnan(low) else f", 95 % interval{family} {low:+.1f} to {high:+.1f}"
-    points = f"{comparison.candidate} − {comparison.reference}: {100 * missed.difference:+.1f} points"
     short = missed.p is not None and SIGNIFICANT / 2 < missed.p <= SIGNIFICANT
     bar = f"; a verdict asks two questions and takes {SIGNIFICANT / 2:g}" if short else ""
-    return f"{points}{interval}{_p_text(missed)}{bar}"
+    return f"{comparison.candidate} − {comparison.reference}: {missed.evidence}{bar}"
 
 
 def _mildness(mild: Contrast, candidate: bool, milder: bool) -> str:
@@ -182,7 +177,7 @@ def _mildness(mild: Contrast, candidate: bool, milder: bool) -> str:
         return ""
     verb = "are" if _significant(mild) else "look"
     claim = f", and its mistakes {verb} milder" if milder else f", but its mistakes {verb} graver"
-    return f"{claim} (AsMC {100 * mine:.1f} % against {100 * theirs:.1f} %{_p_text(mild)})"
+    return f"{claim} (AsMC {100 * mine:.1f} % against {100 * theirs:.1f} %{mild.p_words})"
 
 
 def _accuracy(right: Contrast, candidate: bool, other: str) -> str:
@@ -190,11 +185,6 @@ def _accuracy(right: Contrast, candidate: bool, other: str) -> str:
     if theirs <= mine:
         return ""
     return f", although {other} is more accurate ({100 * theirs:.1f} % against {100 * mine:.1f} %)"
-
-
-def _p_text(contrast: Contrast) -> str:
-    word = "p" if contrast.family == 1 else "adjusted p"
-    return "" if contrast.p is None else f", {word} = {contrast.p:.2g}"
 
 
 def _separate(gap: Contrast) -> bool:

@@ -236,6 +236,24 @@ def add_metric(metric: Metric | Callable[[Slides], npt.ArrayLike]) -> None:
     METRICS[metric.key] = metric
 
 
+def stated_rate(own: float) -> float:
+    """Of FALSE_ALARMS the one nearest to a method's own rate: the rate at which all rows of a table are compared.
+
+    >>> stated_rate(0.17)
+    0.2
+    """
+    return min(FALSE_ALARMS, key=lambda rate: abs(rate - own))
+
+
+def missed_key(rate: float) -> str:
+    """The metric of misses at a rate of false alarms.
+
+    >>> missed_key(0.2)
+    'missed_at_20'
+    """
+    return f"missed_at_{100 * rate:.0f}"
+
+
 def metrics_for(*, scored: bool) -> list[Metric]:
     """All metrics that can be computed, with probabilities or without."""
     return [metric for metric in METRICS.values() if scored or not metric.needs_probabilities]

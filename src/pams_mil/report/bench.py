@@ -21,7 +21,7 @@ from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
 from pams_mil.evaluate.scores import LevelScores, score
 from pams_mil.evaluate.verdict import settles, verdict
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.metric import FALSE_ALARMS, METRICS
+from pams_mil.metrics.metric import FALSE_ALARMS, METRICS, missed_key, stated_rate
 from pams_mil.report.charts import Epochs
 from pams_mil.report.first_screen import curve_series, notebook_html, rank_shares
 from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, format_interval, format_value
@@ -121,11 +121,11 @@ class Bench:
     def rate(self, level: int = -1) -> float:
         """The share of false alarms at which all rows are compared: of FALSE_ALARMS the nearest to the reference's."""
         own = [row.levels[level].values["false_alarm_rate"] for row in self.rows if row.method == self.reference]
-        return min(FALSE_ALARMS, key=lambda rate: abs(rate - sum(own) / len(own))) if own else FALSE_ALARMS[1]
+        return stated_rate(sum(own) / len(own)) if own else FALSE_ALARMS[1]
 
     def missed_key(self, level: int = -1) -> str:
         """The metric of the misses at that rate."""
-        return f"missed_at_{100 * self.rate(level):.0f}"
+        return missed_key(self.rate(level))
 
     def mark(self, row: Row, level: int, metric: str) -> Mark:
         """Whether a mean is the best or second of its model's rows; nothing where it is undefined or the only one."""
@@ -155,8 +155,7 @@ class Bench:
                 continue
             side = "Safer" if contrast.difference < 0 else "Less safe"
             kind = side if settles(row.comparison, contrast) else "Not settled"
-            p = "" if contrast.p is None else f", {'adjusted ' if contrast.family > 1 else ''}p = {contrast.p:.2g}"
-            kinds[kind].append(f"{row.method} ({_percent(row, key)}{p})")
+            kinds[kind].append(f"{row.method} ({_percent(row, key)}{contrast.p_words})")
         return " ".join(
             [
                 f"On {model}, at {100 * self.rate():.0f} % false alarms, {self.reference} misses urgency in "
