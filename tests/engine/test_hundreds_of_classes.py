@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
+from pams_mil.cli.main import app
 from pams_mil.data import Bag, BagInfo, write_bag
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.engine import configure, train
@@ -136,3 +139,41 @@ def test_hundreds_of_classes_train(tmp_path):
     assert predictions.probabilities is not None
     assert predictions.probabilities.shape == (10, SIZE)
     assert audit([predictions], resamples=0).models[0].finest.n == 10
+
+
+def test_many_classes_from_the_table_to_the_guarantee_by_command(tmp_path, monkeypatch):
+    """Every table that is printed goes by group, and every verb ends."""
+    monkeypatch.chdir(tmp_path)
+    size, draw = 60, np.random.default_rng(0)
+    rows = [f"c{i},g{i // 20},{i}" for i in range(size)]
+    Path("many.csv").write_text("\n".join(["class,group,rank", *rows]) + "\n")
+    labels = ["slide_id,patient_id,label"]
+    for i in range(size):
+        for k in range(5):
+            features = draw.standard_normal((3, 8)).astype(np.float32) + 2 * np.cos(i * np.arange(8))
+            write_bag(Path(f"features/s{i}_{k}.h5"), Bag(features.astype(np.float32), None, BagInfo(encoder="tiny")))
+            labels.append(f"s{i}_{k},p{i}_{k},c{i}")
+    Path("labels.csv").write_text("\n".join(labels) + "\n")
+
+    def pams(*words: str) -> str:
+        done = CliRunner(env={"COLUMNS": "120"}).invoke(app, list(words))
+        assert done.exit_code == 0, done.output
+        assert len(done.output.splitlines()) < (100 if words[0] == "classes" else 60), done.output
+        return done.output
+
+    assert "g0 ≺ g1 ≺ g2" in pams("classes", "show", "many.csv")
+    pams("check", "labels.csv", "--features", "features", "--classes", "many.csv")
+    assert "c17" not in pams("split", "labels.csv", "--classes", "many.csv", "--out", "split", "--calib-share", "0.2")
+    small = ["model.embedding_features=8", "model.attention_features=4", "compute.threads=1", "accelerator=cpu"]
+    data = ["--manifest", "split/manifest.csv", "--features", "features", "--classes", "many.csv", "--epochs", "1"]
+    for method in ("pams", "ce"):
+        pams("train", *data, "--method", method, "--out", method, *small)
+    assert "60 classes, in groups" in pams("evaluate", "pams", "ce", "--resamples", "50", "--out", "report")
+    assert "g2" in pams("certify", "pams", "--alpha", "0.3")
+    new = [line for line in Path("split/manifest.csv").read_text().splitlines() if line.endswith(("split", "test"))]
+    Path("new.csv").write_text("\n".join(line.rsplit(",", 1)[0] for line in new) + "\n")
+    told = pams("predict", "pams", "new.csv", "--features", "features", "--certificate", "pams/certificate.json",
+                "--out", "predicted")  # fmt: skip
+    assert "least urgent first: g0 " in told
+    pams("monitor", "pams/certificate.json", "predicted/predictions.csv")
+    pams("audit", "predicted/predictions.csv", "--classes", "many.csv", "--resamples", "50", "--out", "report-new")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_safer_under_every_order_or_under_which_not():
 
 
 def test_models_with_other_orders_are_audited_under_the_orders_of_all():
-    one, other = models()
+    one, other = two_models(rows=60, patients=30)
     first = replace(one, hierarchy=TREE.with_orders(SWAPPED))
     second = replace(other, hierarchy=TREE.with_orders(UPSIDE_DOWN))
     result = audit([first, second], resamples=0).orders
@@ -136,6 +137,9 @@ def test_command_page_and_json(tmp_path):
     assert missed["undisputed"] <= min(missed["by_order"].values()) <= missed["with_disputed"]
     page = (tmp_path / "report/report.html").read_text()
     assert "By order of urgency" in page
+    pairs = re.search(r"Disputed pairs.*?</table>", page, re.S)
+    assert pairs is not None
+    assert pairs[0].count("<tr") == 1 + len(content["disputed"]) == 3
     assert "better is safer than one under every order" in page
     other = tmp_path / "other.yaml"
     other.write_text("name: other\nclasses: [N, PB, FEA, UDH, ADH, DCIS, XX]\n")

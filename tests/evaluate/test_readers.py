@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -140,6 +141,11 @@ def test_command_page_and_json(tmp_path):
     full = [*words, "--true", "consensus", "--model", tmp_path / "mine.csv"]
     pams(*full, "--out", tmp_path / "out")
     page, content = (tmp_path / "out/readers.html").read_text(), json.loads((tmp_path / "out/readers.json").read_text())
+    chart = re.search(r"Readers on the model's curve</h2>.*?</svg>", page.replace("&#39;", "'"), re.S)
+    assert chart is not None
+    assert [f'class="{kind} s{number}"' in chart[0] for kind, number in (("curve", 0), ("mark", 1))].count(True) >= 1
+    pams(*words, "--model", tmp_path / "mine.csv", "--out", tmp_path / "no-reference")
+    assert "on the model" not in (tmp_path / "no-reference/readers.html").read_text()
     assert content["sentences"][1] in page.replace("&#39;", "'")
     assert content["reference"] == "'consensus'"
     assert json.loads(pams(*full, "--json").stdout) == content

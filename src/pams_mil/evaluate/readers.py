@@ -15,7 +15,7 @@ have intervals of their own, from the same resamples of patients.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from pams_mil.evaluate.predictions.predictions import Predictions, numbered
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.label_scores import quadratic_kappa
-from pams_mil.metrics.operating import CurveResampler, missed_at
+from pams_mil.metrics.operating import CurveResampler, OperatingCurve, class_shares, missed_at
 from pams_mil.metrics.resampling import RESAMPLES, Units, percentile_interval
 
 ABSENT = -1
@@ -93,6 +93,10 @@ class ReaderAudit:
     model: str = ""
     range: ModelRange | None = None
     """Of the model among the readers."""
+    curve: OperatingCurve | None = field(default=None, compare=False)
+    """Of the model; None without a reference that is the same for all readers."""
+    shares: Array | None = field(default=None, compare=False)
+    """Of the ranks in that reference, least urgent first."""
 
     @property
     def sentences(self) -> list[str]:
@@ -216,7 +220,17 @@ def audit_readers(
         patients=len(np.unique(patient)),
         model="" if model is None else model[0],
         range=None if model is None else _model_range(readers, gaps),
+        **_shared_curve(model, target, hierarchy),
     )
+
+
+def _shared_curve(model: tuple[str, Array] | None, target: Ints | None, hierarchy: ClassHierarchy) -> dict[str, Any]:
+    if model is None or target is None:
+        return {}
+    rows = np.flatnonzero(target != ABSENT)
+    true, once = target[rows], np.ones(len(rows))
+    curve = CurveResampler(decision_path(model[1][rows], hierarchy), true).curve(once)
+    return {"curve": curve, "shares": class_shares(true, once, hierarchy.ranks())}
 
 
 def _model_range(readers: Sequence[ReaderScores], gaps: Sequence[tuple[Array, Array]]) -> ModelRange:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
@@ -20,7 +21,7 @@ from pams_mil.evaluate.subgroups import SubgroupAudit
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTIAL, own_metrics
 from pams_mil.report import charts, live
-from pams_mil.report.charts import curve_chart
+from pams_mil.report.charts import CurveSeries, curve_chart
 from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells, rank_shares
 from pams_mil.report.order_section import finding_table, order_section
 from pams_mil.report.page import (
@@ -343,7 +344,21 @@ def _radar(audit: Audit) -> Any:
 
 def reader_page(result: ReaderAudit) -> str:
     """The readers as one HTML page."""
-    return render("readers.html.j2", result=result, readers=reader_table(result), agreement=agreement_table(result))
+    return render(
+        "readers.html.j2",
+        result=result,
+        chart=reader_chart(result),
+        readers=reader_table(result),
+        agreement=agreement_table(result),
+    )
+
+
+def reader_chart(result: ReaderAudit) -> Markup | None:
+    """The model's curve with every reader as a point; None without a model, or without one reference for all."""
+    if result.curve is None or result.shares is None:
+        return None
+    points = [CurveSeries(one.name, (one.missed.value, one.false_alarms.value)) for one in result.readers]
+    return curve_chart([CurveSeries(result.model, result.curve.at(1.0), result.curve), *points], result.shares)
 
 
 def reader_table(result: ReaderAudit) -> ReportTable:

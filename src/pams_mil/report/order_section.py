@@ -14,7 +14,15 @@ from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.orders import OrderAudit, OrderedComparison
 from pams_mil.evaluate.predictions.findings import FindingScores
 from pams_mil.report import svg
-from pams_mil.report.page import ReportTable, TableCell, TableHead, format_share, format_shares, short_order
+from pams_mil.report.page import (
+    READABLE,
+    ReportTable,
+    TableCell,
+    TableHead,
+    format_share,
+    format_shares,
+    short_order,
+)
 
 
 @dataclass(frozen=True)
@@ -27,15 +35,27 @@ class OrderSection:
     rates: ReportTable
     orders: list[tuple[str, str]]
     """Name and order of the classes."""
+    pairs: ReportTable
+    """Which class of a disputed pair is the more urgent by each order; the first of many pairs."""
 
 
 def order_section(audit: OrderAudit) -> OrderSection:
     """The section of one audit."""
+    names, pairs = audit.orders.names, audit.orders.disputed_pairs[:READABLE]
+    display = audit.orders.first.display
+    rows: list[list[str | TableCell]] = [
+        [
+            f"{display(pair.first)}, {display(pair.second)}",
+            *(display(pair.more_urgent[name]) if pair.more_urgent[name] else "equally" for name in names),
+        ]
+        for pair in pairs
+    ]
     return OrderSection(
         audit.sentences,
         [(f"{one.candidate} against {one.reference}", verdict_chart(one)) for one in audit.comparisons],
         rate_table(audit),
-        [(name, short_order(one)) for name, one in zip(audit.orders.names, audit.orders.hierarchies, strict=True)],
+        [(name, short_order(one)) for name, one in zip(names, audit.orders.hierarchies, strict=True)],
+        ReportTable(["pair", *names], rows, text=tuple(range(len(names) + 1))),
     )
 
 
@@ -63,7 +83,7 @@ def verdict_chart(comparison: OrderedComparison) -> Markup:
 
     Misses are compared at equal false alarms where both models have probabilities, else as decided.
     """
-    row, left, width, top = 30, 150, 300, 30
+    row, left, width, top = 30, 104, 216, 30
     gaps = {order: _gap(comparison, order) for order in comparison.by_order}
     ends = [
         abs(value) for gap in gaps.values() for value in (gap.difference, *gap.shown_interval) if math.isfinite(value)
@@ -83,14 +103,14 @@ def verdict_chart(comparison: OrderedComparison) -> Markup:
     for number, (order, gap) in enumerate(gaps.items()):
         y, safer = top + row * number + row / 2, comparison.safer[order]
         css = {comparison.reference: "s0", comparison.candidate: "s1", None: "s5"}[safer]
-        parts.append(svg.text(left - 12, y + 4, svg.short(order, 20), "end"))
+        parts.append(svg.text(left - 10, y + 4, svg.short(order, 14), "end"))
         low, high = gap.shown_interval
         if math.isfinite(low) and math.isfinite(high):
             parts.append(svg.line((x(low), y), (x(high), y), f"curve {css}"))
         if math.isfinite(gap.difference):
             parts.append(svg.dot((x(gap.difference), y), 6, css, f"{100 * gap.difference:+.1f} points"))
-        words = "neither is settled" if safer is None else f"{svg.short(safer, 14)} is safer"
-        parts.append(svg.text(left + width + 14, y + 4, words, "dim" if safer is None else "bold"))
+        words = "not settled" if safer is None else f"{svg.short(safer, 14)} is safer"
+        parts.append(svg.text(left + width + 10, y + 4, words, "dim" if safer is None else "bold"))
     parts.append(
         svg.text(
             middle,
@@ -99,7 +119,7 @@ def verdict_chart(comparison: OrderedComparison) -> Markup:
             "mid dim",
         )
     )
-    return svg.picture(left + width + 170, height + 42, "which model is safer, by order of urgency", parts)
+    return svg.picture(left + width + 140, height + 42, "which model is safer, by order of urgency", parts)
 
 
 def _gap(comparison: OrderedComparison, order: str) -> Contrast:
