@@ -9,6 +9,7 @@ from typing import Any
 from pams_mil import __version__
 from pams_mil.engine.prediction.predict import LoadedRun
 from pams_mil.engine.run.folder import RunFolder, read_json
+from pams_mil.engine.run.spec import RunSpec
 from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, Certificate
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -22,42 +23,24 @@ _METRICS = (
 
 
 def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificates: Sequence[Certificate] = ()) -> str:
-    """Markdown with the metadata header that model hubs read."""
-    spec, hierarchy = run.spec, run.spec.hierarchy
-    facts = read_json(folder / "run.json")
-    parts = [
-        "---\nlibrary_name: pams-mil\ntags: [multiple-instance-learning, computational-pathology]\n---\n",
-        f"# {spec.settings['model']['name']} trained with {spec.settings['method']['name']}\n",
-        f"A bag classifier for the classes of `{_inline(hierarchy.name)}`, least urgent first: "
-        f"{_inline(hierarchy.order())}. "
-        f"It takes the features [n, {spec.in_features}] of one slide's tiles and gives class probabilities."
-        f"{_findings(hierarchy)}\n",
-        "## Training\n",
-        _list({
-            "method": _options(spec.settings["method"]),
-            "model": _options(spec.model_options),
-            "encoder of the features": spec.encoder.get("encoder", "not stated by the files"),
-            "tile size and resolution": {k: v for k, v in spec.encoder.items() if k != "encoder"} or "not stated",
-            "training and validation bags": facts.get("bags", "unknown"),
-            "seed": facts.get("seed", "unknown"),
-            "run spec (digest)": spec.digest,
-            "digest of the weights": run.weights,
-            "digest of the classes": hierarchy.digest,
-            "made with": f"pams-mil {__version__}, torch {facts.get('packages', {}).get('torch', 'unknown')}",
-        }),
-        "## Validation scores of this checkpoint\n",
-        _scores(run),
-        _test_scores([run], run.folder),
-        _certified(certificates),
-        "## Files\n",
-        _list(files),
-        "## Limits\n",
-        "For research. The model was not validated for clinical use; its scores hold for slides like those it was "
-        "tested on, extracted with the same encoder, tile size and resolution."
-        + ("" if _takes_the_last(run) else " Validation scores are optimistic, because they chose the checkpoint.")
-        + "\n",
-    ]  # fmt: skip
-    return "\n".join(section for section in parts if section)
+    """The card of a run."""
+    spec, facts = run.spec, read_json(folder / "run.json")
+    training = {
+        "method": _options(spec.settings["method"]),
+        "model": _options(spec.model_options),
+        "training and validation bags": facts.get("bags", "unknown"),
+        "seed": facts.get("seed", "unknown"),
+        "run spec (digest)": spec.digest,
+        "digest of the weights": run.weights,
+        "made with": f"pams-mil {__version__}, torch {facts.get('packages', {}).get('torch', 'unknown')}",
+    }
+    limit = "" if _takes_the_last(run) else " Validation scores are optimistic, because they chose the checkpoint."
+    return _card(
+        f"{spec.settings['model']['name']} trained with {spec.settings['method']['name']}", "", spec,
+        ["## Training\n", _list({**training, **_features(spec)})],
+        ["## Validation scores of this checkpoint\n", _scores(run), _test_scores([run], run.folder)],
+        files, certificates, limit,
+    )  # fmt: skip
 
 
 def mean_card(
@@ -69,7 +52,6 @@ def mean_card(
     fold: int | None = None,
 ) -> str:
     """The card of a cross-validation, a committee or a fold of one, whose answer is the mean of its networks."""
-    spec, hierarchy = runs[0].spec, runs[0].spec.hierarchy
     scores = read_json(folder.path / "report" / "scores.json")
     members = {one["name"]: one["recipe"] for one in scores.get("committee", {}).get("members", [])}
     groups = {
@@ -80,33 +62,50 @@ def mean_card(
     alone = groups.get("")
     title = "Cross-validation" if alone else f"Committee of {len(groups)}"
     title += "" if fold is None else f", fold {fold}"
+    recipes = f"{alone}.\n" if alone else _list({group: members.get(group, words) for group, words in groups.items()})
+    facts = {"networks": ", ".join(names), "made with": f"pams-mil {__version__}", **_features(runs[0].spec)}
+    limit = (
+        " Scores are out of fold: each slide was scored by the networks that did not train on its patient, which are "
+        "fewer than the model averages."
+    )
+    return _card(
+        f"{title}: the mean of {len(runs)} networks", ": the mean of those of all networks", runs[0].spec,
+        ["## Networks\n", recipes, _list(facts)],
+        [_out_of_fold(scores) if fold is None else _test_scores(runs, folder)],
+        files, certificates, limit if fold is None else "",
+    )  # fmt: skip
+
+
+def _card(
+    title: str, mean: str, spec: RunSpec, about: Sequence[str], scores: Sequence[str], files: dict[str, str],
+    certificates: Sequence[Certificate], limit: str,
+) -> str:  # fmt: skip
+    """Markdown with the metadata header that model hubs read."""
+    hierarchy = spec.hierarchy
     parts = [
         "---\nlibrary_name: pams-mil\ntags: [multiple-instance-learning, computational-pathology]\n---\n",
-        f"# {title}: the mean of {len(runs)} networks\n",
+        f"# {title}\n",
         f"A bag classifier for the classes of `{_inline(hierarchy.name)}`, least urgent first: "
         f"{_inline(hierarchy.order())}. It takes the features [n, {spec.in_features}] of one slide's tiles and gives "
-        f"class probabilities: the mean of those of all networks.{_findings(hierarchy)}\n",
-        "## Networks\n",
-        f"{alone}.\n" if alone else _list({group: members.get(group, words) for group, words in groups.items()}),
-        _list({
-            "networks": ", ".join(names),
-            "encoder of the features": spec.encoder.get("encoder", "not stated by the files"),
-            "tile size and resolution": {k: v for k, v in spec.encoder.items() if k != "encoder"} or "not stated",
-            "digest of the classes": hierarchy.digest,
-            "made with": f"pams-mil {__version__}",
-        }),
-        _out_of_fold(scores) if fold is None else _test_scores(runs, folder),
+        f"class probabilities{mean}.{_findings(hierarchy)}\n",
+        *about,
+        *scores,
         _certified(certificates),
         "## Files\n",
         _list(files),
         "## Limits\n",
         "For research. The model was not validated for clinical use; its scores hold for slides like those it was "
-        "tested on, extracted with the same encoder, tile size and resolution."
-        + ("" if fold is not None else " Scores are out of fold: each slide was scored by the networks that did not "
-           "train on its patient, which are fewer than the model averages.")
-        + "\n",
-    ]  # fmt: skip
+        f"tested on, extracted with the same encoder, tile size and resolution.{limit}\n",
+    ]
     return "\n".join(section for section in parts if section)
+
+
+def _features(spec: RunSpec) -> dict[str, Any]:
+    return {
+        "encoder of the features": spec.encoder.get("encoder", "not stated by the files"),
+        "tile size and resolution": {k: v for k, v in spec.encoder.items() if k != "encoder"} or "not stated",
+        "digest of the classes": spec.hierarchy.digest,
+    }
 
 
 def _out_of_fold(scores: dict[str, Any]) -> str:

@@ -53,9 +53,16 @@ def read_for_prediction(
     if isinstance(table, Manifest):
         manifest = table if labels else replace(table, records=tuple(replace(one, label="") for one in table))
     else:
-        names = dict(columns or {})
-        known = patients_are_slides or _names_patients(table, names) or reading.get("clini") is not None
-        manifest = _read(table, labels, names, patients_are_slides or not known, hierarchy, reading)
+        named, head = dict(columns or {}), list(next(iter(tables.read_chunks(table, rows=1))))
+        there = {*named, *(["patient_id", "label"] if reading.get("clini") is not None else [])}
+        lower = {name.casefold() for name in head}
+        by_table = any(name in lower for role in ("patient_id", "case_id") for name in ROLES[role])
+        known = patients_are_slides or "patient_id" in there or by_table
+        labeled = "label" in {*there, *lower} or has_class_columns(head, hierarchy)
+        manifest = Manifest.read(
+            table, columns=named, labels=labels and labeled, patients_are_slides=patients_are_slides or not known,
+            classes=hierarchy, **reading,
+        )  # fmt: skip
     if split is not None:
         manifest = manifest.select(split)
     if not manifest.records:
@@ -64,27 +71,6 @@ def read_for_prediction(
     _refuse_repeated(sources, manifest.where)
     targets = np.asarray([source.target for source in sources], dtype=np.int64)
     return PredictionManifest(manifest, sources, targets, _tags(sources), known)
-
-
-def _names_patients(path: Path | str, columns: Mapping[str, str]) -> bool:
-    head = {name.casefold() for name in next(iter(tables.read_chunks(path, rows=1)))}
-    return "patient_id" in columns or any(name in head for role in ("patient_id", "case_id") for name in ROLES[role])
-
-
-def _read(
-    path: Path | str,
-    labels: bool,
-    columns: dict[str, str],
-    patients_are_slides: bool,
-    hierarchy: ClassHierarchy,
-    reading: Mapping[str, Any],
-) -> Manifest:
-    head = list(next(iter(tables.read_chunks(path, rows=1))))
-    named = "label" in columns or "label" in {name.casefold() for name in head} or reading.get("clini") is not None
-    return Manifest.read(
-        path, columns=columns, labels=labels and (named or has_class_columns(head, hierarchy)),
-        patients_are_slides=patients_are_slides, classes=hierarchy, **reading,
-    )  # fmt: skip
 
 
 def _refuse_repeated(sources: Sequence[BagSource], path: Path | str) -> None:
