@@ -87,7 +87,7 @@ def test_one_method_against_itself_is_called_different_in_at_most_five_percent(s
         assert np.mean(found[key][3] <= 0.05) <= 0.065, key
         covered = np.mean((found[key][1] <= 0) & (found[key][2] >= 0))
         # 93 to 97 %, and what 1,000 runs may be off by; few seeds err on the side of caution
-        assert 0.93 - 0.014 <= covered <= 0.99, key
+        assert 0.93 - 0.014 <= covered <= 0.985, key
 
 
 def leaning(same, n=100, runs=RUNS):
@@ -155,7 +155,7 @@ def test_intervals_cover_a_real_difference():
         for key in KEYS:
             truth = found[key][0].mean()
             covered = np.mean((found[key][1] <= truth) & (found[key][2] >= truth))
-            assert 0.93 - 0.014 <= covered <= 0.99, key
+            assert 0.93 - 0.014 <= covered <= 0.985, key
 
 
 def cohort(rng, n):
@@ -203,7 +203,7 @@ def test_two_uses_of_the_same_networks_keep_their_size_in_pairs():
     for key in KEYS:
         in_pairs, _, _, low, high = values[key]
         assert np.mean(in_pairs <= 0.05) <= 0.065, key
-        assert 0.93 - 0.014 <= np.mean((low <= 0) & (high >= 0)) <= 0.99, key
+        assert 0.93 - 0.014 <= np.mean((low <= 0) & (high >= 0)) <= 0.985, key
     assert np.mean(values["urgency_auc"][2] <= 0.05) > 0.2  # sabotage: patients alone
 
 
@@ -238,7 +238,7 @@ def against_its_members(n=100, skills=(0.8, 1.1, 1.3, 1.6), runs=RUNS):
 @pytest.mark.slow
 def test_a_mean_of_networks_against_these_networks_is_about_them():
     (covered, width), (apart, wide) = against_its_members()
-    assert 0.93 - 0.014 <= covered <= 0.99
+    assert 0.93 - 0.014 <= covered <= 0.985
     assert apart > 0.99  # sabotage: its own members as chance
     assert wide > 2 * width
 
