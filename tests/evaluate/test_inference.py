@@ -234,7 +234,8 @@ def test_another_operating_point_of_the_same_model_is_no_difference():
     one, _ = two_models(rows=300, patients=100)
     urgent = replace(one, name="urgent", predicted=decision_path(one.probabilities, TREE).calls(5.0))
     found = compare(one, urgent, resamples=100).matched["class"]
-    for gap in (found.missed, found.false_alarms, found.urgency_auc, found.severity_auc, *found.at_kappa.values()):
+    metrics = ("urgency_auc", "severity_auc", "cost_at_2", "cost_at_10")
+    for gap in (found.missed, found.false_alarms, *(found.contrasts[key] for key in metrics)):
         assert gap.difference == 0
         assert gap.interval == (0, 0)
         assert gap.p_value == 1
@@ -250,7 +251,7 @@ def test_a_better_model_is_better_at_equal_false_alarms():
     assert found.missed.interval[1] < 0
     assert found.missed.p_value == pytest.approx(1 / 501)
     assert found.false_alarms.difference < 0
-    assert found.urgency_auc.difference > 0
+    assert found.contrasts["urgency_auc"].difference > 0
     assert found.candidate_cheaper[0][0] <= 1 <= found.candidate_cheaper[-1][1]
 
 
@@ -363,8 +364,8 @@ def test_hardly_any_slides(rows):
 def test_only_one_class_is_undefined_and_said_as_such():
     one, two = (replace(model, target=np.full(len(model), 3)) for model in two_models())
     found = compare(one, two, resamples=20).matched["class"]
-    assert np.isnan(found.urgency_auc.difference)
-    assert found.urgency_auc.p_value is None
+    assert np.isnan(found.contrasts["urgency_auc"].difference)
+    assert found.contrasts["urgency_auc"].p_value is None
     assert np.isnan(score(one, resamples=20)[-1].points.urgency_auc.value)
 
 

@@ -40,10 +40,7 @@ class Matched:
         missed: Misses there.
         at_missed: The share of misses at which false alarms are compared: the mean of the two models' own.
         false_alarms: False alarms there.
-        urgency_auc: The whole curves, a miss counted once.
-        severity_auc: The whole curves, a miss counted by its distance.
-        partial_urgency_auc: The curves up to PARTIAL false alarms.
-        at_kappa: Expected cost O + κ U of both at the same κ, for several κ.
+        contrasts: Every metric of the level: whole curves, and expected cost O + κ U of both at the same κ, among them.
         candidate_cheaper: Ranges of κ from 0.1 to 100 in which the candidate costs less than the reference.
     """
 
@@ -51,10 +48,7 @@ class Matched:
     missed: Contrast
     at_missed: float
     false_alarms: Contrast
-    urgency_auc: Contrast
-    severity_auc: Contrast
-    partial_urgency_auc: Contrast
-    at_kappa: dict[float, Contrast]
+    contrasts: dict[str, Contrast]
     candidate_cheaper: tuple[tuple[float, float], ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -64,10 +58,10 @@ class Matched:
             **self.missed.to_json(),
             "at_missed": self.at_missed,
             "false_alarms": self.false_alarms.to_json(),
-            "urgency_auc": self.urgency_auc.to_json(),
-            "severity_auc": self.severity_auc.to_json(),
-            "partial_urgency_auc": {"max_false_alarms": PARTIAL, **self.partial_urgency_auc.to_json()},
-            "cost_at_kappa": {f"{kappa:g}": contrast.to_json() for kappa, contrast in self.at_kappa.items()},
+            "urgency_auc": self.contrasts["urgency_auc"].to_json(),
+            "severity_auc": self.contrasts["severity_auc"].to_json(),
+            "partial_urgency_auc": {"max_false_alarms": PARTIAL, **self.contrasts["partial_urgency_auc"].to_json()},
+            "cost_at_kappa": {f"{kappa:g}": self.contrasts[f"cost_at_{kappa:g}"].to_json() for kappa in KAPPAS},
             "candidate_cheaper_for_kappa": [list(pair) for pair in self.candidate_cheaper],
         }
 
@@ -240,10 +234,7 @@ def with_matched(
         missed=replace(missed, metric="missed_rate"),
         at_missed=float(observed[1][0]),
         false_alarms=replace(alarms, metric="false_alarm_rate"),
-        urgency_auc=results["urgency_auc"],
-        severity_auc=results["severity_auc"],
-        partial_urgency_auc=results["partial_urgency_auc"],
-        at_kappa={kappa: results[f"cost_at_{kappa:g}"] for kappa in KAPPAS},
+        contrasts=results,
         candidate_cheaper=_cheaper(pair),
     )
 
@@ -372,9 +363,6 @@ def _with_level(comparison: Comparison, level: str, family: dict[str, Contrast])
             matches[level],
             missed=family["=missed"],
             false_alarms=family["=false_alarms"],
-            urgency_auc=contrasts["urgency_auc"],
-            severity_auc=contrasts["severity_auc"],
-            partial_urgency_auc=contrasts["partial_urgency_auc"],
-            at_kappa={kappa: contrasts[f"cost_at_{kappa:g}"] for kappa in KAPPAS},
+            contrasts=contrasts,
         )
     return replace(comparison, levels={**comparison.levels, level: contrasts}, matched=matches)
