@@ -209,18 +209,13 @@ def test_flat_ties():
     assert ClassHierarchy.flat("abc", ties=["a", []]).order() == "a ≺ b ≺ c"
 
 
-@pytest.mark.parametrize(
-    ("ties", "message"),
-    [
-        ([["benign", "malignent"]], "names 'malignent', not a class. Did you mean 'malignant'?"),
-        ([["benign", "malignant"]], "others are listed between them; list tied classes next to one another"),
-        ([["benign", "atypical"], ["atypical", "malignant"]], "'atypical' is named twice in ties"),
-        ([["benign", "benign"]], "'benign' is named twice in ties"),
-    ],
-)
-def test_flat_ties_that_cannot_be_meant_are_refused(ties: list[list[str]], message: str):
-    with pytest.raises(HierarchyError, match=re.escape(message)):
-        ClassHierarchy.flat(["benign", "atypical", "malignant"], ties=ties)
+def test_flat_ties_that_cannot_be_meant_are_refused():
+    for ties in (
+        [["benign", "malignent"]], [["benign", "malignant"]], [["benign", "atypical"], ["atypical", "malignant"]],
+        [["benign", "benign"]],
+    ):  # fmt: skip
+        with pytest.raises(HierarchyError, match="must name classes that are listed next to one another, each in one"):
+            ClassHierarchy.flat(["benign", "atypical", "malignant"], ties=ties)
 
 
 @given(trees_and_levels())

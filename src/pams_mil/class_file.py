@@ -30,7 +30,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,31 +235,15 @@ def tied_lists(names: list[str], ties: Sequence[Sequence[str]]) -> list[str | li
     >>> tied_lists(["a", "b", "c"], [["b", "c"]])
     ['a', ['b', 'c']]
     """
-    if repeated := sorted({label for label in names if names.count(label) > 1}):
-        raise HierarchyError(f"The class {repeated[0]!r} appears twice; every class needs its own name.")
-    tied: set[str] = set()
-    nested: dict[int, str | list[str]] = dict(enumerate(names))
+    place = {label: number for number, tie in enumerate(ties) for label in tie}
+    nested = [list(group) for _, group in groupby(names, key=lambda label: place.get(label, label))]
     for tie in ties:
-        for label in tie:
-            if label not in names:
-                raise HierarchyError(
-                    f"The tie {listing(tie)} names {label!r}, not a class.{nearest(label, names)} "
-                    f"Classes: {listing(names, most=30)}."
-                )
-            if label in tied:
-                raise HierarchyError(f"The class {label!r} is named twice in ties; each class is in one tie at most.")
-            tied.add(label)
-        places = sorted(names.index(label) for label in tie)
-        if places and places != list(range(places[0], places[0] + len(places))):
+        if tie and sorted(tie) not in map(sorted, nested):
             raise HierarchyError(
-                f"The classes {listing(tie)} are to be equally urgent, but others are listed between them; "
-                "list tied classes next to one another."
+                f"The tie {listing(tie)} must name classes that are listed next to one another, each in one tie; the "
+                f"classes are {listing(names, most=30)}."
             )
-        for place in places:
-            del nested[place]
-        if places:
-            nested[places[0]] = [names[place] for place in places]
-    return [nested[place] for place in sorted(nested)]
+    return [group[0] if len(group) == 1 else group for group in nested]
 
 
 def _preset_folder() -> Traversable:
