@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,21 +21,11 @@ STEP = 0.1
 """Without a terminal a line is due after this share of the work, or after `SECONDS_BETWEEN_LINES`."""
 
 
-class Bars(Protocol):
-    """Called with the share of all epochs done, and what just happened; `each` with one run and its own share."""
-
-    def __call__(self, share: float, text: str) -> None:
-        """All runs."""
-
-    def each(self, key: str, share: float) -> None:
-        """One run; 1 ends its bar."""
-
-
 @contextmanager
-def grid_bar(console: Console = errors) -> Iterator[Bars]:
+def grid_bar(console: Console = errors) -> Iterator[GridBar]:
     """Bars in a terminal, lines elsewhere."""
     if not console.is_terminal:
-        yield _Lines(console)
+        yield GridBar(console)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -45,33 +35,8 @@ def grid_bar(console: Console = errors) -> Iterator[Bars]:
         yield _Terminal(bar)
 
 
-class _Terminal:
-    """A bar for all runs, and below it one for every run under way."""
-
-    def __init__(self, bar: RichProgress) -> None:
-        self._bar = bar
-        self._all = bar.add_task("All runs", total=1.0)
-        self._runs: dict[str, TaskID] = {}
-
-    def __call__(self, share: float, text: str) -> None:
-        self._bar.update(self._all, completed=share)
-        if text:
-            self._bar.console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
-
-    def each(self, key: str, share: float) -> None:
-        if share >= 1.0:
-            if key in self._runs:
-                self._bar.remove_task(self._runs.pop(key))
-            return
-        if key in self._runs:
-            self._bar.update(self._runs[key], completed=share)
-        else:
-            # The bar reads markup, and the name of a run may hold brackets.
-            self._runs[key] = self._bar.add_task(escape(key), total=1.0, completed=share)  # type: ignore[arg-type]
-
-
-class _Lines:
-    """For log files: what happened, and how far it is."""
+class GridBar:
+    """Called with the share of all epochs done and what just happened; here lines for log files."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -79,6 +44,7 @@ class _Lines:
         self._step = 0
 
     def __call__(self, share: float, text: str) -> None:
+        """All runs."""
         if text:
             self._print(text)
         now = time.monotonic()
@@ -91,10 +57,36 @@ class _Lines:
             self._print(f"Training: {share:.0%} of all epochs after {_minutes(now - self._started)}")
 
     def each(self, key: str, share: float) -> None:
-        """A log file is told when a run ends."""
+        """One run and its own share, 1 at its end; a log file is told of all runs alone."""
 
-    def _print(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+class _Terminal(GridBar):
+    """A bar for all runs, and below it one for every run under way."""
+
+    def __init__(self, bar: RichProgress) -> None:
+        super().__init__(bar.console)
+        self._bar = bar
+        self._all = bar.add_task("All runs", total=1.0)
+        self._runs: dict[str, TaskID] = {}
+
+    def __call__(self, share: float, text: str) -> None:
+        self._bar.update(self._all, completed=share)
+        if text:
+            self._print(text, style="dim")
+
+    def each(self, key: str, share: float) -> None:
+        if share >= 1.0:
+            if key in self._runs:
+                self._bar.remove_task(self._runs.pop(key))
+            return
+        if key in self._runs:
+            self._bar.update(self._runs[key], completed=share)
+        else:
+            # The bar reads markup, and the name of a run may hold brackets.
+            self._runs[key] = self._bar.add_task(escape(key), total=1.0, completed=share)  # type: ignore[arg-type]
 
 
 def _minutes(seconds: float) -> str:
