@@ -80,12 +80,6 @@ def test_scalars_keep_their_spelling():
     assert hierarchy.names() == ("No", "yes", "0", "1.0", "007", "~", "null", "2024-01-01", "1e3", "0x10")
 
 
-def test_ranks_instead_of_nested_lists():
-    hierarchy = parse("classes: {A: [a, b], B: [c, d]}\nranks: {a: 10, b: 10, c: 20, d: 30}")
-    assert hierarchy.order() == "a ≡ b ≺ c ≺ d"
-    assert hierarchy.order(0) == "A ≺ B"
-
-
 def test_tied_groups():
     hierarchy = parse("classes:\n  - [{A: [[a, b]]}, {B: [c]}]\n  - {C: [d]}\n")
     assert hierarchy.order(0) == "A ≡ B ≺ C"

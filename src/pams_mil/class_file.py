@@ -7,12 +7,11 @@
       Malignant: [DCIS, IC]
 
 `classes` is a mapping from group to classes, to any depth, or a flat list. Optional keys: `levels` (names of
-the levels, coarsest first), `display` (class: name to show), `aliases` (class: other spellings),
-`ranks` (class: whole number, an alternative to nested lists at the finest level), `distance` (`index`: distances count
-classes as listed, as in the paper; `rank`: steps of urgency), `findings` (`one`: a slide's label is its most urgent
-class; `several`: the set of all that were found, `DCIS; UDH`), `nothing` (with several: the class that means that
-nothing was found), `weights` (with several: finding: how many times as bad it is to miss it, 1 unless given) and
-`source` (free text).
+the levels, coarsest first), `display` (class: name to show), `aliases` (class: other spellings), `distance` (`index`:
+distances count classes as listed, as in the paper; `rank`: steps of urgency), `findings` (`one`: a slide's label is
+its most urgent class; `several`: the set of all that were found, `DCIS; UDH`), `nothing` (with several: the class that
+means that nothing was found), `weights` (with several: finding: how many times as bad it is to miss it, 1 unless given)
+and `source` (free text).
 
 Hundreds of classes are easier to keep in a table: a `.csv` with the columns `class` and `rank` (a whole number, higher
 is more urgent; equal ranks are equally urgent) and, optionally, `group` and `display`. Rows may be in any order;
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 KEYS = (
-    "name", "classes", "levels", "display", "aliases", "ranks", "distance", "findings", "nothing", "weights", "source",
+    "name", "classes", "levels", "display", "aliases", "distance", "findings", "nothing", "weights", "source",
 )  # fmt: skip
 TABLE_COLUMNS = ("class", "group", "rank", "display")
 PRESET = "preset:"
@@ -124,12 +123,9 @@ def class_fields(text: str, where: str) -> dict[str, Any]:
             f"{where} has no 'classes'; expected a list, or a mapping from group to classes. In a file of "
             "'pams classes init --from' they are comments: order them, least urgent first, then remove the '# '."
         )
-    levels = class_levels(fields["classes"], where)
-    if "ranks" in fields:
-        levels = (*levels[:-1], _ranked(levels[-1], _mapping(fields, "ranks", where), where))
     return {
         "name": _text(fields.get("name", Path(where).stem), f"'name' in {where}"),
-        "levels": levels,
+        "levels": class_levels(fields["classes"], where),
         "level_names": _texts(fields.get("levels", []), f"'levels' in {where}"),
         "display_names": _mapping(fields, "display", where),
         "aliases": {
@@ -287,22 +283,6 @@ def _listed(item: Any, where: str) -> Iterator[_Entry]:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _ranked(level: Level, rank_of: dict[str, str], where: str) -> Level:
-    for label in rank_of:
-        if label not in level.names:
-            raise HierarchyError(f"'ranks' in {where} mention {label!r}, not a class.{nearest(label, level.names)}")
-    missing = [label for label in level.names if label not in rank_of]
-    if missing:
-        raise HierarchyError(
-            f"'ranks' in {where} must rank every class of the finest level; missing {listing(missing)}."
-        )
-    try:
-        ranks = tuple(int(rank_of[label]) for label in level.names)
-    except ValueError as error:
-        raise HierarchyError(f"'ranks' in {where} must be whole numbers, higher = more urgent: {error}.") from error
-    return Level(level.names, level.parents, ranks)
 
 
 def _text(value: object, what: str) -> str:
