@@ -25,8 +25,6 @@ from pams_mil.digests import file_digest
 from pams_mil.errors import ConfigError, first_line, listing, nearest
 
 _MARK = re.compile(r"^DISCOVER = (\{[^}]*\})", re.MULTILINE)
-_ALIASES = {"remix": {"remix": "prototype_mix"}}
-"""Second names that people type: {package: {typed: declared}}."""
 
 
 @cache  # every settings file asks, and a program does not change while it runs
@@ -74,7 +72,6 @@ def load(package: str, name: str) -> Any:
     if ":" in name:
         return _load_foreign(package, name)
     known = available(package)
-    name = _ALIASES.get(package, {}).get(name, name)
     if name not in known:
         raise ConfigError(
             f"There is no {package.rpartition('.')[2].rstrip('s')} called {name!r}.{nearest(name, known)} "

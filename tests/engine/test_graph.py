@@ -24,7 +24,6 @@ pytest.importorskip("onnx")
 MODELS = {
     "abmil": TINY_MODELS["abmil"],
     "transmil": TINY_MODELS["transmil"],
-    "transmil masked": {**TINY_MODELS["transmil"], "masked": True},
     "dtfd": TINY_MODELS["dtfd"],
     "dtfd, three looks": {**TINY_MODELS["dtfd"], "splits": 3, "pseudo_bags": 5, "residual_blocks": 1},
     "clam_mb": {"name": "clam_mb", "embedding_features": 8, "attention_features": 4},

@@ -32,30 +32,25 @@ def pseudo_inverses(matrices: list[Array], steps: int) -> list[Array]:
     return results
 
 
-def nystrom(x: Array, state: dict[str, Array], name: str, *, heads: int, landmarks: int, masked: bool) -> Array:
+def nystrom(x: Array, state: dict[str, Array], name: str, *, heads: int, landmarks: int) -> Array:
     n, e = x.shape
     length = math.ceil(n / landmarks)
     pad = landmarks * length - n
     padded = np.concatenate([np.zeros((pad, e)), x])
-    real = np.arange(len(padded)) >= pad
     qkv = padded @ state[f"{name}.qkv.weight"].T
     taps = state[f"{name}.taps"]
     width = e // heads
     q, k, v = ([qkv[:, part * e + h * width : part * e + (h + 1) * width] for h in range(heads)] for part in range(3))
     q = [part / math.sqrt(width) for part in q]
     groups = [range(j * length, (j + 1) * length) for j in range(landmarks)]
-    tokens = np.flatnonzero(real) if masked else np.arange(len(padded))
-    if masked:
-        groups = [[i for i in group if real[i]] for group in groups]
-        groups = [group for group in groups if group]
     kernels, pieces = [], []
     for h in range(heads):
         q_mean = np.stack([sum(q[h][i] for i in group) / len(group) for group in groups])
         k_mean = np.stack([sum(k[h][i] for i in group) / len(group) for group in groups])
         a1 = np.stack([softmax(k_mean @ q[h][i]) for i in range(len(padded))])
-        a3 = np.stack([softmax(k[h][tokens] @ landmark) for landmark in q_mean])
+        a3 = np.stack([softmax(k[h] @ landmark) for landmark in q_mean])
         kernels.append(np.stack([softmax(k_mean @ landmark) for landmark in q_mean]))
-        pieces.append((a1, a3 @ v[h][tokens]))
+        pieces.append((a1, a3 @ v[h]))
     merged = []
     for h, inverse in enumerate(pseudo_inverses(kernels, 6)):
         a1, distilled = pieces[h]
@@ -83,7 +78,7 @@ def ppeg(x: Array, state: dict[str, Array]) -> Array:
     return out.reshape(len(x), -1)
 
 
-def transmil(bag: Array, state: dict[str, Array], *, heads: int, landmarks: int, masked: bool = False) -> Array:
+def transmil(bag: Array, state: dict[str, Array], *, heads: int, landmarks: int) -> Array:
     """Logits [c] of one bag [n, d] for the weights of our model."""
     h = np.maximum(bag @ state["projection.weight"].T + state["projection.bias"], 0)
     side = math.ceil(math.sqrt(len(h)))
@@ -91,7 +86,7 @@ def transmil(bag: Array, state: dict[str, Array], *, heads: int, landmarks: int,
     x = np.concatenate([state["class_token"], h])
     for layer in ("layer1", "layer2"):
         normed = layer_norm(x, state[f"{layer}.norm.weight"], state[f"{layer}.norm.bias"])
-        x = x + nystrom(normed, state, f"{layer}.attention", heads=heads, landmarks=landmarks, masked=masked)
+        x = x + nystrom(normed, state, f"{layer}.attention", heads=heads, landmarks=landmarks)
         if layer == "layer1":
             x = np.concatenate([x[:1], ppeg(x[1:], state)])
     z = layer_norm(x[:1], state["norm.weight"], state["norm.bias"])[0]

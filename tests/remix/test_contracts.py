@@ -33,8 +33,8 @@ OTHERS = [
     ("pseudomix", {"mix_probability": 1.0, "init": "uniform"}),
     ("pseudomix", {"labels": "urgent", "pseudo_bags": 3, "mix_probability": 1.0}),
     ("pseudomix", {"alpha": 0.3, "init": "kmeans"}),
-    *[("prototype_mix", {"mode": mode, "rate": 0.7}) for mode in ("append", "replace", "interpolate", "cov", "joint")],
-    ("prototype_mix", {"reduced": True, "rate": 0.0, "mode": "append"}),
+    *[("remix", {"mode": mode, "rate": 0.7}) for mode in ("append", "replace", "interpolate", "cov", "joint")],
+    ("remix", {"reduced": True, "rate": 0.0, "mode": "append"}),
     ("none", {}),
 ]
 
@@ -96,8 +96,8 @@ def test_features_that_are_not_finite_are_refused_with_the_row():
         ("sfr", {"selection": "best"}, "'clusters', 'all'"),
         ("randommix", {"tau": 101}, "from 0 to 100"),
         ("pseudomix", {"pseudo_bags": 0}, "pseudo_bags"),
-        ("prototype_mix", {"mode": "add"}, "'append', 'replace', 'interpolate', 'cov', 'joint'"),
-        ("prototype_mix", {"rate": True}, "rate must be a finite number"),
+        ("remix", {"mode": "add"}, "'append', 'replace', 'interpolate', 'cov', 'joint'"),
+        ("remix", {"rate": True}, "rate must be a finite number"),
     ],
 )
 def test_bad_settings_are_refused_in_words(name, options, message):

@@ -64,7 +64,6 @@ class TransMIL(MILModel):
         pinv_steps: steps of the iterative pseudo-inverse, 6.
         kernel: taps of the value convolution, 33.
         dropout: on the attention output, 0.1.
-        masked: leave zero padding out of softmaxes and landmark means; the published model counts it.
     """
 
     published_keys: ClassVar[dict[str, str]] = {
@@ -89,7 +88,6 @@ class TransMIL(MILModel):
         pinv_steps: int = 6,
         kernel: int = 33,
         dropout: float = 0.1,
-        masked: bool = False,
         **widths: Unpack[Widths],
     ) -> None:
         super().__init__(**widths)
@@ -102,7 +100,7 @@ class TransMIL(MILModel):
 
         def layer() -> AttentionLayer:
             attention = NystromAttention(
-                width, heads=attention_heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel, masked=masked
+                width, heads=attention_heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel
             )
             return AttentionLayer(width, attention=attention, dropout=dropout)
 

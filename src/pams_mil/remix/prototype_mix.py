@@ -26,7 +26,7 @@ from pams_mil.errors import CheckedFields, Count, Share, Within
 from pams_mil.remix.clustering import euclidean_clusters, means
 from pams_mil.remix.strategy import FROM_A, SYNTHETIC, Mixed, PartnerRule, check_pair, uniform, widened
 
-DISCOVER = {"prototype_mix": "ReMix"}
+DISCOVER = {"remix": "ReMix"}
 Mode = Literal["append", "replace", "interpolate", "cov", "joint"]
 
 

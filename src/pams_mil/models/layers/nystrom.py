@@ -53,16 +53,13 @@ class NystromAttention(nn.Module):
         landmarks: m.
         pinv_steps: steps of the pseudo-inverse.
         kernel: taps of the depthwise value convolution.
-        masked: leave padding out of the softmaxes instead of counting zeros as the published code does.
     """
 
-    def __init__(
-        self, features: int, *, heads: int, landmarks: int, pinv_steps: int, kernel: int, masked: bool = False
-    ) -> None:
+    def __init__(self, features: int, *, heads: int, landmarks: int, pinv_steps: int, kernel: int) -> None:
         super().__init__()
         if features % heads:
             raise ParameterError(f"The width {features} must be a multiple of the number of heads, found {heads}.")
-        self.heads, self.landmarks, self.pinv_steps, self.masked = heads, landmarks, pinv_steps, masked
+        self.heads, self.landmarks, self.pinv_steps = heads, landmarks, pinv_steps
         self.scale = (features // heads) ** -0.5
         self.qkv = nn.Linear(features, 3 * features, bias=False)
         self.out = nn.Linear(features, features)
@@ -71,7 +68,7 @@ class NystromAttention(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Attended tokens [n, e]."""
-        plan = LandmarkPlan(len(tokens), self.landmarks, self.masked)
+        plan = LandmarkPlan(len(tokens), self.landmarks)
         core = self._core(plan, tokens)
         padded = plan.with_zero_token(tokens)
         q, k, v = (self._by_head(chunk) for chunk in self.qkv(padded).chunk(3, dim=-1))
@@ -91,7 +88,7 @@ class NystromAttention(nn.Module):
 
         Values are never computed for all tokens: sum_j p_j v_j = (sum_j p_j x_j) W_v^T.
         """
-        plan = LandmarkPlan(len(tokens), self.landmarks, self.masked)
+        plan = LandmarkPlan(len(tokens), self.landmarks)
         core = self._core(plan, tokens)
         query_weight, key_weight, value_weight = self.qkv.weight.chunk(3)
         heads, width = self.heads, tokens.shape[1] // self.heads
@@ -102,7 +99,7 @@ class NystromAttention(nn.Module):
         # The row a Z of A1 pinv(A2) as the column Z^T a^T, [h, m]: summed over landmarks that are equal.
         u = self._inverse(core, logits.softmax(-1).mT, transpose=True).squeeze(-1)
         keys = at_least_float32(functional.linear(tokens, key_weight)).reshape(-1, heads, width)
-        row = class_row(u, core.queries, keys, zeros=0 if self.masked else plan.pad)
+        row = class_row(u, core.queries, keys, zeros=plan.pad)
         pooled = row.to(tokens.dtype) @ tokens
         mixed = (pooled[:, None] @ value_weight.reshape(heads, width, -1).mT).reshape(1, -1)
         return self.out(mixed + self._first_value_conv(first, value_weight)), row
@@ -165,12 +162,10 @@ class LandmarkPlan:
     Attributes:
         tokens: n.
         landmarks: m.
-        masked: leave padding out of every softmax and mean, instead of counting zeros as the published code does.
     """
 
     tokens: int
     landmarks: int
-    masked: bool = False
 
     @cached_property
     def length(self) -> int:
@@ -195,13 +190,11 @@ class LandmarkPlan:
     @property
     def has_zero_token(self) -> bool:
         """Whether the sequence starts with a zero token."""
-        return self.pad > 0 and not self.masked
+        return self.pad > 0
 
     @cached_property
     def copies(self) -> int:
         """Zero landmarks that the landmarks start with, standing for all `zero_landmarks`."""
-        if self.masked:
-            return 0
         # As many as are missing to a multiple of 8. Where none is missing 8, since at least one has to stand for all.
         real = self.landmarks - self.zero_landmarks
         return min(self.zero_landmarks, -real % 8 or 8)
@@ -220,7 +213,7 @@ class LandmarkPlan:
         head, rest = torch.split(tokens, [self.first, len(tokens) - self.first])
         # Padding is on the left, so only the first landmark can be partly padding. Its zeros add nothing to the sum but
         # count in the mean, as in TransMIL.
-        first = head.sum(0, keepdim=True) / (self.first if self.masked else self.length)
+        first = head.sum(0, keepdim=True) / self.length
         others = rest.reshape(-1, self.length, tokens.shape[1]).mean(1)
         return torch.cat([tokens.new_zeros(self.copies, tokens.shape[1]), first, others])
 

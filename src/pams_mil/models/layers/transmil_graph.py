@@ -62,9 +62,6 @@ class PPEG(nn.Module):
         return encoded.permute(0, 2, 3, 1).reshape(-1, features)
 
 
-_LOWEST = torch.finfo(torch.float32).min
-
-
 def count_rows(rows: Tensor) -> Tensor:
     """The number of rows as a tensor, which a tracer follows."""
     return torch._shape_as_tensor(rows)[0]  # a plain `len` is a number, and stays that of the traced example
@@ -116,28 +113,15 @@ def attend_plainly(attention: NystromAttention, tokens: Tensor) -> Tensor:
     width = tokens.shape[1] // heads
     qkv = functional.linear(padded, attention.qkv.weight).reshape(-1, 3, heads, width).permute(1, 2, 0, 3)
     q, k, v = qkv[0] * width**-0.5, qkv[1], qkv[2]
-    # Of the m l tokens, those that are not padding.
-    real = index > 0
-    q_mean, k_mean = (_landmark_means(side, real, landmarks, pad // length, attention.masked) for side in (q, k))
-    unseen = torch.where(real, 0.0, _LOWEST).to(q.dtype) if attention.masked else torch.zeros_like(q[0, :, 0])
+    q_mean, k_mean = (side.reshape(heads, landmarks, -1, width).mean(2) for side in (q, k))
     a1 = (q @ k_mean.transpose(-1, -2)).softmax(-1)
     a2 = (q_mean @ k_mean.transpose(-1, -2)).softmax(-1)
-    a3 = (q_mean @ k.transpose(-1, -2) + unseen).softmax(-1)
+    a3 = (q_mean @ k.transpose(-1, -2)).softmax(-1)
     taps = attention.taps[:, None, :, None]
     near = functional.conv2d(v[None], taps, padding=(taps.shape[2] // 2, 0), groups=heads)[0]
     mixed = a1 @ apply_inverse(a2, a3 @ v, steps=attention.pinv_steps) + near
     attended: Tensor = attention.out(mixed.transpose(0, 1).reshape(-1, heads * width))
     return attended[count_up(n) + pad]
-
-
-def _landmark_means(tokens: Tensor, real: Tensor, landmarks: int, empty: Tensor, masked: bool) -> Tensor:
-    """Means over l neighbors, [h, m l, d] -> [h, m, d]; masked: of real tokens alone, in landmarks that hold any."""
-    heads, _, width = tokens.shape
-    by_landmark = tokens.reshape(heads, landmarks, -1, width)
-    if not masked:
-        return by_landmark.mean(2)
-    counts = real.to(tokens.dtype).reshape(landmarks, -1).sum(1).clamp(min=1)[:, None]
-    return (by_landmark.sum(2) / counts)[:, count_up(landmarks - empty) + empty]
 
 
 def apply_inverse(a: Tensor, y: Tensor, *, steps: int) -> Tensor:
