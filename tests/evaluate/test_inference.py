@@ -366,15 +366,16 @@ def test_only_one_class_is_undefined_and_said_as_such():
     found = compare(one, two, resamples=20).matched["class"]
     assert np.isnan(found.contrasts["urgency_auc"].difference)
     assert found.contrasts["urgency_auc"].p_value is None
-    assert np.isnan(score(one, resamples=20)[-1].points.urgency_auc.value)
+    assert np.isnan(score(one, resamples=20)[-1].points.scores["urgency_auc"].value)
 
 
 def test_points_of_one_model():
     one, _ = two_models(rows=200, patients=60)
     found = score(one, resamples=200)[-1].points
-    assert found.urgency_auc.value == pytest.approx(urgency_auc(one.target, one.probabilities, TREE))
-    assert found.urgency_auc.interval[0] < found.urgency_auc.value < found.urgency_auc.interval[1]
-    assert found.decided == pytest.approx(found.argmax, abs=0.02)  # ties: the file takes the milder class
+    area = found.scores["urgency_auc"]
+    assert area.value == pytest.approx(urgency_auc(one.target, one.probabilities, TREE))
+    assert area.interval[0] < area.value < area.interval[1]
+    assert found.decided == pytest.approx(found.at_kappa[1.0], abs=0.02)  # ties: the file takes the milder class
     curve = operating_curve(one.target, one.probabilities, TREE)
     assert (found.band.low <= found.band.high).all()
     inside = curve.missed_at(found.band.false_alarms)

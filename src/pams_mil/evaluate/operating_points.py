@@ -62,26 +62,6 @@ class OperatingPoints:
     worklist: float
 
     @property
-    def argmax(self) -> tuple[float, float]:
-        """(missed, false alarms) of the most probable class."""
-        return self.at_kappa[1.0]
-
-    @property
-    def urgency_auc(self) -> Contrast:
-        """The whole curve, a miss counted once however grave."""
-        return self.scores["urgency_auc"]
-
-    @property
-    def severity_auc(self) -> Contrast:
-        """The whole curve, a miss counted by its distance."""
-        return self.scores["severity_auc"]
-
-    @property
-    def partial_urgency_auc(self) -> Contrast:
-        """The curve up to PARTIAL false alarms."""
-        return self.scores["partial_urgency_auc"]
-
-    @property
     def missed_at(self) -> dict[float, Contrast]:
         """Misses at FALSE_ALARMS."""
         return {share: self.scores[f"missed_at_{100 * share:.0f}"] for share in FALSE_ALARMS}
@@ -91,25 +71,15 @@ class OperatingPoints:
         """False alarms at MISSES."""
         return {share: self.scores[f"false_alarms_at_{100 * share:.0f}"] for share in MISSES}
 
-    @property
-    def rps(self) -> float:
-        """Ranked probability score."""
-        return self.scores["rps"].estimate
-
-    @property
-    def nll(self) -> float:
-        """Negative log-likelihood."""
-        return self.scores["nll"].estimate
-
     def to_json(self) -> dict[str, Any]:
         """What `pams audit --json` adds to a level."""
         thin = thinned(self.curve)
         return {
-            "urgency_auc": self.urgency_auc.estimate,
-            "urgency_auc_ci": list(self.urgency_auc.interval),
-            "severity_auc": self.severity_auc.estimate,
-            "severity_auc_ci": list(self.severity_auc.interval),
-            "partial_urgency_auc": {"max_false_alarms": PARTIAL, **self.partial_urgency_auc.to_json()},
+            "urgency_auc": self.scores["urgency_auc"].estimate,
+            "urgency_auc_ci": list(self.scores["urgency_auc"].interval),
+            "severity_auc": self.scores["severity_auc"].estimate,
+            "severity_auc_ci": list(self.scores["severity_auc"].interval),
+            "partial_urgency_auc": {"max_false_alarms": PARTIAL, **self.scores["partial_urgency_auc"].to_json()},
             "missed_at": {f"{share:g}": point.estimate for share, point in self.missed_at.items()},
             "missed_at_ci": {f"{share:g}": list(point.interval) for share, point in self.missed_at.items()},
             "false_alarms_at": {f"{share:g}": point.estimate for share, point in self.false_alarms_at.items()},
@@ -121,8 +91,8 @@ class OperatingPoints:
             },
             "curve_points": len(self.curve.kappa),
             "networks": self.networks,
-            "argmax": {"missed": self.argmax[0], "false_alarms": self.argmax[1]},
-            "decided": {"missed": self.decided[0], "false_alarms": self.decided[1]},
+            "argmax": dict(zip(("missed", "false_alarms"), self.at_kappa[1.0], strict=True)),
+            "decided": dict(zip(("missed", "false_alarms"), self.decided, strict=True)),
             "normalized_cost": {f"{k:g}": float(v) for k, v in zip(KAPPAS, self.normalized_cost, strict=True)},
             "net_benefit": [
                 {
@@ -136,9 +106,7 @@ class OperatingPoints:
             ],
             "boundary_calibration": [point.to_json() for point in self.calibration],
             "worklist_c_index": self.worklist,
-            "nll": self.nll,
-            "brier": self.scores["brier"].estimate,
-            "rps": self.rps,
+            **{key: self.scores[key].estimate for key in ("nll", "brier", "rps")},
         }
 
 

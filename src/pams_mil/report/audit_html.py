@@ -154,11 +154,12 @@ def reach_table(audit: Audit, level: int) -> ReportTable:
         points = model.points[level]
         if points is None:
             continue
-        estimates = [points.urgency_auc, points.partial_urgency_auc]
+        estimates = [points.scores[key] for key in ("urgency_auc", "partial_urgency_auc")]
         estimates += [*points.missed_at.values(), *points.false_alarms_at.values()]
         cells = [TableCell(format_share(one.value), format_shares(one.interval)) for one in estimates]
-        rps = "–" if math.isnan(points.rps) else f"{points.rps:.3f}"
-        rows.append([model.name, *cells, format_share(points.worklist), rps, f"{points.nll:.2f}"])
+        rps, nll = (points.scores[key].value for key in ("rps", "nll"))
+        last = "–" if math.isnan(rps) else f"{rps:.3f}", f"{nll:.2f}"
+        rows.append([model.name, *cells, format_share(points.worklist), *last])
     return ReportTable(head, rows)
 
 

@@ -302,8 +302,7 @@ def cells(bench: Bench, row: Row) -> list[str]:
     key, finest = bench.missed_key(), bench.hierarchy.level_names[-1]
     contrast = None if row.comparison is None else row.comparison.levels[finest].get(key)
     return [
-        spread_text(row.points.urgency_auc, "urgency_auc", digits=1),
-        spread_text(row.points.severity_auc, "severity_auc", digits=1),
+        *(spread_text(row.points.scores[key], key, digits=1) for key in ("urgency_auc", "severity_auc")),
         spread_text(scores[key], key, digits=1),
         "" if contrast is None else _difference(contrast),
         " / ".join(f"{100 * missed.estimate:.1f}" for missed in row.points.missed_at.values()),
