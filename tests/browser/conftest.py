@@ -59,5 +59,5 @@ def report(tmp_path_factory):
     for model in models:
         write_predictions(folder / f"{model.name}.csv", model)
     command = f"pams audit {folder / 'first.csv'} {folder / 'second.csv'} --classes bracs --resamples 0"
-    write_audit(audit(models, resamples=0), folder, commands={model.name: command for model in models})
+    write_audit(audit(models, resamples=0), folder, texts={"commands": {model.name: command for model in models}})
     return folder, models

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import sklearn.metrics
+import torch
 from hypothesis import given
 from tests.reference import metrics as reference
 from tests.strategies import predictions
@@ -72,7 +73,6 @@ def test_expected_cost(model: Predictions):
 
 
 def test_calibration_error_agrees_with_torchmetrics():
-    import torch
     from torchmetrics.functional.classification import multiclass_calibration_error
 
     for seed in range(10):
@@ -154,6 +154,7 @@ def test_columns_sorted_by_name_are_never_taken_for_columns_in_order_of_urgency(
     assert urgency_auc(target, p, tree, labels=np.arange(4)) == expected  # `classes_` of a classifier on numbers
     assert urgency_auc(target, p[:, ::-1], tree, labels=np.arange(4)[::-1]) == expected
     assert macro_auc(names, Frame(by_name), tree) == macro_auc(target, p, tree)
+    assert urgency_auc(torch.tensor(target), torch.tensor(p, requires_grad=True), tree) == expected
     with pytest.raises(ParameterError, match="expected an array in the order of urgency"):
         check_probabilities(Frame(by_name))
     assert decision_path(Frame(by_name), tree).reach.tolist() == decision_path(p, tree).reach.tolist()

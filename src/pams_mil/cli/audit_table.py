@@ -239,7 +239,7 @@ def write(result: Audit, out: Path, commands: Mapping[str, str], views: Mapping[
     from pams_mil.report.audit_html import write_audit
 
     pages, pictures = (slide_files(result, out, name) for name in ("slide.html", "thumbnail.jpg"))
-    write_audit(result, out, commands=commands, pages=pages, pictures=pictures, views=views)
+    write_audit(result, out, texts={"commands": commands}, pages=pages, pictures=pictures, views=views)
 
 
 def view_command(*words: object) -> str:

@@ -233,6 +233,8 @@ def class_columns(
     (array([[0.1, 0.9]]), [1, 0])
     """
     names = column_names(probabilities) if labels is None else list(labels)
+    if hasattr(probabilities, "detach"):  # a tensor, maybe with gradients or on another device
+        probabilities = probabilities.detach().cpu()
     table = np.asarray(probabilities.to_numpy() if hasattr(probabilities, "to_numpy") else probabilities, np.float64)
     if names is None:
         return table, None

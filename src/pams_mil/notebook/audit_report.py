@@ -192,7 +192,7 @@ class AuditReport:
     def save(self, folder: str | Path) -> Path:
         """Write the interactive page, the scores and the missed slides into a folder; returns the page's path."""
         out = Path(folder)
-        write_audit(self.scores, out)
+        write_audit(self.scores, out, texts={"python": "report.decide({})"})
         return out / "report.html"
 
     def worst(self, count: int = 20, *, model: str | None = None) -> ReportTable:

@@ -92,13 +92,14 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
     )  # fmt: skip
 
 
-def write_audit(audit: Audit, out: Path, *, commands: Mapping[str, str] | None = None, **links: Any) -> None:
+def write_audit(audit: Audit, out: Path, *, texts: Mapping[str, Any] | None = None, **links: Any) -> None:
     """Write report.html, scores.json and severe_errors.csv into `out`, and the slides of a large audit beside them.
 
-    `commands` and `links`, which are `pages`, `pictures` and `views`, are those of `live_data`.
+    `texts`, which are `commands` and `python`, and `links`, which are `pages`, `pictures` and `views`, are those of
+    `live_data`.
     """
     # Rendered before anything is written, and written last: a page that is there finds what it links to.
-    page = audit_page(audit, commands=commands, **links)
+    page = audit_page(audit, **(texts or {}), **links)
     rows = [
         [model.name, e.slide_id, e.patient_id, e.true, e.predicted, e.gravity, e.probability_of_true]
         for model in audit.models

@@ -130,6 +130,7 @@ def live_data(
     least_kappa: float | None = None,
     level: int | None = -1,
     rule: str = "--decide kappa=",
+    python: str = "pams.redecide(predictions, {})",
 ) -> dict[str, Any]:
     """What the script of a page needs, as plain JSON.
 
@@ -145,6 +146,7 @@ def live_data(
         least_kappa: The smallest κ that meets the bounds of a certificate.
         level: The level of the confusion matrix; None: there is none.
         rule: The option of the commands that sets κ.
+        python: The same in Python, with braces for the rule.
     """
     first = models[0]
     embedded = is_embedded(models)
@@ -158,6 +160,7 @@ def live_data(
         "noun": first.noun,
         "commands": [(commands or {}).get(model.name) for model in models],
         "rule": rule,
+        "python": python,
         # JSON has no infinity; the script reads numbers from text as well.
         "least": None if least_kappa is None else str(least_kappa).replace("inf", "Infinity"),
         "port": VIEW_PORT,

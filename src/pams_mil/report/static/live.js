@@ -352,7 +352,7 @@
     if (kappa === null) return;
     const command = data.commands[model.number];
     const lines = [["copy-command", command ? `${command} ${data.rule}${written(kappa)}` : null],
-      ["copy-python", `pams.redecide(predictions, "kappa=${written(kappa)}")`]];
+      ["copy-python", data.python.replace("{}", `"kappa=${written(kappa)}"`)]];
     for (const [id, text] of lines) {
       by(id).hidden = text === null;
       by(id).querySelector("code").textContent = text ?? "";
