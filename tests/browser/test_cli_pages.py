@@ -106,6 +106,12 @@ def test_a_page_is_used_and_its_command_says_the_same(browser, pams, pages, tmp_
     page.js("document.querySelectorAll('details').forEach(one => (one.open = true))")
     cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
     assert page.js(cut) == 0  # no table needs to be pushed sideways
+    unexplained = (
+        "[...document.querySelectorAll('.data thead th')].map(head => [head.innerText, head.querySelector('button')])"
+        ".filter(([text, term]) => !term && /AUC|missed|alarm|accuracy|AsCC|AsMC|risk|RPS|NLL|κ|α/i.test(text))"
+        ".map(([text]) => text)"
+    )
+    assert page.js(unexplained) == []
     assert page.complaints() == []
     assert [url for url in page.requested() if not url.startswith("file:")] == []
 

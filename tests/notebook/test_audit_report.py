@@ -134,6 +134,7 @@ def test_it_shows_itself(arrays, tmp_path):
     assert re.search(r"^mi<ne +200 ", repr(report), re.M)
     page = report.save(tmp_path / "report")
     assert page.read_text().startswith("<!doctype html>")
+    assert "report.decide({})" in page.read_text()  # the line that is copied, without its κ
     assert json.loads((tmp_path / "report" / "scores.json").read_text())["files"][0]["name"] == "mi<ne"
     worst = report.worst(5)
     assert len(worst.rows) == 5

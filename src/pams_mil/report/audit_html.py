@@ -192,7 +192,7 @@ def difference_table(comparison: Any, hierarchy: ClassHierarchy, keys: Sequence[
     differences = comparison.levels[hierarchy.level_names[-1]]
     rows: list[list[str | TableCell]] = [
         [
-            METRICS[key].label,
+            TableCell(METRICS[key].label, meaning=METRICS[key].meaning),
             TableCell(format_value(d.difference, key), mark="" if d.better is None else "best"),
             format_interval(d.shown_interval, key),
             format_p(d.p),
@@ -216,7 +216,11 @@ def boundary_table(points: Any) -> ReportTable:
         )
     meaning = "true alarms minus weighted false ones at this cost ratio; small print: acting on every slide"
     heads = [TableHead(f"net benefit, κ = {kappa:g}", meaning) for kappa in KAPPAS]
-    return ReportTable(["at least", "predicted", "observed (95 %)", *heads], rows)
+    shares = [
+        TableHead("predicted", "mean probability of being at least so urgent"),
+        TableHead("observed (95 %)", "share of the slides that are at least so urgent"),
+    ]
+    return ReportTable(["at least", *shares, *heads], rows)
 
 
 def subgroup_table(audit: SubgroupAudit) -> ReportTable:
@@ -315,6 +319,11 @@ def severe_table(model: Any, hierarchy: ClassHierarchy, pages: Mapping[str, str]
     return ReportTable(["slide", "patient", "true", "called", gravity, *last], rows, text=(0, 1, 2, 3))
 
 
+def rate_head(key: str) -> TableHead:
+    """The short head of a rate's column, with its meaning."""
+    return TableHead({"missed_rate": "missed ↓", "false_alarm_rate": "false alarms ↓"}[key], METRICS[key].meaning)
+
+
 def metric_head(key: str) -> TableHead:
     """The head of a metric's column: its name, its good direction, and its meaning."""
     return TableHead(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", METRICS[key].meaning)
@@ -365,7 +374,7 @@ def reader_chart(result: ReaderAudit) -> Markup | None:
 
 def reader_table(result: ReaderAudit) -> ReportTable:
     """Every reader's rates with intervals, and the model's misses at the reader's false alarms beside them."""
-    head: list[str | TableHead] = ["reader", "slides", "missed ↓", "false alarms ↓"]
+    head: list[str | TableHead] = ["reader", "slides", rate_head("missed_rate"), rate_head("false_alarm_rate")]
     if result.model:
         meaning = "misses of the model at this reader's false alarms minus this reader's misses"
         head.append(TableHead(f"{result.model} misses more by", meaning))

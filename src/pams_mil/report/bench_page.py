@@ -125,7 +125,7 @@ def score_table(bench: Bench, level: int, digits: int = 2) -> ReportTable:
         rows.append([row.model, row.method, *networks, *cells, matched_text(bench, row, level)])
     # The caption says how many networks all rows have.
     head: list[str | TableHead] = ["model", "method", *(["networks"] if several else []), *map(metric_head, keys)]
-    head.append(matched_head(bench, level))
+    head.append(TableHead(matched_head(bench, level), METRICS[bench.missed_key(level)].meaning))
     return ReportTable(head, rows, text=(0, 1))
 
 
@@ -319,7 +319,19 @@ def operating_table(bench: Bench, model: str) -> ReportTable:
     deviation over seeds; intervals and p-values are adjusted for the rows of the table and take networks as chance
     where there are several seeds.
     """
-    return ReportTable(["method", *heads(bench)], [[row.method, *cells(bench, row)] for row in bench.of_model(model)])
+    key = bench.missed_key()
+    least = bench.hierarchy.levels[-1].names[0]
+    meanings = {
+        "Urgency AUC ↑": METRICS["urgency_auc"].meaning,
+        "Severity AUC ↑": METRICS["severity_auc"].meaning,
+        matched_head(bench): METRICS[key].meaning,
+        "difference (95 %), adjusted p": "misses minus those of the reference, where both raise the same false alarms",
+        "at 5 / 10 / 20 / 30 % ↓": "misses at these shares of false alarms",
+        "As decided: missed / false alarms": "shares of the slides, with the calls in the files",
+        f"{least} recognized ↑": METRICS["least_urgent_recall"].meaning,
+    }
+    head: list[str | TableHead] = ["method", *(TableHead(text, meanings.get(text, "")) for text in heads(bench))]
+    return ReportTable(head, [[row.method, *cells(bench, row)] for row in bench.of_model(model)])
 
 
 def operating_markdown(bench: Bench) -> str:

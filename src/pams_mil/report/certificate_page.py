@@ -120,7 +120,10 @@ def percent(share: float | None) -> str:
 def _cost_table(certificate: Certificate) -> ReportTable:
     calls = {"the model's own call (κ = 1)": certificate.own_call, "the certified call": certificate.certified_call}
     rows = [[name, percent(call.missed_rate), percent(call.false_alarm_rate)] for name, call in calls.items()]
-    return ReportTable(["call", "missed urgency", "false alarms"], rows)
+    who = "patients" if certificate.unit == "case" else "slides"
+    missed = TableHead("missed urgency", f"share of the {who} that are called less urgent than they are")
+    alarms = TableHead("false alarms", f"share of the {who} that are called more urgent than they are")
+    return ReportTable(["call", missed, alarms], rows)
 
 
 def _bound_table(certificate: Certificate) -> ReportTable:
@@ -129,7 +132,7 @@ def _bound_table(certificate: Certificate) -> ReportTable:
         TableHead("at most", "α: the certified upper bound on missed urgency"),
         TableHead("κ needed", "the smallest κ that meets this bound"),
         TableHead("calibration patients", "those that this bound is about"),
-        "missed among them",
+        TableHead("missed among them", "share of these patients that the certified call misses"),
         TableHead("smallest α possible", "what this number of patients can certify without a single miss"),
         TableHead("90 % of systems", "miss rates of systems calibrated on as many other patients"),
     ]
@@ -144,7 +147,14 @@ def _bound_table(certificate: Certificate) -> ReportTable:
 
 def _limit_table(certificate: Certificate) -> ReportTable:
     rows = [[limit.name, f"{limit.n:,}", percent(limit.smallest_alpha)] for limit in shown_limits(certificate)]
-    return ReportTable(["at or above", "calibration patients", "smallest α possible"], rows)
+    return ReportTable(
+        [
+            "at or above",
+            "calibration patients",
+            TableHead("smallest α possible", "what this number of patients can certify without a single miss"),
+        ],
+        rows,
+    )
 
 
 def shown_limits(certificate: Certificate) -> list[BoundaryLimit]:

@@ -154,16 +154,17 @@ class TableHead:
 
 @dataclass(frozen=True)
 class TableCell:
-    """Text, small print below it, and whether it is the best or second of its kind."""
+    """Text, small print below it, whether it is the best or second of its kind, where it leads and what it means."""
 
     text: str
     small: str = ""
     mark: Mark = ""
     address: str = ""
+    meaning: str = ""
 
     def html(self) -> Markup:
         """The content of the table cell."""
-        shown = escape(self.text)
+        shown = term(self.text, self.meaning)
         if self.address:
             shown = Markup('<a href="{}">{}</a>').format(self.address, self.text)
         return shown + (Markup("<small>{}</small>").format(self.small) if self.small else Markup(""))
