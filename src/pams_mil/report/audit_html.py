@@ -319,11 +319,6 @@ def severe_table(model: Any, hierarchy: ClassHierarchy, pages: Mapping[str, str]
     return ReportTable(["slide", "patient", "true", "called", gravity, *last], rows, text=(0, 1, 2, 3))
 
 
-def rate_head(key: str) -> TableHead:
-    """The short head of a rate's column, with its meaning."""
-    return TableHead({"missed_rate": "missed ↓", "false_alarm_rate": "false alarms ↓"}[key], METRICS[key].meaning)
-
-
 def metric_head(key: str) -> TableHead:
     """The head of a metric's column: its name, its good direction, and its meaning."""
     return TableHead(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", METRICS[key].meaning)
@@ -374,7 +369,7 @@ def reader_chart(result: ReaderAudit) -> Markup | None:
 
 def reader_table(result: ReaderAudit) -> ReportTable:
     """Every reader's rates with intervals, and the model's misses at the reader's false alarms beside them."""
-    head: list[str | TableHead] = ["reader", "slides", rate_head("missed_rate"), rate_head("false_alarm_rate")]
+    head: list[str | TableHead] = ["reader", "slides", *map(metric_head, ("missed_rate", "false_alarm_rate"))]
     if result.model:
         meaning = "misses of the model at this reader's false alarms minus this reader's misses"
         head.append(TableHead(f"{result.model} misses more by", meaning))
