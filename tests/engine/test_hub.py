@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -151,6 +152,19 @@ def test_a_model_goes_to_a_hub_and_comes_back_the_same(hub: Hub, cohort: Path, t
     assert "--out" in pams("predict", "hf://lab/model", cohort / "manifest.csv", code=2)
 
 
+def test_a_model_on_a_hub_is_scored_into_a_folder_of_its_own(
+    hub: Hub, cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pams("export", train(settings(cohort, epochs=1), tmp_path / "run").path, "--no-onnx", "--push", "lab/model")
+    monkeypatch.chdir(tmp_path)
+    words = ["evaluate", "hf://lab/model", "--manifest", cohort / "manifest.csv", "--features", cohort / "bags"]
+    assert "say where with --out" in pams(*words, code=2)
+    pams(*words, "--resamples", 0, "--out", "scored")
+    assert (tmp_path / "scored/report.html").is_file()
+    assert list((tmp_path / "scored/model/predictions").glob("manifest-*.csv"))
+    assert not (tmp_path / "hf:").exists()
+
+
 def test_a_revision_stays_what_it_was_and_the_cache_needs_no_network(hub: Hub, cohort: Path, tmp_path: Path):
     addresses, weights = [], []
     for seed in (0, 1):
@@ -206,4 +220,10 @@ def test_what_cannot_be_had_or_given_is_said(hub: Hub, cohort: Path, tmp_path: P
     assert hub.repos == {}
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     run = train(settings(cohort, epochs=1), tmp_path / "plain").path
-    assert "Could not upload" in pams("export", run, "--no-onnx", "--push", "lab/model", code=2)
+    refused = pams("export", run, "--no-onnx", "--push", "lab/model", code=2)
+    assert "Could not upload" in refused
+    again = shlex.split(refused.partition("To try again: ")[2])
+    assert again == ["pams", "export", str(run / "export"), "--push", "lab/model"]
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    assert "Uploaded weights" in pams(*again[1:])  # what was written is uploaded, not in the way
+    assert len(hub.repos["lab/model"]) == 1

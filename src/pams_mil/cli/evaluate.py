@@ -14,6 +14,7 @@ from pams_mil.errors import ConfigError
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.predict import LoadedRun
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
+    from pams_mil.engine.run.folder import RunFolder
 
 
 def evaluate(
@@ -64,6 +65,7 @@ def evaluate(
     Example: pams evaluate runs/ce-abmil-seed0 runs/pams-abmil-seed0
     """
     from pams_mil.cli.audit_table import audit_command, parse_tag, show, view_command, write
+    from pams_mil.engine.prediction.hub import is_hub
     from pams_mil.engine.prediction.predict import load_runs
     from pams_mil.engine.prediction.scored_runs import (
         at_matched_false_alarms,
@@ -80,6 +82,13 @@ def evaluate(
     from pams_mil.hierarchy import ClassHierarchy
 
     add_metrics(metric)
+    if out is None and any(map(is_hub, runs)):
+        raise ConfigError("Reports on a model on the hub need a folder of their own; say where with --out.")
+    # Predictions are kept with their run; a model on the hub has no folder here.
+    homes = [
+        RunFolder(out / name) if out is not None and is_hub(run) else RunFolder.at(run)
+        for run, name in zip(runs, unique_names(runs), strict=True)
+    ]
     pair = parse_tag(tag)
     stated = ClassHierarchy.load(classes) if classes else None
     models = []
@@ -117,10 +126,10 @@ def evaluate(
         else:
             result = audit(models, tag=pair, resamples=resamples, progress=progress, seen_patients=seen_patients)
     slots = [
-        _keep(run, predictions[name], manifest or group[0].folder.config().data.manifest, calibrated=calibrated)
+        _keep(home, predictions[name], manifest or group[0].folder.config().data.manifest, calibrated=calibrated)
         if name in predictions
         else ""
-        for run, name, group in zip(runs, unique_names(runs), loaded, strict=True)
+        for home, name, group in zip(homes, unique_names(runs), loaded, strict=True)
     ]
     names = [models[0].name] if result.committee is None else [result.committee.name]
     names += unique_names(runs)[1:]
@@ -130,9 +139,9 @@ def evaluate(
     views = {one: view_command(run, *words) for run, one in zip(runs, names, strict=True)}
     commands = {
         one: audit_command(
-            one, [_file(run, slot)], classes or _classes(run), *(["--seen-patients"] if seen_patients else [])
+            one, [_file(home, slot)], classes or _classes(run), *(["--seen-patients"] if seen_patients else [])
         )
-        for run, slot, one in zip(runs, slots, names, strict=True)
+        for run, home, slot, one in zip(runs, homes, slots, names, strict=True)
         if classes or _classes(run)
     }
     write(result, folder, commands, views)
@@ -150,22 +159,18 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _keep(run: Path, predictions: SlidePredictions, table: Path, *, calibrated: bool) -> str:
+def _keep(folder: RunFolder, predictions: SlidePredictions, table: Path, *, calibrated: bool) -> str:
     """Keep predictions with the run, under a name of their own; returns the name."""
-    from pams_mil.engine.run.folder import RunFolder
-
-    folder = RunFolder.at(run)
     slot = folder.slot(table, predictions.table["split"], *(["calibrated"] if calibrated else []))
     predictions.write(folder.predictions, name=slot)
     return slot
 
 
-def _file(run: Path, slot: str) -> Path:
+def _file(folder: RunFolder, slot: str) -> Path:
     """The file of the predictions that were scored: kept under a name, or out of fold."""
     from pams_mil.engine.run.cv_folder import CrossValidationFolder
-    from pams_mil.engine.run.folder import RunFolder
 
-    return RunFolder.at(run).predictions / f"{slot}.csv" if slot else CrossValidationFolder(run).predictions_file
+    return folder.predictions / f"{slot}.csv" if slot else CrossValidationFolder(folder.path).predictions_file
 
 
 def _classes(run: Path) -> tuple[str, ...]:

@@ -17,7 +17,10 @@ def export(
         None, "--onnx/--no-onnx", help="Write an ONNX graph, or fail; not at all. Default: where the model allows it."
     ),
     push: str | None = typer.Option(
-        None, "--push", metavar="OWNER/NAME", help="Also upload weights and card to the hub; private if new."
+        None,
+        "--push",
+        metavar="OWNER/NAME",
+        help="Also upload weights and card to the hub; private if new. RUN may be an export.",
     ),
     trust_code: bool = typer.Option(False, "--trust-code", help="Allow a run that names your own method or model."),
     json: bool = typer.Option(False, "--json", help="Print the files as JSON."),
@@ -30,10 +33,13 @@ def export(
     Example: pams export runs/pams-abmil-seed0 --out exported
     """
     from pams_mil.engine.prediction.export import export as run_export
+    from pams_mil.engine.prediction.hub import exported_files
     from pams_mil.engine.prediction.hub import push as push_to_hub
 
-    folder = out or run / "export"
-    files = run_export(run, folder, onnx=onnx, trusted=trust_code)
+    # What was exported before is uploaded as it is.
+    known = exported_files(run) if push is not None and out is None else None
+    folder = run if known else out or run / "export"
+    files = known or run_export(run, folder, onnx=onnx, trusted=trust_code)
     address = None if push is None else push_to_hub(folder, push)
     if json:
         print_json({"out": str(folder), "files": files, "hub": address})

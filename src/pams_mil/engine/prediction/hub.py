@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,15 @@ def push(folder: Path, name: str) -> str:
         )
     except Exception as error:  # the client and its transport have many kinds
         raise RunError(
-            f"Could not upload {folder} to {name!r}: {first_line(error)} Have you the right to write there (HF_TOKEN)?"
+            f"Could not upload {folder} to {name!r}: {first_line(error).rstrip('.')}. Have you the right to write "
+            f"there (HF_TOKEN)? To try again: {shlex.join(['pams', 'export', str(folder), '--push', name])}"
         ) from error
     return f"hf://{name}@{commit.oid}"
+
+
+def exported_files(folder: Path) -> dict[str, str]:
+    """What the description of an exported folder says about its files; empty for any other folder."""
+    return dict(read_json(folder / DESCRIPTION).get("files", {}))
 
 
 def _files(folder: Path) -> dict[str, bool]:
