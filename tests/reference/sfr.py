@@ -23,9 +23,6 @@ def first_bins(rows, init, clusters):
     similarity = [cosine(prototype, row) for row in rows]
     if init == "uniform":
         edges = [-1 + 2 * number / clusters for number in range(1, clusters)]
-    elif init == "range":
-        low, high = min(similarity), max(similarity)
-        edges = [low + (high - low) * number / clusters for number in range(1, clusters)]
     else:
         ordered = sorted(similarity)
         edges = [ordered[number * len(rows) // clusters] for number in range(1, clusters)]

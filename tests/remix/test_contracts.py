@@ -18,9 +18,7 @@ from pams_mil.remix.strategy import take
 
 PRIORITY = [
     ("sfr", {}),
-    ("sfr", {"init": "range"}),
     ("sfr", {"init": "uniform"}),
-    ("sfr", {"init": "kmeans"}),
     ("sfr", {"clusters": 3, "top_k": 3}),
     ("sfr", {"clusters": 40, "top_k": 1, "iterations": 0}),
     ("sfr", {"selection": "all"}),
@@ -32,7 +30,7 @@ OTHERS = [
     ("pseudomix", {}),
     ("pseudomix", {"mix_probability": 1.0, "init": "uniform"}),
     ("pseudomix", {"labels": "urgent", "pseudo_bags": 3, "mix_probability": 1.0}),
-    ("pseudomix", {"alpha": 0.3, "init": "kmeans"}),
+    ("pseudomix", {"alpha": 0.3}),
     *[("remix", {"mode": mode, "rate": 0.7}) for mode in ("append", "replace", "interpolate", "cov", "joint")],
     ("remix", {"reduced": True, "rate": 0.0, "mode": "append"}),
     ("none", {}),

@@ -24,7 +24,7 @@ def random_pair(seed, rows_a, rows_b, width, dtype=torch.float64):
     width=st.integers(2, 8),
     clusters=st.integers(1, 12),
     iterations=st.integers(0, 7),
-    init=st.sampled_from(["quantile", "range", "uniform"]),
+    init=st.sampled_from(["quantile", "uniform"]),
 )
 @settings(max_examples=60)
 def test_sfr_is_algorithm_1(seed, sizes, width, clusters, iterations, init):
@@ -71,13 +71,3 @@ def test_sfr_takes_the_papers_clusters_unless_told_otherwise():
 def test_all_rows_are_all_rows():
     a, b = random_pair(2, 9, 4, 3)
     assert create_remix("sfr", selection="all")(a, b, torch.Generator()).rows_from(0).tolist() == list(range(9))
-
-
-def test_kmeans_keeps_planted_directions_together():
-    generator = torch.Generator().manual_seed(0)
-    centers = torch.eye(6) * 5
-    kind = torch.arange(120) % 6
-    bag = centers[kind] + 0.1 * torch.randn(120, 6, generator=generator)
-    labels = cluster([bag], clusters=6, iterations=6, init="kmeans", generator=torch.Generator().manual_seed(3)).labels
-    for one in range(6):
-        assert len(set(labels[kind == one].tolist())) == 1

@@ -4,11 +4,10 @@
     T times: p_l = mean of cluster l; z_i goes to the cluster of argmax_l cos(p_l, z_i)   (`refine`)
 
 Algorithm 1 says argmin, which sends an instance to the least similar prototype and is not a clustering; argmax is what
-its source (PseMix) does. `init="kmeans"` starts from L random instances instead of bins: spherical k-means.
+its source (PseMix) does.
 
 The bins are half-open intervals of s:
     * quantile: equal counts (the default; every bin is occupied unless rows repeat),
-    * range: equal widths on the observed [min, max],
     * uniform: equal widths on [-1, 1], Algorithm 1 to the letter. Instances rarely point away from their own mean, so
       most of these bins stay empty: with non-negative features at least half of them always do.
 """
@@ -25,8 +24,7 @@ from torch.nn import functional
 
 from pams_mil.remix.strategy import shuffled, widened
 
-Bins = Literal["quantile", "range", "uniform"]
-Init = Literal["quantile", "range", "uniform", "kmeans"]
+Init = Literal["quantile", "uniform"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +43,8 @@ def cluster(
     clusters: int = 11,
     iterations: int = 6,
     init: Init = "quantile",
-    generator: torch.Generator | None = None,
 ) -> Clusters:
-    """Cluster the rows of all bags together; `generator` is used by `init="kmeans"` alone.
+    """Cluster the rows of all bags together.
 
     >>> bag = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 3.0], [0.1, 1.0]])
     >>> labels = cluster([bag], clusters=2, iterations=2).labels
@@ -56,15 +53,9 @@ def cluster(
     """
     with torch.inference_mode():  # less work per call, which counts for small bags
         values = torch.cat([widened(bag) for bag in bags])
-        if init == "kmeans":
-            device = generator.device if generator is not None else values.device
-            # Drawn where the generator lives, so that a seed means the same rows whatever device the bag is on.
-            order = torch.randperm(len(values), generator=generator, device=device).to(values.device)
-            start = torch.mm(values, directions(values[order[:clusters]]).T).argmax(1)
-        else:
-            norms = torch.linalg.vector_norm(values, dim=1).clamp_min(torch.finfo(values.dtype).tiny)
-            cosine = torch.mv(values, directions(values.sum(0)[None])[0]) / norms
-            start = bin_labels(cosine, init, clusters)
+        norms = torch.linalg.vector_norm(values, dim=1).clamp_min(torch.finfo(values.dtype).tiny)
+        cosine = torch.mv(values, directions(values.sum(0)[None])[0]) / norms
+        start = bin_labels(cosine, init, clusters)
         labels = refine(values, start, clusters=clusters, iterations=iterations)
     labels = labels.clone()  # an ordinary tensor again
     return Clusters(labels, live=int(torch.bincount(labels, minlength=clusters).count_nonzero()))
@@ -100,7 +91,7 @@ def directions(sums: Tensor) -> Tensor:
     return functional.normalize(sums, dim=1, eps=torch.finfo(sums.dtype).tiny)
 
 
-def bin_edges(similarity: Tensor, bins: Bins, count: int) -> Tensor:
+def bin_edges(similarity: Tensor, bins: Init, count: int) -> Tensor:
     """The L - 1 inner edges; value v falls into the bin numbered by how many edges are at most v.
 
     >>> bin_edges(torch.tensor([0.1, 0.2, 0.3, 0.6]), "uniform", 4).tolist()
@@ -112,17 +103,14 @@ def bin_edges(similarity: Tensor, bins: Bins, count: int) -> Tensor:
         n = len(similarity)
         # The value at place i n / L begins bin i. Equal values stay together, so repeated rows leave bins empty.
         return similarity.sort().values[[inner * n // count for inner in range(1, count)]]
-    low, high = (-1.0, 1.0) if bins == "uniform" else (float(similarity.min()), float(similarity.max()))
-    return (low + (high - low) * torch.arange(1, count, dtype=torch.float64) / count).to(similarity)
+    return (-1.0 + 2.0 * torch.arange(1, count, dtype=torch.float64) / count).to(similarity)
 
 
-def bin_labels(similarity: Tensor, bins: Bins, count: int) -> Tensor:
+def bin_labels(similarity: Tensor, bins: Init, count: int) -> Tensor:
     """Bin of each instance, 0 to L - 1.
 
     >>> bin_labels(torch.tensor([0.1, 0.2, 0.3, 0.6]), "quantile", 2).tolist()
     [0, 0, 1, 1]
-    >>> bin_labels(torch.tensor([0.1, 0.2, 0.3, 0.6]), "range", 5).tolist()
-    [0, 1, 2, 4]
     """
     # With inner edges alone nothing falls outside, not even a cosine that rounding made larger than 1.
     return torch.bucketize(similarity, bin_edges(similarity, bins, count), right=True)

@@ -77,9 +77,7 @@ class PseudoMix(CheckedFields):
 
     def _rows(self, bag: Tensor, count: int, generator: torch.Generator) -> tuple[int, Tensor]:
         """Rows in `count` of the pseudo-bags; at least one row when any pseudo-bag is asked for."""
-        clusters = cluster(
-            [bag], clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator
-        )
+        clusters = cluster([bag], clusters=self.clusters, iterations=self.iterations, init=self.init)
         if count == 0:
             return clusters.live, torch.empty(0, dtype=torch.int64, device=bag.device)
         dealt = deal(clusters.labels, self.pseudo_bags, generator)

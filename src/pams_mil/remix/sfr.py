@@ -44,7 +44,7 @@ class SFR(CheckedFields):
     top_k: int = 6
     """k, how many clusters `selection="clusters"` takes."""
     init: Init = "quantile"
-    """The first clusters: quantile, range, uniform (equal bins on [-1, 1]) or kmeans."""
+    """The first clusters: quantile, or uniform (equal bins on [-1, 1])."""
     selection: Selection = "clusters"
     """Which rows of Z_a are taken: those of k clusters (Algorithm 1), or all."""
 
@@ -62,9 +62,7 @@ class SFR(CheckedFields):
         check_pair(a, b)
         if self.selection == "all":
             return take(a, b, torch.arange(len(a), device=a.device))
-        clusters = cluster(
-            (a, b), clusters=self.clusters, iterations=self.iterations, init=self.init, generator=generator
-        )
+        clusters = cluster((a, b), clusters=self.clusters, iterations=self.iterations, init=self.init)
         return take(a, b, chosen_rows(clusters, len(a), self.top_k), live_clusters=clusters.live)
 
 
