@@ -6,7 +6,7 @@ import signal
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -153,8 +153,3 @@ class EpochCounter:
         except OSError:
             return 0
         return self._known[log][1]
-
-
-def resolve(cell: Cell) -> Cell:
-    """The cell with checked settings and absolute paths, so that any process of any folder can run it."""
-    return replace(cell, config=complete(cell.config))

@@ -7,11 +7,12 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from pams_mil import atomic
+from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell, GridConfig, cells
 from pams_mil.engine.grid.benchmark_cell import (
     CellResult,
@@ -19,7 +20,6 @@ from pams_mil.engine.grid.benchmark_cell import (
     ExpectedCell,
     expected_cells,
     is_done,
-    resolve,
 )
 from pams_mil.engine.run.lock import locked
 from pams_mil.errors import ConfigError
@@ -86,7 +86,8 @@ def run_cells(
 def _run_cells(
     wanted: Sequence[Cell], out: Path, cell_folder: Path, engine: Engine, tell: Progress, tell_each: EachRun
 ) -> GridRun:
-    planned = [resolve(cell) for cell in wanted]
+    # Checked settings and absolute paths, so that any process of any folder can run them.
+    planned = [replace(cell, config=complete(cell.config)) for cell in wanted]
     keys = [cell.key for cell in planned]
     twice = [key for key, count in Counter(keys).items() if count > 1]
     if twice:

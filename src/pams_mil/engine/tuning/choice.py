@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.arrays import Array
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
@@ -32,7 +31,7 @@ from pams_mil.errors import RunError
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.inference import contrasts, estimate
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions
 from pams_mil.evaluate.predictions.sidecar import sidecar
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS
@@ -134,32 +133,19 @@ def survivors(scores: Sequence[RecipeScore], count: int, simplicity: Mapping[str
 
 def read_validation(runs: Sequence[Path], hierarchy: ClassHierarchy, name: str) -> Predictions:
     """Every validation slide of some runs, in the order of their ids; with several runs, the mean probabilities."""
-    sums: dict[str, Array] = {}
-    counts: dict[str, int] = {}
-    facts: dict[str, tuple[str, int]] = {}
-    validated: dict[str, list[int]] = {}
-    for number, run in enumerate(runs):
-        read = read_predictions(RunFolder(run).predictions_file("val"), hierarchy, name=name)
-        if read.probabilities is None or read.patient_ids is None:
-            raise RunError(f"{run} has validation predictions without probabilities or patients; train it again.")
-        for row, slide in enumerate(read.slide_ids):
-            sums[slide] = sums.get(slide, 0.0) + read.probabilities[row]
-            counts[slide] = counts.get(slide, 0) + 1
-            validated.setdefault(slide, []).append(number)
-            facts[slide] = (read.patient_ids[row], int(read.target[row]))
-    slides = sorted(sums)
-    probabilities = np.stack([sums[slide] / counts[slide] for slide in slides])
-    return Predictions(
-        name=name,
-        hierarchy=hierarchy,
-        slide_ids=slides,
-        target=np.array([facts[slide][1] for slide in slides], dtype=np.int64),
-        predicted=probabilities.argmax(1),
-        probabilities=probabilities,
-        patient_ids=[facts[slide][0] for slide in slides],
-        # Slides that the same runs validated are ranked together: those of one fold.
-        tags={"fold": [" ".join(map(str, validated[slide])) for slide in slides]},
-    )
+    read = [read_predictions(RunFolder(run).predictions_file("val"), hierarchy, name=name) for run in runs]
+    joined = join_predictions(name, [replace(one, tags={"run": [str(n)] * len(one)}) for n, one in enumerate(read)])
+    if joined.probabilities is None or joined.patient_ids is None:
+        raise RunError(f"Validation predictions of {name} have no probabilities or patients; train it again.")
+    rows: dict[str, list[int]] = {}
+    for row, slide in enumerate(joined.slide_ids):
+        rows.setdefault(slide, []).append(row)
+    slides = sorted(rows)
+    probabilities = np.stack([joined.probabilities[rows[slide]].mean(0) for slide in slides])
+    # Slides that the same runs validated are ranked together: those of one fold.
+    folds = [" ".join(joined.tags["run"][row] for row in rows[slide]) for slide in slides]
+    first = joined.take(np.array([rows[slide][0] for slide in slides]))
+    return replace(first, predicted=probabilities.argmax(1), probabilities=probabilities, tags={"fold": folds})
 
 
 def score_validation(validation: Mapping[str, Predictions]) -> list[RecipeScore]:
