@@ -167,7 +167,7 @@ def test_a_badge_says_what_the_patient_was_seen_in(serve, cohort, tmp_path):
 def test_disputed_orders_and_what_verdicts_reveal(serve, tmp_path):
     """Badges and facts follow the other order's calls at κ; the card says the cost ratio that verdicts act by."""
     names, rng = ("none", "mild", "severe"), np.random.default_rng(0)
-    p = rng.dirichlet(np.ones(3), 60)
+    p = rng.dirichlet(np.ones(3), 120)
     lines = [
         ",".join([f"s{i}", f"p{i}", "test", names[row.argmax()], *map(repr, row.tolist())]) for i, row in enumerate(p)
     ]
@@ -286,3 +286,36 @@ def test_a_link_from_a_page_on_disk_opens_the_slide(serve, tmp_path):
     third.go(f"{origin}/open#/slide/{key}")
     third.wait("document.body?.textContent.includes('This link opens a slide')", "the page for strangers")
     assert third.js("location.pathname") == "/open"
+
+
+def test_hundreds_of_classes_are_shown_by_group_and_found_by_typing(serve, tmp_path):
+    size, rng = 60, np.random.default_rng(0)
+    names = [f"c{number}" for number in range(size)]
+    rows = [f"{name},g{number // 20},{number}" for number, name in enumerate(names)]
+    (tmp_path / "many.csv").write_text("\n".join(["class,group,rank", *rows]) + "\n")
+    p = rng.dirichlet(np.ones(size), 30)
+    lines = [
+        ",".join([f"s{i}", f"p{i}", "test", names[2 * i], names[row.argmax()], *map(repr, row.tolist())])
+        for i, row in enumerate(p)
+    ]
+    head = ["slide_id", "patient_id", "split", "target", "prediction", *(f"p_{name}" for name in names)]
+    (tmp_path / "p.csv").write_text("\n".join([",".join(head), *lines]) + "\n")
+    page, _ = serve(paths=[tmp_path / "p.csv"], classes=str(tmp_path / "many.csv"), features=None, slides=None)
+    assert "60 classes, in groups g0 ≺ g1 ≺ g2" in page.text("header")
+    page.click(".case[data-line='0']")
+    page.wait("document.querySelector('#call .facts')", "the facts of a case")
+    assert page.js("document.querySelectorAll('#call .bars i').length") == 10
+    assert "At least g2" in page.text("#call")
+    assert "At least c7" not in page.text("#call")
+    visible = (
+        "[...document.querySelectorAll('#verdict-classes button')].filter(e => !e.hidden).map(e => e.dataset.class)"
+    )
+    assert page.js(visible) == []
+    page.click("input[placeholder='Find a class']")
+    page.type("c12")
+    assert page.js(visible) == ["c12"]
+    page.click("#verdict-classes button[data-class=c12]")
+    page.wait("document.querySelector('#verdict-state').textContent.includes('c12')", "the verdict")
+    page.js("location.hash = '#/order'")
+    page.wait("document.querySelector('#order details')", "the classes, folded")
+    assert page.js("document.querySelectorAll('#order > div > .table-wrap tr').length") == 3

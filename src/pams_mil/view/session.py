@@ -19,6 +19,7 @@ from pams_mil.data.exposure import ROLES, Role
 from pams_mil.errors import BagError, PamsError, PredictionsError, SlideError
 from pams_mil.evaluate.decisions.reveal import reveal
 from pams_mil.evaluate.decisions.worklist import order_worth
+from pams_mil.report.page import short_order
 from pams_mil.view.heat import Heat, HeatMaker
 from pams_mil.view.pyramid import OVERLAP_PX, TILE_PX, Pyramid
 from pams_mil.view.shelf import Shelf
@@ -98,7 +99,7 @@ class Session:
                 {"name": label, "shown": tree.display(label), "rank": rank}
                 for label, rank in zip(names, ranks, strict=True)
             ],
-            "order": tree.order(),
+            "order": short_order(tree),
             "orders": cases.orders,
             "findings": tree.finding_classes.tolist() if tree.findings == "several" else [],
             "boundaries": self.boundaries,

@@ -1,7 +1,7 @@
 // What the order is worth: the pile and the queue, against first in, first out.
 
 import { getJson } from "./api.js";
-import { $, make, number, percent, rankColor } from "./page.js";
+import { $, MANY, make, number, percent, rankColor } from "./page.js";
 
 const BASIS = {
   labels: "Computed from the labels of the predictions file.",
@@ -28,8 +28,9 @@ function labelled(heads, rows) {
 }
 
 function pileSection(overview, found) {
-  const rows = found.piles.map((pile) => {
-    const bound = overview.boundaries.find((one) => one.rank === pile.rank);
+  const bounds = new Map(overview.boundaries.filter((one) => one.coarse || overview.boundaries.length <= MANY).map((one) => [one.rank, one]));
+  const rows = found.piles.filter((pile) => bounds.has(pile.rank)).map((pile) => {
+    const bound = bounds.get(pile.rank);
     const pair = (ours, chance, format) => [make("td", { class: ours !== chance ? "better" : "" }, format(ours)), make("td", { class: "dim" }, format(chance))];
     return [make("td", {}, `at least ${bound.shown}`), make("td", {}, `${pile.urgent} of ${pile.cases}`),
       ...pair(pile.worklist.last, pile.arrival.last, (value) => number(value, 0)),
@@ -68,7 +69,8 @@ function waitSection(overview, waits) {
   return [
     make("h2", {}, "Cases that arrive while others are read"),
     make("p", { class: "dim" }, "One reader, who always takes the most urgently called case next and finishes what is begun. Waiting is moved, not removed: what urgent cases gain, others wait longer, and false alarms delay everybody else."),
-    make("p", { class: "row" }, slider, shown), legend, chart, table,
+    make("p", { class: "row" }, slider, shown), ...(overview.classes.length > MANY ? [] : [legend]), chart,
+    overview.classes.length > MANY ? make("details", {}, make("summary", {}, `All ${overview.classes.length} classes`), table) : table,
     make("p", { class: "dim" }, "Poisson arrivals and exponential reading times (Cobham's formula), from the confusion matrix."),
   ];
 }

@@ -29,6 +29,8 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+// More classes than this do not fit on a screen: groups and the most probable classes are shown instead.
+export const MANY = 40;
 export const percent = (value, digits = 0) => (value == null ? "–" : `${(100 * value).toFixed(digits)} %`);
 export const number = (value, digits = 2) => (value == null ? "–" : value.toFixed(digits));
 

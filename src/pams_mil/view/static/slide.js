@@ -3,7 +3,7 @@
 import { getHeat, getJson, post } from "./api.js";
 import { drawLegend, paint, place, shaded, strongest } from "./heat.js";
 import { otherCalls } from "./kappa.js";
-import { $, badge, calledSet, chip, explain, make, number, percent, rankColor, shownLabel, toast } from "./page.js";
+import { MANY, $, badge, calledSet, chip, explain, make, number, percent, rankColor, shownLabel, toast } from "./page.js";
 import { Regions } from "./regions.js";
 
 const STRIP = 12;
@@ -39,8 +39,15 @@ export class SlideView {
 
   fillVerdicts() {
     const buttons = this.overview.classes.map((one, index) => make("button", { "data-class": one.name, title: `Read as ${one.shown} (${index + 1})`, onclick: () => this.pick(one.name) },
-      make("i", { style: { background: rankColor(one.rank, this.top) } }), one.shown, " ", make("kbd", {}, String(index + 1))));
+      make("i", { style: { background: rankColor(one.rank, this.top) } }), one.shown, ...(this.overview.classes.length > MANY ? [] : [" ", make("kbd", {}, String(index + 1))])));
     $("#verdict-classes").append(...buttons);
+    if (buttons.length > MANY) { // hundreds of classes: found by typing
+      const find = make("input", { type: "search", placeholder: "Find a class", "aria-label": "Find a class" });
+      const show = () => buttons.forEach((button, index) => { button.hidden = !find.value || !this.overview.classes[index].shown.toLowerCase().includes(find.value.toLowerCase()); });
+      find.addEventListener("input", show);
+      $("#verdict-classes").before(find);
+      show();
+    }
     this.marked = new Set();
     $("#read-marked").hidden = !this.overview.findings.length;
     $("#read-marked").addEventListener("click", () => this.readMarked());
@@ -144,16 +151,20 @@ export class SlideView {
       parts.push(make("p", { class: "dim" }, `Called as if a missed urgency cost ${Number(cases.kappa.toPrecision(4))} false alarms${cases.decided[row] === call ? "" : `; as decided: ${decided}`}.`));
     }
     if (cases.probabilities) {
-      const bars = overview.classes.map((item, index) => [item, cases.probabilities[row][index]]).reverse().flatMap(([item, share]) => [
+      const all = overview.classes.map((item, index) => [item, cases.probabilities[row][index]]).reverse();
+      const least = all.length > MANY ? all.map(([, share]) => share).sort((one, two) => two - one)[9] : 0;
+      const likely = all.length > MANY ? all.filter(([, share]) => share >= least).slice(0, 10) : all;
+      const bars = likely.flatMap(([item, share]) => [
         make("span", {}, item.shown), make("i", {}, make("b", { style: { width: percent(share).replace(" ", ""), background: rankColor(item.rank, this.top) } })), make("span", {}, percent(share))]);
       parts.push(make("div", { class: "bars" }, ...bars));
+      if (likely.length < all.length) parts.push(make("p", { class: "dim" }, `The ${likely.length} most probable of ${all.length} classes, most urgent first.`));
     }
     if (cases.findings) {
       const rows = overview.findings.map((index, place) => [overview.classes[index], cases.findings[row][place]]).reverse();
       parts.push(make("p", { class: "dim" }, `Present: ${rows.map(([item, share]) => `${item.shown} ${percent(share)}`).join(", ")}`));
     }
     const facts = [["Expected severity", `${number(cases.severity[row])} of ${this.top}`, "severity"]];
-    overview.boundaries.forEach((bound, index) => { if (cases.at_least) facts.unshift([`At least ${bound.shown}`, percent(cases.at_least[row][index], 1), "at_least"]); });
+    overview.boundaries.forEach((bound, index) => { if (cases.at_least && (bound.coarse || overview.boundaries.length <= MANY)) facts.unshift([`At least ${bound.shown}`, percent(cases.at_least[row][index], 1), "at_least"]); });
     if (cases.certified?.[row] != null) {
       const names = cases.certified[row].map((index) => overview.classes[index].shown);
       facts.unshift(overview.findings.length ? ["Certified set", names.join(", "), "certified_set"] : ["Cannot be excluded", names.join(" or "), "certified"]);
