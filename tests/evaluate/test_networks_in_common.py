@@ -132,6 +132,8 @@ def test_what_is_made_from_the_same_networks_is_paired_by_construction():
     assert common_networks(derived, single).tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
     assert common_networks(calibrated, single).tolist() == np.eye(3).tolist()
     assert not common_networks(other, single).any()
+    assert single.num_networks == 3
+    assert join_seeds("partly known", {**runs, "0": replace(runs["0"], weights=())}).num_networks == 3
     mean = average("mean", list(runs.values()))
     assert common_networks(mean, single).tolist() == [[1, 1, 1]]
     two = average("mean of 2", list(runs.values())[:2])

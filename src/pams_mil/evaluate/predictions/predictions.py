@@ -140,7 +140,8 @@ class Predictions:
     @property
     def num_networks(self) -> int:
         """How many networks these are predictions of."""
-        return len(frozenset().union(*self.networks_of_seeds)) or len(np.unique(self.network))
+        known = self.networks_of_seeds
+        return len(frozenset().union(*known)) if all(known) else len(np.unique(self.network))
 
     @cached_property
     def path(self) -> DecisionPath:
