@@ -36,7 +36,6 @@ from torch.nn import functional
 from pams_mil.errors import ParameterError, require_counts
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head, Scored
-from pams_mil.models.core.inputs import as_batch
 from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
 from pams_mil.models.layers.attention_pool import AttentionScores, Projection, merge_gates, spread_scores, stream_pool
 from pams_mil.ops import at_least_float32
@@ -45,7 +44,7 @@ DISCOVER = {"clam_sb": "ClamSB", "clam_mb": "ClamMB"}
 
 
 class ClamSB(MILModel):
-    """Gated attention pooling with dropout; `instance_loss` is the clustering constraint, the term "instance".
+    """Gated attention pooling with dropout; `bag_loss` is the clustering constraint, the term "instance".
 
     Args, beyond those of `MILModel`:
         attention_features: 256 for the published "small", 384 for "big".
@@ -118,48 +117,28 @@ class ClamSB(MILModel):
         return torch.cat(weights)
 
     def _auxiliary(self, instances: list[Tensor], weights: list[Tensor], targets: Tensor) -> dict[str, Tensor]:
-        losses = self._losses(instances, weights, targets, samples=self.instance_samples, subtyping=self.subtyping)
-        return {"instance": self.instance_weight * losses}
+        losses = [self.bag_loss(*bag) for bag in zip(instances, weights, targets.tolist(), strict=True)]
+        return {"instance": self.instance_weight * torch.stack(losses)}
 
     def _attend(self, batch: BagBatch) -> tuple[list[Tensor], list[Tensor]]:
         instances = self.dropout(self.projection(batch.features))
         scores = batch.split(at_least_float32(self.scores(instances)))
         return batch.split(instances), [bag_scores.softmax(0) for bag_scores in scores]
 
-    def instance_loss(
-        self, bags: BagBatch | Tensor, targets: Tensor, *, samples: int = 8, subtyping: bool = False
-    ) -> Tensor:
-        """The clustering constraint per bag, [b].
+    def bag_loss(self, rows: Tensor, weights: Tensor, target: int) -> Tensor:
+        """The clustering constraint of one bag, from its instances and their attention.
 
         The true class's instance head sees the B most attended instances with label 1 and the B least
         attended with label 0; with `subtyping` the other heads see the B most attended with label 0, and the
-        sum is divided by c. B = min(samples, n), so small bags are no error.
-
-        Args:
-            bags: as for `forward`.
-            targets: class of every bag, [b].
-            samples: B.
-            subtyping: classes exclude one another.
+        sum is divided by c. B = min(instance_samples, n), so small bags are no error.
         """
-        require_counts(samples=samples)
-        batch = as_batch(bags, mask=None, in_features=self.in_features)
-        instances, weights = self._attend(batch)
-        return self._losses(instances, weights, targets, samples=samples, subtyping=subtyping)
-
-    def _losses(
-        self, instances: list[Tensor], weights: list[Tensor], targets: Tensor, *, samples: int, subtyping: bool
-    ) -> Tensor:
-        parts = zip(instances, weights, targets.tolist(), strict=True)
-        return torch.stack([self._bag_loss(*bag, samples=samples, subtyping=subtyping) for bag in parts])
-
-    def _bag_loss(self, rows: Tensor, weights: Tensor, target: int, *, samples: int, subtyping: bool) -> Tensor:
-        count = min(samples, len(rows))
+        count = min(self.instance_samples, len(rows))
         ordered = self._ordered(rows, weights, target)
         label = torch.ones(count, dtype=torch.long, device=rows.device)
         # With fewer than 2 B instances some are taken both for and against.
         logits = self.instance_heads[target](torch.cat([ordered[:count], ordered[-count:]]))
         loss = functional.cross_entropy(logits, torch.cat([label, label * 0]))
-        if not subtyping:
+        if not self.subtyping:
             return loss
         others = [
             functional.cross_entropy(head(self._ordered(rows, weights, index)[:count]), label * 0)
