@@ -33,7 +33,7 @@ try:
 OWN = "digits/manifest.csv --classes digits --features digits/h5_files"
 PAGES = {
     "audit": "audited/report.html", "bench": "bench/report.html", "tune": "tuned/report.html",
-    "certify": "certified/certificate.html",
+    "certify": "certified/certificate.html", "evaluate": "compared/report.html", "cv": "folds/report/report.html",
 }  # fmt: skip
 
 
@@ -66,6 +66,10 @@ def pages(pams):
     typed(f"audit {file.format('ce')} {file.format('PAMS')} --classes digits --resamples 20 --out audited")
     tune = f"tune {OWN} --space space.yaml --folds 3 --seeds 1 --budget 9 --resamples 20 --out tuned"
     typed(f"{tune} accelerator=cpu model.embedding_features=8")
+    cells = "bench/cells/mean_pool--ce--seed0 bench/cells/mean_pool--PAMS--seed0"
+    typed(f"evaluate {cells} --resamples 20 --out compared")
+    folds = f"cv {OWN} --folds 3 --method ce --model mean_pool --epochs 1 --lr 0.01 --resamples 20 --out folds"
+    typed(f"{folds} accelerator=cpu model.embedding_features=8")
     typed(f"certify {file.format('ce')} --classes digits --alpha 0.3 --out certified")
     return folder
 
