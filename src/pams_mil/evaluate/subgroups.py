@@ -97,8 +97,9 @@ class SubgroupAudit:
             )
         for what, p in (("misses", self.p_missed), ("false alarms", self.p_false_alarms)):
             if p is not None:
-                beyond = "differ beyond chance" if p <= 0.05 else "cannot be told apart"
-                words.append(f"{self.model} by {self.by}: {what} {beyond} (p = {p:.2g}, classes alike).")
+                beyond = "differ beyond chance" if p <= 0.05 else "do not differ beyond chance"
+                how = f"(p = {p:.2g}, patients of the same class compared)"
+                words.append(f"{self.model} by {self.by}: {what} {beyond} {how}.")
         small = [group.name for group in self.groups if group.too_small]
         if small:
             words.append(
