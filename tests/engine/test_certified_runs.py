@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ from pams_mil.cli.main import app
 from pams_mil.data.tables import read_table
 from pams_mil.engine import load, predict
 from pams_mil.engine.prediction.predict import identity_of
+from pams_mil.errors import CertificateError
 from pams_mil.evaluate.certify import Certificate, apply_certificate
+from pams_mil.view.opening import Asked, open_session
 
 
 def pams(*words, code=0):
@@ -203,3 +206,19 @@ def test_calibrated_probabilities_have_a_certificate_of_their_own(tmp_path):
     assert "certified" in read_table(tmp_path / "p" / "predictions_calibrated.csv")
     pams("export", last, "--out", tmp_path / "export", "--no-onnx")
     assert "predict with --calibrated" in (tmp_path / "export" / "README.md").read_text()
+
+
+def test_a_table_that_states_its_weights_is_not_viewed_under_a_certificate_of_others(cohort, runs, certified, tmp_path):
+    words = (cohort / "manifest.csv", "--split", "val", "--features", cohort / "bags", "--out")
+    for name in ("chosen", "other"):
+        pams("predict", runs[name], *words, tmp_path / name)
+    asked = Asked(
+        [tmp_path / "chosen/predictions.csv"], classes=[str(cohort / "classes.yaml")], certificate=certified,
+        reviews=tmp_path / "reviews",
+    )  # fmt: skip
+    assert not [note for note in open_session(asked).notes if "certified weights" in note]
+    with pytest.raises(CertificateError, match="holds for the weights"):
+        open_session(replace(asked, paths=[tmp_path / "other/predictions.csv"]))
+    (tmp_path / "other/predictions.json").unlink()  # then nobody knows
+    unknown = open_session(replace(asked, paths=[tmp_path / "other/predictions.csv"]))
+    assert [note for note in unknown.notes if "certified weights" in note]

@@ -103,9 +103,10 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
     journal = Journal(
         _review_folder(asked), reviewer_name(asked.reviewer), cases.hierarchy, cases.digests, labels, blind=asked.blind
     )
+    run_weights = [run.weights for run in runs] if len(loaded) == len(asked.paths) else []
     notes = [
         *([feature_note] if feature_note else []),
-        *_certificate_notes(certificate, cases, runs, asked),
+        *_certificate_notes(certificate, cases, models, run_weights),
         *_slide_note(asked, shelf, cases),
         *_exposure_notes(cases),
         *_journal_notes(journal),
@@ -264,14 +265,18 @@ def _review_folder(asked: Asked) -> Path:
 
 
 def _certificate_notes(
-    certificate: Certificate | OrderCertificate | None, cases: Cases, runs: Sequence[LoadedRun], asked: Asked
+    certificate: Certificate | OrderCertificate | None, cases: Cases, models: Sequence[Predictions], runs: Sequence[str]
 ) -> list[str]:
-    """A certificate holds for its own weights; a note says so where those cannot be compared."""
+    """A certificate holds for its own weights; a note says so where those cannot be compared.
+
+    `runs` are the weights of runs; tables of ours state theirs in the file beside them.
+    """
     if certificate is None:
         return []
     notes = [*certificate.reservations, *certificate.notes, *(() if cases.certified is None else cases.certified.notes)]
-    if all(map(is_run, asked.paths)):
-        certificate.refuse_other_weights(tuple(run.weights for run in runs))
+    stated = all(model.weights for model in models) and bool(certificate.weights)
+    if runs or stated:
+        certificate.refuse_other_weights(tuple(runs or dict.fromkeys(one for model in models for one in model.weights)))
     else:
         notes.append("Whether these predictions come from the certified weights cannot be determined from a table.")
     return notes
