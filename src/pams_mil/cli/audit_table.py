@@ -9,7 +9,6 @@ further tables, so that no name and no number is cut.
 from __future__ import annotations
 
 import csv
-import math
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -27,13 +26,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pams_mil.evaluate.audit import Audit, ModelAudit
-    from pams_mil.evaluate.committee import CommitteeAudit
-    from pams_mil.evaluate.contrast import Contrast
     from pams_mil.evaluate.orders import OrderAudit
-    from pams_mil.evaluate.predictions.findings import FindingScores
     from pams_mil.evaluate.readers import ReaderAudit
     from pams_mil.evaluate.scores import LevelScores
-    from pams_mil.evaluate.subgroups import SubgroupAudit
+    from pams_mil.report.page import ReportTable
 
     Row = tuple[str, LevelScores]
 
@@ -58,43 +54,25 @@ def score_tables(result: Audit, level: int, width: int) -> list[Table]:
     return tables
 
 
-def subgroup_table(groups: SubgroupAudit) -> Table:
-    """The groups of one column: slides, patients, misses and false alarms with 95 % intervals."""
-    rows = []
-    for group in groups.groups:
-        cells = []
-        for rate in (group.missed, group.false_alarms):
-            low, high = (100 * bound for bound in rate.interval)
-            cells.append(Text(f"{100 * rate.share:.1f} %") + Text(f" [{low:.1f}–{high:.1f}]", style="dim"))
-        small = Text(" (few)", style="dim") if group.too_small else Text("")
-        rows.append([group.name, f"{group.slides:,}", Text(f"{group.patients:,}") + small, *cells])
-    heads = (groups.by, "slides", "patients", "missed", "false alarms")
-    return make_table(heads, rows, title=f"{groups.model} by {groups.by}")
+def page_table(content: ReportTable, title: str = "") -> Table:
+    """A table of the pages, for a terminal: what is in small print there stands below its value."""
+    rows = [
+        [Text(cell.text, style="bold" if cell.mark == "best" else "")
+         + Text(f"\n[{cell.small}]" if cell.small else "", style="dim") for cell in row]
+        for row in content.cells
+    ]  # fmt: skip
+    heads = [head.label for head in content.heads]
+    return make_table(heads, rows, title=title or content.caption, left=len(content.text))
 
 
 def show_orders(audit: OrderAudit, model: str = "") -> None:
     """Print rates and verdicts by order; `model` is what a benchmark trained."""
+    from pams_mil.report.order_section import rate_table
+
     output.print()
-    output.print(order_table(audit))
+    output.print(page_table(rate_table(audit), "By order of urgency"))
     for sentence in audit.sentences:
         print_result(f"{model}: {sentence}" if model else sentence)
-
-
-def order_table(audit: OrderAudit) -> Table:
-    """Misses and false alarms of every model by order, under all and under at least one."""
-    rows = []
-    for name, rates in audit.rates.items():
-        for key, words in (("missed_rate", "missed ↓"), ("false_alarm_rate", "false alarms ↓")):
-            rate = rates[key]
-            cells = [Text(f"{100 * rate.by_order[order]:.1f} %") for order in audit.orders.names]
-            for share, interval in (
-                (rate.undisputed, rate.undisputed_interval), (rate.with_disputed, rate.with_disputed_interval)
-            ):  # fmt: skip
-                around = "" if math.isnan(interval[0]) else f" [{100 * interval[0]:.1f}–{100 * interval[1]:.1f}]"
-                cells.append(Text(f"{100 * share:.1f} %") + Text(around, style="dim"))
-            rows.append([f"{name}: {words}", *cells])
-    heads = ("", *audit.orders.names, "undisputed", "with disputed")
-    return make_table(heads, rows, title="By order of urgency")
 
 
 def _table(shown: Sequence[Row], rows: Sequence[Row], title: str, *, beside: bool) -> Table:
@@ -131,37 +109,11 @@ def _cell(scores: LevelScores, key: str, *, beside: bool) -> Text:
     return value + Text(f"  [{bracket}]" if beside else f"\n[{bracket.replace(' to ', '–')}]", style="dim")
 
 
-def finding_table(name: str, scores: FindingScores) -> Table:
-    """Every finding by itself."""
-    from pams_mil.report.order_section import finding_table as table_of
-
-    content = table_of(name, scores)
-    rows = [[f"{cell.text}  [{cell.small}]" if cell.small else cell.text for cell in row] for row in content.cells]
-    return make_table([head.label for head in content.heads], rows, title=content.caption, left=len(content.text))
-
-
-def member_table(committee: CommitteeAudit) -> Table:
-    """Every member alone, the committee without it, and what it adds."""
-
-    def points(one: Contrast) -> Text:
-        low, high = (100 * bound for bound in one.shown_interval)
-        interval = "" if math.isnan(low) else f"\n[{low:+.1f} to {high:+.1f}]"
-        return Text(f"{100 * one.difference:+.1f}") + Text(interval, style="dim")
-
-    keys = ("urgency_auc", committee.missed_key)
-    title = f"What each member adds, in percent; misses at {100 * committee.false_alarms:.0f} % false alarms"
-    heads = ("alone:\nAUC ↑", "\nmissed ↓", "without it:\nAUC", "\nmissed", "it adds:\nAUC ↑", "\nmissed ↓")
-    rows: list[list[str | Text]] = []
-    for member in committee.members:
-        scores = [f"{100 * one[key].value:.1f}" for one in (member.alone, member.without) for key in keys]
-        rows.append([member.name, *scores, *(points(member.adds[key]) for key in keys)])
-    whole = [f"{100 * committee.scores[key].value:.1f}" for key in keys]
-    rows.append([Text(committee.name, style="bold"), *whole, *[""] * 4])
-    return make_table(("member", *heads), rows, title=title, wrap=False)
-
-
 def show(result: Audit) -> None:
     """Print the audit for people."""
+    from pams_mil.report.audit_html import member_table, subgroup_table
+    from pams_mil.report.order_section import finding_table
+
     hierarchy = result.hierarchy
     for sentence in result.cautions:
         print_result(f"Caution, {sentence}", style="bold yellow")
@@ -181,17 +133,17 @@ def show(result: Audit) -> None:
     for model in result.models:
         if model.findings is not None:
             output.print()
-            output.print(finding_table(model.name, model.findings))
+            output.print(page_table(finding_table(model.name, model.findings)))
     for groups in result.subgroups:
         output.print()
-        output.print(subgroup_table(groups))
+        output.print(page_table(subgroup_table(groups), f"{groups.model} by {groups.by}"))
         for sentence in groups.sentences:
             print_result(sentence)
     if result.orders is not None:
         show_orders(result.orders)
     if result.committee is not None:
         output.print()
-        output.print(member_table(result.committee))
+        output.print(page_table(member_table(result.committee), "What each member adds"))
     intervals = "; 95 % intervals in brackets" if result.resamples else ""
     output.print(f"↑ higher is better, ↓ lower is better{intervals}.", style="dim")
     for sentence in (*(result.committee.sentences if result.committee is not None else ()), *result.verdicts):
@@ -202,7 +154,7 @@ def show(result: Audit) -> None:
 def show_readers(result: ReaderAudit, out: Path | None, *, json: bool) -> None:
     """Print readers and their agreement, and write readers.json and readers.html into `out`."""
     from pams_mil import atomic
-    from pams_mil.report.audit_html import reader_page
+    from pams_mil.report.audit_html import agreement_table, reader_page, reader_table
 
     if out is not None:
         page = reader_page(result)
@@ -211,20 +163,8 @@ def show_readers(result: ReaderAudit, out: Path | None, *, json: bool) -> None:
     if json:
         print_json(result.to_json())
     else:
-        heads = ["reader", "slides", "missed ↓", "false alarms ↓"]
-        heads += [f"{result.model} misses more by"] if result.model else []
-        rows = [
-            [one.name, f"{one.slides:,}", str(one.missed), str(one.false_alarms),
-             *([] if one.model_misses_more is None else [str(one.model_misses_more)])]
-            for one in result.readers
-        ]  # fmt: skip
-        output.print(make_table(heads, rows, title=f"Readers against {result.reference}"))
-        pairs = [
-            (f"{one.first}, {one.second}", f"{one.slides:,}", f"{100 * one.same:.1f} %", f"{one.cohen_kappa:.2f}")
-            for one in result.agreement
-        ]
-        heads = ["readers", "slides", "same class", "Cohen's kappa (quadratic)"]
-        output.print(make_table(heads, pairs, title="Agreement of two readers"))
+        output.print(page_table(reader_table(result), f"Readers against {result.reference}"))
+        output.print(page_table(agreement_table(result), "Agreement of two readers"))
         for sentence in result.sentences:
             output.print(sentence, style="bold")
     if out is not None:
