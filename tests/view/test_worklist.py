@@ -164,10 +164,11 @@ def test_verdicts_reveal_a_cost_ratio_or_say_why_not(tmp_path):
             assert "verdicts are informative" in session.order_worth()["revealed"]
     sentence = session.order_worth()["revealed"]
     kappas = [3.0 if number % 2 else 1.0 for number in range(120)]
-    assert sentence == reveal(p, verdicts, session.cases.hierarchy, kappa=kappas).sentence
+    assert sentence == " ".join(reveal(p, verdicts, session.cases.hierarchy, kappa=kappas).sentences)
+    assert "Set to that κ, the model would call" in sentence
     assert "the calls were made at κ = 1 to 3" in sentence
     read = reveal_reviews([session.journal.table], folder / "predictions.csv", session.cases.hierarchy)
-    assert read.sentence == sentence
+    assert " ".join(read.sentences) == sentence
     assert sentence.startswith("The readers act as if a miss cost")
     assert client_of(session)[0].get("/api/order").json()["revealed"] == sentence
 

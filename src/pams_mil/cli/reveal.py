@@ -8,6 +8,9 @@ import typer
 
 from pams_mil.cli.console import make_table, output, print_json, print_note
 
+MOST_REASONS = 8
+"""Boundaries whose lack of a κ is explained; --json has all of them."""
+
 
 def reveal(
     reviews: list[Path] = typer.Argument(..., metavar="REVIEWS...", help="reviews.csv of 'pams view', one per reader."),
@@ -38,12 +41,10 @@ def reveal(
         for name, fit in {"all boundaries": result.overall, **result.boundaries}.items()
     ]
     output.print(make_table(("at or above", "κ", "interval", "verdicts"), rows, title="Cost ratio κ by boundary"))
-    more, less = result.changes
-    output.print(
-        f"Set to that κ, the model would call {more} of the read slides more urgent and {less} less urgent than now. "
-        f"{result.overrides} of {result.overall.verdicts} verdicts overturned a call."
-    )
-    for reason in result.refused.values():
+    output.print(result.consequence)
+    for reason in list(result.refused.values())[:MOST_REASONS]:
         output.print(reason, style="dim")
+    if len(result.refused) > MOST_REASONS:
+        output.print(f"and {len(result.refused) - MOST_REASONS} more boundaries without a κ.", style="dim")
     if out is not None:
         print_note(f"Written to {out}.")

@@ -198,7 +198,7 @@ class Session:
         return {**worth, "revealed": self._revealed(shown, read)}
 
     def _revealed(self, shown: Cases, read: Ints) -> str:
-        """The cost ratio that the verdicts act by, in a sentence, or why there is none; empty without verdicts."""
+        """The cost ratio that the verdicts act by, in words, or why there is none; empty without verdicts."""
         rows = np.flatnonzero(read >= 0)
         if shown.probabilities is None or not len(rows):
             return ""
@@ -206,12 +206,13 @@ class Session:
         verdicts = [states[shown.slide_ids[row]] for row in rows.tolist()]
         calls = [shown.hierarchy.index(verdict.facts["model_call"]) for verdict in verdicts]
         try:
-            return reveal(
+            result = reveal(
                 shown.probabilities[rows], read[rows], shown.hierarchy,
                 patients=[shown.patient_ids[row] for row in rows.tolist()],
                 blind=[verdict.blind for verdict in verdicts], calls=calls,
                 kappa=[float(verdict.facts.get("kappa") or 1) for verdict in verdicts],
-            ).sentence  # fmt: skip
+            )  # fmt: skip
+            return " ".join(result.sentences)
         except PredictionsError as error:
             return str(error)
 

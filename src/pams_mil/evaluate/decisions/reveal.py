@@ -103,6 +103,21 @@ class Reveal:
             f"{fit.low:.2g} to {fit.high:.2g}); {shown}, which is {within}."
         )
 
+    @property
+    def consequence(self) -> str:
+        """What would change if the model were set to κ."""
+        more, less = self.changes
+        return (
+            f"Set to that κ, the model would call {more} of the read slides more urgent and {less} less urgent than "
+            f"now. {self.overrides} of {self.overall.verdicts} verdicts overturned a call."
+        )
+
+    @property
+    def sentences(self) -> list[str]:
+        """The finding, boundary by boundary where there are enough verdicts, and what it would change."""
+        parts = [f"{name} {fit.kappa:.2g} ({fit.low:.2g} to {fit.high:.2g})" for name, fit in self.boundaries.items()]
+        return [self.sentence, *([f"At or above {', '.join(parts)}."] if parts else []), self.consequence]
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {

@@ -15,9 +15,9 @@ export async function showOrder(overview) {
   const found = await getJson("/api/order");
   const page = make("div", {});
   page.append(make("h1", {}, "What the order is worth"), make("p", { class: "dim" }, BASIS[found.basis]));
+  if (found.revealed) page.append(make("h2", {}, "What your verdicts reveal"), make("p", {}, found.revealed));
   if (found.piles.length) page.append(...pileSection(overview, found));
   if (found.waits) page.append(...waitSection(overview, found.waits));
-  if (found.revealed) page.append(make("h2", {}, "What your verdicts reveal"), make("p", {}, found.revealed));
   $("#order").replaceChildren(page);
 }
 
