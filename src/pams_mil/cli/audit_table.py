@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pams_mil.evaluate.orders import OrderAudit
     from pams_mil.evaluate.readers import ReaderAudit
     from pams_mil.evaluate.scores import LevelScores
-    from pams_mil.report.page import ReportTable
+    from pams_mil.report.page import ReportTable, TableCell
 
     Row = tuple[str, LevelScores]
 
@@ -54,13 +54,15 @@ def score_tables(result: Audit, level: int, width: int) -> list[Table]:
     return tables
 
 
-def page_table(content: ReportTable, title: str = "") -> Table:
-    """A table of the pages, for a terminal: what is in small print there stands below its value."""
-    rows = [
-        [Text(cell.text, style="bold" if cell.mark == "best" else "")
-         + Text(f"\n[{cell.small}]" if cell.small else "", style="dim") for cell in row]
-        for row in content.cells
-    ]  # fmt: skip
+def page_table(content: ReportTable, title: str = "", *, small: bool = True) -> Table:
+    """A table of the pages, for a terminal: what is in small print there stands below its value, or is left out."""
+    styles = {"best": "bold", "second": "underline"}
+
+    def shown(cell: TableCell) -> Text:
+        below = f"\n[{cell.small}]" if cell.small and small else ""
+        return Text(cell.text, style=styles.get(cell.mark, "")) + Text(below, style="dim")
+
+    rows = [[shown(cell) for cell in row] for row in content.cells]
     heads = [head.label for head in content.heads]
     return make_table(heads, rows, title=title or content.caption, left=len(content.text))
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pams_mil.cli.console import make_table, output
+from pams_mil.cli.console import output
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pams_mil.report.bench import Bench
 
 _SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate")
@@ -16,11 +14,17 @@ _SHOWN = ("acc", "auc", "ascc", "asmc", "missed_rate")
 
 def show(result: Bench) -> None:
     """Print the table for people."""
-    from pams_mil.cli.audit_table import show_orders
+    from pams_mil.cli.audit_table import page_table, show_orders
+    from pams_mil.report.bench_page import score_table
+    from pams_mil.report.page import ReportTable
 
     for level in reversed(range(result.hierarchy.num_levels)):
         output.print()
-        output.print(_table(result, level))
+        title = f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}"
+        table = score_table(result, level, 1, _SHOWN)
+        if len(result.models) == 1:  # every row would name it
+            table = ReportTable(table.head[1:], [row[1:] for row in table.rows])
+        output.print(page_table(table, title, small=False))
     several = max(len(row.repetitions) for row in result.rows) > 1
     what = "Mean ± sd over seeds" if several else "One network each"
     output.print(f"{what}, in percent; best bold, second underlined.", style="dim")
@@ -36,26 +40,3 @@ def show(result: Bench) -> None:
     if result.sentences:
         for subject, names in subjects.items():
             output.print(subject if len(subjects) == 1 else f"{', '.join(names)}: {subject}", style="dim")
-
-
-def _table(result: Bench, level: int) -> Table:
-    from rich.text import Text
-
-    from pams_mil.metrics.metric import METRICS
-    from pams_mil.report.bench_page import matched_head, matched_text, spread_text
-
-    title = f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}"
-    several = len(result.models) > 1
-    heads = [*(["model"] if several else []), "method"]
-    left = len(heads)
-    heads += [f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}" for key in _SHOWN]
-    rows: list[list[str | Text]] = []
-    styles = {"best": "bold", "second": "underline"}
-    for row in result.rows:
-        cells = []
-        for key in _SHOWN:
-            text = spread_text(row.spreads[level, key], key, digits=1).replace(" ", "\u00a0")  # numbers never break
-            cells.append(Text(text, style=styles.get(result.mark(row, level, key), "")))
-        cells.append(Text(matched_text(result, row, level).replace(" ", "\u00a0")))
-        rows.append([*([row.model] if several else []), row.method, *cells])
-    return make_table([*heads, matched_head(result, level)], rows, title=title, left=left)

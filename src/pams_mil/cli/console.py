@@ -43,7 +43,10 @@ def make_table(
 
     table = Table(title=title or None, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place < left else "right", overflow="fold", no_wrap=not wrap)
+        if place < left:  # names are never cut
+            table.add_column(head, overflow="fold", no_wrap=not wrap)
+        else:
+            table.add_column(head, justify="right", no_wrap=not wrap)
     for row in rows:
         table.add_row(*row)
     return table

@@ -108,9 +108,9 @@ def bench_page(bench: Bench, further: Further = NOTHING, **links: Any) -> str:
     )
 
 
-def score_table(bench: Bench, level: int, digits: int = 2) -> ReportTable:
+def score_table(bench: Bench, level: int, digits: int = 2, keys: Sequence[str] = (*TABLE, *EXTRA)) -> ReportTable:
     """Every row's scores at a level; the best of each model bold, the second underlined."""
-    keys, several = (*TABLE, *EXTRA), len({row.networks for row in bench.rows}) > 1
+    several = len({row.networks for row in bench.rows}) > 1
     rows: list[list[str | TableCell]] = []
     for row in bench.rows:
         cells = [
