@@ -12,8 +12,10 @@ from tests.browser.chromium import CHROMIUM
 from tests.engine.here import Here
 from typer.testing import CliRunner
 
+import pams_mil
 from pams_mil.cli.main import app
 from pams_mil.engine.grid import engines
+from pams_mil.report.first_screen import Counts
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 GRID = """
@@ -106,6 +108,10 @@ def test_a_page_is_used_and_its_command_says_the_same(browser, pams, pages, tmp_
         assert f"({100 * counts['false_alarms']:.1f} %)" in sentence
         if "cells" in counts and "seeds" not in sentence:
             assert matrix(page) == counts["cells"]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(pages)
+                decided_again = eval(page.text("#copy-python code"), {"pams": pams_mil})  # the copied line, as it is
+            assert Counts.of(decided_again).cells.tolist() == counts["cells"]
     assert page.screenshot(tmp_path / f"{name}.png").size == (1280, 1000)
     page.js("document.querySelectorAll('details').forEach(one => (one.open = true))")
     cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"

@@ -79,6 +79,7 @@ def audit(
     from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
     from pams_mil.evaluate.predictions.predictions import join_files
     from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.report.live import Again
 
     if readers or model is not None:
         _audit_readers(
@@ -122,13 +123,22 @@ def audit(
         views = {name: run_of(paths[0]) if len(paths) == 1 else None for name, paths, _ in asked}
         shown = {name: view_command(run) for name, run in views.items() if run is not None}
         command = repeatable("audit", sys.argv[1:])
-        write(result, out, dict.fromkeys(views, command) if command else {}, shown)
+        again = {name: Again(command, *_python(paths, source, classes)) for name, paths, source in asked}
+        write(result, out, again, shown)
     if json:
         print_json(result.to_json())
     else:
         show(result)
     if out is not None:
         print_note(f"Report: {out / 'report.html'}")
+
+
+def _python(paths: list[Path], source: Source, classes: list[str]) -> list[str]:
+    """The line of Python that reads a model's predictions; none where several files or named columns are one model."""
+    from pams_mil.cli.audit_table import python_line
+
+    plain = len(paths) == 1 and replace(source, tags=()) == type(source)()
+    return [python_line(paths[0], classes)] if plain else []
 
 
 def _audit_readers(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pams_mil.evaluate.orders import OrderAudit
     from pams_mil.evaluate.readers import ReaderAudit
     from pams_mil.evaluate.scores import LevelScores
+    from pams_mil.report.live import Again
     from pams_mil.report.page import ReportTable, TableCell
 
     Row = tuple[str, LevelScores]
@@ -173,7 +174,7 @@ def show_readers(result: ReaderAudit, out: Path | None, *, json: bool) -> None:
         print_note(f"Report: {out / 'readers.html'}")
 
 
-def write(result: Audit, out: Path, commands: Mapping[str, str], views: Mapping[str, str]) -> None:
+def write(result: Audit, out: Path, commands: Mapping[str, Again], views: Mapping[str, str]) -> None:
     """Write report.html, scores.json and severe_errors.csv into `out`.
 
     Both by the model's name: `commands` audit its predictions again, `views` show its slides.
@@ -181,7 +182,7 @@ def write(result: Audit, out: Path, commands: Mapping[str, str], views: Mapping[
     from pams_mil.report.audit_html import write_audit
 
     pages, pictures = (slide_files(result, out, name) for name in ("slide.html", "thumbnail.jpg"))
-    write_audit(result, out, texts={"commands": commands}, pages=pages, pictures=pictures, views=views)
+    write_audit(result, out, commands=commands, pages=pages, pictures=pictures, views=views)
 
 
 def view_command(*words: object) -> str:
@@ -189,22 +190,30 @@ def view_command(*words: object) -> str:
     return shlex.join(["pams", "view", *map(str, words)])
 
 
-def audit_command(name: str, files: Sequence[Path], classes: Sequence[str] | str, *options: str) -> str:
-    """The command that audits the networks of a model, to be copied; empty where no pattern means just these files.
+def audit_command(name: str, files: Sequence[Path], classes: Sequence[str] | str, *options: str) -> Again:
+    """How to audit the networks of a model again; without a command where no pattern means just these files.
 
-    >>> audit_command("CE", [Path("a/seed 0.csv")], "bracs")
+    >>> audit_command("CE", [Path("a/seed 0.csv")], "bracs").shell
     "pams audit 'CE=a/seed 0.csv' --classes bracs"
     """
+    from pams_mil.report.live import Again
+
     texts = [escape(str(file)) for file in files]
     start = commonprefix(texts)  # noqa: RUF071  of signs, not of folders
     end = commonprefix([text[len(start) :][::-1] for text in texts])[::-1]  # noqa: RUF071
     pattern = start if len(texts) == 1 else f"{start}*{end}"
-    if len(texts) > 1 and files_matching(pattern) != sorted(files):
-        return ""
     orders = [classes] if isinstance(classes, str) else classes
     # "=" ends the name of a model on the command line.
     model = f"{name.replace('=', ' ')}={pattern}"
-    return shlex.join(["pams", "audit", model, *(word for one in orders for word in ("--classes", one)), *options])
+    words = ["pams", "audit", model, *(word for one in orders for word in ("--classes", one)), *options]
+    if len(texts) > 1:
+        return Again(shlex.join(words) if files_matching(pattern) == sorted(files) else "")
+    return Again(shlex.join(words), python_line(files[0], orders))
+
+
+def python_line(file: Path, classes: Sequence[str]) -> str:
+    """Python that re-applies a rule, which stands for the braces, to the predictions in a file."""
+    return f"pams.redecide(pams.read_predictions({str(file)!r}, {classes[0]!r}), {{}})"
 
 
 def repeatable(verb: str, arguments: Sequence[str]) -> str:

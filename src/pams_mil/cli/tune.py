@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pams_mil.engine.tuning.tuning_folder import TuningFolder
     from pams_mil.evaluate.audit import Audit
     from pams_mil.evaluate.predictions.predictions import Predictions
+    from pams_mil.report.live import Again
 
 
 def tune(
@@ -200,7 +201,7 @@ def _write(tuning: Tuning, audits: dict[str, Audit], held_out: int) -> None:
     models = _models(tuning)
     views = {name: view_command(models[name].path) for name in names if name in models}
     classes = tuning.task.shared["classes"]
-    commands: dict[str, dict[str, str]] = {place: {} for place in audits}
+    commands: dict[str, dict[str, Again]] = {place: {} for place in audits}
     for name, one in models.items():
         files = {"report": one.predictions_file, "report_held_out": one.path / "held_out.csv"}
         for place, file in files.items():

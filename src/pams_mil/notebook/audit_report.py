@@ -21,6 +21,7 @@ from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.notebook.array_inputs import predictions_from_arrays, tags
 from pams_mil.report.audit_html import severe_table, write_audit
 from pams_mil.report.first_screen import Counts, curve_series, notebook_html, rank_shares
+from pams_mil.report.live import Again
 from pams_mil.report.page import ReportTable, TableCell, TableHead, format_interval, format_value
 from pams_mil.severity import PENALTY
 
@@ -192,7 +193,7 @@ class AuditReport:
     def save(self, folder: str | Path) -> Path:
         """Write the interactive page, the scores and the missed slides into a folder; returns the page's path."""
         out = Path(folder)
-        write_audit(self.scores, out, texts={"python": "report.decide({})"})
+        write_audit(self.scores, out, commands=dict.fromkeys(self.names, Again(python="report.decide({})")))
         return out / "report.html"
 
     def worst(self, count: int = 20, *, model: str | None = None) -> ReportTable:

@@ -23,6 +23,7 @@ from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTI
 from pams_mil.report import charts, live
 from pams_mil.report.charts import CurveSeries, curve_chart
 from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells, rank_shares
+from pams_mil.report.live import Again
 from pams_mil.report.order_section import finding_table, order_section
 from pams_mil.report.page import (
     READABLE,
@@ -92,14 +93,13 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
     )  # fmt: skip
 
 
-def write_audit(audit: Audit, out: Path, *, texts: Mapping[str, Any] | None = None, **links: Any) -> None:
+def write_audit(audit: Audit, out: Path, *, commands: Mapping[str, Again] | None = None, **links: Any) -> None:
     """Write report.html, scores.json and severe_errors.csv into `out`, and the slides of a large audit beside them.
 
-    `texts`, which are `commands` and `python`, and `links`, which are `pages`, `pictures` and `views`, are those of
-    `live_data`.
+    `commands` and `links`, which are `pages`, `pictures` and `views`, are those of `live_data`.
     """
     # Rendered before anything is written, and written last: a page that is there finds what it links to.
-    page = audit_page(audit, **(texts or {}), **links)
+    page = audit_page(audit, commands=commands, **links)
     rows = [
         [model.name, e.slide_id, e.patient_id, e.true, e.predicted, e.gravity, e.probability_of_true]
         for model in audit.models

@@ -21,7 +21,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath
 from pams_mil.report.charts import curve_chart
 from pams_mil.report.first_screen import Counts, FirstScreen, curve_series, first_screen, rank_shares
-from pams_mil.report.live import ScreenModel
+from pams_mil.report.live import Again, ScreenModel
 from pams_mil.report.page import READABLE, ReportTable, TableHead, readable_level, render, short_order
 
 MOST_ANSWERS = 12
@@ -189,7 +189,7 @@ def _screen(certificate: Certificate, predictions: Predictions, command: str) ->
     model = _patients(certificate, predictions)
     whole = next((bound.alpha for bound in certificate.bounds if bound.name is None and not bound.findings), None)
     return first_screen(
-        [model], bound=whole, file=None, least_kappa=certificate.kappa, commands={model.name: command},
+        [model], bound=whole, file=None, least_kappa=certificate.kappa, commands={model.name: Again(command)},
         rule="--kappa ",
     )  # fmt: skip
 

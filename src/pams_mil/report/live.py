@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,13 @@ FEWEST_STOPS, MOST_COUNTS = 100, 2**19
 SLIDES_FILE = "report-slides.js"
 VIEW_PORT = 8777
 """Where links of a page look for the viewer: a page on disk cannot ask which port is free."""
+
+
+class Again(NamedTuple):
+    """How to count a model's slides again, to be copied: a command line, and Python with braces for the rule."""
+
+    shell: str = ""
+    python: str = "pams.redecide(predictions, {})"
 
 
 @dataclass(frozen=True)
@@ -123,14 +130,13 @@ def live_data(
     *,
     penalty: float = PENALTY,
     pages: Mapping[str, str] | None = None,
-    commands: Mapping[str, str] | None = None,
+    commands: Mapping[str, Again] | None = None,
     pictures: Mapping[str, str] | None = None,
     views: Mapping[str, str] | None = None,
     file: str | None = SLIDES_FILE,
     least_kappa: float | None = None,
     level: int | None = -1,
     rule: str = "--decide kappa=",
-    python: str = "pams.redecide(predictions, {})",
 ) -> dict[str, Any]:
     """What the script of a page needs, as plain JSON.
 
@@ -138,15 +144,14 @@ def live_data(
         models: With or without probabilities; one hierarchy.
         penalty: P of the weight that sorts misses by gravity.
         pages: Addresses of pages about single slides, by slide id.
-        commands: The command line that counts a model's slides as the page does, by the model's name; at another κ
-            with `rule` behind it.
+        commands: How a model's slides are counted as the page does, by the model's name; the command line sets κ with
+            `rule` behind it.
         pictures: Addresses of small pictures of slides, by slide id.
         views: The command that shows a model's slides in the viewer, by the model's name.
         file: Where the slides of a large page are, from the page; None: nowhere.
         least_kappa: The smallest κ that meets the bounds of a certificate.
         level: The level of the confusion matrix; None: there is none.
         rule: The option of the commands that sets κ.
-        python: The same in Python, with braces for the rule.
     """
     first = models[0]
     embedded = is_embedded(models)
@@ -158,9 +163,8 @@ def live_data(
         "groups": None if level is None else first.hierarchy.groups(level).tolist(),
         "names": [] if level is None else [first.hierarchy.display(name) for name in first.hierarchy.names(level)],
         "noun": first.noun,
-        "commands": [(commands or {}).get(model.name) for model in models],
+        "commands": [(commands or {}).get(model.name, Again())._asdict() for model in models],
         "rule": rule,
-        "python": python,
         # JSON has no infinity; the script reads numbers from text as well.
         "least": None if least_kappa is None else str(least_kappa).replace("inf", "Infinity"),
         "port": VIEW_PORT,

@@ -11,7 +11,7 @@ from pams_mil.evaluate.audit import Audit
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report import svg
 from pams_mil.report.first_screen import first_screen
-from pams_mil.report.live import SLIDES_FILE
+from pams_mil.report.live import SLIDES_FILE, Again
 from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, render
 
 PLACES = {
@@ -29,7 +29,7 @@ def tune_page(
     audits: Mapping[str, Audit],
     *,
     held_out: int = 0,
-    commands: Mapping[str, Mapping[str, str]] | None = None,
+    commands: Mapping[str, Mapping[str, Again]] | None = None,
     views: Mapping[str, str] | None = None,
 ) -> str:
     """The record of a tuning (`tune.json`) and the comparisons of its choice as one HTML page.
@@ -39,7 +39,7 @@ def tune_page(
         hierarchy: The class hierarchy.
         audits: Comparisons of the choice with the reference by the folder of their page, beside this one.
         held_out: Slides that were in no fold.
-        commands: The command that audits a recipe's slides, by the folder of the page and the recipe's name.
+        commands: How to audit a recipe's slides again, by the folder of the page and the recipe's name.
         views: The command that shows a recipe's slides in the viewer, by its name.
     """
     # The strictest comparison first: on slides that neither training nor the choice has seen, where there are any.

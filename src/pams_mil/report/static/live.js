@@ -350,9 +350,9 @@
   function drawCopies(model, kappa) {
     by("live-apply").hidden = kappa === null;
     if (kappa === null) return;
-    const command = data.commands[model.number];
-    const lines = [["copy-command", command ? `${command} ${data.rule}${written(kappa)}` : null],
-      ["copy-python", data.python.replace("{}", `"kappa=${written(kappa)}"`)]];
+    const { shell, python } = data.commands[model.number];
+    const lines = [["copy-command", shell ? `${shell} ${data.rule}${written(kappa)}` : null],
+      ["copy-python", python.replace("{}", `"kappa=${written(kappa)}"`)]];
     for (const [id, text] of lines) {
       by(id).hidden = text === null;
       by(id).querySelector("code").textContent = text ?? "";
