@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +26,7 @@ from pams_mil.engine.tuning.choice import (
 )
 from pams_mil.engine.tuning.recipes import REFERENCE, in_words, load_space, parts_of, recipe, simplicity
 from pams_mil.engine.tuning.schedule import ENOUGH, fewest_runs, halve, plan, runs_of, stages
+from pams_mil.engine.tuning.tune import Tuning
 from pams_mil.engine.tuning.tuning_folder import TuningFolder
 from pams_mil.errors import ConfigError, RunError
 from pams_mil.evaluate.predictions.predictions import Predictions, numbered, write_predictions
@@ -70,6 +72,19 @@ def test_scores_are_those_of_slides_written_out_patient_by_patient(seed, recipes
     assert [score.score.value for score in score_recipes(validated(target, p, patient), resamples=2)] == sorted(
         (score.score.value for score in found.values()), reverse=True
     )
+
+
+def test_a_seed_alone_is_scored_fold_by_fold_as_recipes_are(monkeypatch):
+    """Never at one threshold over folds, at which networks that lean differently look worse than each is."""
+    target, p, patient = cohort(5, 1, rows=60)
+    fold = np.arange(60) % 3
+    model = replace(validated(target, p, patient)["r0"], tags={"fold": [str(number) for number in fold]})
+    monkeypatch.setattr(Tuning, "validation", lambda *_, **__: model)
+    parts = [model.where(fold == number) for number in range(3)]
+    areas = [urgency_auc(one.target, one.probabilities, THREE, labels=THREE.names()) for one in parts]
+    alone = Tuning.__new__(Tuning)._alone("r0", None, 0)
+    assert alone == pytest.approx(np.mean(areas))
+    assert alone != pytest.approx(urgency_auc(target, p["r0"], THREE, labels=THREE.names()))
 
 
 def test_slides_that_are_all_equally_urgent_cannot_choose():

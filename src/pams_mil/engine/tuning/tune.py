@@ -37,10 +37,10 @@ from pams_mil.engine.tuning.recipes import REFERENCE, Simplicity, Space, in_word
 from pams_mil.engine.tuning.schedule import ENOUGH, Rung, TimedEngine, fewest_runs, going_on, plan, runs_of, stages
 from pams_mil.engine.tuning.tuning_folder import TIMES, RungRecord, TuningFolder
 from pams_mil.errors import RunError, counted
+from pams_mil.evaluate.inference import estimate
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.operating import urgency_auc
-from pams_mil.metrics.probability import OrderedProbabilities
+from pams_mil.metrics.metric import METRICS
 
 PILOTS = 4
 """Recipes, spread over the first ENOUGH of the space, that are run on one fold to see how long a run takes."""
@@ -358,10 +358,8 @@ class Tuning:
 
     def _alone(self, name: str, rung: RungRecord, seed: int) -> float:
         """The score of a recipe with one seed only."""
-        one = self.validation(name, rung, seed=seed)
-        if one.probabilities is None:
-            raise RunError(f"The validation predictions of {name} have no probabilities.")
-        return urgency_auc(one.target, OrderedProbabilities(one.probabilities), one.hierarchy)
+        metric = METRICS["urgency_auc"]
+        return estimate(self.validation(name, rung, seed=seed), [metric], resamples=0)[metric.key].value
 
     def _keep(self) -> None:
         self.folder.time = {key: round(getattr(self.timed, key), 3) for key in TIMES}
