@@ -14,7 +14,7 @@ from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import TrainingConfig
 from pams_mil.engine.run.spec import RunSpec
 from pams_mil.engine.training import loop as fit
-from pams_mil.engine.training.observers import Loggers
+from pams_mil.engine.training.observers import require_trackers
 from pams_mil.engine.training.optimize import check_precision, clip_gradients, learning_rate, make_optimizer
 from pams_mil.engine.training.run_cohort import open_cohort
 from pams_mil.engine.training.train import training_bags
@@ -225,9 +225,9 @@ def test_half_precision_trains(cohort, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_loggers_that_are_not_installed_are_named(tmp_path, name):
+def test_loggers_that_are_not_installed_are_named(name):
     try:
         __import__(name)
     except ImportError:
         with pytest.raises(ConfigError, match=f"pip install {name}"):
-            Loggers((name,), tmp_path, {}).open(0)
+            require_trackers((name,))

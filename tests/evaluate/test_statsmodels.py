@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from pams_mil import ClassHierarchy
-from pams_mil.evaluate import contrasts
+from pams_mil.evaluate import contrasts, estimate
 from pams_mil.evaluate.certify.bounds import clopper_pearson
 from pams_mil.evaluate.decisions.probability_calibration import fit_softmax
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import quadratic_kappa
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.proper import wilson
-from pams_mil.metrics.resampling import holm
+from pams_mil.metrics.resampling import holm, percentile_interval
 
 pytest.importorskip("statsmodels")
 from statsmodels.discrete.discrete_model import Logit
@@ -78,3 +78,16 @@ def test_swaps_of_patients_with_one_slide_are_mcnemars_exact_test():
         assert abs(found - exact) < 5 * np.sqrt(exact * (1 - exact) / swaps) + 2 / swaps
         seen.append(exact)
     assert min(seen) < 0.05 < max(seen)
+
+
+def test_nothing_missed_is_not_shown_to_be_nothing():
+    slides, patients = [f"s{row}" for row in range(240)], [f"p{row // 2}" for row in range(240)]
+    target = np.arange(240) % 5
+    model = Predictions("right", TREE, slides, target, target, None, patients)
+    scores = estimate(model, [METRICS["missed_rate"], METRICS["acc"]], resamples=100)
+    end = 1 - 0.025 ** (1 / 120)  # 120 patients, none of whom is missed
+    assert scores["missed_rate"].interval == pytest.approx((0.0, end))
+    assert scores["acc"].interval == pytest.approx((1 - end, 1.0))
+    assert proportion_confint(0, 120, alpha=0.05, method="beta") == pytest.approx((0.0, end))
+    # Sabotage: percentiles of resamples say that a miss is impossible.
+    assert percentile_interval(np.zeros(100)) == (0.0, 0.0)

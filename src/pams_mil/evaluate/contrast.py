@@ -164,6 +164,21 @@ class Contrast:
         }
 
 
+def _of_one_network(key: str, samples: Array, units: int, level: float = 0.95) -> Interval:
+    """Percentiles of the resamples of a score; where all are at an end of its range, what n patients can exclude.
+
+    No resample of 0 misses has one, yet they do not show that there are none: if a share q of patients deviates, none
+    does in n with probability (1 - q)^n, which is (1 - level) / 2 at q = 1 - ((1 - level) / 2)^(1 / n) (Clopper and
+    Pearson's limit), and a mean of patients' values in the range moves by at most q of it.
+    """
+    low, high = percentile_interval(samples, level)
+    bottom, top = METRICS[key].bounds if key in METRICS else (-math.inf, math.inf)
+    if low != high or low not in (bottom, top) or not units or not math.isfinite(top - bottom):
+        return low, high
+    reach = (1 - (0.5 - level / 2) ** (1 / units)) * (top - bottom)
+    return max(bottom, low - reach), min(top, high + reach)
+
+
 def contrast_of(
     key: str,
     candidate: Array,
@@ -201,7 +216,7 @@ def contrast_of(
     if max(int(ok.sum()) for ok in defined) < 2:
         result = replace(result, varied="patients", samples=samples, standard_error=math.sqrt(variance))
         if reference is None:
-            return replace(result, interval=percentile_interval(samples))
+            return replace(result, interval=_of_one_network(key, samples, units))
         # Not percentiles: resampled curves are coarser, and differences at a given rate shrink towards 0 in them.
         result = replace(result, df=max(1, units - 1))
         if swapped is None and variance > 0:  # other folds: no swaps

@@ -110,11 +110,15 @@ class MILModel(nn.Module, ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         """Show the parameters of this class in the signature of a subclass that takes them as `**widths`."""
         super().__init_subclass__(**options)
+        if "__init__" not in cls.__dict__:
+            return
         own = inspect.signature(cls.__init__).parameters
+        shown = [parameter for name, parameter in own.items() if name not in ("self", "widths")]
         if "widths" in own:
             _, *first, head = inspect.signature(MILModel.__init__).parameters.values()
-            further = [parameter for name, parameter in own.items() if name not in ("self", "widths")]
-            cls.__signature__ = inspect.Signature([*first, *further, head])  # type: ignore[attr-defined]
+            shown = [*first, *shown, head]
+        # Also without **widths: else a subclass of a subclass would show what its parent takes.
+        cls.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
 
     def __init__(
         self, *, in_features: int, num_classes: int, embedding_features: int = 512, head: str = "linear"
