@@ -22,9 +22,8 @@ from goals import Goals
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.compare import compare
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.metrics.metric import bin_error
 from pams_mil.metrics.operating import operating_curve
-from pams_mil.metrics.slides import Slides
+from pams_mil.metrics.slides import BINS, Curve, Slides
 
 TREE = ClassHierarchy.load("bracs")
 PEER_RESAMPLES = 2
@@ -82,7 +81,9 @@ def main() -> int:
     ours = [value for side in ("reference", "candidate") for value in (getattr(finest[key], side) for key in keys)]
     apart = max(abs(a - b) for a, b in zip(ours, plain, strict=True))
     allowed = 60.0 * chosen.rows / 1e6 if chosen.rows > 100_000 else 10.0
-    moved = bin_error(Slides(TREE, pair[0].target, pair[0].predicted, pair[0].probabilities))
+    slides = Slides(TREE, pair[0].target, pair[0].predicted, pair[0].probabilities)
+    exact, binned = (curve.view(curve.sums.once()).auc()[0] for curve in (Curve(slides, None), Curve(slides, BINS)))
+    moved = abs(exact - binned)
     print(f"{chosen.rows:,} rows, {chosen.resamples:,} resamples and swaps, {TREE.num_levels} levels")
     print(f"comparison {seconds:.1f} s (at most {allowed:.0f}), memory {peak:.2f} GiB ({before:.2f} before)")
     print(f"scikit-learn loop, a part of it: {loop:.0f} s, projected from {PEER_RESAMPLES} resamples")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import importlib
 import math
 import os
 import re
@@ -76,3 +78,11 @@ def test_the_loop_ends_badly_and_names_the_figures(tmp_path, names, code):
     assert ("All goals reached." in after) == (code == 0)
     assert ("Missed goal: speed: 1, wanted at least 2\nFailed, or below a goal: slow" in after) == ("slow" in names)
     assert ("Failed, or below a goal: broken" in after) == ("broken" in names)
+
+
+def test_what_benchmarks_take_from_the_package_is_there() -> None:
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pams_mil"):
+                for alias in node.names:
+                    assert hasattr(importlib.import_module(node.module), alias.name), f"{path.name}: {alias.name}"

@@ -21,7 +21,7 @@ def show(result: Bench) -> None:
     for level in reversed(range(result.hierarchy.num_levels)):
         output.print()
         title = f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}"
-        table = score_table(result, level, 1, _SHOWN)
+        table = score_table(result, level, 1, _SHOWN, networks=False)  # 80 columns have no room for them
         if len(result.models) == 1:  # every row would name it
             table = ReportTable(table.head[1:], [row[1:] for row in table.rows])
         output.print(page_table(table, title, small=False))

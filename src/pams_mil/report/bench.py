@@ -90,7 +90,9 @@ class Row:
         """How many networks the row is about, e.g. "3 seeds x 5 folds"."""
         seeds, points = len(self.repetitions), self.points
         if points is None or points.networks == seeds:
-            return "one network" if seeds == 1 else f"{seeds} seeds"
+            averaged = len(self.predictions.weights)
+            one = "one network" if averaged < 2 else f"the mean of {averaged} networks"
+            return one if seeds == 1 else f"{seeds} seeds"
         return f"{counted(seeds, 'seed')}, {points.networks} networks"
 
 

@@ -108,9 +108,11 @@ def bench_page(bench: Bench, further: Further = NOTHING, **links: Any) -> str:
     )
 
 
-def score_table(bench: Bench, level: int, digits: int = 2, keys: Sequence[str] = (*TABLE, *EXTRA)) -> ReportTable:
-    """Every row's scores at a level; the best of each model bold, the second underlined."""
-    several = len({row.networks for row in bench.rows}) > 1
+def score_table(
+    bench: Bench, level: int, digits: int = 2, keys: Sequence[str] = (*TABLE, *EXTRA), *, networks: bool = True
+) -> ReportTable:
+    """Every row's scores at a level; the best of each model bold, the second underlined; `networks`: count them."""
+    several = networks and len({row.networks for row in bench.rows}) > 1
     rows: list[list[str | TableCell]] = []
     for row in bench.rows:
         cells = [
@@ -121,8 +123,8 @@ def score_table(bench: Bench, level: int, digits: int = 2, keys: Sequence[str] =
             )
             for key in keys
         ]
-        networks = [row.networks] if several else []
-        rows.append([row.model, row.method, *networks, *cells, matched_text(bench, row, level)])
+        counts = [row.networks] if several else []
+        rows.append([row.model, row.method, *counts, *cells, matched_text(bench, row, level)])
     # The caption says how many networks all rows have.
     head: list[str | TableHead] = ["model", "method", *(["networks"] if several else []), *map(metric_head, keys)]
     head.append(TableHead(matched_head(bench, level), METRICS[bench.missed_key(level)].meaning))
