@@ -34,6 +34,10 @@ def print_note(text: str, *, style: str = "") -> None:
     errors.print(text, style=style, soft_wrap=True)
 
 
+SHORT_NAME = 16
+"""Where a table is too wide, names of up to as many characters leave wrapping to the other columns."""
+
+
 def make_table(
     heads: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", left: int = 1, wrap: bool = True
 ) -> Table:
@@ -42,9 +46,11 @@ def make_table(
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    rows = list(rows)
     for place, head in enumerate(heads):
-        if place < left:  # names are never cut
-            table.add_column(head, overflow="fold", no_wrap=not wrap)
+        if place < left:  # names are never cut, and short ones stay in one piece
+            short = max((len(str(row[place])) for row in rows), default=0) <= SHORT_NAME
+            table.add_column(head, overflow="fold", no_wrap=short or not wrap)
         else:
             table.add_column(head, justify="right", no_wrap=not wrap)
     for row in rows:
