@@ -53,6 +53,23 @@ def test_lists_names_numbers_and_frames_are_one_audit(arrays):
     assert first.scores.models[0].predictions.num_patients == 100
 
 
+def test_rows_in_another_order_are_refused_and_numbered_rows_are_not(arrays):
+    pandas = pytest.importorskip("pandas")
+    y, p, _, _ = arrays
+    ids = [f"slide-{row}" for row in range(len(y))]
+    labels, table = pandas.Series(y, index=ids), pandas.DataFrame(p, index=ids)
+    whole = pams.audit(labels, table, ORDER, resamples=0).scores.models[0].finest.values["missed_rate"]
+    with pytest.raises(
+        ParameterError, match=r"mine has the rows of y_true in another order.*mine\.loc\[y_true\.index\]"
+    ):
+        pams.audit(labels, {"mine": table[::-1]}, ORDER, resamples=0)
+    shuffled = pandas.Series(y, index=ids[::-1])  # the probabilities came from an array: their rows have no names
+    assert (
+        pams.audit(shuffled, pandas.DataFrame(p), ORDER, resamples=0).scores.models[0].finest.values["missed_rate"]
+        == whole
+    )
+
+
 def test_frames_of_pandas_and_polars(arrays):
     pandas = pytest.importorskip("pandas")
     target, p, _, patients = arrays

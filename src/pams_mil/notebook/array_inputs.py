@@ -45,6 +45,7 @@ def predictions_from_arrays(
     models = models if isinstance(models, Mapping) else {"model": models}
     if not models:
         raise ParameterError('No model was given; expected {"name": probabilities or calls}.')
+    require_same_rows({"y_true": y_true, **models, "patients": patients, "slides": slides})
     ids = [f"slide {row}" for row in range(len(true))] if slides is None else _column(slides, len(true), "slides")
     if len(set(ids)) < len(ids):
         raise ParameterError("slides must all differ; give patients= for several slides of one patient.")
@@ -58,6 +59,26 @@ def predictions_from_arrays(
         _model(str(name), prediction, target, ids, hierarchy, labels, named, shared)
         for name, prediction in models.items()
     ]
+
+
+def require_same_rows(columns: Mapping[str, Any]) -> None:
+    """Refuse frames and series that name the same rows in another order: rows are taken as they come.
+
+    A numbered index (0, 1, 2, ...) names nothing, since frames made of an array have one.
+    """
+    first: tuple[str, list[Any]] | None = None
+    for name, column in columns.items():
+        index = getattr(column, "index", None)
+        rows = None if index is None or callable(index) else list(index)
+        if rows is None or rows == list(range(len(rows))):
+            continue
+        if first is None:
+            first = (name, rows)
+        elif rows != first[1] and len(rows) == len(first[1]) and set(rows) == set(first[1]):
+            raise ParameterError(
+                f"{name} has the rows of {first[0]} in another order, and rows are taken as they come. "
+                f"Sort one by the other first: {name}.loc[{first[0]}.index]."
+            )
 
 
 def set_labels(sets: Any, hierarchy: ClassHierarchy, labels: Sequence[Any] | None, what: str) -> list[str]:
