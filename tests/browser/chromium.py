@@ -168,15 +168,6 @@ class Page:
             self.call("Input.dispatchTouchEvent", type=kind, touchPoints=[{"x": x, "y": y}])
         self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
-    def tap(self, selector, until):
-        """A finger that taps until the page has answered: right after a drag or a scroll a tap only ends those."""
-        for _ in range(20):
-            self.touch(self.place(selector))
-            time.sleep(0.5)
-            if self.js(f"Boolean({until})"):
-                return
-        raise TimeoutError(f"{until} after taps on {selector}")
-
     def paper(self):
         """The page as it is laid out on A4, and the size of the PDF in bytes."""
         pdf = base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])

@@ -70,9 +70,39 @@ def test_a_finger_drags_the_handle_taps_a_cell_and_reads_an_explanation(browser,
     kappa = float(page.js("document.querySelector('#kappa').value"))
     assert matrix(page) == confusion(report[1][0], decision_path(report[1][0].probabilities, HIERARCHY).calls(kappa))
     page.js("[...document.querySelectorAll('#live-matrix button')].find(b => b.textContent !== '0').id = 'full'")
-    page.tap("#full", until="!document.querySelector('#picked').hidden")
-    explained = "document.querySelector('#tip').textContent.includes('operating point')"
-    page.tap("#live-models tbody tr td:nth-child(2)", until=explained)
+    page.touch(page.place("#full"))
+    page.wait("!document.querySelector('#picked').hidden")
+    page.touch(page.place("#live-models tbody tr td:nth-child(2)"))
+    page.wait("document.querySelector('#tip').textContent.includes('operating point')")
+
+
+@pytest.mark.parametrize("move", [(70, 20), (70, 0), (0, 60)])
+def test_the_first_tap_after_a_drag_is_a_click(browser, report, move):
+    """The end of a drag is no fling, which a tap would only stop; and down, too, the handle is dragged, not the page."""
+    page = browser.page(width=400, height=900)
+    page.go((report[0] / "report.html").as_uri())
+    page.wait("document.documentElement.classList.contains('live')")
+    x, y = page.place("#handle .knob")
+    scrolled = page.js("scrollY")
+    page.touch((x, y), (x + move[0], y + move[1]))
+    page.wait("document.querySelector('#kappa').value !== ''")
+    assert page.js("scrollY") == scrolled
+    button = "document.querySelector('#reset').getBoundingClientRect()"
+    page.touch(page.js(f"(() => {{ const r = {button}; return [r.x + r.width / 2, r.y + r.height / 2]; }})()"))
+    page.wait("document.querySelector('#kappa').value === ''", "the one tap to be a click")
+
+
+def test_a_finger_beside_the_handle_scrolls_the_page(browser, report):
+    page = browser.page(width=400, height=600)
+    page.go((report[0] / "report.html").as_uri())
+    page.wait("document.documentElement.classList.contains('live')")
+    page.place("#live-curve svg")
+    x, y, scrolled = page.js(
+        "(() => { const r = document.querySelector('#live-curve svg').getBoundingClientRect();"
+        " return [r.right - 20, r.top + 40, scrollY]; })()"
+    )
+    page.touch((x, y), (x, y - 120))
+    page.wait(f"scrollY > {scrolled} + 40", "the page to scroll")
 
 
 def test_paper_shows_everything_and_cuts_nothing(browser, report):

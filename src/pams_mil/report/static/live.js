@@ -231,6 +231,14 @@
     event.preventDefault();
   });
   svg.addEventListener("pointermove", (event) => { if (svg.hasPointerCapture(event.pointerId)) later(event); });
+  // Fingers that move the handle are ours: a browser takes their end for a fling, and the next tap only stops that. Up and
+  // down beside the handle they scroll the page.
+  let down = null;
+  svg.addEventListener("touchstart", (event) => (down = event.touches[0]), { passive: true });
+  svg.addEventListener("touchmove", (event) => {
+    const now = event.touches[0], across = Math.abs(now.clientX - down.clientX) > Math.abs(now.clientY - down.clientY);
+    if (event.cancelable && (across || handle.contains(event.target))) event.preventDefault();
+  }, { passive: false });
   handle.addEventListener("keydown", (event) => {
     const model = models[state.model];
     if (!model.kappa) return;
