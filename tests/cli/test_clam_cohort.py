@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from pams_mil.cli.main import app
 from pams_mil.data.tables import read_table
 from pams_mil.engine.grid import engines as local_processes
+from pams_mil.engine.run import checkpoint
 
 CLASSES = """\
 name: long names
@@ -134,3 +136,18 @@ def test_heatmap_of_foreign_features_and_export(home: Path) -> None:
     assert {file.name: file.read_bytes() for file in (home / "heat-stamp").rglob("evidence_*.png")} == drawn
     pams("export", home / "cv/fold0", "--out", home / "exported")
     assert {"model.safetensors", "config.json", "README.md"} <= {file.name for file in (home / "exported").iterdir()}
+
+
+def test_heatmap_loads_each_network_once_for_all_slides(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, load = [], checkpoint.load
+    monkeypatch.setattr(checkpoint, "load", lambda path: loaded.append(path) or load(path))
+    slides = home / "two-slides"
+    slides.mkdir()
+    for name in ("case0_slide0", "case1_slide0"):
+        shutil.copy(home / "slides/case0_slide0.tiff", slides / f"{name}.tiff")
+    pams(
+        "heatmap", home / "cv", slides, "--features", home / "h5_files", "--mpp", 1.0, "--tile-px", 256,
+        "--picture-px", 200, "--out", home / "heat-twice",
+    )  # fmt: skip
+    assert len(list((home / "heat-twice").rglob("slide.html"))) == 2
+    assert sorted(path.parent.name for path in loaded) == ["fold0", "fold1", "fold2"]

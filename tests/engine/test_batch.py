@@ -119,13 +119,14 @@ def test_a_killed_run_in_batches_is_resumed_bit_for_bit(cohort, tmp_path, model)
 def test_labels_of_a_pack_fill_up_with_weight_0(cohort):
     bags = bags_of(cohort, method={"name": "pams", "remix": "pseudomix"}, pairing={"probability": 0.5})
     drawn = [bags[key] for key in bags.epoch_keys(0)]
-    assert {len(bag.targets) for bag in drawn} == {1, 2}
+    assert {bag.weight < 1 for bag in drawn} == {True, False}
     *_, targets, weights, _, _ = packed(drawn, CPU)
     assert targets.shape == weights.shape == (2, len(drawn))
     torch.testing.assert_close(weights.sum(0), torch.ones(len(drawn)))
     for column, bag in enumerate(drawn):
-        assert targets[: len(bag.targets), column].tolist() == list(bag.targets)
-        assert weights[len(bag.targets) :, column].sum() == 0
+        assert targets[0, column] == bag.target
+        assert (weights[1, column] == 0) == (bag.weight == 1)
+        assert targets[1, column] == (bag.other if bag.weight < 1 else bag.target)
 
 
 def test_validation_of_packs_is_validation_of_bags(tmp_path, monkeypatch):

@@ -108,7 +108,7 @@ def test_a_remixed_bag_has_all_rows_and_findings_of_both(cohort: Path) -> None:
             assert len(bag.features) == sum(count[slide] for slide in pair)
             union = hierarchy.finding_matrix(label[slide] for slide in pair).any(axis=0)
             assert bag.findings == tuple(np.flatnonzero(union))
-            assert bag.targets == (hierarchy.index(label_of(union)),)
+            assert (bag.target, bag.weight) == (hierarchy.index(label_of(union)), 1.0)
 
 
 def test_methods_without_a_form_for_sets_are_refused_before_training(cohort: Path, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_remixed_bags_keep_the_label_of_the_drawn_slide(cohort, remix):
     bags = bags_of(cohort, method={"name": "pams", **remix}, pairing={"probability": 1.0, "rule": "keep_label"})
     for key in bags.epoch_keys(0):
         bag = bags[key]
-        assert bag.targets == (bags.bags.targets[key.slide],)
+        assert (bag.target, bag.weight) == (bags.bags.targets[key.slide], 1.0)
         assert bag.name.startswith(f"{bags.bags.sources[key.slide].name} remixed with ")
 
 

@@ -76,7 +76,7 @@ def cv(
 
     hierarchy = ClassHierarchy.load(classes)
     options = {
-        "data.manifest": manifest, "data.features": features or manifest.parent, "classes": classes, "method": method,
+        "data.manifest": manifest, "data.features": features, "classes": classes, "method": method,
         "model": model, "training.epochs": epochs, "training.lr": lr, "seed": seed,
     }  # fmt: skip
     several = is_committee(method, model, changes or [])
@@ -94,7 +94,7 @@ def cv(
         print_note(note)
     if several:
         recipe = load_committee(committee, most=members)
-        shared = {"data": {"manifest": manifest, "features": features or manifest.parent}, "classes": classes,
+        shared = {"data": {"manifest": manifest, "features": features}, "classes": classes,
                   "training": dict(recipe.training), "seed": seed}  # fmt: skip
         own = [*(changes or []), *(f"{key}={value}" for key, value in (("epochs", epochs), ("lr", lr)) if value)]
         configs = {member.name: member.config(shared, tuple(own)) for member in recipe.recipes}

@@ -77,7 +77,7 @@ def tune(
         raise ConfigError("Expected a table of labels and --classes: pams tune LABELS.csv --classes bracs ...")
     how = reading.options()
     shared = {
-        "data": {"manifest": manifest, "features": features or manifest.parent}, "classes": classes,
+        "data": {"manifest": manifest, "features": features}, "classes": classes,
         "training": dict(chosen_space.training), "seed": seed,
     }  # fmt: skip
     hierarchy = ClassHierarchy.load(classes)

@@ -31,11 +31,12 @@ from pams_mil.engine.learner import Learner
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.spec import RunSpec
 from pams_mil.engine.run.trained_slides import TrainedSlides
-from pams_mil.engine.training.loop import add_gradients, rows_of
+from pams_mil.engine.training.loop import add_gradients
 from pams_mil.engine.training.one_process import OneProcess
 from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
 from pams_mil.engine.training.run_cohort import Cohort
 from pams_mil.engine.training.train import initial_learner, refuse_missing_init, training_bags
+from pams_mil.engine.training.training_bags import rows_of
 from pams_mil.errors import LabelError, PamsError, ParameterError, RunError
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 from pams_mil.metrics.kappa_path import decision_path

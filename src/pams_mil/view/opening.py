@@ -224,7 +224,7 @@ def _predicted(run: LoadedRun, asked: Asked, report: Progress, incomplete: set[s
 
 
 def _run_features(run: LoadedRun) -> Path | None:
-    return run.folder.config().data.features_path if run.folder.exists() else None
+    return run.folder.config().data.features if run.folder.exists() else None
 
 
 def _merges_cases(run: LoadedRun) -> bool:

@@ -7,7 +7,7 @@ bag is read; all workers share what has been verified.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,22 @@ from pams_mil.hierarchy import ClassHierarchy
 
 
 class BagSample(NamedTuple):
-    """One bag ready for a model: features [n, d], the finest class index, and whose bag it is."""
+    """One bag ready for a model, as it was read or as a step of training sees it.
+
+    Attributes:
+        features: [n, d]
+        target: The finest class; -1: unknown.
+        slide_id: The slide or case; of a training step, the one that was drawn.
+        patient_id: Its patient.
+        coords_px0: [n, 2], where they were asked for.
+        findings: All that was found, where slides have several findings: of a remixed bag the union of both.
+        name: Of a remixed bag, both slides, for messages.
+        origins: [n] which of two remixed bags each row is from.
+        weight: How much the target counts; what is left is the weight of `other`, the class of the second bag.
+        other: See `weight`.
+        seed: Fixes the model's random choices in a training step.
+        counts: What a training step did to the bag, for the log: dropped, remixed, copied, degenerate, capped.
+    """
 
     features: Tensor
     target: int
@@ -34,6 +49,12 @@ class BagSample(NamedTuple):
     patient_id: str
     coords_px0: Tensor | None = None
     findings: tuple[int, ...] = ()
+    name: str = ""
+    origins: Tensor | None = None
+    weight: float = 1.0
+    other: int = -1
+    seed: int = 0
+    counts: Mapping[str, float] = {}
 
 
 class BagCache:
@@ -73,7 +94,7 @@ class BagDataset(Dataset[BagSample]):
     Args:
         manifest: The slides, e.g. `manifest.select("train")`.
         hierarchy: The class hierarchy that turns labels into targets.
-        features: The folder of feature files, a pack, or an opened store.
+        features: The folder of feature files, a pack, or an opened store; the manifest's folder when None.
         dtype: Precision of the returned features; None keeps what is stored.
         cache_bytes: Keep bags in memory, in their stored precision, until this many bytes are used. Each
             worker process has a cache of its own.
@@ -87,7 +108,7 @@ class BagDataset(Dataset[BagSample]):
         self,
         manifest: Manifest,
         hierarchy: ClassHierarchy,
-        features: Path | str | BagStore,
+        features: Path | str | BagStore | None,
         *,
         dtype: torch.dtype | None = torch.float32,
         cache_bytes: int = 0,
@@ -101,7 +122,7 @@ class BagDataset(Dataset[BagSample]):
         self.cache = BagCache(cache_bytes) if cache is None else cache
         self.with_coords = with_coords
         self.origin = origin
-        self._store = open_store(features, manifest) if isinstance(features, (str, Path)) else features
+        self._store = open_store(features, manifest)
         # In shared memory: what one worker has verified, no other does again. A race costs a second check and no more.
         self._verified = torch.zeros(len(self.sources), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         # Bags that cannot be told from later ones of the same name are no one else's.

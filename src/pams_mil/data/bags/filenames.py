@@ -6,6 +6,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable
+from pathlib import Path
 
 SLIDE_SUFFIXES = (
     ".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".czi", ".dcm", ".isyntax", ".svslide",
@@ -13,6 +14,15 @@ SLIDE_SUFFIXES = (
 """What the names of slides end in; feature files are often named without it."""
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _MOST_BYTES = 180  # leaves room for a suffix and for the name of a part file
+
+
+def features_of(table: Path | None, stated: Path | str | None) -> Path:
+    """Where the features of a table's slides lie: the folder or pack that was stated, else the table's own folder.
+
+    >>> features_of(Path("cohort/labels.csv"), None).as_posix(), features_of(None, "a.pack").as_posix()
+    ('cohort', 'a.pack')
+    """
+    return Path(stated) if stated is not None else Path() if table is None else table.parent
 
 
 class FileNames:

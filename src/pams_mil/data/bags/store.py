@@ -12,11 +12,12 @@ from collections.abc import Hashable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
+from types import NoneType
 from typing import Any, Protocol
 
 from pams_mil.data.bags.bag import Bag, Fingerprint
 from pams_mil.data.bags.feature_origin import feature_origin
-from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
+from pams_mil.data.bags.filenames import SLIDE_SUFFIXES, features_of
 from pams_mil.data.bags.layouts import mark_file, read_bag
 from pams_mil.data.bags.layouts.lazyslide import is_store, store_of
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
@@ -73,14 +74,14 @@ def _fingerprint(path: Path, signature: tuple[int, ...]) -> Fingerprint:
         raise BagError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def open_store(features: Path | str, manifest: Manifest) -> BagStore:
-    """A pack or a folder of feature files, whichever lies at the path."""
+def open_store(features: Path | str | BagStore | None, manifest: Manifest) -> BagStore:
+    """The pack or folder of feature files at a path, that of the manifest when None; an opened store as it is."""
     from pams_mil.data.bags.pack_reader import Pack, is_pack  # noqa: PLC0415  folders need no pack
 
-    if is_pack(features):
-        return Pack(features)
-    beside = manifest.source.parent if manifest.source is not None else None
-    return FolderStore(features, manifest_folder=beside)
+    if not isinstance(features, (str, Path, NoneType)):
+        return features
+    place, beside = features_of(manifest.source, features), manifest.source and manifest.source.parent
+    return Pack(place) if is_pack(place) else FolderStore(place, manifest_folder=beside)
 
 
 def fingerprints(store: BagStore, records: Iterable[SlideRecord]) -> dict[str, Fingerprint]:

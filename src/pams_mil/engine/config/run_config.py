@@ -25,6 +25,7 @@ from pydantic import (
 
 from pams_mil import discover
 from pams_mil.class_file import locate_classes
+from pams_mil.data.bags.filenames import features_of
 from pams_mil.engine.config.yaml_file import parse_yaml, read_yaml
 from pams_mil.errors import ConfigError, listing, nearest
 
@@ -79,11 +80,6 @@ class DataConfig(Strict):
     def _manifest_alone(cls, content: Any) -> Any:
         """`data: manifest.csv` is short for `data: {manifest: manifest.csv}`."""
         return {"manifest": content} if isinstance(content, (str, Path)) else content
-
-    @property
-    def features_path(self) -> Path:
-        """The folder of feature files or the pack; the manifest's own folder when none is named."""
-        return self.features if self.features is not None else self.manifest.parent
 
     def reading(self) -> dict[str, Any]:
         """How to read the manifest, as `Manifest.read` takes it."""
@@ -234,9 +230,11 @@ class RunConfig(Strict):
         missing = {key: value for key, value in recipe.items() if getattr(self.training, key) is None}
         data = {
             key: value.resolve()
-            for key in ("manifest", "features", "splits", "clini")
+            for key in ("manifest", "splits", "clini")
             if (value := getattr(self.data, key)) is not None
         }
+        # Said in full: a cross-validation reads the same features with a table of its own.
+        data["features"] = features_of(self.data.manifest, self.data.features).resolve()
         classes = located_classes(self.classes)
         init = None if self.model.init is None else self.model.init.resolve()
         method = {"name": located(self.method.name)}

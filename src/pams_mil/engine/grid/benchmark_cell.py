@@ -49,7 +49,7 @@ def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResul
         if threads is not None and config.compute.threads is None:
             config = config.model_copy(update={"compute": config.compute.model_copy(update={"threads": threads})})
         # The cells that a process runs one after the other, such as the members of a committee, share what is read.
-        cache = bag_cache(config.data.features_path, config.compute.cache_mb << 20)
+        cache = bag_cache(config.data.features, config.compute.cache_mb << 20)
         train(config, folder.path, resume=True, owner=owner, cache=cache)
         predict_cell(cell, folder, cache)
     except RunInterruptedError as error:
@@ -65,7 +65,7 @@ def run_cell(cell: Cell, out: str, owner: str, threads: int | None) -> CellResul
 
 
 @lru_cache(maxsize=1)
-def bag_cache(features: Path, limit: int) -> BagCache:
+def bag_cache(features: Path | None, limit: int) -> BagCache:
     """The bags of a feature folder that this process has read; those of the folder before are given up."""
     return BagCache(limit)
 
@@ -103,7 +103,7 @@ def predict_cell(cell: Cell, folder: RunFolder, cache: BagCache | None = None) -
     written = predictions.write(folder.predictions, name=folder.predictions_file(split).stem)
     files = {path.relative_to(folder.path).as_posix(): file_digest(path) for path in written}
     manifest = read_manifest(data, predictions.hierarchy)
-    predicted = predicted_summary(open_store(data.features_path, manifest), manifest, split)
+    predicted = predicted_summary(open_store(data.features, manifest), manifest, split)
     marker = {**predictions.made_by[0], split: predicted, "files": files, "slides": len(predictions)}
     atomic.write_json(folder.path / DONE[split], marker)
 

@@ -175,7 +175,7 @@ def predict(
     calibrations = [run.calibration if calibrated else None for run in loaded]
     hierarchy = loaded[0].spec.hierarchy
     table = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
-    store = open_store(features if features is not None else table.folder, table.manifest)
+    store = open_store(features, table.manifest)
     _refuse_other_features(loaded[0], store, table.manifest)
     origin = OriginCheck(loaded[0].spec.origin, whose=f"the run {loaded[0].path}")
     bags = BagDataset(
@@ -222,8 +222,9 @@ def predict_own(
         **options: As in `predict`.
     """
     loaded = load_runs(runs, trusted=options.pop("trusted", False), device=options.get("device", "auto"))
-    place, manifest = features or data.features_path, read_manifest(data, loaded[0].spec.hierarchy)
-    return predict(loaded, manifest, split=split, features=place, merge_cases=data.merge_cases, **options)
+    manifest = read_manifest(data, loaded[0].spec.hierarchy)
+    options |= {"features": features or data.features, "merge_cases": data.merge_cases}
+    return predict(loaded, manifest, split=split, **options)
 
 
 def _predict_bags(

@@ -31,11 +31,6 @@ class PredictionManifest:
     tags: Mapping[str, Sequence[str]]
     patients_known: bool
 
-    @property
-    def folder(self) -> Path:
-        """Where the table lies."""
-        return Path() if self.manifest.source is None else self.manifest.source.parent
-
 
 def read_for_prediction(
     table: Path | str | Manifest,

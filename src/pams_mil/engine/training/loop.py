@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from pams_mil.data.bags.dataset import BagDataset
+from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.training.observers import Loggers, StopRequest, Watch
@@ -30,7 +30,7 @@ from pams_mil.engine.training.optimize import (
     set_learning_rate,
 )
 from pams_mil.engine.training.run_checkpoints import RunCheckpoints, RunProgress
-from pams_mil.engine.training.training_bags import BagLoader, TrainingBag, TrainingBags, packed
+from pams_mil.engine.training.training_bags import BagLoader, TrainingBags, packed, rows_of
 from pams_mil.engine.training.validate import validate
 from pams_mil.errors import RunError, RunInterruptedError
 from pams_mil.models.core.batch import in_packs
@@ -98,7 +98,7 @@ def fit(fabric: Processes, learner: Learner, train: TrainingBags, val: BagDatase
 
 def _train_epoch(
     fabric: Processes, learner: Learner, module: Any, optimizer: Any, average: AveragedWeights | None,
-    bags: Iterator[TrainingBag], total: int, progress: RunProgress, context: LoopContext,
+    bags: Iterator[BagSample], total: int, progress: RunProgress, context: LoopContext,
 ) -> None:  # fmt: skip
     training = context.config.training
     learner.train()
@@ -142,7 +142,7 @@ def _train_epoch(
 
 
 def add_gradients(
-    fabric: Processes, module: Any, bags: Sequence[TrainingBag], *, of: int, last: bool = True
+    fabric: Processes, module: Any, bags: Sequence[BagSample], *, of: int, last: bool = True
 ) -> dict[str, float]:
     """Add the gradients of bags, out of `of` of an optimizer step; the mean of every term over these bags."""
     # Before every pass: a resumed run draws what it would have drawn, however many passes came before.
@@ -161,19 +161,14 @@ def add_gradients(
     return values
 
 
-def forward(module: Any, bags: Sequence[TrainingBag], device: torch.device) -> dict[str, torch.Tensor]:
+def forward(module: Any, bags: Sequence[BagSample], device: torch.device) -> dict[str, torch.Tensor]:
     """The loss terms of bags, each the mean over them."""
     terms: dict[str, torch.Tensor] = module(*packed(bags, device))
     return terms
 
 
-def rows_of(bag: TrainingBag) -> int:
-    """Its instances."""
-    return len(bag.features)
-
-
-def _names(bags: Sequence[TrainingBag]) -> str:
-    return " and ".join(bag.name for bag in bags)
+def _names(bags: Sequence[BagSample]) -> str:
+    return " and ".join(bag.name or bag.slide_id for bag in bags)
 
 
 def seed_everything(device: torch.device, seed: int) -> None:
@@ -185,7 +180,7 @@ def seed_everything(device: torch.device, seed: int) -> None:
         torch.mps.manual_seed(seed)
 
 
-def _refuse_non_finite(values: Mapping[str, float], bags: Sequence[TrainingBag], progress: RunProgress) -> None:
+def _refuse_non_finite(values: Mapping[str, float], bags: Sequence[BagSample], progress: RunProgress) -> None:
     bad = [name for name, value in values.items() if not math.isfinite(value)]
     if bad:
         shown = ", ".join(f"{name} = {values[name]}" for name in bad)

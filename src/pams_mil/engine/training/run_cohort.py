@@ -48,7 +48,7 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache 
     train, val = manifest.select("train"), manifest.select("val")
     # Before any feature file is opened: a patient on both sides makes every later score worthless.
     refuse_errors(examine_manifest(seen, hierarchy, whole=manifest), manifest.where)
-    store = open_store(data.features_path, manifest)
+    store = open_store(data.features, manifest)
     marks = fingerprints(store, seen)
     _refuse_copies(store, manifest, marks)
     features = _features(data, store, seen, marks)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from pams_mil import seeding
 from pams_mil.data.bags.dataset import BagDataset, BagSample
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.errors import ConfigError
+from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.models.core.batch import joined
 from pams_mil.models.core.devices import torch_threads
 from pams_mil.models.core.inputs import instance_cap
@@ -37,58 +37,30 @@ class StepKey(NamedTuple):
     part: int
 
 
-@dataclass(frozen=True)
-class TrainingBag:
-    """One training step.
-
-    Attributes:
-        features: [n, d]
-        name: The slide, or both slides of a remixed bag, for messages.
-        key: The slide drawn.
-        seed: Fixes the model's random choices in this step.
-        targets: Finest classes, one per label that the bag carries.
-        weights: How much each label counts; they sum to 1.
-        origins: [n] which of two remixed bags each row is from; None for a bag that is not a remix.
-        counts: What was done to the bag, for the log: instances dropped, remixed, share copied, degenerate, capped.
-        findings: All that was found, where slides have several findings: of a remixed bag the union of both.
-    """
-
-    features: Tensor
-    name: str
-    key: str
-    seed: int
-    targets: tuple[int, ...]
-    weights: tuple[float, ...]
-    counts: dict[str, float]
-    origins: Tensor | None = None
-    findings: tuple[int, ...] = ()
-
-
-def packed(bags: Sequence[TrainingBag], device: torch.device) -> tuple[Any, ...]:
+def packed(bags: Sequence[BagSample], device: torch.device) -> tuple[Any, ...]:
     """Bags of one pass as `Learner.forward` takes them; the features of a single one are not copied."""
-    labels = max(len(bag.targets) for bag in bags)
-    targets, weights = [[bag.targets[0] for bag in bags]], [[bag.weights[0] for bag in bags]]
-    for label in range(1, labels):  # one that a bag does not have is its first one with weight 0
-        targets.append([bag.targets[label if label < len(bag.targets) else 0] for bag in bags])
-        weights.append([bag.weights[label] if label < len(bag.targets) else 0.0 for bag in bags])
+    targets, weights = [[bag.target for bag in bags]], None
+    if any(bag.weight < 1 for bag in bags):  # a label that a bag does not have is its first one with weight 0
+        targets.append([bag.other if bag.weight < 1 else bag.target for bag in bags])
+        weights = [[bag.weight for bag in bags], [1.0 - bag.weight for bag in bags]]
     return (
         joined([bag.features for bag in bags]).to(device, non_blocking=True),
         tuple(len(bag.features) for bag in bags),
-        tuple(bag.key for bag in bags),
+        tuple(bag.slide_id for bag in bags),
         tuple(bag.seed for bag in bags),
         torch.tensor(targets, device=device),
-        None if labels == 1 else torch.tensor(weights, device=device),
+        None if weights is None else torch.tensor(weights, device=device),
         None if all(bag.origins is None for bag in bags) else joined([_origins(bag) for bag in bags]).to(device),
         tuple(bag.findings for bag in bags),
     )
 
 
-def _origins(bag: TrainingBag) -> Tensor:
+def _origins(bag: BagSample) -> Tensor:
     return torch.zeros(len(bag.features), dtype=torch.int8) if bag.origins is None else bag.origins
 
 
 @dataclass(eq=False)
-class TrainingBags(Dataset[TrainingBag]):
+class TrainingBags(Dataset[BagSample]):
     """The training set as steps.
 
     Attributes:
@@ -125,62 +97,71 @@ class TrainingBags(Dataset[TrainingBag]):
         short = -len(keys) % world_size  # processes that wait for each other must take equally many steps
         return [*keys, *keys[:short]][rank::world_size]
 
-    def __getitem__(self, key: StepKey) -> TrainingBag:
+    def __getitem__(self, key: StepKey) -> BagSample:
         with torch_threads(1):
             return self._make(key)
 
-    def _make(self, key: StepKey) -> TrainingBag:
-        sample = self.bags[key.slide]
+    def _make(self, key: StepKey) -> BagSample:
+        drawn = self.bags[key.slide]
+        pair = None if self.pairing is None else self.pairing.steps(key.slide, key.epoch)[key.part].pair
+        # Which of the two is the slide drawn depends on the pair; it is not read twice.
+        whole = [
+            drawn if i == key.slide else self.bags[i] for i in ((key.slide,) if pair is None else (pair.a, pair.b))
+        ]
         # Thinned, then remixed, then capped: see `kept_rows` for why dropping comes first.
-        features, name, whole = self._thinned(sample, key, sample), sample.slide_id, len(sample.features)
-        rows = len(features)
-        targets: tuple[int, ...] = (sample.target,)
-        weights: tuple[float, ...] = (1.0,)
-        counts: dict[str, float] = {}
-        findings = sample.findings
-        origins: Tensor | None = None
-        step = self.pairing.steps(key.slide, key.epoch)[key.part] if self.pairing is not None else None
-        if step is not None and step.pair is not None and self.pairing is not None and self.remix is not None:
-            # Which of the two is the slide drawn depends on the pair; it is not read twice.
-            a, b = (sample if i == key.slide else self.bags[i] for i in (step.pair.a, step.pair.b))
-            if self.unite:  # whatever the rule of the pair, a mixture is labeled by the most urgent finding of both
-                ranks = self.pairing.hierarchy.ranks()
-                a, b = sorted((a, b), key=lambda bag: (-ranks[bag.target], bag.target))
-            z_a, z_b = (self._thinned(bag, key, sample) for bag in (a, b))
-            if self.unite:
-                mixed = take(z_a, z_b, torch.arange(len(z_a)))
-            else:
-                mixed = self.remix(z_a, z_b, self.pairing.generator(key.slide, key.epoch))
-            findings = tuple(sorted({*a.findings, *b.findings}))
-            whole, rows = len(a.features) + len(b.features), len(z_a) + len(z_b)
-            features, origins, name = mixed.features, mixed.origin_bag, f"{a.slide_id} remixed with {b.slide_id}"
-            targets, weights = (a.target,), (1.0,)
-            if mixed.weight_a < 1:
-                targets, weights = (a.target, b.target), (mixed.weight_a, 1.0 - mixed.weight_a)
-            copied = int((mixed.origin_bag == FROM_A).sum()) / len(z_a)
-            top_k = getattr(self.remix, "top_k", None)
-            degenerate = mixed.live_clusters is not None and top_k is not None and mixed.live_clusters <= top_k
-            counts = {"remixed": 1.0, "copied": copied, "degenerate": float(degenerate)}
-        if self.drop_instances:
-            counts = {"dropped": float(whole - rows), **counts}
+        bags = [self._thinned(bag, key, drawn) for bag in whole]
+        dropped = float(sum(map(rows_of, whole)) - sum(map(rows_of, bags)))
+        bag = bags[0] if pair is None else self._remixed(bags, key)
+        counts = {**({"dropped": dropped} if self.drop_instances else {}), **bag.counts}
         # Last, since a remixed bag has the rows of two.
         capped = instance_cap(
-            len(features), self.max_instances, seed=self.seed, epoch=key.epoch, slide_id=sample.slide_id
+            len(bag.features), self.max_instances, seed=self.seed, epoch=key.epoch, slide_id=drawn.slide_id
         )
         if capped is not None:
-            features, counts = features[capped], {**counts, "capped": 1.0}
-            origins = None if origins is None else origins[capped]
+            bag = bag._replace(
+                features=bag.features[capped], origins=None if bag.origins is None else bag.origins[capped]
+            )
+            counts["capped"] = 1.0
         # By names and not by position, so that it does not matter who makes the bag, or when.
-        seed = seeding.derive(self.seed, "model", key.epoch, key.part, sample.slide_id)
-        return TrainingBag(features, name, sample.slide_id, seed, targets, weights, counts, origins, findings)
+        seed = seeding.derive(self.seed, "model", key.epoch, key.part, drawn.slide_id)
+        return bag._replace(slide_id=drawn.slide_id, patient_id=drawn.patient_id, seed=seed, counts=counts)
 
-    def _thinned(self, bag: BagSample, key: StepKey, drawn: BagSample) -> Tensor:
-        """The rows of a bag that this step sees."""
+    def _thinned(self, bag: BagSample, key: StepKey, drawn: BagSample) -> BagSample:
+        """A bag with the rows that this step sees."""
         rows = kept_rows(
             len(bag.features), self.drop_instances, seed=self.seed, epoch=key.epoch,
             step=(drawn.slide_id, key.part), slide=bag.slide_id,
         )  # fmt: skip
-        return bag.features if rows is None else bag.features[rows]
+        return bag if rows is None else bag._replace(features=bag.features[rows])
+
+    def _remixed(self, pair: Sequence[BagSample], key: StepKey) -> BagSample:
+        """Two bags as one, with the label that the pairing or, of several findings, the most urgent one gives it."""
+        if self.pairing is None or self.remix is None:
+            raise ParameterError("Pairs of bags need a remix.")
+        if self.unite:  # whatever the rule of the pair, a mixture is labeled by the most urgent finding of both
+            ranks = self.pairing.hierarchy.ranks()
+            a, b = sorted(pair, key=lambda bag: (-ranks[bag.target], bag.target))
+            mixed = take(a.features, b.features, torch.arange(len(a.features)))
+        else:
+            a, b = pair
+            mixed = self.remix(a.features, b.features, self.pairing.generator(key.slide, key.epoch))
+        copied = int((mixed.origin_bag == FROM_A).sum()) / len(a.features)
+        top_k = getattr(self.remix, "top_k", None)
+        degenerate = mixed.live_clusters is not None and top_k is not None and mixed.live_clusters <= top_k
+        return a._replace(
+            features=mixed.features,
+            findings=tuple(sorted({*a.findings, *b.findings})),
+            name=f"{a.slide_id} remixed with {b.slide_id}",
+            origins=mixed.origin_bag,
+            weight=mixed.weight_a,
+            other=b.target,
+            counts={"remixed": 1.0, "copied": copied, "degenerate": float(degenerate)},
+        )
+
+
+def rows_of(bag: BagSample) -> int:
+    """Its instances."""
+    return len(bag.features)
 
 
 class BagLoader:
@@ -192,7 +173,7 @@ class BagLoader:
     def __init__(self, bags: TrainingBags, *, workers: int, pin_memory: bool = False) -> None:
         self._bags = bags
         self._keys = _Keys()
-        self._loader: DataLoader[TrainingBag] | None = None
+        self._loader: DataLoader[BagSample] | None = None
         if not workers and not pin_memory:
             return
         options: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
@@ -208,7 +189,7 @@ class BagLoader:
             **options,
         )
 
-    def bags(self, keys: Sequence[StepKey]) -> Iterator[TrainingBag]:
+    def bags(self, keys: Sequence[StepKey]) -> Iterator[BagSample]:
         """The bags of these keys."""
         if self._loader is None:
             return map(self._bags.__getitem__, keys)
