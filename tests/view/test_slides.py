@@ -213,14 +213,14 @@ def test_a_hundred_slides_in_turn_leave_a_few_open(tmp_path, monkeypatch):
     monkeypatch.setattr(Slide, "close", lambda self: closed.append(self) or before(self))
     shelf = Shelf.find(ids, folder)
     for row in range(100):
-        with shelf.use(row) as entry:
-            opened.append(entry.slide)
-            assert shelf.tile(row, entry.pyramid.tile(10, 0, 0)).startswith(b"\xff\xd8")
+        shown = shelf.use(row)
+        opened.append(shown.slide)
+        assert shown.tile(shown.pyramid.tile(10, 0, 0)).startswith(b"\xff\xd8")
     assert len(opened) - len(closed) == shelf_module.MOST_OPEN
-    with shelf.use(99) as used:
-        shelf.close()
-        assert used.slide not in closed  # not under the hands of its reader
-    assert used.slide in closed
+    shelf.close()
+    assert opened[99] not in closed  # not under the hands of its reader
+    del shown
+    assert opened[99] in closed
     assert len(closed) == 100
 
 
@@ -233,14 +233,13 @@ def test_a_slide_without_small_levels_is_read_once_for_its_small_tiles(tmp_path,
     reads = []
     before = Slide.read
     monkeypatch.setattr(Slide, "read", lambda self, *box: reads.append(box) or before(self, *box))
-    with shelf.use(0) as entry:
-        for level in (8, 9):
-            shelf.tile(0, entry.pyramid.tile(level, 0, 0))
+    shown = shelf.use(0)
+    for level in (8, 9):
+        shown.tile(shown.pyramid.tile(level, 0, 0))
     most = max(width * height for _, _, _, width, height in reads)
     assert most < 20_000_000
     once = len(reads)
-    with shelf.use(0) as entry:
-        shelf.tile(0, entry.pyramid.tile(7, 0, 0))
+    shelf.use(0).tile(shown.pyramid.tile(7, 0, 0))
     assert len(reads) == once
     shelf.close()
 

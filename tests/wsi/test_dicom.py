@@ -72,8 +72,7 @@ def test_the_viewer_finds_a_series_by_folder_uid_or_file(tmp_path):
     write_series(tmp_path / "case-1")
     shelf = Shelf.find(["case-1", "level-0", "level-2.dcm", "case-2"], tmp_path)
     assert (shelf.num_files, set(shelf.problems)) == (3, {3})
-    with shelf.use(0) as entry:
-        assert entry.slide.width == 256
+    assert shelf.use(0).slide.width == 256
     shelf.close()
 
 

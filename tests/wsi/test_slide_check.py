@@ -50,16 +50,15 @@ def test_an_image_converted_beside_itself_is_one_slide(tmp_path):
     assert [source.path for source in find_slides([tmp_path])] == [slide]
     shelf = Shelf.find(["case.ome"], tmp_path)
     assert shelf.problems == {}
-    with shelf.use(0) as entry:
-        assert entry.slide.path == slide
+    assert shelf.use(0).slide.path == slide
     shelf.close()
 
 
 def test_the_viewer_says_what_an_ome_zarr_image_is(tmp_path):
     zarr(tmp_path / "case.zarr", NEW)
     shelf = Shelf.find(["case"], tmp_path)
-    with pytest.raises(SlideError, match="OME-Zarr image"), shelf.use(0):
-        pass
+    with pytest.raises(SlideError, match="OME-Zarr image"):
+        shelf.use(0)
 
 
 def test_a_store_of_features_is_no_slide(tmp_path):

@@ -38,11 +38,9 @@ TISSUE = "tissue"
 
 
 @dataclass(frozen=True)
-class Heat:
-    """Tiles of a slide with named values: level-0 corners [n, 2], their side, {name: (kind, values [n])}."""
+class Heat(Heatmap):
+    """Tiles of a slide with named values, {name: (kind, values [n])}."""
 
-    coords_px0: AnyArray
-    tile_px0: float
     layers: Mapping[str, tuple[str, AnyArray]]
     evidence: Mapping[int, str] = field(default_factory=dict)
     """The layer that speaks for and against each class, by its index."""
@@ -109,7 +107,7 @@ class Heat:
         if heat is None:
             return geojson_pieces(None, {}, regions)
         values = {name: values for name, (kind, values) in heat.layers.items() if kind != "flat"}
-        return geojson_pieces(Heatmap(heat.coords_px0, heat.tile_px0), values, regions)
+        return geojson_pieces(heat, values, regions)
 
 
 def class_color(index: int, classes: int) -> tuple[int, int, int]:

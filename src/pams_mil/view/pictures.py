@@ -9,7 +9,7 @@ from pams_mil.errors import BagError, SlideError
 from pams_mil.view.heat import Heat
 from pams_mil.view.session import Session
 from pams_mil.view.shelf import THUMBNAIL_PX
-from pams_mil.wsi.heatmap import Heatmap, encoded, overlay
+from pams_mil.wsi.heatmap import encoded, overlay
 from pams_mil.wsi.physical_pixels import Overview, read_scaled
 
 PATCH_PX = 128
@@ -19,27 +19,30 @@ MOST_PATCH_PX0 = 8192.0
 def tile_picture(session: Session, row: int, level: int, column: int, line: int) -> bytes | None:
     """A tile of the slide; of one without a picture, white under its heatmap; None where there is no such tile."""
     try:
-        with session.shelf.use(row) as entry:
-            box = entry.pyramid.tile(level, column, line)
+        shown = session.shelf.use(row)
     except SlideError:
         # No picture: the plane is as large as the tiles of the features reach.
         box = session.pyramid(row).tile(level, column, line)
         return None if box is None else encoded(Image.new("RGB", (box.width, box.height), "white"), "JPEG")
-    return None if box is None else session.shelf.tile(row, box)
+    box = shown.pyramid.tile(level, column, line)
+    return None if box is None else shown.tile(box)
 
 
 def thumbnail_picture(session: Session, row: int, heat: Heat | None, call: int | None = None) -> bytes:
     """The slide at most 320 pixels long, with the heat for a call if given; without a picture, on white."""
     if session.shelf.has(row):
-        overview = session.shelf.thumbnail(row)
+        overview = session.shelf.use(row).thumbnail()
     elif heat is None:
         raise BagError("There is neither a slide nor tiles to show.")
     else:
-        overview = _blank(heat)
+        width, height = heat.extent
+        scale = max(1.0, max(width, height) / THUMBNAIL_PX)
+        shape = (max(1, round(height / scale)), max(1, round(width / scale)), 3)
+        overview = Overview(np.full(shape, 255, np.uint8), scale)
     pixels = overview.pixels
     if heat is not None:
         colors, shades = heat.shades(call)
-        pixels = overlay(overview, Heatmap(heat.coords_px0, heat.tile_px0), shades, colors=colors, opacity=0.6)
+        pixels = overlay(overview, heat, shades, colors=colors, opacity=0.6)
     return encoded(Image.fromarray(pixels), "JPEG")
 
 
@@ -50,12 +53,5 @@ def patch_picture(session: Session, row: int, heat: Heat, index: int) -> bytes |
     if heat.tile_px0 > MOST_PATCH_PX0:
         raise BagError("The tiles of this slide are too large for small pictures.")
     x, y = heat.coords_px0[index].tolist()
-    with session.shelf.use(row) as entry:
-        pixels = read_scaled(entry.slide, x, y, heat.tile_px0 / PATCH_PX, PATCH_PX, PATCH_PX)
-        return entry.painter.jpeg(pixels)
-
-
-def _blank(heat: Heat) -> Overview:
-    width, height = heat.extent
-    scale = max(1.0, max(width, height) / THUMBNAIL_PX)
-    return Overview(np.full((max(1, round(height / scale)), max(1, round(width / scale)), 3), 255, np.uint8), scale)
+    shown = session.shelf.use(row)
+    return shown.jpeg(read_scaled(shown.slide, x, y, heat.tile_px0 / PATCH_PX, PATCH_PX, PATCH_PX))

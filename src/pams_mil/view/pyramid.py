@@ -7,20 +7,10 @@ corner of level 0, as tile coordinates of features do; a scanner's "bounds" play
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import dataclass
 
-from PIL import Image, ImageCms
-
-from pams_mil.arrays import Pixels
-from pams_mil.wsi.heatmap import encoded
-from pams_mil.wsi.physical_pixels import Overview, Patch, best_level, read_scaled
-from pams_mil.wsi.slide import Slide
-
 TILE_PX, OVERLAP_PX = 254, 1
-MOST_SHRINKING = 16.0
-"""Beyond this much shrinking of the best level a tile comes from the overview: slides without small levels."""
 
 
 @dataclass(frozen=True)
@@ -74,43 +64,3 @@ class Pyramid:
         right = min(width, (column + 1) * TILE_PX + OVERLAP_PX)
         bottom = min(height, (row + 1) * TILE_PX + OVERLAP_PX)
         return TileBox(left, top, right - left, bottom - top, float(1 << (self.top - level)))
-
-
-def read_tile(slide: Slide, box: TileBox) -> Pixels:
-    """The tile's pixels, from the best level of the slide."""
-    return read_scaled(slide, box.x * box.scale, box.y * box.scale, box.scale, box.width, box.height)
-
-
-def needs_overview(slide: Slide, box: TileBox) -> bool:
-    """Whether reading the tile itself would decode far more than it shows."""
-    return box.scale > MOST_SHRINKING * slide.levels[best_level(slide.levels, box.scale)].downsample
-
-
-def tile_of_overview(overview: Overview, box: TileBox) -> Pixels:
-    """The tile's pixels, enlarged or reduced from the overview of the whole slide."""
-    patch = Patch(overview.pixels, 0, 0, overview.scale)
-    return patch.resampled(box.x * box.scale, box.y * box.scale, box.scale, box.width, box.height)
-
-
-class Painter:
-    """Pixels to JPEG, with the scanner's colors turned into those of screens (sRGB)."""
-
-    def __init__(self, icc_profile: bytes | None) -> None:
-        self._transform = None
-        if icc_profile is not None:
-            try:
-                scanner = ImageCms.ImageCmsProfile(io.BytesIO(icc_profile))
-                self._transform = ImageCms.buildTransform(scanner, ImageCms.createProfile("sRGB"), "RGB", "RGB")
-            except (ImageCms.PyCMSError, OSError):  # a profile nobody can use: show the colors as stored
-                self._transform = None
-
-    def on_screen(self, pixels: Pixels) -> Image.Image:
-        """The picture in sRGB."""
-        image = Image.fromarray(pixels)
-        if self._transform is not None:
-            ImageCms.applyTransform(image, self._transform, inPlace=True)
-        return image
-
-    def jpeg(self, pixels: Pixels) -> bytes:
-        """The picture in sRGB as JPEG."""
-        return encoded(self.on_screen(pixels), "JPEG")

@@ -225,9 +225,9 @@ class Session:
             "regions": self.journal.regions.get(slide_id, []),
         }  # fmt: skip
         try:
-            with self.shelf.use(row) as entry:
-                pyramid: Pyramid | None = entry.pyramid
-                facts.update(mpp=entry.mpp, has_picture=True, reader=entry.slide.reader_name)
+            shown = self.shelf.use(row)
+            pyramid: Pyramid | None = shown.pyramid
+            facts.update(mpp=shown.mpp, has_picture=True, reader=shown.slide.reader_name)
         except SlideError as error:
             facts["problem"] = str(error)
             try:

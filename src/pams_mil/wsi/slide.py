@@ -125,10 +125,19 @@ class Slide:
         return handle
 
 
+def open_unscaled(path: Path, *, cache: object = None) -> tuple[Slide, float | None]:
+    """The slide, and its microns per level-0 pixel; None where its file does not state them."""
+    try:
+        slide = Slide(path, cache=cache)
+    except ScaleError:
+        # The 1.0 only lets the slide be opened; the None beside it keeps it from being shown as a scale.
+        return Slide(path, mpp_of_slide=1.0, mpp_is_certain=True, cache=cache), None
+    return slide, slide.mpp
+
+
 def _check_file(path: Path) -> None:
     if path.is_dir():
-        known = said_of(path)
-        if known:
+        if known := said_of(path):
             raise SlideError(f"{path.name} cannot be read as a slide. {known}")
         raise SlideError(f"{path} is a folder, not a slide; name the file inside it.")
     if not path.is_file():

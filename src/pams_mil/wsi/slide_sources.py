@@ -22,8 +22,8 @@ from pams_mil.digests import sampled_digest
 from pams_mil.errors import ParameterError, SlideError, TableError, counted, listing
 from pams_mil.wsi.readers.dicom_series import gather
 from pams_mil.wsi.readers.slide_kind import is_ome_zarr, is_zarr
-from pams_mil.wsi.resolution import ScaleError, check_mpp
-from pams_mil.wsi.slide import Slide
+from pams_mil.wsi.resolution import check_mpp
+from pams_mil.wsi.slide import open_unscaled
 
 READABLE_SUFFIXES = (*SLIDE_SUFFIXES, ".png", ".jpg", ".jpeg")
 """What is taken for a slide when a folder is searched; any file can be given by its own name."""
@@ -53,7 +53,7 @@ def find_slides(
         check_mpp(mpp_of_slide, "--mpp-of-slide")
     known = dict(mpp_table or {})
     sources = []
-    for slide_id, path in gather(_expanded(paths)):
+    for slide_id, path in dict.fromkeys((slide_id, file) for _, slide_id, file in gather(_expanded(paths))):
         named = [known.pop(name, None) for name in dict.fromkeys((path.name, path.stem, slide_id))]
         stated = {mpp for mpp in named if mpp is not None}
         if len(stated) > 1:
@@ -100,7 +100,7 @@ def _expanded(paths: Iterable[Path]) -> Iterator[Path]:
         if not path.is_dir() or path.suffix.lower() in READABLE_SUFFIXES or is_ome_zarr(path):
             yield path
             continue
-        inside = sorted(_below(path))
+        inside = [Path(entry.path) for entry in entries_below(path)]
         if not inside:
             raise SlideError(
                 f"There are no slides in {path}; expected files ending in {listing(READABLE_SUFFIXES, most=20)}."
@@ -108,22 +108,23 @@ def _expanded(paths: Iterable[Path]) -> Iterator[Path]:
         yield from inside
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
     """What looks like a slide below a folder; OME-Zarr images count, so that they are refused by name."""
-    for name, folders, files in os.walk(folder):
-        here = Path(name)
-        entries = [entry for entry in (*files, *folders) if _looks_like_slide(Path(entry))]
-        stems = {
-            Path(entry).stem for entry in entries
-        }  # an image that was converted beside itself is not a second slide
-        entries += [entry for entry in folders if Path(entry).stem not in stems and is_ome_zarr(here / entry)]
-        yield from (here / entry for entry in entries)
-        # In place, as os.walk asks: the thousands of chunks of a store are not walked through.
-        folders[:] = [entry for entry in folders if not is_zarr(here / entry)]
-
-
-def _looks_like_slide(path: Path) -> bool:
-    return path.suffix.lower() in READABLE_SUFFIXES and not path.name.startswith(".")
+    try:
+        with os.scandir(folder) as entries:
+            here = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    except PermissionError:
+        return
+    folders = [entry for entry in here if entry.is_dir(follow_symlinks=False)]
+    files = [entry for entry in here if entry not in folders and entry.name.lower().endswith(READABLE_SUFFIXES)]
+    yield from files
+    # An image that was converted beside itself is not a second slide.
+    stems = {Path(entry.name).stem for entry in files}
+    for entry in folders:
+        if not is_zarr(Path(entry.path)):  # the thousands of chunks of a store are not walked through
+            yield from entries_below(Path(entry.path))
+        elif Path(entry.name).stem not in stems and is_ome_zarr(Path(entry.path)):
+            yield entry
 
 
 def _check_ids(sources: list[SlideSource]) -> None:
@@ -184,7 +185,10 @@ def check_slides(
     by_name |= {name: source for source in sources for name in (source.path.name, source.slide_id)}
     wanted = {slide_id: by_name.get(slide_id) for slide_id in slide_ids}
     present = [(slide_id, source) for slide_id, source in wanted.items() if source is not None]
-    facts, problems = [], list(_missing([slide_id for slide_id, source in wanted.items() if source is None], folder))
+    facts, problems = [], []
+    if missing := tuple(slide_id for slide_id, source in wanted.items() if source is None):
+        message = f"No slide file was found below {folder} for {counted(len(missing), 'slide')} of the table: "
+        problems.append(Problem("missing slide", f"{message}{listing(missing)}.", missing))
     with ThreadPoolExecutor(max(1, workers)) as pool:
         for done, result in enumerate(pool.map(lambda pair: _opened(*pair), present), 1):
             if progress is not None:
@@ -193,32 +197,17 @@ def check_slides(
                 problems.append(result)
             else:
                 facts.append(result)
-    problems += _without_scale(facts)
+    if unknown := tuple(slide.slide_id for slide in facts if slide.mpp is None):
+        message = f"{counted(len(unknown), 'slide')} without a usable resolution in the file: {listing(unknown)}. "
+        advice = "State it when extracting: --mpp-of-slide, or --mpp-table for single slides."
+        problems.append(Problem("slide without scale", message + advice, unknown, error=False))
     return SlideFindings(tuple(facts), tuple(problems))
 
 
 def _opened(slide_id: str, source: SlideSource) -> SlideFacts | Problem:
     try:
-        try:
-            with Slide(source.path) as slide:
-                return SlideFacts(slide_id, slide.reader_name, slide.mpp)
-        except ScaleError:
-            # The scale is missing, but can the slide be opened? Any value will do to find out.
-            with Slide(source.path, mpp_of_slide=1.0, mpp_is_certain=True) as slide:
-                return SlideFacts(slide_id, slide.reader_name, None)
+        slide, mpp = open_unscaled(source.path)
+        with slide:
+            return SlideFacts(slide_id, slide.reader_name, mpp)
     except SlideError as error:
         return Problem("unreadable slide", f"Slide {slide_id!r}: {error}", (slide_id,))
-
-
-def _missing(slide_ids: Sequence[str], folder: Path) -> Iterable[Problem]:
-    if slide_ids:
-        message = f"No slide file was found below {folder} for {counted(len(slide_ids), 'slide')} of the table: "
-        yield Problem("missing slide", f"{message}{listing(slide_ids)}.", tuple(slide_ids))
-
-
-def _without_scale(facts: Iterable[SlideFacts]) -> Iterable[Problem]:
-    unknown = tuple(slide.slide_id for slide in facts if slide.mpp is None)
-    if unknown:
-        message = f"{counted(len(unknown), 'slide')} without a usable resolution in the file: {listing(unknown)}. "
-        advice = "State it when extracting: --mpp-of-slide, or --mpp-table for single slides."
-        yield Problem("slide without scale", message + advice, unknown, error=False)

@@ -78,36 +78,20 @@ def dicom_slides(folder: Path) -> tuple[DicomSlide, ...]:
     return tuple(sorted(slides, key=lambda slide: slide.slide_id))
 
 
-class SeriesFinder:
-    """The series that files belong to; every folder is looked at once."""
+def gather(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Path]]:
+    """Every file with the id of its slide and the file to open that by; the files of one DICOM series are one slide.
 
-    def __init__(self) -> None:
-        self._folders: dict[Path, dict[Path, DicomSlide]] = {}
-
-    def of(self, path: Path) -> DicomSlide | None:
-        """The series of a file that is there, or None if it is not a DICOM file by its name."""
-        if path.suffix.lower() != SUFFIX or not path.is_file():
-            return None
-        folder = path.parent
-        if folder not in self._folders:
-            self._folders[folder] = {file: slide for slide in dicom_slides(folder) for file in slide.files}
-        return self._folders[folder].get(path)  # hidden files are skipped
-
-
-def gather(paths: Iterable[Path]) -> Iterator[tuple[str, Path]]:
-    """Id and file of every slide among files, each once; the files of one DICOM series are one slide.
-
-    >>> [slide_id for slide_id, _ in gather([Path("case-17.svs"), Path("missing.dcm"), Path("case-17.svs")])]
+    >>> [slide_id for _, slide_id, _ in gather([Path("case-17.svs"), Path("missing.dcm")])]
     ['case-17', 'missing']
     """
-    finder = SeriesFinder()
-    seen: set[Path] = set()
+    folders: dict[Path, dict[Path, DicomSlide]] = {}
     for path in paths:
-        slide = finder.of(path)
-        name, file = (slide.slide_id, slide.path) if slide else (path.stem, path)
-        if file not in seen:
-            seen.add(file)
-            yield name, file
+        slide = None
+        if path.suffix.lower() == SUFFIX and path.is_file():
+            if path.parent not in folders:  # every folder is looked at once
+                folders[path.parent] = {file: slide for slide in dicom_slides(path.parent) for file in slide.files}
+            slide = folders[path.parent].get(path)  # hidden files are skipped
+        yield path, slide.slide_id if slide else path.stem, slide.path if slide else path
 
 
 def _slide(uid: str, files: list[Path], *, alone: bool) -> DicomSlide:
