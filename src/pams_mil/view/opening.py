@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.exposure import admit
@@ -27,6 +27,7 @@ from pams_mil.view.verdict_journal import Journal
 from pams_mil.view.worklist_cases import Cases
 
 if TYPE_CHECKING:
+    from pams_mil.engine.config.run_config import DataConfig
     from pams_mil.engine.prediction.predict import LoadedRun
 
 Progress = Callable[[str, float], None]
@@ -64,7 +65,7 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         if not (path.exists() or is_run(path)):
             raise PredictionsError(f"There is no run folder or predictions file {path}.")
     report = progress or (lambda what, fraction: None)
-    loaded = {path: _load(path, asked) for path in asked.paths if is_run(path)}
+    loaded = {path: _load(path, trusted=asked.trust_code) for path in asked.paths if is_run(path)}
     runs = [run for group in loaded.values() for run in group]
     hierarchy = _hierarchy(asked, runs)
     manifest = _manifest(asked)
@@ -72,26 +73,23 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
     models = []
     incomplete: set[str] = set()
     for path in asked.paths:
-        group = loaded.get(path)
-        if group is None:
-            models.append(_table(path, hierarchy, asked, report))
-        elif group[0].path == path:
-            models.append(_predicted(group[0], asked, report, incomplete))
+        if path in loaded:
+            models.append(_predicted(path, loaded[path], asked, report, incomplete))
         else:
-            models.append(_of_mean(path, group, asked, report, incomplete))
+            models.append(_table(path, hierarchy, asked, report))
     cases = Cases.combine(models, groups={slide: record.case for slide, record in records.items()})
     certificate = None if asked.certificate is None else load_certificate(asked.certificate)
     if certificate is not None:
         require_patients(models[0], patients_are_slides=asked.patients_are_slides)
         cases = cases.with_certificate(certificate, incomplete=incomplete)
     shelf = Shelf.find(cases.slide_ids, asked.slides)
-    features, feature_note = _features(asked, runs)
+    features, *feature_notes = _features(asked, runs)
     heat = HeatMaker(
         features=features,
         runs=runs,
         attention=_attention(asked.paths[0]),
         records={slide: record for slide, record in records.items() if record.path},
-        reads_cases=any(_merges_cases(run) for run in runs),
+        reads_cases=any((data := _own_data(run)) is not None and data.merge_cases for run in runs),
         mpp_of=lambda slide: shelf.mpp(cases.row_of[slide]),
     )
     labels = {
@@ -105,11 +103,9 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
     )
     run_weights = [run.weights for run in runs] if len(loaded) == len(asked.paths) else []
     notes = [
-        *([feature_note] if feature_note else []),
+        *feature_notes,
         *_certificate_notes(certificate, cases, models, run_weights),
-        *_slide_note(asked, shelf, cases),
-        *_exposure_notes(cases),
-        *_journal_notes(journal),
+        *_notes(asked, shelf, cases, journal),
     ]
     title = ", ".join(cases.models) if len(cases.models) < 4 else f"{len(cases.models)} models"
     guarantee = "" if certificate is None else " ".join(certificate.sentences)
@@ -128,35 +124,45 @@ def reviewer_name(name: str | None) -> str:
         return "reader"
 
 
-def _load(path: Path, asked: Asked) -> list[LoadedRun]:
+def _load(path: Path, *, trusted: bool) -> list[LoadedRun]:
     """The run of a folder, or all runs of a cross-validation or a committee."""
     from pams_mil.engine.prediction.predict import load_runs  # noqa: PLC0415  torch only where there is a run
 
-    return load_runs([path], trusted=asked.trust_code, device="cpu")
+    return load_runs([path], trusted=trusted, device="cpu")
 
 
-def _of_mean(
+def _predicted(
     path: Path, runs: Sequence[LoadedRun], asked: Asked, report: Progress, incomplete: set[str]
 ) -> Predictions:
-    """A cross-validation's out-of-fold predictions; of another table or a fold, the mean of all its runs."""
-    from pams_mil.engine.prediction.predict import predict, predict_own  # noqa: PLC0415
-    from pams_mil.engine.prediction.scored_runs import out_of_fold  # noqa: PLC0415
+    """What is stored: a run's predictions, or a cross-validation's out-of-fold ones; else computed now, by all runs.
 
-    progress, folder = partial(report, f"Predicting {path.name}"), CrossValidationFolder.at(path)
+    Patients of whom a slide cannot be read are added to `incomplete`.
+    """
+    from pams_mil.engine.prediction.predict import predict, predict_own  # noqa: PLC0415
+    from pams_mil.engine.prediction.scored_runs import out_of_fold, stored_predictions  # noqa: PLC0415
+
+    progress, run = partial(report, f"Predicting {path.name}"), runs[0]
     if asked.manifest is not None:
         predicted = predict(runs, asked.manifest, features=asked.features, progress=progress)
-    elif folder is not None and folder.fold is not None:
-        data = runs[0].folder.config().data
-        predicted = predict_own(runs, data, split=asked.split, features=asked.features, progress=progress)
     else:
-        if folder is None:
+        folder = CrossValidationFolder.at(path)
+        if run.path == path:
+            stored = stored_predictions(run, asked.split)
+            # A file names the slides that failed, not their patients, whom a certificate must leave out.
+            failed = asked.certificate is not None and _failures(run.folder.predictions_file(asked.split)).is_file()
+            if stored is not None and not failed:
+                return stored
+        elif folder is None:
             raise ConfigError(f"{path} is an exported model without predictions; name slides with --manifest.")
-        if asked.certificate is not None:
+        elif folder.fold is None and asked.certificate is not None:
             raise ConfigError(
                 f"The slides of {path} were each called by the runs that did not train on them, and a certificate is "
                 "about the mean of all runs. Name new slides with --manifest TABLE.csv, or view without --certificate."
             )
-        return out_of_fold(folder, path.name)
+        elif folder.fold is None:
+            return out_of_fold(folder, path.name)
+        data = run.folder.config().data
+        predicted = predict_own(runs, data, split=asked.split, features=asked.features, progress=progress)
     incomplete.update(predicted.incomplete)
     return predicted.as_predictions(path.name)
 
@@ -201,47 +207,22 @@ def _failures(predictions: Path) -> Path:
     return predictions.with_name(f"{predictions.stem}_failed.csv")
 
 
-def _predicted(run: LoadedRun, asked: Asked, report: Progress, incomplete: set[str]) -> Predictions:
-    """The run's predictions as stored; computed now where there are none or another table is given.
-
-    Patients of whom a slide cannot be read are added to `incomplete`.
-    """
-    from pams_mil.engine.prediction.predict import predict, predict_own  # noqa: PLC0415
-    from pams_mil.engine.prediction.scored_runs import stored_predictions  # noqa: PLC0415
-
-    stored = None if asked.manifest is not None else stored_predictions(run, asked.split)
-    # A file names the slides that failed, not their patients, whom a certificate must leave out.
-    if stored is not None and not (asked.certificate and _failures(run.folder.predictions_file(asked.split)).is_file()):
-        return stored
-    options: dict[str, Any] = {"progress": lambda done: report(f"Predicting {run.path.name}", done)}
-    if asked.manifest is not None:
-        predicted = predict([run], asked.manifest, features=asked.features, **options)
-    else:
-        features = asked.features or _run_features(run)
-        predicted = predict_own([run], run.folder.config().data, split=asked.split, features=features, **options)
-    incomplete.update(predicted.incomplete)
-    return predicted.as_predictions(run.path.name)
+def _own_data(run: LoadedRun) -> DataConfig | None:
+    return run.folder.config().data if run.folder.exists() else None
 
 
-def _run_features(run: LoadedRun) -> Path | None:
-    return run.folder.config().data.features if run.folder.exists() else None
-
-
-def _merges_cases(run: LoadedRun) -> bool:
-    return run.folder.exists() and run.folder.config().data.merge_cases
-
-
-def _features(asked: Asked, runs: Sequence[LoadedRun]) -> tuple[Path | None, str | None]:
+def _features(asked: Asked, runs: Sequence[LoadedRun]) -> tuple[Path | None, *tuple[str, ...]]:
+    """The folder of feature files, or None and why there is none."""
     if asked.features is not None:
         if not asked.features.is_dir():
             raise ConfigError(f"There is no folder of feature files {asked.features}; packs have no heatmaps.")
-        return asked.features, None
-    own = next((folder for run in runs if (folder := _run_features(run)) is not None), None)
+        return (asked.features,)
+    own = next((data.features for run in runs if (data := _own_data(run)) is not None), None)
     if own is None:
         return None, "No folder of features was given (--features), so there are no heatmaps."
     if not own.is_dir():
         return None, f"The run's features are not a folder any more ({own.name}), so there are no heatmaps."
-    return own, None
+    return (own,)
 
 
 def _attention(path: Path) -> Path | None:
@@ -282,26 +263,19 @@ def _certificate_notes(
     return notes
 
 
-def _slide_note(asked: Asked, shelf: Shelf, cases: Cases) -> list[str]:
-    if asked.slides is None:
-        return ["No folder of slides was given (--slides), so there are no pictures."]
+def _notes(asked: Asked, shelf: Shelf, cases: Cases, journal: Journal) -> Iterator[str]:
+    """What slides are missing, which patients the model has seen, and what the journal holds besides."""
     missing = len(cases) - shelf.num_files
-    return [f"{missing} of {len(cases)} slides have no usable file in the slide folder."] if missing else []
-
-
-def _exposure_notes(cases: Cases) -> list[str]:
-    seen = sum(bool(roles) for roles in cases.roles or ())
-    badges = f"{seen} of {len(cases)} slides are of patients that the model has seen; they carry a badge."
-    return [*admit("viewing", cases.roles, cases.patient_ids), *([badges] if seen else [])]
-
-
-def _journal_notes(journal: Journal) -> list[str]:
-    notes = []
+    if asked.slides is None:
+        yield "No folder of slides was given (--slides), so there are no pictures."
+    elif missing:
+        yield f"{missing} of {len(cases)} slides have no usable file in the slide folder."
+    yield from admit("viewing", cases.roles, cases.patient_ids)
+    if seen := sum(bool(roles) for roles in cases.roles or ()):
+        yield f"{seen} of {len(cases)} slides are of patients that the model has seen; they carry a badge."
     if journal.skipped:
-        notes.append(f"{journal.skipped} damaged lines of the journal of reviews were skipped.")
-    others, shown = journal.of_other_predictions(), len(journal.shown & journal.digests.keys())
-    if others:
-        notes.append(f"{others} earlier reviews belong to other predictions; they are kept in reviews.csv, not shown.")
-    if journal.blind and shown:
-        notes.append(f"{shown} of these slides were shown to {journal.reviewer} before; reading them is not blind.")
-    return notes
+        yield f"{journal.skipped} damaged lines of the journal of reviews were skipped."
+    if others := journal.of_other_predictions():
+        yield f"{others} earlier reviews belong to other predictions; they are kept in reviews.csv, not shown."
+    if journal.blind and (shown := len(journal.shown & journal.digests.keys())):
+        yield f"{shown} of these slides were shown to {journal.reviewer} before; reading them is not blind."

@@ -7,7 +7,6 @@ that the reader was shown them. A route that is added later can hand out nothing
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -16,14 +15,14 @@ import numpy as np
 
 from pams_mil.arrays import Ints
 from pams_mil.data.exposure import ROLES, Role
-from pams_mil.errors import BagError, PamsError, PredictionsError, SlideError
+from pams_mil.errors import BagError, PamsError, PredictionsError, SlideError, require_number
 from pams_mil.evaluate.decisions.reveal import reveal
 from pams_mil.evaluate.decisions.worklist import order_worth
 from pams_mil.report.page import short_order
 from pams_mil.view.heat import Heat, HeatMaker
 from pams_mil.view.pyramid import OVERLAP_PX, TILE_PX, Pyramid
 from pams_mil.view.shelf import Shelf
-from pams_mil.view.verdict_journal import FACTS, Journal, ReviewError, Verdict
+from pams_mil.view.verdict_journal import FACTS, Journal, refusing
 from pams_mil.view.worklist_cases import Cases
 
 MOST_KAPPA = 1e9
@@ -161,9 +160,9 @@ class Session:
     def give(self, row: int, content: Mapping[str, Any]) -> None:
         """Take a verdict. With `kappa` in it, the call that is agreed with or overruled is the one at that κ."""
         kappa = content.get("kappa")
-        number = isinstance(kappa, (int, float)) and not isinstance(kappa, bool) and math.isfinite(kappa)
-        if kappa is not None and not (number and 0 <= kappa <= MOST_KAPPA):
-            raise ReviewError(f"kappa must be a number from 0 to {MOST_KAPPA:g}.")
+        with refusing():
+            if kappa is not None:
+                require_number("kappa", kappa, at_least=0, at_most=MOST_KAPPA)
         facts = dict.fromkeys(FACTS, "")
         facts["patient_id"] = self.cases.patient_ids[row]
         # A reading lifts the blind of its case, so what is known of it may stand beside; a deferral does not.
@@ -251,5 +250,5 @@ class Session:
         return rows, self._cases.take(rows) if len(rows) < len(self.cases) else self._cases
 
     def _verdict(self, slide_id: str) -> dict[str, Any]:
-        verdict: Verdict | None = self.journal.state(slide_id)
+        verdict = self.journal.state(slide_id)
         return {**({} if verdict is None else verdict.to_json()), "last": self.journal.last_event(slide_id)}

@@ -11,7 +11,6 @@ reader saw.
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 import zlib
@@ -24,13 +23,22 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pams_mil import atomic
-from pams_mil.class_checks import SEPARATOR
-from pams_mil.errors import LabelError, OutputError, PamsError
+from pams_mil.data.finding_labels import joined_names
+from pams_mil.errors import (
+    LabelError,
+    OutputError,
+    PamsError,
+    ParameterError,
+    require_choice,
+    require_count,
+    require_number,
+)  # fmt: skip
 from pams_mil.evaluate.predictions.reviews import HEADER
 from pams_mil.hierarchy import ClassHierarchy
 
 MOST_NOTE = 2000
 MOST_SECONDS = 86_400.0
+MOST_PX0 = 1e7
 _WAIT_S = 10.0
 FACTS = ("patient_id", "target", "model_call", "kappa", "cannot_exclude")
 """What the reader could see of a case when the verdict was given; empty for what was hidden."""
@@ -42,6 +50,15 @@ class ReviewError(PamsError):
     def __init__(self, message: str, *, code: int = 400) -> None:
         super().__init__(message)
         self.code = code
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn what is wrong with a request into a refusal of it."""
+    try:
+        yield
+    except (ParameterError, LabelError) as error:
+        raise ReviewError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,8 @@ class Journal:
         self._stacks: dict[tuple[str, str], list[Verdict]] = {}
         self._last: dict[str, int] = {}
         self._read_bytes = 0
-        self._number = 0
+        self.revision = 0
+        """How many events there are."""
         self._guard = threading.RLock()
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -106,11 +124,6 @@ class Journal:
             raise OutputError(f"Reviews cannot be stored in {folder}: {error.strerror}.") from error
         self._lock = FileLock(str(folder / "journal.lock"))
         self.refresh()
-
-    @property
-    def revision(self) -> int:
-        """How many events there are."""
-        return self._number
 
     def state(self, slide_id: str) -> Verdict | None:
         """The verdict in force."""
@@ -152,7 +165,7 @@ class Journal:
         with self._writing():
             if event["action"] == "region":
                 # The number of its own event: unique, and known under the lock only.
-                event["region"] = self._number + 1
+                event["region"] = self.revision + 1
             self._append(event)
 
     def reveal(self, slide_ids: Collection[str]) -> None:
@@ -228,13 +241,13 @@ class Journal:
                 yield
 
     def _append(self, event: dict[str, Any]) -> None:
-        event["number"] = self._number + 1
+        event["number"] = self.revision + 1
         atomic.append_line(self.path, _sealed(event))
         self.refresh()
 
     def _apply(self, event: dict[str, Any]) -> None:
         # The event says its own number; a damaged line before it must not make numbers come twice.
-        self._number = max(self._number + 1, int(event["number"]))
+        self.revision = max(self.revision + 1, int(event["number"]))
         slide, action = event["slide_id"], event["action"]
         if action == "reveal":
             self.shown.update(event["slides"])
@@ -244,52 +257,49 @@ class Journal:
             remaining = [one for one in self.regions.get(slide, []) if one["region"] != event["region"]]
             self.regions[slide] = [*remaining, event] if action == "region" else remaining
         else:
-            self._apply_verdict(slide, action, event)
-
-    def _apply_verdict(self, slide: str, action: str, event: dict[str, Any]) -> None:
-        self._last[slide] = self._number
-        stack = self._stacks.setdefault((slide, event["case"]), [])
-        if action == "undo":
-            # The verdict before is in force again; nothing happens where there is none.
-            del stack[-1:]
-            return
-        if action == "read":
-            self.shown.add(slide)  # from now on the reader knows the model's call
-            if event["case"] == self.digests.get(slide):
-                self.read.add(slide)
-        stack.append(Verdict(
-            self._number, event["verdict"], event["class"], legible(event["note"]), float(event["seconds"]),
-            bool(event["blind"]), event["time"], event["case"], {name: event[name] for name in FACTS},
-        ))  # fmt: skip
+            self._last[slide] = self.revision
+            stack = self._stacks.setdefault((slide, event["case"]), [])
+            if action == "undo":
+                # The verdict before is in force again; nothing happens where there is none.
+                del stack[-1:]
+                return
+            if action == "read":
+                self.shown.add(slide)  # from now on the reader knows the model's call
+                if event["case"] == self.digests.get(slide):
+                    self.read.add(slide)
+            stack.append(Verdict(
+                self.revision, event["verdict"], event["class"], legible(event["note"]), float(event["seconds"]),
+                bool(event["blind"]), event["time"], event["case"], {name: event[name] for name in FACTS},
+            ))  # fmt: skip
 
     def _checked(self, slide_id: str, content: Mapping[str, Any], facts: Mapping[str, str]) -> dict[str, Any]:
-        action, note = content.get("action"), content.get("note", "")
-        if action not in ("read", "defer", "undo"):
-            raise ReviewError("The action must be 'read', 'defer' or 'undo'.")
+        action, note, seconds = content.get("action"), content.get("note", ""), content.get("seconds", 0)
+        with refusing():
+            require_choice("action", action, ("read", "defer", "undo"))
+            require_count("seen, the number of the last event that was seen,", content.get("seen"), at_least=0)
+            require_number("seconds", seconds, at_least=0)
         if not isinstance(note, str) or len(note) > MOST_NOTE:
             raise ReviewError(f"A note has at most {MOST_NOTE} characters.")
-        seen, seconds = content.get("seen"), content.get("seconds", 0)
-        if not isinstance(seen, int) or isinstance(seen, bool):
-            raise ReviewError("The number of the last event that was seen is missing.")
-        if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
-            raise ReviewError("The time spent must be a number of seconds.")
         label = self._reading(content.get("class", "")) if action == "read" else ""
         verdict = ("agree" if label == facts["model_call"] else "override") if action == "read" else action
         return {
             **self._stamp(slide_id), **{name: facts[name] for name in FACTS}, "action": action, "verdict": verdict,
-            "class": label, "note": legible(note), "seconds": min(float(seconds), MOST_SECONDS), "seen": seen,
+            "class": label, "note": legible(note), "seconds": min(float(seconds), MOST_SECONDS),
+            "seen": content["seen"],
         }  # fmt: skip
 
     def _region(self, slide_id: str, content: Mapping[str, Any]) -> dict[str, Any]:
-        action, name = content.get("action"), content.get("region")
-        if action == "unmark" and isinstance(name, int) and not isinstance(name, bool):
-            return {**self._stamp(slide_id), "action": "unmark", "region": name}
-        box = content.get("box")
-        numbers = isinstance(box, list) and len(box) == 4 and all(isinstance(x, (int, float)) for x in box)
-        if action != "region" or not isinstance(box, list) or not numbers:
-            raise ReviewError("A region needs a box of four numbers.")
-        if not all(math.isfinite(x) and abs(x) < 1e7 for x in box) or min(box[2:]) <= 0:
-            raise ReviewError("The box of a region must have a positive size.")
+        with refusing():
+            require_choice("action", content.get("action"), ("region", "unmark"))
+            if content["action"] == "unmark":
+                require_count("region", content.get("region"), at_least=1)
+                return {**self._stamp(slide_id), "action": "unmark", "region": content["region"]}
+            box = content.get("box")
+            if not isinstance(box, list) or len(box) != 4:
+                raise ReviewError("A region needs a box of four numbers.")
+            for name, x in zip(("left", "top", "width", "height"), box, strict=True):
+                low = {"above": 0.0} if name in ("width", "height") else {"at_least": -MOST_PX0}
+                require_number(f"The {name} of a region", x, **low, at_most=MOST_PX0)
         label = self._label(content.get("class", ""))
         return {**self._stamp(slide_id), "action": "region", "region": 0, "class": label,
                 "box": [round(float(x), 1) for x in box]}  # fmt: skip
@@ -302,11 +312,8 @@ class Journal:
         """A class, or the findings of a slide as a table writes them, each once."""
         if self.hierarchy.findings == "one" or not isinstance(label, str):
             return self._label(label)
-        try:
-            members = self.hierarchy.set_of(label)
-        except LabelError as error:
-            raise ReviewError(str(error)) from error
-        return f"{SEPARATOR} ".join(self.hierarchy.classes[member] for member in members)
+        with refusing():
+            return joined_names(self.hierarchy.set_of(label), self.hierarchy)
 
     def _label(self, label: object) -> str:
         if not isinstance(label, str) or label not in self.hierarchy.names():

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
 from pathlib import Path
@@ -69,13 +70,8 @@ class Shard:
         """Features and, if the bag has them, coordinates of a slide."""
         note = self.notes[slide_id]
         keys = [f"{note.name}.features", *([f"{note.name}.coords"] if note.coords_unit else [])]
-        try:
-            # Looking at a page past the end of the file would kill the process (SIGBUS).
-            if self.path.stat().st_size != self.size:
-                raise BagError(f"{self.path} was cut short or replaced after it was opened. Pack the cohort again.")
+        with self._reading(slide_id):
             arrays = [self._file.get_tensor(key) for key in keys]
-        except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise BagError(f"Slide {slide_id!r} cannot be read from {self.path}: {error}.") from error
         if (arrays[0].shape, arrays[0].dtype.str) != (note.shape, note.dtype):
             raise BagError(f"Slide {slide_id!r} is damaged in {self.path}: its shape differs. Pack the cohort again.")
         return arrays
@@ -83,8 +79,16 @@ class Shard:
     def mark(self, slide_id: str) -> str:
         """The `content_mark` of a slide; only its rows are read."""
         note = self.notes[slide_id]
-        try:
+        with self._reading(slide_id):
             return content_mark(self._file.get_slice(f"{note.name}.features"), note.shape)
+
+    @contextmanager
+    def _reading(self, slide_id: str) -> Iterator[None]:
+        try:
+            # Looking at a page past the end of the file would kill the process (SIGBUS).
+            if self.path.stat().st_size != self.size:
+                raise BagError(f"{self.path} was cut short or replaced after it was opened. Pack the cohort again.")
+            yield
         except (SafetensorError, OSError, ValueError, TypeError) as error:
             raise BagError(f"Slide {slide_id!r} cannot be read from {self.path}: {error}.") from error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -88,28 +88,23 @@ def write_pack(
     write = partial(_shard, dtype=_DTYPES[dtype], allow_larger=allow_larger)
     total = sum(source.size for source in sources)
     kept_shards = done = 0
-    for was_kept, shard in _in_parallel(write, out, plan, workers):
-        kept_shards += was_kept
-        done += sum(source.size for source in shard)
-        if progress is not None:
-            progress(done, total)
-    size = _finish(out, list(plan), dtype)
-    return Packed(len(sources), total, size, kept_shards, len(plan))
-
-
-def _in_parallel(
-    write: Callable[[Path, list[PackSource]], bool], out: Path, plan: dict[str, list[PackSource]], workers: int
-) -> Iterator[tuple[bool, list[PackSource]]]:
-    """Write the shards; on an error no further ones are begun."""
     with ThreadPoolExecutor(max(1, workers)) as pool:
         jobs = {pool.submit(write, out / name, shard): shard for name, shard in plan.items()}
         try:
             # As they complete: an error ends the work at once instead of after the shards before it.
             for job in as_completed(jobs):
-                yield job.result(), jobs[job]
+                kept_shards += job.result()
+                done += sum(source.size for source in jobs[job])
+                if progress is not None:
+                    progress(done, total)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    shards = [Shard(out / name) for name in plan]
+    atomic.write_text(out / INDEX, encode_index(dtype, shards))
+    len(Pack(out))  # reads all headers back and refuses what does not fit
+    size = sum(shard.size for shard in shards) + (out / INDEX).stat().st_size
+    return Packed(len(sources), total, size, kept_shards, len(plan))
 
 
 def _sources(manifest: Manifest, features: Path | str, dtype: str) -> list[PackSource]:
@@ -125,7 +120,9 @@ def _sources(manifest: Manifest, features: Path | str, dtype: str) -> list[PackS
         except BagError as error:
             failures.append(str(error))
             continue
-        size, changed = _size_and_time(path)
+        store = store_of(path)  # whose folder tells neither size nor time of its files
+        stats = [file.stat() for file in store.rglob("*") if file.is_file()] if store is not None else [path.stat()]
+        size, changed = sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
         stamp = f"{dtype}:{path.absolute()}:{size}:{changed}".encode("utf-8", "surrogatepass")
         sources.append(PackSource(record.slide_id, path, size, zlib.crc32(stamp)))
     if failures:
@@ -134,13 +131,6 @@ def _sources(manifest: Manifest, features: Path | str, dtype: str) -> list[PackS
     if not sources:
         raise ManifestError(f"{manifest.where} has no slides to pack.")
     return sources
-
-
-def _size_and_time(path: Path) -> tuple[int, int]:
-    """Bytes and last change of a feature file, or of all files of a store, whose folder does not tell either."""
-    store = store_of(path)
-    stats = [file.stat() for file in store.rglob("*") if file.is_file()] if store is not None else [path.stat()]
-    return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
 
 
 def _plan(sources: Sequence[PackSource]) -> dict[str, list[PackSource]]:
@@ -163,16 +153,14 @@ def _prepare(out: Path, shards: int) -> None:
         raise OutputError(f"{out} is a file; a pack is a folder. Choose another name.")
     if out.is_dir():
         names = [path.name for path in out.iterdir()]
-        foreign = [
-            name for name in names if name != INDEX and not _SHARD.fullmatch(name) and not name.endswith(".part")
-        ]
-        if foreign:
+        if foreign := [
+            name for name in names if not (name == INDEX or _SHARD.fullmatch(name) or name.endswith(".part"))
+        ]:
             raise OutputError(f"{out} holds other files ({listing(foreign)}); give the pack a folder of its own.")
         # First of all: from here until the index is written again this is not a pack, however the work ends.
         (out / INDEX).unlink(missing_ok=True)
         for name in names:
-            number = _SHARD.fullmatch(name)
-            if number and int(number[1]) >= shards:
+            if (number := _SHARD.fullmatch(name)) and int(number[1]) >= shards:
                 (out / name).unlink()
     out.mkdir(parents=True, exist_ok=True)
 
@@ -199,7 +187,13 @@ def _shard(path: Path, sources: Sequence[PackSource], *, dtype: np.dtype[Any] | 
         tensors.update(arrays)
     with atomic.replacing(path, verify=partial(_compare, notes=notes)) as temporary:
         temporary.write_bytes(save(tensors, encode_notes(notes, list(infos))))
-        _refuse_larger(temporary.stat().st_size, sources, allow_larger)
+        size, before = temporary.stat().st_size, sum(source.size for source in sources)
+        if size > before + SLACK_BYTES and not allow_larger:
+            raise OutputError(
+                f"Packed, {len(sources)} bags from {sources[0].slide_id!r} on would take {size:,} bytes instead of "
+                f"{before:,}; the feature files are probably compressed. Halve them with --dtype float16, or accept a "
+                "larger pack with --allow-larger."
+            )
     return False
 
 
@@ -216,16 +210,6 @@ def _converted(bag: Bag, source: PackSource, dtype: np.dtype[Any] | None) -> Bag
     if not all_finite(features):
         raise BagError(f"{source.path} has values beyond the range of {dtype.name}; pack it with --dtype keep.")
     return Bag(features, bag.coords_px0, bag.info, bag.coords_um)
-
-
-def _refuse_larger(size: int, sources: Sequence[PackSource], allow_larger: bool) -> None:
-    before = sum(source.size for source in sources)
-    if size > before + SLACK_BYTES and not allow_larger:
-        raise OutputError(
-            f"Packed, {len(sources)} bags from {sources[0].slide_id!r} on would take {size:,} bytes instead of "
-            f"{before:,}; the feature files are probably compressed. Halve them with --dtype float16, or accept a "
-            "larger pack with --allow-larger."
-        )
 
 
 def _compare(temporary: Path, notes: Sequence[BagNote]) -> None:
@@ -246,13 +230,6 @@ def _is_as_planned(path: Path, sources: Sequence[PackSource]) -> bool:
         return packed == planned and all(map(shard.is_sound, shard.notes))
     except BagError:
         return False
-
-
-def _finish(out: Path, names: Sequence[str], dtype: str) -> int:
-    shards = [Shard(out / name) for name in names]
-    atomic.write_text(out / INDEX, encode_index(dtype, shards))
-    len(Pack(out))  # reads all headers back and refuses what does not fit
-    return sum(shard.size for shard in shards) + (out / INDEX).stat().st_size
 
 
 def unpack(pack: Path | str, out: Path | str, *, progress: Callable[[int, int], None] | None = None) -> int:
