@@ -11,7 +11,7 @@ from tests.wsi.scenes import write
 
 from pams_mil.errors import ConfigError, SlideError
 from pams_mil.wsi import slide as slide_module
-from pams_mil.wsi.readers.image_reader import ImageReader
+from pams_mil.wsi.readers.library_readers import ImageReader
 from pams_mil.wsi.readers.slide_reader import PyramidLevel
 from pams_mil.wsi.slide import Slide
 
@@ -94,7 +94,7 @@ def test_transparent_pixels_are_white(tmp_path):
 def test_a_huge_plain_image_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     path = tmp_path / "a.png"
     Image.new("RGB", (40, 30)).save(path)
-    monkeypatch.setattr("pams_mil.wsi.readers.image_reader.MOST_PIXELS", 1000)
+    monkeypatch.setattr("pams_mil.wsi.readers.library_readers.MOST_PIXELS", 1000)
     with pytest.raises(SlideError, match="pyramidal TIFF"):
         ImageReader(path)
 

@@ -23,7 +23,7 @@ from pams_mil.view.pyramid import Pyramid, TileBox
 from pams_mil.wsi.heatmap import encoded
 from pams_mil.wsi.physical_pixels import Overview, Patch, best_level, read_overview, read_scaled
 from pams_mil.wsi.readers.dicom_series import gather
-from pams_mil.wsi.readers.image_reader import MOST_PIXELS
+from pams_mil.wsi.readers.library_readers import MOST_PIXELS
 from pams_mil.wsi.slide import Slide, open_unscaled
 from pams_mil.wsi.slide_sources import READABLE_SUFFIXES, entries_below
 

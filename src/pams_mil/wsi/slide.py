@@ -6,24 +6,23 @@ reads once one has failed; the next read opens the file again, so one bad region
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from pams_mil.arrays import Pixels
 from pams_mil.errors import ConfigError, MissingExtraError, ParameterError, SlideError
+from pams_mil.wsi.readers.library_readers import ImageReader, OpenSlideReader, TiffSlideReader
 from pams_mil.wsi.readers.slide_kind import said_of
 from pams_mil.wsi.readers.slide_reader import PyramidLevel, Reader
 from pams_mil.wsi.resolution import Resolution, ScaleError, resolve
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
-READERS = ("openslide", "tiffslide", "image")
-_CLASSES = {"openslide": "OpenSlideReader", "tiffslide": "TiffSlideReader", "image": "ImageReader"}
-_PACKAGES = {"openslide": "openslide-python", "tiffslide": "tiffslide", "image": "pillow"}
+READERS: dict[str, Callable[..., Reader]] = {
+    "openslide": OpenSlideReader, "tiffslide": TiffSlideReader, "image": ImageReader,
+}  # fmt: skip
 
 
 class Slide:
@@ -147,7 +146,7 @@ def _check_file(path: Path) -> None:
 def _open_any(path: Path, wanted: str, cache: object) -> tuple[str, Reader]:
     if wanted != "auto" and wanted not in READERS:
         raise ConfigError(f"There is no slide reader called {wanted!r}. Choose auto, openslide, tiffslide or image.")
-    names = (wanted,) if wanted != "auto" else READERS
+    names = (wanted,) if wanted != "auto" else tuple(READERS)
     causes: list[str] = []
     missing: list[str] = []
     for name in names:
@@ -162,15 +161,14 @@ def _open_any(path: Path, wanted: str, cache: object) -> tuple[str, Reader]:
         except Exception as error:  # every library has its own kinds of error for a file it cannot open
             causes.append(f"{name}: {str(error) or type(error).__name__}")
     if not causes:
-        raise MissingExtraError(f"Reading {path.name}", package=_PACKAGES[missing[0]], extra="wsi")
+        package = missing[0].replace("openslide", "openslide-python")
+        raise MissingExtraError(f"Reading {path.name}", package=package, extra="wsi")
     hint = f" ({', '.join(missing)} not installed)" if missing else ""
-    known = said_of(path)
-    if known:
-        raise SlideError(f"{path.name} cannot be read as a slide{hint}. {known} Readers said: {'; '.join(causes)}.")
+    said = "; ".join(causes)
+    if known := said_of(path):
+        raise SlideError(f"{path.name} cannot be read as a slide{hint}. {known} Readers said: {said}.")
     raise SlideError(
-        f"{path.name} cannot be read as a slide; it is damaged, cut short or in a format no reader knows{hint}. "
-        + "; ".join(causes)
-        + "."
+        f"{path.name} cannot be read as a slide; it is damaged, cut short or in a format no reader knows{hint}. {said}."
     )
 
 
@@ -189,6 +187,4 @@ def _with_all_levels(name: str, opened: Reader, path: Path) -> tuple[str, Reader
 
 
 def _opened(name: str, path: Path, cache: object) -> Reader:
-    module = importlib.import_module(f"pams_mil.wsi.readers.{name}_reader")
-    reader = cast("Callable[..., Reader]", getattr(module, _CLASSES[name]))
-    return reader(path, cache=cache) if name == "openslide" and cache is not None else reader(path)
+    return READERS[name](path, cache=cache) if name == "openslide" and cache is not None else READERS[name](path)
