@@ -78,7 +78,7 @@ def test_a_finger_drags_the_handle_taps_a_cell_and_reads_an_explanation(browser,
 
 @pytest.mark.parametrize("move", [(70, 20), (70, 0), (0, 60)])
 def test_the_first_tap_after_a_drag_is_a_click(browser, report, move):
-    """The end of a drag is no fling, which a tap would only stop; and down, too, the handle is dragged, not the page."""
+    """The end of a drag is no fling, which a tap would only stop; down, too, the handle is dragged, not the page."""
     page = browser.page(width=400, height=900)
     page.go((report[0] / "report.html").as_uri())
     page.wait("document.documentElement.classList.contains('live')")

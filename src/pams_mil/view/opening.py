@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pams_mil.data.bags.filenames import FileNames
+from pams_mil.data.bags.filenames import FileNames, features_of
 from pams_mil.data.exposure import admit
 from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
@@ -217,7 +217,7 @@ def _features(asked: Asked, runs: Sequence[LoadedRun]) -> tuple[Path | None, *tu
         if not asked.features.is_dir():
             raise ConfigError(f"There is no folder of feature files {asked.features}; packs have no heatmaps.")
         return (asked.features,)
-    own = next((data.features for run in runs if (data := _own_data(run)) is not None), None)
+    own = next((features_of(data.manifest, data.features) for run in runs if (data := _own_data(run))), None)
     if own is None:
         return None, "No folder of features was given (--features), so there are no heatmaps."
     if not own.is_dir():
