@@ -22,8 +22,7 @@ from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.spec import RunSpec, stored_spec
 from pams_mil.engine.training.run_checkpoints import RunProgress
 from pams_mil.errors import PamsError
-from pams_mil.evaluate.certify import Certificate, certify, certify_orders
-from pams_mil.evaluate.certify.order_certificate import load_certificate
+from pams_mil.evaluate.certify import Certificate, certify
 from pams_mil.evaluate.decisions.debias import TrainingBias
 from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalibration
 from pams_mil.evaluate.decisions.reveal import Reveal, reveal
@@ -168,20 +167,19 @@ def test_certificates_and_revealed_ratios(tmp_path: Path) -> None:
     path = tmp_path / "certificate.json"
     content = json.loads(json.dumps(certify(model(30), alpha=0.3, findings=0.3).to_json()))
     content["exposure"] = Exposure.of([("s", "p", "certify")]).to_json()
-    check(signed(content), lambda one: Certificate.from_json(one, path), "certificate.json", names=EXPOSED)
+
+    def read(content: Any) -> Any:
+        path.write_text(json.dumps(content))
+        return Certificate.load(path)
+
+    check(signed(content), read, "certificate.json", names=EXPOSED)
 
     tree = ClassHierarchy.flat(["a", "b", "c"])
     other = ClassHierarchy.flat(["b", "a", "c"])
     target = np.arange(30) % 3
     ids = [f"c{i}" for i in range(30)]
     both = Predictions("m", tree.with_orders(other), ids, target, target, np.eye(3)[target] * 0.4 + 0.2, ids)
-    orders = json.loads(json.dumps(certify_orders(both, alpha=0.2).to_json()))
-
-    def read(content: Any) -> Any:
-        path.write_text(json.dumps(content))
-        return load_certificate(path)
-
-    check(orders, read, "certificate.json", names=EXPOSED)
+    check(certify(both, alpha=0.2).to_json(), read, "certificate.json", names=EXPOSED)
 
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(3), 200)

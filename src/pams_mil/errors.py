@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+_Stored = TypeVar("_Stored")
 
 
 class PamsError(Exception):
@@ -157,6 +159,12 @@ def require_fields(content: Any, names: Iterable[str], within: str = "", *, opti
     for name in content:
         if name not in {*names, *optional}:
             raise ValueError(f"it has a field {f'{within}{name}'!r} that this version does not know")
+
+
+def from_fields(kind: type[_Stored], content: Any) -> _Stored:
+    """A stored dataclass, refused with other fields than its own, to be said by `stored_format`."""
+    require_fields(content, [one.name for one in fields(kind)])  # type: ignore[arg-type]  # of a dataclass
+    return kind(**content)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

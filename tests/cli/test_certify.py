@@ -44,7 +44,7 @@ def test_one_json_object_with_everything(table, tmp_path):
     made = certify(model(200), alpha=0.1)
     assert (found["kappa"], found["n"], found["unit"]) == (made.kappa, 200, "case")
     assert found["smallest_alpha"] == 1 / 201
-    assert 0 < found["spread"]["p5"] < 0.1 < found["spread"]["p95"] < 0.2
+    assert 0 < found["spread"]["low"] < 0.1 < found["spread"]["high"] < 0.2
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"certificate.json", "certificate.html"}
     assert Certificate.load(tmp_path / "out" / "certificate.json").kappa == made.kappa
 

@@ -141,8 +141,8 @@ def test_a_run_knows_its_orders_in_training_evaluation_and_certification(cohort,
     assert scores["orders"]["names"] == ["tiny", "other"]
     assert "orders" not in json.loads(pams("evaluate", tmp_path / "run", *both[:2], "--resamples", 0, "--json"))
     pams("certify", tmp_path / "run", "--alpha", 0.5, "--calibration", "val")
-    assert json.loads((tmp_path / "run/order-certificate.json").read_text())["orders"] == ["tiny", "other"]
-    certificate = tmp_path / "run/order-certificate.json"
+    certificate = tmp_path / "run/certificate.json"
+    assert [bound["order"] for bound in json.loads(certificate.read_text())["bounds"]] == ["tiny", "other"]
     words = ["predict", tmp_path / "run", cohort / "manifest.csv", "--features", cohort / "bags", "--split", "test"]
     pams(*words, "--certificate", certificate, "--out", tmp_path / "new")
     assert "certified [other]" in (tmp_path / "new/predictions.csv").read_text().splitlines()[0]

@@ -50,10 +50,10 @@ def test_no_route_tells_a_blind_reader_what_was_not_read(cohort, tmp_path, monke
     for number, (order, labels) in enumerate((((0, 1, 2), (0, 1, 2)), ((0, 2, 0), (0, 2, 1)))):
         table = predictions(tmp_path / f"m{number}", order, labels=labels)
         session = session_of(cohort, paths=[table], reviews=tmp_path / f"r{number}", blind=True)
-        high = np.array([2, 2, number])  # slides 1 and 2 are one patient's: the certified call of 1 may tell about 2
+        high = np.array([[2, 2, number]])  # slides 1 and 2 are one patient's: the certified call of 1 may tell about 2
         session._cases = replace(
             session._cases,
-            certified=CertifiedCalls(session.cases.hierarchy, high, high, None, high),
+            certified=CertifiedCalls(session.cases.hierarchy, high, high),
             notes=(f"On slide s-2: {number}.",),
         )
         client, _ = client_of(session)

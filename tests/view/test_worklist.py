@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.errors import ConfigError, PamsError, PredictionsError
-from pams_mil.evaluate.certify import Certificate, apply_certificate, certify_orders
+from pams_mil.evaluate.certify import Certificate, apply_certificate, certify
 from pams_mil.evaluate.decisions.reveal import reveal, reveal_reviews
 from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -70,8 +70,8 @@ def test_a_certificate_orders_by_what_cannot_be_excluded(tmp_path):
     from pams_mil.evaluate.certify.apply import CertifiedCalls
 
     cases = Cases.combine([model(ONE)])
-    high = np.array([2, 1, 1])
-    certified = Cases(**{**cases.__dict__, "certified": CertifiedCalls(TREE, high, high, None, high)})
+    high = np.array([[2, 1, 1]])
+    certified = Cases(**{**cases.__dict__, "certified": CertifiedCalls(TREE, high, high)})
     assert certified.order.tolist() == [0, 1, 2]
     assert certified.cannot_exclude == ("none; mild; severe", "none; mild", "none; mild")
     assert cases.cannot_exclude == ("", "", "")
@@ -92,7 +92,7 @@ def test_a_certificate_file_decides_and_orders_the_worklist(tmp_path):
     expected = apply_certificate(certificate, certified_model(12, seed=1).probabilities, cases.patient_ids)
     assert cases.certified is not None
     assert cases.certified.call.tolist() == expected.call.tolist()
-    ranks = ClassHierarchy.load("bracs").ranks()[expected.call[cases.order]]
+    ranks = ClassHierarchy.load("bracs").ranks()[expected.call[0, cases.order]]
     assert (np.diff(ranks) <= 0).all()  # the certified call comes first
     assert session.guarantee == " ".join(Certificate.load(tmp_path / "certificate.json").sentences)
     bare = tmp_path / "bare.csv"
@@ -268,14 +268,14 @@ def test_several_orders_show_what_each_of_them_calls_and_certifies(tmp_path):
     p = np.eye(3)[target] * 0.4 + 0.2
     ids = [f"c{i}" for i in range(30)]
     calibration = Predictions("c", ClassHierarchy.load(both), ids, target, target, p, patient_ids=ids)
-    certificate = certify_orders(calibration, alpha=0.2)
-    certificate.write(tmp_path / "order-certificate.json")
+    certificate = certify(calibration, alpha=0.2)
+    certificate.write(tmp_path / "certificate.json")
     certified = session_of(
-        folder, classes=both, certificate=tmp_path / "order-certificate.json", features=None, reviews=tmp_path / "c"
+        folder, classes=both, certificate=tmp_path / "certificate.json", features=None, reviews=tmp_path / "c"
     )
     shown = certified.visible()[1]
-    expected = certificate.apply(shown.probabilities, shown.patient_ids)
-    assert shown.columns["certified"] == [np.flatnonzero(row).tolist()[::-1] for row in expected.members]
+    expected = apply_certificate(certificate, shown.probabilities, shown.patient_ids)
+    assert shown.columns["certified"] == [sorted(set(calls), reverse=True) for calls in expected.call.T.tolist()]
     assert list(shown.cannot_exclude) == expected.columns()["cannot_exclude"]
     assert certified.overview()["guarantee"] == " ".join(certificate.sentences)
     assert all(set(filter(None, cell.split("; "))) <= set(names) for cell in shown.cannot_exclude)

@@ -14,7 +14,7 @@ from pams_mil.cli.options import SEEN_PATIENTS, ColumnOptions, PatientsAreSlides
 from pams_mil.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pams_mil.evaluate.certify import Certificate, OrderCertificate
+    from pams_mil.evaluate.certify import Certificate
     from pams_mil.evaluate.certify.miss_losses import Unit
     from pams_mil.evaluate.predictions.prediction_layouts import Source
     from pams_mil.evaluate.predictions.predictions import Predictions
@@ -69,7 +69,7 @@ def certify(
     networks of one fold of a committee: nothing was chosen, so its validation patients can certify them.
 
     With several --classes, orders of the same classes, one κ meets the bounds of all of them, and the answer is the set
-    of their calls (order-certificate.json). A run that was trained with several orders is certified for all of them.
+    of their calls. A run that was trained with several orders is certified for all of them.
 
     Example: pams certify runs/pams-abmil-seed0 --alpha 0.2 --at Malignant=0.1
     """
@@ -77,7 +77,6 @@ def certify(
     from pams_mil.engine.prediction.certificates import write_certificate
     from pams_mil.engine.run.folder import RunFolder
     from pams_mil.evaluate.certify import certify as run_certify
-    from pams_mil.evaluate.certify import certify_orders
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.report.certificate_page import certificate_page
 
@@ -101,18 +100,14 @@ def certify(
         )  # fmt: skip
         folder = out or RunFolder.at(paths[0]).path
     options: dict[str, Any] = {
-        "alpha": alpha, "at": shares, "guarantee": guarantee, "unit": cast("Unit", unit),
+        "alpha": alpha, "at": shares, "findings": findings, "guarantee": guarantee, "unit": cast("Unit", unit),
         "prevalence": priors or None, "seen_patients": seen_patients, "patients_are_slides": patients_are_slides,
         **facts,
     }  # fmt: skip
     if by is not None:
-        _certify_groups(model, by, {"findings": findings, **options}, folder, kappa, json=json)
+        _certify_groups(model, by, options, folder, kappa, json=json)
         return
-    certificate: Certificate | OrderCertificate
-    if model.hierarchy.other_orders:
-        certificate = certify_orders(model, **options)
-    else:
-        certificate = run_certify(model, findings=findings, **options)
+    certificate = run_certify(model, **options)
     if kappa is not None:
         counts = _counts(certificate, model, kappa)
         print_json(counts) if json else output.print(counts["sentence"], style="bold")
@@ -127,12 +122,11 @@ def certify(
         print_note(f"Certificate: {path}")
 
 
-def _counts(certificate: Certificate | OrderCertificate, model: Predictions, kappa: float) -> dict[str, Any]:
+def _counts(certificate: Certificate, model: Predictions, kappa: float) -> dict[str, Any]:
     """The calibration patients at a κ, in numbers and in the words of the page."""
-    from pams_mil.evaluate.certify import OrderCertificate
     from pams_mil.report.certificate_page import counts_at
 
-    if isinstance(certificate, OrderCertificate):
+    if certificate.hierarchy.other_orders:
         raise ConfigError("--kappa counts calls under one order of the classes; give one order.")
     counts, meets = counts_at(certificate, model, kappa), kappa >= certificate.kappa
     needed = "Meets the bounds." if meets else f"Does not meet the bounds: they need κ = {certificate.kappa:.4g}."
@@ -151,11 +145,9 @@ def _certify_groups(
     from pams_mil.data.bags.filenames import FileNames
     from pams_mil.engine.prediction.certificates import write_certificate
     from pams_mil.errors import listing, nearest
-    from pams_mil.evaluate.certify import certify as run_certify
+    from pams_mil.evaluate.certify import certify_subgroups
     from pams_mil.report.certificate_page import certificate_page
 
-    if model.hierarchy.other_orders:
-        raise ConfigError("--by certifies subgroups under one order of the classes; give one order.")
     if by not in model.tags:
         raise ConfigError(
             f"--by must be a column of the table, one of {listing(sorted(model.tags))}, found {by!r}."
@@ -168,7 +160,7 @@ def _certify_groups(
             f"{empty} of {len(groups)} slides have no {by!r}, so no certificate would hold for them. Fill the column "
             "in, or leave these slides out."
         )
-    certificates = run_certify(model, by=groups, **options)
+    certificates = certify_subgroups(model, groups, **options)
     if kappa is not None:
         counts = {group: _counts(one, model.tagged(by, group), kappa) for group, one in certificates.items()}
         if json:
@@ -194,14 +186,11 @@ def _certify_groups(
 
 
 def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
-    if "certificates" in content:
-        return {**content, "certificates": [_without_patients(one) for one in content["certificates"]]}
     return {**content, "calibration": {"digest": content["calibration"]["digest"]}}
 
 
-def show(certificate: Certificate | OrderCertificate) -> None:
+def show(certificate: Certificate) -> None:
     """Print the certificate for people."""
-    from pams_mil.evaluate.certify import OrderCertificate
     from pams_mil.report.certificate_page import shown_limits
 
     show_reservations(certificate)
@@ -209,7 +198,7 @@ def show(certificate: Certificate | OrderCertificate) -> None:
     output.print(first, style="bold")
     for sentence in rest:
         output.print(sentence)
-    if not isinstance(certificate, OrderCertificate):
+    if not certificate.hierarchy.other_orders:
         rows = [(one.name, f"{one.n:,}", f"{100 * one.smallest_alpha:.3g} %") for one in shown_limits(certificate)]
         title = "What these patients can certify at each boundary"
         output.print(make_table(("at or above", "patients", "smallest α"), rows, title=title))

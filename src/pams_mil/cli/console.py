@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
     from pams_mil.evaluate.audit import OnStage
-    from pams_mil.evaluate.certify import Certificate, OrderCertificate
+    from pams_mil.evaluate.certify import Certificate
 
 # Names of slides, classes and files are printed as they are: without this, rich takes "[in situ]" for markup and drops
 # it, and ":x:" for an emoji.
@@ -85,13 +85,13 @@ def list_failures(predictions: SlidePredictions, *, name: str = "") -> None:
         print_note(f"- {slide}: {reason}")
 
 
-def show_reservations(certificate: Certificate | OrderCertificate) -> None:
+def show_reservations(certificate: Certificate) -> None:
     """Say first why a certificate is not a guarantee, where it is not."""
     for reason in certificate.reservations:
         output.print(f"Not a guarantee: {reason}", style="bold red")
 
 
-def show_guarantee(certificate: Certificate | OrderCertificate) -> None:
+def show_guarantee(certificate: Certificate) -> None:
     """Say what is guaranteed about the certified calls, if it is a guarantee."""
     show_reservations(certificate)
     for sentence in certificate.bound_sentences:

@@ -12,11 +12,11 @@ from pams_mil.cli.console import output, print_json, show_reservations
 from pams_mil.cli.options import SEEN_PATIENTS, ColumnOptions, PatientsAreSlides
 
 if TYPE_CHECKING:
-    from pams_mil.evaluate.certify import Certificate, Monitoring, OrderCertificate
+    from pams_mil.evaluate.certify import Certificate, Monitoring
 
 
 def monitor(
-    certificate: Path = typer.Argument(..., help="certificate.json or order-certificate.json of 'pams certify'."),
+    certificate: Path = typer.Argument(..., help="certificate.json of 'pams certify'."),
     predictions: Path = typer.Argument(..., help="New patients in the order they came: a table with probabilities."),
     level: float = typer.Option(
         0.05, "--level", min=0.0001, max=0.5, help="Chance that a guarantee that holds is ever called violated."
@@ -45,12 +45,12 @@ def monitor(
     import numpy as np
 
     from pams_mil import atomic
-    from pams_mil.evaluate.certify import load_certificate
+    from pams_mil.evaluate.certify import Certificate
     from pams_mil.evaluate.certify import monitor as run_monitor
     from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
     from pams_mil.evaluate.predictions.predictions import refuse_unread_labels
 
-    reference = load_certificate(certificate)
+    reference = Certificate.load(certificate)
     new = read_predictions(predictions, reference.hierarchy, columns.source(labels_needed=False))
     if no_labels:
         new = replace(new, target=np.full(len(new), -1))
@@ -70,7 +70,7 @@ def monitor(
         raise typer.Exit(1)
 
 
-def show(reference: Certificate | OrderCertificate, result: Monitoring) -> None:
+def show(reference: Certificate, result: Monitoring) -> None:
     """Print the verdicts for people."""
     show_reservations(reference)
     for check in result.checks:

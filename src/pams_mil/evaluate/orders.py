@@ -28,13 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.arrays import Array, Bools, Ints
+from pams_mil.arrays import Bools, Ints
 from pams_mil.errors import HierarchyError
 from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.verdict import safer_model, verdict
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
-from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.resampling import RESAMPLES, Sums, Units, percentile_interval
 from pams_mil.severity import PENALTY, orders_at, ranks_by_order
 
@@ -145,21 +144,6 @@ class Orders:
     def under(self, number: int, predictions: Predictions) -> Predictions:
         """Predictions that were read with the first order, as those of another."""
         return _reordered(predictions, self.hierarchies[number], self.places[number])
-
-    def answers(self, probabilities: Array, kappa: float) -> Bools:
-        """C(κ), which classes are in each case's answer, [n, C]; one class where the orders agree."""
-        chosen = np.zeros(probabilities.shape, dtype=bool)
-        for place, hierarchy in zip(self.places, self.hierarchies, strict=True):
-            back = np.argsort(place)  # from the other order's indices to the first one's
-            calls = decision_path(probabilities[:, back], hierarchy).calls(kappa)
-            chosen[np.arange(len(chosen)), back[calls]] = True
-        return chosen
-
-    def missed_by(self, target: Ints, answers: Bools) -> Bools:
-        """Whether no class of the answer is as urgent as the true one, by order, [J, n]."""
-        top = np.where(answers[None], self.ranks[:, None, :], -1).max(axis=2)
-        missed: Bools = self.ranks[:, target] > top
-        return missed
 
 
 def with_joint_orders(models: Sequence[Predictions]) -> list[Predictions]:

@@ -11,8 +11,7 @@ from pams_mil.errors import MissingExtraError, ParameterError, counted, listing,
 from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.audit import audit as audit_predictions
 from pams_mil.evaluate.certify.certificate import Certificate
-from pams_mil.evaluate.certify.make import certify
-from pams_mil.evaluate.certify.order_certificate import OrderCertificate, certify_orders
+from pams_mil.evaluate.certify.make import certify, certify_subgroups
 from pams_mil.evaluate.decisions.decide import redecide
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import as_hierarchy
@@ -221,7 +220,7 @@ class AuditReport:
 
     def certify(
         self, alpha: float | None = None, *, model: str | None = None, by: str | None = None, **options: Any
-    ) -> Certificate | OrderCertificate | dict[str, Certificate]:
+    ) -> Certificate | dict[str, Certificate]:
         """A certificate of a model with these patients as calibration patients; `options` as in `pams_mil.certify`.
 
         Of several orders of urgency it is one certificate for all of them.
@@ -230,15 +229,11 @@ class AuditReport:
         the model or chosen its epoch; nothing in arrays can show that.
         """
         chosen = self.predictions[self._number(model)]
-        if chosen.hierarchy.other_orders and by is None:
-            return certify_orders(chosen, alpha=alpha, **options)
         if by is None:
-            one: Certificate = certify(chosen, alpha=alpha, **options)
-            return one
+            return certify(chosen, alpha=alpha, **options)
         if by not in chosen.tags:
             raise ParameterError(f"by must be a subgroup of the audit, one of {listing(chosen.tags)}, found {by!r}.")
-        groups: dict[str, Certificate] = certify(chosen, alpha=alpha, by=chosen.tags[by], **options)
-        return groups
+        return certify_subgroups(chosen, chosen.tags[by], alpha=alpha, **options)
 
     def _number(self, model: str | None) -> int:
         if model is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +12,10 @@ from markupsafe import Markup
 
 from pams_mil.class_checks import SEPARATOR, names_by_rank
 from pams_mil.errors import ParameterError
+from pams_mil.evaluate.certify.apply import apply_certificate
 from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, BoundaryLimit, Certificate
-from pams_mil.evaluate.certify.make import calibration_digest, rates
+from pams_mil.evaluate.certify.make import calibration_digest, rates, views_by_order
 from pams_mil.evaluate.certify.miss_losses import SlideReach, boundaries
-from pams_mil.evaluate.certify.order_certificate import OrderCertificate
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath
@@ -28,9 +28,7 @@ MOST_ANSWERS = 12
 """Answers that the page of several orders lists, most frequent first."""
 
 
-def certificate_page(
-    certificate: Certificate | OrderCertificate, predictions: Predictions, *, command: str = ""
-) -> str:
+def certificate_page(certificate: Certificate, predictions: Predictions, *, command: str = "") -> str:
     """The certificate as one HTML page.
 
     Args:
@@ -38,10 +36,10 @@ def certificate_page(
         predictions: The calibration patients it was made from.
         command: The command line that made it; with `--kappa` it counts the patients as the page does.
     """
-    if isinstance(certificate, OrderCertificate):
-        return _order_page(certificate, predictions)
     if calibration_digest(predictions) != certificate.calibration:
         raise ParameterError("The predictions are not those that the certificate was calibrated on.")
+    if certificate.hierarchy.other_orders:
+        return _order_page(certificate, predictions.with_orders(certificate.hierarchy))
     return render(
         "certificate.html.j2",
         certificate=certificate,
@@ -56,29 +54,25 @@ def certificate_page(
     )
 
 
-def _order_page(certificate: OrderCertificate, predictions: Predictions) -> str:
-    orders = certificate.orders
-    views = [orders.under(number, predictions) for number in range(len(orders))]
-    if [calibration_digest(one) for one in views] != [one.calibration for one in certificate.certificates]:
-        raise ParameterError("The predictions are not those that the certificate was calibrated on.")
-    slides = [SlideReach.of(one) for one in views]
+def _order_page(certificate: Certificate, predictions: Predictions) -> str:
+    views = views_by_order(predictions)
     patients = predictions.slide_ids if predictions.patient_ids is None else predictions.patient_ids
-    # `SlideReach.of` has refused predictions without probabilities.
-    answers = Counter(certificate.apply(np.asarray(predictions.probabilities), patients).columns()["certified"])
+    calls = apply_certificate(certificate, np.asarray(predictions.probabilities), patients)
+    answers = Counter(calls.columns()["certified"])
     return render(
         "order_certificate.html.j2",
         certificate=certificate,
         not_a_guarantee=NOT_A_GUARANTEE,
         chart=_order_chart(certificate, views),
-        by_order=_order_table(certificate, slides),
+        by_order=_order_table(certificate, views),
         answers=_answer_table(answers),
         several=sum(count for answer, count in answers.items() if SEPARATOR in answer) / len(predictions),
-        orders=[(name, short_order(one)) for name, one in zip(orders.names, orders.hierarchies, strict=True)],
+        orders=[(name, short_order(view.hierarchy)) for name, view in views.items()],
         percent=percent,
     )
 
 
-def _order_table(certificate: OrderCertificate, slides: Sequence[SlideReach]) -> ReportTable:
+def _order_table(certificate: Certificate, views: Mapping[str, Predictions]) -> ReportTable:
     heads: list[str | TableHead] = [
         "order",
         TableHead("κ alone", "the smallest κ that meets this order's bounds"),
@@ -87,10 +81,14 @@ def _order_table(certificate: OrderCertificate, slides: Sequence[SlideReach]) ->
         "false alarms",
     ]
     rows = []
-    for name, one, reach in zip(certificate.names, certificate.certificates, slides, strict=True):
-        bounds = "; ".join(f"{percent(bound.alpha)} of {bound.who}" for bound in one.bounds)
-        calls = rates(reach, certificate.kappa, one.unit)
-        rows.append([name, f"{one.kappa:.4g}", bounds, percent(calls.missed_rate), percent(calls.false_alarm_rate)])
+    for name, view in views.items():
+        own = [bound for bound in certificate.bounds if bound.order == name]
+        alone, calls = (
+            max(bound.kappa for bound in own),
+            rates(SlideReach.of(view), certificate.kappa, certificate.unit),
+        )
+        bounds = "; ".join(f"{percent(bound.alpha)} of {bound.who}" for bound in own)
+        rows.append([name, f"{alone:.4g}", bounds, percent(calls.missed_rate), percent(calls.false_alarm_rate)])
     return ReportTable(heads, rows, text=(0, 2))
 
 
@@ -99,12 +97,9 @@ def _answer_table(answers: Counter[str]) -> ReportTable:
     return ReportTable(["answer", "calibration slides"], rows, text=(0,))
 
 
-def _order_chart(certificate: OrderCertificate, views: Sequence[Predictions]) -> Markup:
+def _order_chart(certificate: Certificate, views: Mapping[str, Predictions]) -> Markup:
     """Missed urgency over false alarms of every order's calls, each with its point at the common κ."""
-    called = [
-        replace(one, name=name, predicted=one.path.calls(certificate.kappa))
-        for name, one in zip(certificate.names, views, strict=True)
-    ]
+    called = [replace(view, name=name, predicted=view.path.calls(certificate.kappa)) for name, view in views.items()]
     return curve_chart(curve_series(called, [None] * len(called)), rank_shares(called[0]))
 
 
@@ -187,7 +182,7 @@ def counts_at(certificate: Certificate, predictions: Predictions, kappa: float) 
 
 def _screen(certificate: Certificate, predictions: Predictions, command: str) -> FirstScreen:
     model = _patients(certificate, predictions)
-    whole = next((bound.alpha for bound in certificate.bounds if bound.name is None and not bound.findings), None)
+    whole = next((bound.alpha for bound in certificate.bounds if bound.at is None and not bound.findings), None)
     return first_screen(
         [model], bound=whole, file=None, least_kappa=certificate.kappa, commands={model.name: Again(command)},
         rule="--kappa ",

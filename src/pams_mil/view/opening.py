@@ -16,7 +16,6 @@ from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.errors import ConfigError, PredictionsError
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.make import require_patients
-from pams_mil.evaluate.certify.order_certificate import OrderCertificate, load_certificate
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -78,7 +77,7 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         else:
             models.append(_table(path, hierarchy, asked, report))
     cases = Cases.combine(models, groups={slide: record.case for slide, record in records.items()})
-    certificate = None if asked.certificate is None else load_certificate(asked.certificate)
+    certificate = None if asked.certificate is None else Certificate.load(asked.certificate)
     if certificate is not None:
         require_patients(models[0], patients_are_slides=asked.patients_are_slides)
         cases = cases.with_certificate(certificate, incomplete=incomplete)
@@ -246,7 +245,7 @@ def _review_folder(asked: Asked) -> Path:
 
 
 def _certificate_notes(
-    certificate: Certificate | OrderCertificate | None, cases: Cases, models: Sequence[Predictions], runs: Sequence[str]
+    certificate: Certificate | None, cases: Cases, models: Sequence[Predictions], runs: Sequence[str]
 ) -> list[str]:
     """A certificate holds for its own weights; a note says so where those cannot be compared.
 

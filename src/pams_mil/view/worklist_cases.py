@@ -18,7 +18,6 @@ from pams_mil.digests import slide_key, text_digest
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.certify.apply import CertifiedCalls, apply_certificate
 from pams_mil.evaluate.certify.certificate import Certificate
-from pams_mil.evaluate.certify.order_certificate import CertifiedSets, OrderCertificate
 from pams_mil.evaluate.decisions import worklist
 from pams_mil.evaluate.orders import Orders
 from pams_mil.evaluate.predictions.predictions import Predictions
@@ -89,7 +88,7 @@ class Cases(WorklistSlides):
     target: Ints
     probabilities: Array | None
     agreement: Array | None
-    certified: CertifiedCalls | CertifiedSets | None = None
+    certified: CertifiedCalls | None = None
     findings: Array | None = None
     notes: tuple[str, ...] = ()
     members: tuple[DecisionPath, ...] = ()
@@ -123,22 +122,18 @@ class Cases(WorklistSlides):
             roles=_joined([model.roles for model in aligned]),
         )
 
-    def with_certificate(
-        self, certificate: Certificate | OrderCertificate, *, incomplete: Collection[str] = ()
-    ) -> Cases:
+    def with_certificate(self, certificate: Certificate, *, incomplete: Collection[str] = ()) -> Cases:
         """The same cases with certified calls, withheld for patients of whom a slide is missing."""
         certificate.refuse_other_classes(self.hierarchy, "the worklist")
         if self.probabilities is None:
             raise PredictionsError("A certificate needs class probabilities; these predictions have calls alone.")
         seen = certificate.exposure.roles(self.slide_ids, self.patient_ids)
         roles = seen if self.roles is None else _joined([self.roles, seen])
-        if isinstance(certificate, OrderCertificate):
-            sets = certificate.apply(self.probabilities, self.patient_ids, incomplete=incomplete)
-            return replace(self, hierarchy=certificate.hierarchy, roles=roles, certified=sets)
         certified = apply_certificate(
             certificate, self.probabilities, self.patient_ids, incomplete=incomplete, findings=self.findings
         )
-        return replace(self, roles=roles, certified=certified)
+        hierarchy = certificate.hierarchy if certificate.hierarchy.other_orders else self.hierarchy
+        return replace(self, hierarchy=hierarchy, roles=roles, certified=certified)
 
     def slides(self) -> WorklistSlides:
         """The same slides without calls, labels and certificates."""
@@ -214,7 +209,7 @@ class Cases(WorklistSlides):
             shown["members"] = [list(row) for row in zip(*paths, strict=True)]
         if self.certified is not None:
             shown["certified"] = self._unless_withheld(self.certified.answers)
-        if isinstance(self.certified, CertifiedCalls) and self.certified.low is not None:
+        if self.certified is not None and self.certified.low is not None:
             shown["lowest"] = self._unless_withheld(self.certified.low.tolist())
         return shown
 

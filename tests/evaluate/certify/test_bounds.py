@@ -21,7 +21,7 @@ from pams_mil.evaluate.certify.bounds import (
     certified_bound,
     smallest_kappa,
 )
-from pams_mil.evaluate.certify.miss_losses import LossCurve, SlideReach
+from pams_mil.evaluate.certify.miss_losses import LossCurve, MissLoss, SlideReach
 
 UNITS = ["case", "slide"]
 
@@ -170,7 +170,7 @@ def test_losses_that_are_no_counts_use_hoeffding_and_bentkus():
 def test_one_patient_and_no_patient():
     assert smallest_kappa(patients(1, kappa=[3.0]), 0.5, Guarantee()) == 3.0
     assert smallest_kappa(patients(1), 0.49, Guarantee()) is None
-    found = certified_bound(patients(0), 0.05, Guarantee(), name="SCC", rank=2)
+    found = certified_bound(patients(0), 0.05, Guarantee(), MissLoss(at="SCC", rank=2))
     assert isinstance(found, Shortfall)
     assert (found.n, found.smallest_alpha, found.needed) == (0, 1.0, 19)
     assert "takes 19, that is 19 more" in found.words

@@ -15,7 +15,7 @@ from tests.strategies import predictions as any_predictions
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import CertificateError, ParameterError, PredictionsError
-from pams_mil.evaluate.certify import Certificate, apply_certificate, certify
+from pams_mil.evaluate.certify import Certificate, apply_certificate, certify, certify_subgroups
 from pams_mil.evaluate.certify.bounds import Guarantee
 from pams_mil.evaluate.certify.make import largest_kappa_below, prevalence_weights, rates
 from pams_mil.evaluate.certify.miss_losses import SlideReach, boundaries, boundary_rank, rank_index, rank_reach
@@ -56,7 +56,7 @@ def test_reach_by_rank_says_when_the_call_is_at_least_so_urgent(found, kappa):
 
 def test_the_largest_kappa_wins_and_each_bound_keeps_its_own():
     made = certify(model(200), alpha=0.1, at={"Malignant": 0.05, "ADH": 0.1})
-    assert [bound.name for bound in made.bounds] == [None, "Malignant", "ADH"]
+    assert [bound.at for bound in made.bounds] == [None, "Malignant", "ADH"]
     assert made.kappa == max(bound.kappa for bound in made.bounds)
     alone = [certify(model(200), alpha=0.1).kappa, certify(model(200), at={"Malignant": 0.05}).kappa]
     assert [bound.kappa for bound in made.bounds[:2]] == alone
@@ -274,7 +274,7 @@ def test_nothing_is_certified_for_a_patient_of_whom_a_slide_is_missing():
     made = certify(model(100, hierarchy=FLAT), alpha=0.3)
     calls = apply_certificate(made, p, ["a", "b", "b"], incomplete=["b", "c"])
     columns = calls.columns()
-    assert columns.pop("certified_slide") == [FLAT.names()[call] for call in calls.slide]
+    assert columns.pop("certified_slide") == [FLAT.names()[call] for call in calls.slide[0]]
     assert all(cells[0] and cells[1:] == ["", ""] for cells in columns.values())
     assert calls.notes[0].startswith("Nothing is certified for 2 patients of whom a slide is missing")
     by_slide = certify(model(100, hierarchy=FLAT), alpha=0.3, unit="slide")
@@ -304,7 +304,7 @@ def test_a_smaller_bound_never_has_a_smaller_kappa():
 def test_one_certificate_per_subgroup_and_small_ones_are_refused_with_how_many_are_missing():
     found = model(120, hierarchy=FLAT)
     scanner = ["new" if number < 90 else "old" for number in found.patient]
-    made = certify(found, alpha=0.1, by=scanner)
+    made = certify_subgroups(found, scanner, alpha=0.1)
     assert list(made) == ["new", "old"]
     for name, one in made.items():
         rows = np.asarray(scanner) == name
@@ -314,14 +314,14 @@ def test_one_certificate_per_subgroup_and_small_ones_are_refused_with_how_many_a
     with pytest.raises(
         CertificateError, match=r"1 of 2 subgroups .*'old': all patients: 30 in .* takes 49, .* 19 more"
     ):
-        certify(found, alpha=0.02, by=scanner)
+        certify_subgroups(found, scanner, alpha=0.02)
     with pytest.raises(ParameterError, match=r"in the subgroups '[ab]' and '[ab]'"):
-        certify(
+        certify_subgroups(
             found,
-            alpha=0.1,
-            by=["a"] * (len(found) - 1) + ["b"]
+            ["a"] * (len(found) - 1) + ["b"]
             if found.patient[-1] == found.patient[-2]
             else ["b", *["a"] * (len(found) - 1)],
+            alpha=0.1,
         )
     with pytest.raises(ParameterError, match="a subgroup for each"):
-        certify(found, alpha=0.1, by=["a"])
+        certify_subgroups(found, ["a"], alpha=0.1)

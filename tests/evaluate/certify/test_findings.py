@@ -11,7 +11,7 @@ from tests.reference import findings as reference
 from pams_mil.errors import CertificateError, ParameterError, PredictionsError
 from pams_mil.evaluate.certify import Certificate, apply_certificate, bounds, certify, monitor
 from pams_mil.evaluate.certify.bounds import Guarantee, smallest_kappa
-from pams_mil.evaluate.certify.miss_losses import UNITS, FindingReach, path_of, rank_index, rank_reach
+from pams_mil.evaluate.certify.miss_losses import UNITS, FindingReach, rank_index, rank_reach
 from pams_mil.evaluate.predictions.findings import called_sets, headline_probabilities
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -51,7 +51,7 @@ def test_losses_and_kappa_are_those_of_the_loops(unit, own_head):
         predictions = replace(model(25, seed, own_head=own_head), hierarchy=tree)
         curve = FindingReach.of(predictions).miss_losses(unit)
         own = finding_reach(predictions.finding_probabilities, tree)
-        headline = rank_reach(path_of(predictions.probabilities, TREE, "m"))
+        headline = rank_reach(predictions.path)
         ranks = rank_index(TREE)[TREE.finding_classes].tolist()
         patients, present = predictions.patient.tolist(), predictions.finding_targets
         weights = tree.finding_weights.tolist()

@@ -18,7 +18,7 @@ from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.training.run_cohort import read_manifest
 from pams_mil.errors import CertificateError, listing, nearest
-from pams_mil.evaluate.certify import Certificate, OrderCertificate, load_certificate
+from pams_mil.evaluate.certify import Certificate
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -93,18 +93,14 @@ def fold_notes(paths: Sequence[Path], networks: int) -> list[str]:
     ]
 
 
-def certificate_for(
-    path: Path, runs: Sequence[LoadedRun], *, calibrated: bool = False
-) -> Certificate | OrderCertificate:
+def certificate_for(path: Path, runs: Sequence[LoadedRun], *, calibrated: bool = False) -> Certificate:
     """A certificate, refused before anything is predicted where it was made for other weights or classes."""
-    certificate = load_certificate(path)
+    certificate = Certificate.load(path)
     _refuse_other_runs(certificate, runs, calibrated=calibrated)
     return certificate
 
 
-def _refuse_other_runs(
-    certificate: Certificate | OrderCertificate, runs: Sequence[LoadedRun], *, calibrated: bool
-) -> None:
+def _refuse_other_runs(certificate: Certificate, runs: Sequence[LoadedRun], *, calibrated: bool) -> None:
     for run in runs:
         certificate.refuse_other_classes(run.spec.hierarchy, str(run.path))
     certificate.refuse_other_weights(tuple(identity_of(run, calibrated=calibrated) for run in runs))
@@ -124,35 +120,34 @@ def own_certificates(runs: Sequence[LoadedRun], folder: Path) -> tuple[dict[str,
     return kept, refused
 
 
-def write_certificate(certificate: Certificate | OrderCertificate, page: str, folder: Path) -> Path:
+def write_certificate(certificate: Certificate, page: str, folder: Path) -> Path:
     """Write a certificate after its page and return its path.
 
-    `certificate.json` (`order-certificate.json` of several orders) is the strictest one for these weights. One that
-    guarantees something else lies beside it, named after its bounds; a stricter one takes its name, and the laxer one
-    stays under a name of its own.
+    `certificate.json` is the strictest one for these weights. One that guarantees something else lies beside it, named
+    after its bounds; a stricter one takes its name, and the laxer one stays under a name of its own.
     """
-    kind = CERTIFICATE if isinstance(certificate, Certificate) else f"order-{CERTIFICATE}"
-    path = folder / f"{kind}.json"
-    before = load_certificate(path) if path.exists() else None
+    path = folder / f"{CERTIFICATE}.json"
+    before = Certificate.load(path) if path.exists() else None
     if before is not None and before.weights == certificate.weights:
         if not certificate.covers(before):
-            path = folder / f"{kind}-{_bounds_in_short(certificate)}.json"
+            path = folder / f"{CERTIFICATE}-{_bounds_in_short(certificate)}.json"
         elif not before.covers(certificate):
             for old in filter(Path.exists, (path.with_suffix(".html"), path)):
-                old.replace(old.with_stem(f"{kind}-{_bounds_in_short(before)}"))
+                old.replace(old.with_stem(f"{CERTIFICATE}-{_bounds_in_short(before)}"))
     # The JSON last: it is what others look for, and then nothing of it is missing.
     atomic.write_text(path.with_suffix(".html"), page)
     certificate.write(path)
     return path
 
 
-def _bounds_in_short(certificate: Certificate | OrderCertificate) -> str:
-    """The bounds of a certificate as a part of a file name, e.g. `alpha0.3-Malignant0.1-confidence0.9`."""
-    first = certificate if isinstance(certificate, Certificate) else certificate.certificates[0]
-    names = ["findings" if bound.findings else bound.name or "alpha" for bound in first.bounds]
-    parts = [f"{name}{bound.alpha:g}" for name, bound in zip(names, first.bounds, strict=True)]
-    parts += [] if first.guarantee.confidence is None else [f"confidence{first.guarantee.confidence:g}"]
-    return FileNames()["-".join([*parts, *(["slides"] if first.unit == "slide" else [])])]
+def _bounds_in_short(certificate: Certificate) -> str:
+    """The bounds of a certificate as a part of a file name, e.g. `alpha0.3-Malignant0.1-confidence0.9-2orders`."""
+    names = (("findings" if bound.findings else bound.at or "alpha", bound.alpha) for bound in certificate.bounds)
+    parts = [f"{name}{alpha:g}" for name, alpha in dict.fromkeys(names)]
+    confidence, orders = certificate.guarantee.confidence, len(certificate.hierarchy.orders)
+    parts += [] if confidence is None else [f"confidence{confidence:g}"]
+    parts += ["slides"] if certificate.unit == "slide" else []
+    return FileNames()["-".join([*parts, *([f"{orders}orders"] if orders > 1 else [])])]
 
 
 def _default_split(config: RunConfig, configs: Sequence[RunConfig], hierarchy: ClassHierarchy) -> str:

@@ -22,9 +22,8 @@ from pams_mil.data.finding_labels import set_label, united_label
 from pams_mil.digests import file_digest
 from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.errors import OutputError, PredictionsError, listing
-from pams_mil.evaluate.certify import Certificate, CertifiedCalls, OrderCertificate, apply_certificate
+from pams_mil.evaluate.certify import Certificate, apply_certificate
 from pams_mil.evaluate.certify.make import require_patients
-from pams_mil.evaluate.certify.order_certificate import CertifiedSets
 from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.predictions.findings import called_sets
 from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions
@@ -213,9 +212,7 @@ class SlidePredictions:
             )
         return (*notes, *self.excluded)
 
-    def certified(
-        self, certificate: Certificate | OrderCertificate, *, patients_are_slides: bool = False
-    ) -> SlidePredictions:
+    def certified(self, certificate: Certificate, *, patients_are_slides: bool = False) -> SlidePredictions:
         """With the certified calls as further columns; refused for other classes or weights than were certified.
 
         A case is called by the most urgent of its slides, so the call of a patient with a slide that could not be
@@ -224,14 +221,9 @@ class SlidePredictions:
         certificate.refuse_other_classes(self.hierarchy, "the run")
         certificate.refuse_other_weights(self.weights)
         self.require_patients(patients_are_slides=patients_are_slides)
-        calls: CertifiedCalls | CertifiedSets
-        if isinstance(certificate, OrderCertificate):
-            calls = certificate.apply(self.probabilities[-1], self.patient_ids, incomplete=self.incomplete)
-        else:
-            calls = apply_certificate(
-                certificate, self.probabilities[-1], self.patient_ids, incomplete=self.incomplete,
-                findings=self.findings,
-            )  # fmt: skip
+        calls = apply_certificate(
+            certificate, self.probabilities[-1], self.patient_ids, incomplete=self.incomplete, findings=self.findings
+        )
         seen = certificate.exposure.roles(self.names, self.patient_ids)
         roles = None if self.roles is None else tuple(one | two for one, two in zip(self.roles, seen, strict=True))
         return replace(self, tags={**self.tags, **calls.columns()}, excluded=calls.notes, roles=roles)

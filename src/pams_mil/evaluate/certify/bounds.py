@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +32,9 @@ from scipy import special
 
 from pams_mil.arrays import Array
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate.certify.miss_losses import LossCurve
+from pams_mil.evaluate.certify.miss_losses import ALL_PATIENTS, LossCurve, MissLoss
 
 _TAILS = (0.05, 0.95)
-FINDINGS = "findings of all patients"
 
 
 def expected_bound(total: npt.ArrayLike, curve: LossCurve) -> Array:
@@ -213,20 +211,6 @@ class Spread:
         beta = f"Beta({self.allowed + 1}, {self.patients - self.allowed})"
         return f"{beta}, {how if self.exact else 'an upper end: treats losses as 0/1'}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The stable JSON form."""
-        return {
-            "p5": self.low, "p95": self.high, "mean": self.mean, "allowed": self.allowed, "patients": self.patients,
-            "exact": self.exact, "how": self.how,
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Spread:
-        """What `to_json` wrote."""
-        return cls(
-            content["p5"], content["p95"], content["mean"], content["allowed"], content["patients"], content["exact"]
-        )
-
 
 def beta_spread(allowed: int, n: int, *, exact: bool = True, tied: bool = False) -> Spread:
     """The spread of the miss rate when `allowed` misses of n patients are allowed, and not as many occur where `tied`.
@@ -254,13 +238,11 @@ def effective_patients(curve: LossCurve) -> int:
     return math.floor(curve.mass**2 / squares + 1e-9) if squares else 0
 
 
-@dataclass(frozen=True)
-class Bound:
+@dataclass(frozen=True, kw_only=True)
+class Bound(MissLoss):
     """A certified upper bound on missed urgency.
 
     Attributes:
-        name: The class or group whose boundary it is about; None: all patients.
-        rank: The finest rank of that boundary; None: all patients.
         alpha: The most missed urgency.
         kappa: The smallest κ that meets it.
         n: Calibration patients that count.
@@ -268,11 +250,8 @@ class Bound:
         smallest_alpha: The smallest α that n patients can certify.
         observed: Missed urgency of the calibration patients at κ.
         spread: Of the miss rate of the one system that is shipped.
-        findings: Whether it is about the share of a patient's findings that are missed, not about the most urgent one.
     """
 
-    name: str | None
-    rank: int | None
     alpha: float
     kappa: float
     n: int
@@ -280,14 +259,6 @@ class Bound:
     smallest_alpha: float
     observed: float
     spread: Spread
-    findings: bool = False
-
-    @property
-    def who(self) -> str:
-        """The patients it is about."""
-        if self.findings:
-            return FINDINGS
-        return "all patients" if self.name is None else f"patients at or above {self.name}"
 
     def sentence(self, guarantee: str, unit: str, kappa: float, *, weighted: bool = False) -> str:
         """The bound for people, where the operating point is `kappa`, as large as this bound needs it or larger.
@@ -295,55 +266,46 @@ class Bound:
         `weighted`: findings count by the weights of the class file.
         """
         what = {"case": "patients", "slide": "slides of a random patient"}[unit]
-        above = "" if self.name is None else f" at or above {self.name}"
-        missed = f"{what}{above} are called below {'their label' if self.name is None else self.name}"
+        above = "" if self.at is None else f" at or above {self.at}"
+        missed = f"{what}{above} are called below {'their label' if self.at is None else self.at}"
         if self.findings:
             whose = "a patient" if unit == "case" else "a random slide of a patient"
             missed = f"the findings of {whose}{', counted by weight,' if weighted else ''} are missed"
+        alone = f"By {self.order} (κ = {self.kappa:.4g} alone): " if self.order else ""
         less = ", this one less, since another bound needs a larger κ" if kappa > self.kappa else ""
         return (
-            f"At most {100 * self.alpha:g} % of {missed}, {guarantee}; "
+            f"{alone}At most {100 * self.alpha:g} % of {missed}, {guarantee}; "
             f"90 % of systems calibrated on {self.n} patients miss between {100 * self.spread.low:.2g} and "
             f"{100 * self.spread.high:.2g} %{less}."
         )
 
 
-@dataclass(frozen=True)
-class Shortfall:
+@dataclass(frozen=True, kw_only=True)
+class Shortfall(MissLoss):
     """A bound that these patients cannot certify, and how many could."""
 
-    name: str | None
     alpha: float
     n: int
     smallest_alpha: float
     needed: int
-    findings: bool = False
 
     @property
     def words(self) -> str:
         """For people: how many patients are missing."""
-        who = "all patients" if self.name is None else f"patients at or above {self.name}"
-        who = FINDINGS if self.findings else who
         return (
-            f"{who}: {self.n} in the calibration set, which can certify {100 * self.smallest_alpha:.3g} % and more; "
-            f"{100 * self.alpha:g} % takes {self.needed}, that is {self.needed - self.n} more"
+            f"{self.who}: {self.n} in the calibration set, which can certify {100 * self.smallest_alpha:.3g} % and "
+            f"more; {100 * self.alpha:g} % takes {self.needed}, that is {self.needed - self.n} more"
         )
 
 
 def certified_bound(
-    curve: LossCurve,
-    alpha: float,
-    guarantee: Guarantee,
-    *,
-    name: str | None = None,
-    rank: int | None = None,
-    findings: bool = False,
+    curve: LossCurve, alpha: float, guarantee: Guarantee, loss: MissLoss = ALL_PATIENTS
 ) -> Bound | Shortfall:
-    """Certify α, or say how many patients it would take."""
+    """Certify α, or say how many patients it would take; `curve` is that of the loss."""
     kappa = smallest_kappa(curve, alpha, guarantee)
-    least = guarantee.smallest_alpha(curve)
+    known = {**vars(loss), "alpha": alpha, "n": curve.n, "smallest_alpha": guarantee.smallest_alpha(curve)}
     if kappa is None:
-        return Shortfall(name, alpha, curve.n, least, guarantee.patients_needed(alpha, curve), findings)
+        return Shortfall(**known, needed=guarantee.patients_needed(alpha, curve))
     patients = effective_patients(curve)
     # Losses of k whole patients, k = 0, 1, ...: the largest that still certifies α says how many may be missed.
     counts = np.arange(patients + 1) * (curve.mass / max(1, patients))
@@ -351,4 +313,4 @@ def certified_bound(
     # Without ties κ̂ leaves exactly as many missed as are allowed.
     tied = curve.zero_one and curve.total(kappa) < allowed
     spread = beta_spread(allowed, patients, exact=curve.zero_one, tied=bool(tied))
-    return Bound(name, rank, alpha, kappa, curve.n, curve.mass, least, curve.mean(kappa), spread, findings)
+    return Bound(**known, kappa=kappa, mass=curve.mass, observed=curve.mean(kappa), spread=spread)

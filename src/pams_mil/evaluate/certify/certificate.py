@@ -20,7 +20,7 @@ from pams_mil import __version__, atomic
 from pams_mil.arrays import Array
 from pams_mil.data.exposure import Exposure
 from pams_mil.digests import digest
-from pams_mil.errors import CertificateError, stored_format
+from pams_mil.errors import CertificateError, from_fields, stored_format
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Spread
 from pams_mil.evaluate.certify.miss_losses import Unit
 from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json
@@ -55,24 +55,25 @@ class Certificate:
     """Certified upper bounds on missed urgency, and the operating point that meets them.
 
     Attributes:
-        hierarchy: The classes.
+        hierarchy: The classes, with every order of urgency that it is for.
         kappa: The certified κ, the largest that any bound needs.
-        bounds: What it guarantees.
+        bounds: What it guarantees, order by order.
         guarantee: On average, or with a confidence.
         unit: What is counted: case or slide.
-        kappa_low: The κ just below which the lower end of the interval is called; None: there is none.
+        kappa_low: The κ just below which the lower end of the interval is called; None: there is none, as of several
+            orders.
         n: Calibration patients.
         slides: Their slides.
-        own_call, certified_call: Rates of the model's own call (κ = 1) and of the certified one.
+        own_call, certified_call: Rates of the model's own call (κ = 1) and of the certified one, by the first order.
         review: Share of cases (slides) whose interval holds more than one rank; None without an interval.
-        boundaries: Every boundary, certified or not.
+        boundaries: Every boundary of the first order, certified or not.
         reservations: Why it is not a guarantee; empty when it is one.
         notes: What else the reader must know.
         weights: Digests of the weights it holds for; empty when it was made from a predictions file.
         exposure: Patients that the weights or this certificate have seen, by digest.
         calibration: Digest of the calibration slides, patients and labels.
         prevalence: Shares of the classes that the bound for all patients was re-weighted to.
-        breakpoints: [p, R - 1] where calibration cases reach each rank, to compare later ones with.
+        breakpoints: [p, R - 1] where calibration cases reach each rank of the first order, to compare later ones with.
         created: When.
     """
 
@@ -105,7 +106,7 @@ class Certificate:
     @property
     def leading(self) -> Bound:
         """The bound for all patients where there is one, else the one that needs the largest κ."""
-        whole = (bound for bound in self.bounds if bound.name is None and not bound.findings)
+        whole = (bound for bound in self.bounds if bound.at is None and not bound.findings)
         return next(whole, max(self.bounds, key=lambda b: b.kappa))
 
     @property
@@ -122,7 +123,13 @@ class Certificate:
 
     @property
     def sentences(self) -> list[str]:
-        """The operating point, every bound, and what it costs, one sentence each."""
+        """The operating point, every bound, and what it costs (by one order), one sentence each."""
+        if self.hierarchy.other_orders:
+            return [
+                f"Called with κ = {self.kappa:.4g}, the largest that any of the {len(self.hierarchy.orders)} orders "
+                "needs; the answer is the set of their calls.",
+                *self.bound_sentences,
+            ]
         own, new = self.own_call, self.certified_call
         price = (
             f"On the calibration patients the model's own call misses {100 * own.missed_rate:.3g} % with "
@@ -174,7 +181,7 @@ class Certificate:
     def _subject(self) -> tuple[object, ...]:
         """What two certificates must share to be compared."""
         shares = None if self.prevalence is None else sorted(self.prevalence.items())
-        return self.hierarchy.digest, sorted(self.weights), self.unit, shares
+        return [order.digest for order in self.hierarchy.orders], sorted(self.weights), self.unit, shares
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form, with a digest of all the rest."""
@@ -182,38 +189,27 @@ class Certificate:
         content = {
             "format": FORMAT,
             "version": VERSION,
-            "kappa": _number(self.kappa),
+            "kappa": self.kappa,
             "kappa_in_words": self.words,
-            "unit": self.unit,
             "meaning": self.meaning,
             "guarantee": "mean" if self.guarantee.confidence is None else self.guarantee.confidence,
             "delta": None if self.guarantee.confidence is None else self.guarantee.delta,
             "alpha": lead.alpha,
-            "n": self.n,
-            "slides": self.slides,
             "smallest_alpha": lead.smallest_alpha,
-            "spread": lead.spread.to_json(),
-            "bounds": [_bound_json(bound) for bound in self.bounds],
-            "kappa_low": None if self.kappa_low is None else _number(self.kappa_low),
+            "spread": asdict(lead.spread),
+            "bounds": [asdict(bound) for bound in self.bounds],
+            "kappa_low": self.kappa_low,
             "own_call": asdict(self.own_call),
             "certified_call": asdict(self.certified_call),
-            "review": self.review,
             "boundaries": [asdict(limit) for limit in self.boundaries],
             "is_guarantee": not self.reservations,
-            "reservations": list(self.reservations),
-            "notes": list(self.notes),
-            "weights": list(self.weights),
+            **{name: getattr(self, name) for name in _PLAIN},
             "exposure": self.exposure.to_json(),
             "classes": {"digest": self.hierarchy.digest, **hierarchy_to_json(self.hierarchy)},
-            "calibration": {
-                "digest": self.calibration,
-                "breakpoints": [[_number(value) for value in row] for row in self.breakpoints.tolist()],
-            },
-            "prevalence": None if self.prevalence is None else dict(self.prevalence),
-            "created": self.created,
+            "calibration": {"digest": self.calibration, "breakpoints": self.breakpoints.tolist()},
             "pams_version": __version__,
         }
-        return {**content, "digest": content_digest(content)}
+        return _sealed(content)
 
     @cached_property
     def digest(self) -> str:
@@ -233,24 +229,33 @@ class Certificate:
             raise CertificateError(
                 f"{path} is not a readable certificate: {error}. 'pams certify' makes one."
             ) from error
-        return cls.from_json(content, path)
-
-    @classmethod
-    def from_json(cls, content: Any, path: Path | str) -> Certificate:
-        """The certificate that `to_json` wrote, read from `path`; refused as by `load`."""
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise CertificateError(f"{path} is not a certificate; expected the certificate.json of 'pams certify'.")
         if content.get("version") != VERSION:
             raise CertificateError(
                 f"{path} has version {content.get('version')!r}; this PAMS reads {VERSION}. Install a newer pams-mil."
             )
-        if content.get("digest") != content_digest({key: of for key, of in content.items() if key != "digest"}):
+        if content != _sealed({key: of for key, of in content.items() if key != "digest"}):
             raise CertificateError(
                 f"{path} was changed after it was written: its content does not match its digest. Make it again "
                 "with 'pams certify'."
             )
         with stored_format(path, CertificateError, "Make it again with 'pams certify'."):
-            return _from_json(content, path)
+            return cls(
+                hierarchy=hierarchy_from_json(content["classes"]),
+                kappa=float(content["kappa"]),
+                bounds=tuple(map(_stored_bound, content["bounds"])),
+                guarantee=Guarantee.of(content["guarantee"]),
+                kappa_low=None if content["kappa_low"] is None else float(content["kappa_low"]),
+                own_call=from_fields(Rates, content["own_call"]),
+                certified_call=from_fields(Rates, content["certified_call"]),
+                boundaries=tuple(from_fields(BoundaryLimit, of) for of in content["boundaries"]),
+                exposure=Exposure.from_json(content["exposure"], f"The exposure in {path}"),
+                calibration=content["calibration"]["digest"],
+                # JSON has no ∞, which `float` reads
+                breakpoints=np.array([list(map(float, row)) for row in content["calibration"]["breakpoints"]]),
+                **{name: _tuples(content[name]) for name in _PLAIN},
+            )
 
     def refuse_other_classes(self, hierarchy: ClassHierarchy, what: str) -> None:
         """Stop when something has other classes than those certified."""
@@ -295,15 +300,31 @@ def kappa_in_words(kappa: float, hierarchy: ClassHierarchy) -> str:
     return f"a missed urgency counts as much as {kappa:.3g} false alarms"
 
 
-def content_digest(content: Mapping[str, Any]) -> str:
-    """32 hex digits over canonical JSON."""
-    # Written and read once, so that it is taken over what a reader of the file will find.
-    return digest(json.loads(atomic.strict_json(content)))
+_PLAIN = ("unit", "n", "slides", "review", "reservations", "notes", "weights", "prevalence", "created")
+"""Fields that the file has as they are."""
 
 
-def _number(value: float) -> float | str:
-    """JSON has no ∞; `float` reads "inf"."""
-    return "inf" if math.isinf(value) else value
+def _sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Content as a reader of the file will find it, ∞ as text, with a digest of all of it."""
+    plain = json.loads(atomic.strict_json(_infinity_as_text(content)))
+    return {**plain, "digest": digest(plain)}
+
+
+def _infinity_as_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _infinity_as_text(of) for key, of in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_infinity_as_text(of) for of in value]
+    return "inf" if value == math.inf else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _stored_bound(content: Mapping[str, Any]) -> Bound:
+    spread = from_fields(Spread, content["spread"])
+    return from_fields(Bound, {**content, "kappa": float(content["kappa"]), "spread": spread})
 
 
 def _percent(share: float) -> str:
@@ -311,45 +332,5 @@ def _percent(share: float) -> str:
 
 
 def _as_strict(mine: Bound, other: Bound) -> bool:
-    same = mine.rank == other.rank and mine.findings == other.findings
+    same = (mine.rank, mine.findings, mine.order) == (other.rank, other.findings, other.order)
     return same and mine.alpha <= other.alpha
-
-
-def _bound_json(bound: Bound) -> dict[str, Any]:
-    return {
-        "at": bound.name, "rank": bound.rank, "alpha": bound.alpha, "kappa": _number(bound.kappa), "n": bound.n,
-        "mass": bound.mass, "smallest_alpha": bound.smallest_alpha, "observed": bound.observed,
-        "spread": bound.spread.to_json(), "findings": bound.findings,
-    }  # fmt: skip
-
-
-def _from_json(content: Mapping[str, Any], path: Path | str) -> Certificate:
-    def bound(of: Mapping[str, Any]) -> Bound:
-        return Bound(
-            of["at"], of["rank"], of["alpha"], float(of["kappa"]), of["n"], of["mass"], of["smallest_alpha"],
-            of["observed"], Spread.from_json(of["spread"]), of["findings"],
-        )  # fmt: skip
-
-    rows = [[float(value) for value in row] for row in content["calibration"]["breakpoints"]]
-    return Certificate(
-        hierarchy=hierarchy_from_json(content["classes"]),
-        kappa=float(content["kappa"]),
-        bounds=tuple(bound(of) for of in content["bounds"]),
-        guarantee=Guarantee.of(content["guarantee"]),
-        unit=content["unit"],
-        kappa_low=None if content["kappa_low"] is None else float(content["kappa_low"]),
-        n=content["n"],
-        slides=content["slides"],
-        own_call=Rates(**content["own_call"]),
-        certified_call=Rates(**content["certified_call"]),
-        review=content["review"],
-        boundaries=tuple(BoundaryLimit(**of) for of in content["boundaries"]),
-        reservations=tuple(content["reservations"]),
-        notes=tuple(content["notes"]),
-        weights=tuple(content["weights"]),
-        exposure=Exposure.from_json(content["exposure"], f"The exposure in {path}"),
-        calibration=content["calibration"]["digest"],
-        prevalence=content["prevalence"],
-        breakpoints=np.asarray(rows, dtype=np.float64).reshape(len(rows), -1),
-        created=content["created"],
-    )

@@ -18,7 +18,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -30,13 +30,15 @@ from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Shortfall, certif
 from pams_mil.evaluate.certify.certificate import BoundaryLimit, Certificate, Rates
 from pams_mil.evaluate.certify.miss_losses import (
     UNITS,
-    FindingReach,
     LossCurve,
+    MissLoss,
     SlideReach,
     Unit,
     boundaries,
     boundary_rank,
+    by_patient,
 )
+from pams_mil.evaluate.orders import Orders
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD
 from pams_mil.hierarchy import ClassHierarchy
@@ -66,22 +68,6 @@ class ShortfallError(CertificateError):
         self.shortfalls = shortfalls
 
 
-@overload
-def certify(
-    predictions: Predictions, *, alpha: float | None = ..., at: Mapping[str, float] | None = ...,
-    findings: float | None = ..., guarantee: str | float = ..., unit: Unit = ...,
-    prevalence: Mapping[str, float] | None = ...,
-    notes: Sequence[str] = ..., by: None = ...,
-    seen_patients: bool = ..., patients_are_slides: bool = ...,
-) -> Certificate: ...  # fmt: skip
-@overload
-def certify(
-    predictions: Predictions, *, alpha: float | None = ..., at: Mapping[str, float] | None = ...,
-    findings: float | None = ..., guarantee: str | float = ..., unit: Unit = ...,
-    prevalence: Mapping[str, float] | None = ...,
-    notes: Sequence[str] = ..., by: Sequence[str],
-    seen_patients: bool = ..., patients_are_slides: bool = ...,
-) -> dict[str, Certificate]: ...  # fmt: skip
 def certify(
     predictions: Predictions,
     *,
@@ -92,15 +78,15 @@ def certify(
     unit: Unit = "case",
     prevalence: Mapping[str, float] | None = None,
     notes: Sequence[str] = (),
-    by: Sequence[str] | None = None,
     seen_patients: bool = False,
     patients_are_slides: bool = False,
-) -> Certificate | dict[str, Certificate]:
+) -> Certificate:
     """The smallest κ that meets every bound on missed urgency, as a certificate.
 
     Args:
         predictions: Calibration patients with labels and probabilities. They must not have trained the model or chosen
-            its epoch, and new patients must come from where they came from.
+            its epoch, and new patients must come from where they came from. Of classes with several orders of urgency
+            the bounds hold by every order, κ being the largest that any of them needs.
         alpha: The most missed urgency among all patients; None: only the boundaries in `at` are bounded.
         at: {class or group: α}: of the patients at or above it, at most a share α is called below it.
         findings: The most missed findings: the mean share of a patient's findings that are not called.
@@ -108,8 +94,6 @@ def certify(
         unit: "case" or "slide"; see `pams_mil.evaluate.certify.miss_losses`.
         prevalence: {class: share} to which the bound for all patients is re-weighted; `mean` and `case` only.
         notes: What the reader must know.
-        by: The subgroup of every slide, e.g. the scanner or the hospital: one certificate per subgroup, which holds for
-            the patients of that subgroup. Refused if any has too few patients, with how many are missing.
         seen_patients: Go on with patients that the model has seen; the certificate then is not a guarantee.
         patients_are_slides: Each slide of a file without patients is a patient.
 
@@ -121,17 +105,9 @@ def certify(
     >>> model = Predictions("model", tree, [f"s{i}" for i in range(200)], target, (p > 0.5).astype(int),
     ...                     np.stack([1 - p, p], axis=1))
     >>> certificate = certify(model, alpha=0.02, at={"malignant": 0.05})
-    >>> [(bound.name, round(bound.kappa, 2)) for bound in certificate.bounds]
+    >>> [(bound.at, round(bound.kappa, 2)) for bound in certificate.bounds]
     [(None, 1.44), ('malignant', 1.3)]
     """
-    if by is not None:
-        options = {
-            "alpha": alpha, "at": at, "findings": findings, "guarantee": guarantee, "unit": unit,
-            "prevalence": prevalence,
-            "notes": notes, "seen_patients": seen_patients,
-            "patients_are_slides": patients_are_slides,
-        }  # fmt: skip
-        return _certify_subgroups(predictions, by, options)
     hierarchy = predictions.hierarchy
     require_patients(predictions, patients_are_slides=patients_are_slides)
     admitted = predictions.admitted("guarantee", seen_patients=seen_patients).notes
@@ -143,23 +119,29 @@ def certify(
             "A prevalence re-weights the bound for all patients (alpha), on average (guarantee mean), by case. "
             "Bounds at a boundary need no re-weighting; for findings, a confidence or another unit there is none."
         )
-    certainty, slides = Guarantee.of(guarantee), SlideReach.of(predictions)
-    ranks = {name: None if name is None else boundary_rank(hierarchy, name) for name in alphas}
-    curves = {name: slides.miss_losses(unit, rank) for name, rank in ranks.items()}
-    weighting = None if prevalence is None else _weighting(prevalence, predictions)
-    if weighting is not None:
-        curves[None] = curves[None].weighted(*weighting)
-    results = [
-        certified_bound(curves[name], share, certainty, name=name, rank=ranks[name]) for name, share in alphas.items()
-    ]
+    certainty, slides, views = Guarantee.of(guarantee), SlideReach.of(predictions), views_by_order(predictions)
+    results: list[Bound | Shortfall] = []
+    for order, view in views.items():
+        for name, share in alphas.items():
+            rank = None if name is None else boundary_rank(view.hierarchy, name)
+            loss = MissLoss(at=name, rank=rank, order=order)
+            curve = loss.curve(view, unit)
+            if name is None and prevalence is not None:
+                curve = curve.weighted(*_weighting(prevalence, view))
+            results.append(certified_bound(curve, share, certainty, loss))
     if findings is not None:
-        curve = FindingReach.of(predictions).miss_losses(unit)
-        results.append(certified_bound(curve, findings, certainty, findings=True))
-    _refuse_shortfalls(results, certainty)
+        loss = MissLoss(findings=True)
+        results.append(certified_bound(loss.curve(predictions, unit), findings, certainty, loss))
+    short = [result.words for result in results if isinstance(result, Shortfall)]
+    if short:
+        raise ShortfallError("; ".join(dict.fromkeys(short)), certainty)
     bounds = tuple(bound for bound in results if isinstance(bound, Bound))
     # Every loss falls with κ, so the largest κ meets every bound.
     kappa = max(bound.kappa for bound in bounds)
-    low = None if alpha is None else largest_kappa_below(slides, alpha, certainty, unit, weighting=weighting)
+    low = None
+    if alpha is not None and not hierarchy.other_orders:
+        weighting = None if prevalence is None else _weighting(prevalence, predictions)
+        low = largest_kappa_below(slides, alpha, certainty, unit, weighting=weighting)
     # A smaller κ only raises fewer false alarms, and the lower call must not lie above the upper one.
     low = None if low is None else min(low, kappa)
     return Certificate(
@@ -178,7 +160,7 @@ def certify(
             BoundaryLimit(name, curve.n, certainty.smallest_alpha(curve))
             for name, curve in ((name, slides.miss_losses(unit, rank)) for name, rank in boundaries(hierarchy))
         ),
-        reservations=(*marks, *_own_reservations(predictions, slides, prevalence)),
+        reservations=(*marks, *_own_reservations(views, prevalence)),
         notes=(*(note for note in admitted if note not in marks), *notes, *_own_notes(bounds, certainty)),
         weights=tuple(predictions.weights),
         exposure=(predictions.exposure or Exposure()) | _calibration_exposure(predictions),
@@ -189,9 +171,16 @@ def certify(
     )
 
 
-def _certify_subgroups(
-    predictions: Predictions, by: Sequence[str], options: Mapping[str, Any]
-) -> dict[str, Certificate]:
+def certify_subgroups(predictions: Predictions, by: Sequence[str], **options: Any) -> dict[str, Certificate]:
+    """One certificate per subgroup, each of which holds for its own patients.
+
+    Refused if any subgroup has too few patients, with how many are missing.
+
+    Args:
+        predictions: Calibration patients, as in `certify`.
+        by: The subgroup of every slide, e.g. the scanner or the hospital.
+        options: The other arguments of `certify`.
+    """
     if len(by) != len(predictions):
         raise ParameterError(f"by must name a subgroup for each of the {len(predictions)} slides, found {len(by)}.")
     subgroup: dict[int, str] = {}
@@ -210,7 +199,7 @@ def _certify_subgroups(
         try:
             certificates[name] = certify(
                 predictions.where(labels == name, name=f"{predictions.name} [{name}]"),
-                **{**options, "notes": (*options["notes"], note)},
+                **{**options, "notes": (*options.get("notes", ()), note)},
             )
         except ShortfallError as error:
             short.append(f"{name!r}: {error.shortfalls}")
@@ -220,6 +209,14 @@ def _certify_subgroups(
             "calibration patients there, allow more, or merge subgroups."
         )
     return certificates
+
+
+def views_by_order(predictions: Predictions) -> dict[str, Predictions]:
+    """The predictions as every order of their classes numbers them, by its name, which is empty where there is one."""
+    if not predictions.hierarchy.other_orders:
+        return {"": predictions}
+    orders = Orders(predictions.hierarchy)
+    return {name: orders.under(number, predictions) for number, name in enumerate(orders.names)}
 
 
 def rates(slides: SlideReach, kappa: float, unit: Unit) -> Rates:
@@ -340,17 +337,9 @@ def _check_alpha(alpha: float, name: str) -> float:
 
 def _weighting(prevalence: Mapping[str, float], predictions: Predictions) -> tuple[Array, float]:
     level, shares = check_prevalence(prevalence, predictions.hierarchy)
-    label = np.zeros(predictions.num_patients, dtype=np.int64)
     # a patient's class is its most urgent label, as for the loss
-    np.maximum.at(label, predictions.patient, predictions.hierarchy.lift(predictions.target, level))
+    label = by_patient(np.maximum, predictions.hierarchy.lift(predictions.target, level), predictions.patient)
     return prevalence_weights(shares, label, predictions.hierarchy.names(level))
-
-
-def _refuse_shortfalls(results: Sequence[Bound | Shortfall], guarantee: Guarantee) -> None:
-    short = [result for result in results if isinstance(result, Shortfall)]
-    if short:
-        lines = "; ".join(result.words for result in short)
-        raise ShortfallError(lines, guarantee)
 
 
 def _review(slides: SlideReach, low: float, kappa: float, unit: Unit) -> float:
@@ -358,19 +347,18 @@ def _review(slides: SlideReach, low: float, kappa: float, unit: Unit) -> float:
     return counted.share(counted.called_before(low) < counted.called(kappa))
 
 
-def _own_reservations(
-    predictions: Predictions, slides: SlideReach, prevalence: Mapping[str, float] | None
-) -> list[str]:
-    hierarchy = predictions.hierarchy
+def _own_reservations(views: Mapping[str, Predictions], prevalence: Mapping[str, float] | None) -> list[str]:
     reservations = [] if prevalence is None else [PREVALENCE_RESERVATION]
-    if predictions.table.get("split") == OUT_OF_FOLD:
+    if any(view.table.get("split") == OUT_OF_FOLD for view in views.values()):
         reservations.append(OUT_OF_FOLD_RESERVATION)
-    if not slides.rank.any():
-        least = [name for name, rank in zip(hierarchy.names(), hierarchy.ranks(), strict=True) if not rank]
-        reservations.append(
-            f"All calibration patients are {listing(least)}, the least urgent class, so none of them could be missed: "
-            "the bound says nothing about how the model calls urgent patients."
-        )
+    for view in views.values():
+        ranks = view.hierarchy.ranks()
+        if not ranks[view.target].any():
+            least = [name for name, rank in zip(view.hierarchy.names(), ranks, strict=True) if not rank]
+            reservations.append(
+                f"All calibration patients are {listing(least)}, the least urgent class, so none of them could be "
+                "missed: the bound says nothing about how the model calls urgent patients."
+            )
     return reservations
 
 

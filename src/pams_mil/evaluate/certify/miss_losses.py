@@ -27,16 +27,49 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.arrays import Array, Bools, Ints
+from pams_mil.arrays import AnyArray, Array, Bools, Ints
 from pams_mil.class_checks import names_by_rank
 from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import finding_reach
-from pams_mil.metrics.kappa_path import DecisionPath, decision_path
+from pams_mil.metrics.kappa_path import DecisionPath
 
 Unit = Literal["case", "slide"]
 UNITS: tuple[Unit, ...] = ("case", "slide")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissLoss:
+    """What counts as missed, and whom it is about.
+
+    Attributes:
+        at: The class or group whose boundary it is about; None: all patients.
+        rank: The finest rank of that boundary; None: all patients.
+        findings: Whether it is the share of a patient's findings that are missed, not the most urgent one.
+        order: The order of urgency that it is by, where there are several.
+    """
+
+    at: str | None = None
+    rank: int | None = None
+    findings: bool = False
+    order: str = ""
+
+    @property
+    def who(self) -> str:
+        """The patients it is about."""
+        if self.findings:
+            return "findings of all patients"
+        return "all patients" if self.at is None else f"patients at or above {self.at}"
+
+    def curve(self, predictions: Predictions, unit: Unit) -> LossCurve:
+        """How this loss of patients falls with κ; their classes are in the order that it is by."""
+        if self.findings:
+            return FindingReach.of(predictions).miss_losses(unit)
+        return SlideReach.of(predictions).miss_losses(unit, self.rank)
+
+
+ALL_PATIENTS = MissLoss()
 
 
 @dataclass(frozen=True)
@@ -56,13 +89,8 @@ class SlideReach:
     @classmethod
     def of(cls, predictions: Predictions) -> SlideReach:
         """The slides of a predictions file, which must have probabilities."""
-        path = path_of(predictions.probabilities, predictions.hierarchy, predictions.name)
-        return cls(rank_reach(path), rank_index(predictions.hierarchy)[predictions.target], predictions.patient)
-
-    @classmethod
-    def unlabeled(cls, path: DecisionPath, patient: Ints) -> SlideReach:
-        """Slides without labels."""
-        return cls(rank_reach(path), np.zeros(len(path), dtype=np.int64), patient)
+        rank = rank_index(predictions.hierarchy)[np.maximum(predictions.target, 0)]  # no label is -1
+        return cls(rank_reach(predictions.path), rank, predictions.patient)
 
     def as_unit(self, unit: Unit) -> SlideReach:
         """One row per patient where cases are counted, else the slides.
@@ -71,12 +99,10 @@ class SlideReach:
         """
         if unit == "slide":
             return self
-        patients = int(self.patient.max()) + 1 if len(self.patient) else 0
-        soonest, top = np.full((patients, self.reach.shape[1]), np.inf), np.zeros(patients, dtype=np.int64)
         # A case is called as urgent as its most urgent slide, so it reaches a rank with the first slide that does.
-        np.minimum.at(soonest, self.patient, self.reach)
-        np.maximum.at(top, self.patient, self.rank)
-        return SlideReach(soonest, top, np.arange(patients))
+        soonest = by_patient(np.minimum, self.reach, self.patient)
+        top = by_patient(np.maximum, self.rank, self.patient)
+        return SlideReach(soonest, top, np.arange(len(top)))
 
     def called(self, kappa: float) -> Ints:
         """The rank called at κ, [n]."""
@@ -100,7 +126,7 @@ class SlideReach:
         """The weight of each row, [n]: patients count alike, and their slides share that."""
         return 1.0 / np.bincount(self.patient)[self.patient]
 
-    def share(self, rows: npt.NDArray[np.bool_]) -> float:
+    def share(self, rows: Bools) -> float:
         """The weight of some rows as a share of all."""
         return float(self.weight[rows].sum() / self.weight.sum())
 
@@ -246,7 +272,7 @@ class FindingReach:
             raise PredictionsError(
                 f"{predictions.name} has no probabilities of single findings; expected a column f_<class> for each."
             )
-        headline = rank_reach(path_of(predictions.probabilities, tree, predictions.name))
+        headline = rank_reach(predictions.path)
         reach = np.maximum(finding_reach(p, tree), headline[:, rank_index(tree)[tree.finding_classes]])
         return cls(reach, predictions.finding_targets, predictions.patient, tree.finding_weights)
 
@@ -257,28 +283,27 @@ class FindingReach:
         >>> FindingReach(reach, present, np.zeros(2, int), np.ones(2)).miss_losses().kappa.tolist()  # on either slide
         [1.0, 2.0]
         """
-        patients = int(self.patient.max()) + 1 if len(self.patient) else 0
         reach, present, whose = self.reach, self.present, self.patient
-        share = 1.0 / np.maximum(1, np.bincount(whose, minlength=patients))
         if unit == "case":
-            reach, present = np.full((patients, reach.shape[1]), np.inf), np.zeros((patients, reach.shape[1]), bool)
             # A case has what any of its slides has, and is called what any of them is.
-            np.minimum.at(reach, self.patient, self.reach)
-            np.logical_or.at(present, self.patient, self.present)
-            whose, share = np.arange(patients), np.ones(patients)
+            reach, present = by_patient(np.minimum, reach, whose), by_patient(np.logical_or, present, whose)
+            whose = np.arange(len(reach))
+        slides = np.bincount(whose)
         row, finding = np.nonzero(present)
-        drop = share[whose[row]] * self.weights[finding] / (present @ self.weights)[row]
-        return LossCurve.of(reach[row, finding], drop, whose[row], np.ones(patients))
+        drop = self.weights[finding] / (present @ self.weights)[row] / slides[whose[row]]
+        return LossCurve.of(reach[row, finding], drop, whose[row], np.ones(len(slides)))
 
 
-def path_of(probabilities: Array | None, hierarchy: ClassHierarchy, name: str) -> DecisionPath:
-    """The decision path, or an error that says that probabilities are missing."""
-    if probabilities is None:
-        raise PredictionsError(
-            f"{name} has no probabilities, so there is no operating point to choose and nothing to certify; "
-            "export one probability column per class."
-        )
-    return decision_path(probabilities, hierarchy)
+def by_patient(reduce: np.ufunc, values: AnyArray, patient: Ints) -> AnyArray:
+    """The values of slides [n, ...] reduced over each patient [p, ...]; patients are numbered from 0 without gaps.
+
+    >>> by_patient(np.maximum, np.array([3, 1, 2]), np.array([0, 1, 0])).tolist()
+    [3, 1]
+    """
+    order = np.argsort(patient, kind="stable")
+    starts = np.flatnonzero(np.diff(patient[order], prepend=-1))
+    reduced: AnyArray = reduce.reduceat(values[order], starts, axis=0)
+    return reduced
 
 
 def rank_reach(path: DecisionPath) -> Array:

@@ -41,9 +41,8 @@ from pams_mil.data.exposure import Roles
 from pams_mil.errors import ParameterError, PredictionsError
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, clopper_pearson, hoeffding_bentkus
 from pams_mil.evaluate.certify.certificate import Certificate
-from pams_mil.evaluate.certify.make import require_patients
-from pams_mil.evaluate.certify.miss_losses import FindingReach, SlideReach, Unit, path_of
-from pams_mil.evaluate.certify.order_certificate import OrderCertificate
+from pams_mil.evaluate.certify.make import require_patients, views_by_order
+from pams_mil.evaluate.certify.miss_losses import FindingReach, SlideReach, Unit
 from pams_mil.evaluate.predictions.findings import called_sets
 from pams_mil.evaluate.predictions.predictions import Predictions
 
@@ -68,7 +67,6 @@ class BoundCheck:
         alarm: After how many patients the bound was found to be violated; None: it was not.
         level: How probable it is that a bound that holds is ever called violated.
         state: The verdict.
-        order: The order of urgency that it is by, where there are several.
     """
 
     bound: Bound
@@ -79,20 +77,16 @@ class BoundCheck:
     alarm: int | None
     level: float
     state: State
-    order: str = ""
 
     @property
     def words(self) -> str:
         """For people."""
-        return f"By {self.order}: {self._words}" if self.order else self._words
-
-    @property
-    def _words(self) -> str:
         bound, who = self.bound, self.bound.who
+        by = f"By {bound.order}: " if bound.order else ""
         if not self.n:
-            return f"Of {who} none is new: nothing can be said about the bound of {100 * bound.alpha:g} %."
+            return f"{by}Of {who} none is new: nothing can be said about the bound of {100 * bound.alpha:g} %."
         missed = f"{100 * self.observed:.3g} % missed of {self.n} new ones, at most {100 * bound.alpha:g} % certified"
-        seen = f"{who[0].upper()}{who[1:]}: {missed}."
+        seen = f"{by}{who[0].upper()}{who[1:]}: {missed}."
         if self.state == "no evidence against it":
             return f"{seen} No evidence against the guarantee."
         at_least = f"is above {100 * self.at_least:.3g} % (error probability {100 * self.level:.3g} %, at any time)"
@@ -107,10 +101,9 @@ class BoundCheck:
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form."""
         return {
-            "at": self.bound.name, "findings": self.bound.findings, "alpha": self.bound.alpha, "n": self.n,
-            "observed": self.observed,
-            "at_least": self.at_least, "limit": self.limit, "alarm_after": self.alarm, "level": self.level,
-            "state": self.state, "order": self.order,
+            "at": self.bound.at, "findings": self.bound.findings, "order": self.bound.order,
+            "alpha": self.bound.alpha, "n": self.n, "observed": self.observed, "at_least": self.at_least,
+            "limit": self.limit, "alarm_after": self.alarm, "level": self.level, "state": self.state,
         }  # fmt: skip
 
 
@@ -171,7 +164,7 @@ class Monitoring:
 
 
 def monitor(
-    certificate: Certificate | OrderCertificate,
+    certificate: Certificate,
     predictions: Predictions,
     *,
     level: float = LEVEL,
@@ -203,33 +196,23 @@ def monitor(
     if not predictions.weights and predictions.layout != "memory":
         notes.append("Whether the certified weights made these predictions is not known from the file.")
     unlabeled = predictions.target < 0
-    by_order: list[tuple[str, Certificate, Predictions]]
-    if isinstance(certificate, OrderCertificate):
-        each = enumerate(zip(certificate.names, certificate.at_kappa, strict=True))
-        by_order = [(name, one, certificate.orders.under(number, predictions)) for number, (name, one) in each]
-    else:
-        by_order = [("", certificate, predictions)]
-    _, first, predictions = by_order[0]
-    if unlabeled.all():
-        path = path_of(predictions.probabilities, predictions.hierarchy, predictions.name)
-        slides = SlideReach.unlabeled(path, predictions.patient)
-        notes.append("Without labels, the guarantee itself is not tested.")
-        return Monitoring((), _drift(first, slides, drift_level, seed), tuple(notes))
-    if unlabeled.any():
+    if unlabeled.any() and not unlabeled.all():
         raise PredictionsError(
             f"{predictions.name}: {int(unlabeled.sum())} of {len(unlabeled)} rows have no label. Monitor the labeled "
             "rows and the others in two files."
         )
+    reach = SlideReach.of(predictions).as_unit("case").reach[:, 1:]
+    drift = breakpoint_drift(certificate.breakpoints, reach, level=drift_level, seed=seed)
+    if unlabeled.all():
+        return Monitoring((), drift, (*notes, "Without labels, the guarantee itself is not tested."))
+    views = views_by_order(predictions.with_orders(certificate.hierarchy))
     # Bonferroni: the level is for any of the bounds.
-    share = level / sum(len(one.bounds) for _, one, _ in by_order)
-    checks: list[BoundCheck] = []
-    for name, one, under in by_order:
-        reach = SlideReach.of(under)
-        checks += (replace(_check(one, bound, reach, under, share), order=name) for bound in one.bounds)
-    return Monitoring(tuple(checks), _drift(first, SlideReach.of(predictions), drift_level, seed), tuple(notes))
+    share = level / len(certificate.bounds)
+    checks = [_check(certificate, bound, views[bound.order], share) for bound in certificate.bounds]
+    return Monitoring(tuple(checks), drift, tuple(notes))
 
 
-def _roles(certificate: Certificate | OrderCertificate, predictions: Predictions) -> list[Roles]:
+def _roles(certificate: Certificate, predictions: Predictions) -> list[Roles]:
     """The roles of each row's patient for the certificate, and those that the predictions state."""
     slides = predictions.slide_ids
     known = certificate.exposure.roles(slides, slides if predictions.patient_ids is None else predictions.patient_ids)
@@ -251,7 +234,8 @@ def risk_limit(bound: Bound, unit: Unit, delta: float) -> float:
     """The miss rate that at most a share δ of systems exceeds, over the calibration sets of a bound on average.
 
     >>> from pams_mil.evaluate.certify.bounds import beta_spread
-    >>> bound = Bound(None, None, 0.1, 2.0, 19, 19.0, 0.05, 0.05, beta_spread(1, 19))
+    >>> spread, n = beta_spread(1, 19), 19
+    >>> bound = Bound(alpha=0.1, kappa=2.0, n=n, mass=19.0, smallest_alpha=0.05, observed=0.05, spread=spread)
     >>> round(risk_limit(bound, "case", 0.05), 3) == round(bound.spread.high, 3)
     True
     """
@@ -350,16 +334,14 @@ def breakpoint_drift(
     return Drift(distance, int(observed.argmax()) + 1, p_value, len(second), level)
 
 
-def _check(
-    certificate: Certificate, bound: Bound, slides: SlideReach, predictions: Predictions, level: float
-) -> BoundCheck:
+def _check(certificate: Certificate, bound: Bound, predictions: Predictions, level: float) -> BoundCheck:
     if bound.findings:
         # What the sets that people see miss: at most what the bound counts, as the most urgent call is always in them.
         called = called_sets(predictions, certificate.kappa)
         reach = replace(FindingReach.of(predictions), reach=np.where(called, 0.0, np.inf))
         curve = reach.miss_losses(certificate.unit)
     else:
-        curve = slides.miss_losses(certificate.unit, bound.rank)
+        curve = bound.curve(predictions, certificate.unit)
     if not curve.n:
         return BoundCheck(bound, 0, float("nan"), 0.0, bound.alpha, None, level, "no patients")
     losses = curve.losses(certificate.kappa)
@@ -370,8 +352,3 @@ def _check(
         else "above α, within calibration sampling error" if at_least > bound.alpha else "no evidence against it"
     )  # fmt: skip
     return BoundCheck(bound, curve.n, curve.mean(certificate.kappa), at_least, limit, alarm, level, state)
-
-
-def _drift(certificate: Certificate, slides: SlideReach, level: float, seed: int) -> Drift:
-    reach = slides.as_unit("case").reach[:, 1:]
-    return breakpoint_drift(certificate.breakpoints, reach, level=level, seed=seed)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from scipy import special
 from pams_mil import atomic
 from pams_mil.arrays import Array, Ints
 from pams_mil.data.tables import read_table
-from pams_mil.errors import PredictionsError, listing, require_fields, stored_format
+from pams_mil.errors import PredictionsError, from_fields, listing, stored_format
 from pams_mil.evaluate.decisions.conditional_logit import ConditionalLogit, choice_probabilities, fit_logit
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -150,8 +150,8 @@ class Reveal:
             raise PredictionsError(f"{path} is not a file of 'pams reveal', or of another version. {advice}")
         with stored_format(path, PredictionsError, advice):
             return cls(
-                overall=_stored_ratio(content["overall"]),
-                boundaries={name: _stored_ratio(fit) for name, fit in content["boundaries"].items()},
+                overall=from_fields(CostRatio, content["overall"]),
+                boundaries={name: from_fields(CostRatio, fit) for name, fit in content["boundaries"].items()},
                 refused=dict(content["refused"]),
                 shown=tuple(map(float, content["shown_kappas"])),
                 overrides=int(content["overrides"]),
@@ -159,11 +159,6 @@ class Reveal:
                 level=float(content["level"]),
                 classes=str(content["classes"]),
             )
-
-
-def _stored_ratio(content: Any) -> CostRatio:
-    require_fields(content, [one.name for one in fields(CostRatio)])
-    return CostRatio(**content)
 
 
 def reveal(

@@ -147,7 +147,10 @@ class Predictions:
     def path(self) -> DecisionPath:
         """The call of every row at every cost ratio κ."""
         if self.probabilities is None:
-            raise PredictionsError(f"{self.name} has no probabilities, so its calls cannot be made at another κ.")
+            raise PredictionsError(
+                f"{self.name} has no probabilities, so there is no operating point to choose; export one probability "
+                "column per class."
+            )
         return decision_path(self.probabilities, self.hierarchy)
 
     @property
