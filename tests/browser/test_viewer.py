@@ -192,6 +192,15 @@ def test_it_fits_the_window_and_follows_the_scheme(serve, width, dark):
     assert page.complaints() == []
 
 
+def test_a_slide_that_settles_does_not_take_the_reader_back(serve):
+    """The view of a slide writes itself into the address; the browser tells of a new address a moment later."""
+    page, _ = serve()
+    open_case(page)
+    page.js("location.hash = '#/order'; document.querySelector('#opacity').dispatchEvent(new Event('input'))")
+    page.wait("document.querySelector('#order svg')")
+    assert page.js("location.hash") == "#/order"
+
+
 @pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_many_rows_stay_smooth(serve, tmp_path, count):
     """Few elements exist at any time; of twenty thousand, drawing after a new order takes milliseconds."""

@@ -94,7 +94,8 @@ function address(path, settings = {}) {
   return query ? `${path}?${query}` : path;
 }
 function openCase(row) { if (row != null) location.hash = address(`#/slide/${state.cases.key[row]}`); }
-function goTo(row, settings) { history.replaceState(null, "", address(`#/slide/${state.cases.key[row]}`, settings)); }
+// Only while its slide is the address: a view that settles just after the reader went elsewhere must not take them back.
+function goTo(row, settings) { if (route().row === row) history.replaceState(null, "", address(`#/slide/${state.cases.key[row]}`, settings)); }
 
 function show() {
   const { tab, row, settings } = route();
@@ -105,7 +106,7 @@ function show() {
   $("#back").href = address("#/", state.list.settings());
   if (tab === "slide") { state.list.choose(row); state.view.open(row, settings); return; }
   state.view.leave();
-  if (tab === "order") showOrder(state.overview);
+  if (tab === "order") showOrder(state.overview).catch((error) => toast(`What the order is worth could not be computed: ${error.message}`));
   else { state.list.rebuild(true); $("#list").focus(); }
 }
 
