@@ -18,7 +18,7 @@ from pams_mil.engine.prediction.export import export
 from pams_mil.engine.prediction.prediction_table import read_for_prediction
 from pams_mil.engine.prediction.tiles import csv_as_parquet
 from pams_mil.errors import CheckpointError, ManifestError, OutputError, PredictionsError, RunError
-from pams_mil.evaluate.decisions.decide import DecisionRule
+from pams_mil.evaluate.decisions.decide import decide
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
@@ -226,7 +226,7 @@ def test_predict_verb_decides_by_a_rule_and_says_which(cohort, runs, tmp_path):
             assert set(table["decided_by"]) == {shown}
             names = hierarchy.names(level)
             p = np.array([[float(value) for value in table[f"p_{label}"]] for label in names]).T
-            expected = DecisionRule.parse(rule).calls(p, hierarchy, level)
+            expected = decide(p, hierarchy, level, rule=rule)
             assert [names.index(label) for label in table[column]] == expected.tolist()
         assert read_predictions(out / "predictions.csv", hierarchy).decided_by == shown
     bad = invoke(*arguments, "--out", tmp_path / "bad", "--decide", "kappa=-3")

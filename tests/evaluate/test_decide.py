@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from pams_mil.errors import ParameterError, PredictionsError
 from pams_mil.evaluate.decisions.decide import (
-    RULES,
     DecisionRule,
     decide,
     least_risk,
@@ -91,10 +90,10 @@ def test_severity_rules_miss_less():
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(7), size=4000)
     truth = (p.cumsum(1) < rng.random((4000, 1))).sum(1)  # drawn from p: calibrated by construction
-    W = metric_weight(BRACS)
-    ascc = {rule: (1 / W[truth, decide(p, BRACS, rule=rule)]).mean() for rule in RULES}
-    accuracy = {rule: (truth == decide(p, BRACS, rule=rule)).mean() for rule in RULES}
-    cost = {rule: (W[truth, decide(p, BRACS, rule=rule)] - 1).mean() for rule in RULES}
+    W, rules = metric_weight(BRACS), ("argmax", "risk", "ascc", "kappa=1")
+    ascc = {rule: (1 / W[truth, decide(p, BRACS, rule=rule)]).mean() for rule in rules}
+    accuracy = {rule: (truth == decide(p, BRACS, rule=rule)).mean() for rule in rules}
+    cost = {rule: (W[truth, decide(p, BRACS, rule=rule)] - 1).mean() for rule in rules}
     assert max(ascc, key=ascc.get) == "ascc"
     assert max(accuracy, key=accuracy.get) == "argmax"
     assert min(cost, key=cost.get) == "risk"
@@ -112,7 +111,7 @@ def test_named_costs():
     ("call", "message"),
     [
         (lambda: decide([[0.5, 0.5]], THREE), "probabilities must have 3 columns, one per class, found 2"),
-        (lambda: decide([[0.2, 0.3, 0.5]], THREE, rule="best"), "rule must be one of 'argmax', 'risk', 'ascc'"),
+        (lambda: decide([[0.2, 0.3, 0.5]], THREE, rule="best"), "A decision must be argmax, ascc, risk, or kappa=K"),
         (lambda: decide([[0.2, 0.3, 0.5]], THREE, rule="risk", cost="tree"), "cost must be 'severity', 'lca' or"),
         (lambda: most_probable([[0.5, 0.6]]), "row 0 is [0.5, 0.6]"),
         (lambda: most_probable([[0.5, 0.5], [np.nan, 1.0]]), "row 1 is [nan, 1.0]"),

@@ -24,8 +24,8 @@ from pams_mil.evaluate.decisions.probability_calibration import (
     ProbabilityCalibration,
     cross_calibrated,
     fit_probability_calibration,
-    fit_softmax,
 )
+from pams_mil.evaluate.decisions.softmax_fit import fit_softmax
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import loss_weight
 

@@ -64,8 +64,8 @@ def test_pull_of_the_shown_call_is_told_from_the_cost_ratio():
 def test_what_would_change_is_counted_and_boundaries_are_told_apart():
     p, verdicts, ids = study(FOUR, [6.0], patients=1500, seed=3, beta=3.0)
     result = reveal(p, verdicts, FOUR, patients=ids, kappa=2.0)
-    assert result.changes[0] > 0
-    assert result.changes[1] == 0
+    assert result.more_urgent > 0
+    assert result.less_urgent == 0
     assert set(result.boundaries) | set(result.refused) == {"benign", "atypical", "malignant"}
     assert all(fit.low < 6 < fit.high for fit in result.boundaries.values())
     assert len(result.boundaries) >= 2
@@ -163,7 +163,7 @@ def test_verdicts_are_read_by_the_kappa_of_the_call_that_was_on_the_screen(tmp_p
     result = reveal(p, verdicts, FOUR, kappa=kappas)
     assert result.overall.low < 5 < result.overall.high
     assert result.overall.pull == pytest.approx(1.5, abs=0.25)
-    assert result.shown == (1.0, 8.0)
+    assert result.shown_kappas == (1.0, 8.0)
     assert "the calls were made at κ = 1 to 8, which is outside of it" in result.sentence
     assert not abs(reveal(p, verdicts, FOUR).overall.pull - 1.5) < 0.25  # all taken for calls at κ = 1
 
@@ -178,7 +178,7 @@ def test_verdicts_are_read_by_the_kappa_of_the_call_that_was_on_the_screen(tmp_p
     file = tmp_path / "reviews.csv"
     file.write_text("\n".join(["slide_id,model_call,kappa,reader_class,blind", *lines]))
     read = reveal_reviews([file], tmp_path / "predictions.csv", FOUR)
-    assert (read.overall, read.shown) == (result.overall, result.shown)
+    assert (read.overall, read.shown_kappas) == (result.overall, result.shown_kappas)
     for change, message in (
         (lines[1500].replace("8.0", "0.2"), "calls on the screen are not those of the predictions at κ = 0.2"),
         (lines[1500].replace("8.0", "nan"), "kappa must be a number of at least 0 or empty, found 'nan'"),

@@ -8,7 +8,7 @@ import pytest
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate import contrasts, estimate
 from pams_mil.evaluate.certify.bounds import clopper_pearson
-from pams_mil.evaluate.decisions.probability_calibration import fit_softmax
+from pams_mil.evaluate.decisions.softmax_fit import fit_softmax
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import quadratic_kappa
 from pams_mil.metrics.metric import METRICS

@@ -24,7 +24,7 @@ from pams_mil.engine.run.folder import RunFolder, read_json
 from pams_mil.errors import OutputError, PredictionsError, listing
 from pams_mil.evaluate.certify import Certificate, apply_certificate
 from pams_mil.evaluate.certify.make import require_patients
-from pams_mil.evaluate.decisions.decide import DecisionRule
+from pams_mil.evaluate.decisions.decide import DecisionRule, decide
 from pams_mil.evaluate.predictions.findings import called_sets
 from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions
 from pams_mil.evaluate.predictions.sidecar import write_sidecar
@@ -106,11 +106,11 @@ class SlidePredictions:
 
     def calls(self, level: int = -1) -> npt.NDArray[np.int64]:
         """Class indices [n] of a level: the finest level's calls, decided by the rule, lifted."""
-        return self.hierarchy.lift(self.rule.calls(self.probabilities[-1], self.hierarchy), level)
+        return self.hierarchy.lift(decide(self.probabilities[-1], self.hierarchy, rule=self.rule), level)
 
     def own_calls(self, level: int) -> npt.NDArray[np.int64]:
         """What a level's own output says by the same rule; it decides nothing."""
-        return self.rule.calls(self.probabilities[level], self.hierarchy, level)
+        return decide(self.probabilities[level], self.hierarchy, level, rule=self.rule)
 
     def disagreements(self) -> dict[str, str]:
         """Slides on which a coarser level's own output contradicts the call, with what it says."""

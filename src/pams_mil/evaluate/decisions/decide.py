@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array, Ints
-from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
+from pams_mil.errors import ParameterError, PredictionsError, nearest
 from pams_mil.evaluate.decisions.debias import TrainingBias
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -77,10 +77,6 @@ class DecisionRule:
         # All digits: κ is often the very threshold of a slide, and a rounded one would call that slide otherwise.
         return f"kappa={float(self.kappa)!r}".removesuffix(".0") if self.name == "kappa" else self.name
 
-    def calls(self, probabilities: npt.ArrayLike, hierarchy: ClassHierarchy, level: int = -1) -> Ints:
-        """Class indices [n] for probabilities [n, c] at a level."""
-        return decide(probabilities, hierarchy, level, rule=self.name, kappa=self.kappa)
-
 
 def most_probable(probabilities: npt.ArrayLike) -> Ints:
     """argmax_r p_r; [n, c] -> [n].
@@ -125,10 +121,9 @@ def decide(
     hierarchy: ClassHierarchy,
     level: int = -1,
     *,
-    rule: Rule = "argmax",
+    rule: str | DecisionRule = "argmax",
     cost: NamedCost | npt.ArrayLike = "severity",
     penalty: float = PENALTY,
-    kappa: float = 1.0,
 ) -> Ints:
     """Class indices [n] for probabilities [n, c] at a level.
 
@@ -136,27 +131,23 @@ def decide(
         probabilities: Rows that sum to 1.
         hierarchy: Order and tree of the classes.
         level: The level that the probabilities are of.
-        rule: "argmax", "risk", "ascc" or "kappa".
+        rule: "argmax", "risk", "ascc" or "kappa=3", see `DecisionRule`.
         cost: For "risk": "severity" for W − 1, "lca" for the height in the tree, or any matrix `[true, predicted]`.
         penalty: P of W, for "ascc" and the cost "severity".
-        kappa: For "kappa": how many false alarms a missed urgency costs, from 0 to inf.
 
     >>> hierarchy = ClassHierarchy.flat(["benign", "atypical", "malignant"])
-    >>> [int(decide([[0.4, 0.25, 0.35]], hierarchy, rule=rule)[0]) for rule in RULES]
-    [0, 2, 2, 0]
-    >>> int(decide([[0.4, 0.25, 0.35]], hierarchy, rule="kappa", kappa=3)[0])
-    2
+    >>> [int(decide([[0.4, 0.25, 0.35]], hierarchy, rule=rule)[0]) for rule in ("argmax", "risk", "ascc", "kappa=3")]
+    [0, 2, 2, 2]
     """
     p = check_probabilities(probabilities, hierarchy.num_classes(level))
-    if rule == "argmax":
-        return most_probable(p)
-    if rule == "ascc":
+    chosen = DecisionRule.parse(rule) if isinstance(rule, str) else rule
+    if chosen.name == "ascc":
         return most_ascc(p, metric_weight(hierarchy, level, penalty=penalty))
-    if rule == "risk":
+    if chosen.name == "risk":
         return least_risk(p, _cost(cost, hierarchy, level, penalty))
-    if rule == "kappa":
-        return decision_path(p, hierarchy, level=level).calls(kappa)
-    raise ParameterError(f"rule must be one of {listing(RULES)}, found {rule!r}.")
+    if chosen.name == "kappa":
+        return decision_path(p, hierarchy, level=level).calls(chosen.kappa)
+    return most_probable(p)
 
 
 def redecide(
@@ -188,7 +179,7 @@ def redecide(
         bias = TrainingBias(severity=loss_weight(hierarchy)) if debias is True else debias
         probabilities = bias.remove(probabilities)
         notes = (*notes, f"Probabilities with the bias of training removed ({bias.describe()}).")
-    calls = decide(probabilities, hierarchy, rule=chosen.name, cost=cost, penalty=penalty, kappa=chosen.kappa)
+    calls = decide(probabilities, hierarchy, rule=chosen, cost=cost, penalty=penalty)
     usual = chosen.name != "risk" or (isinstance(cost, str) and cost == "severity")
     named = str(chosen) if usual else "risk with another cost"
     return replace(predictions, predicted=calls, probabilities=probabilities, notes=notes, decided_by=named)

@@ -19,13 +19,6 @@ sure of themselves they are.
 
 A model that merely leans toward urgency, or away from it, is forgiven by β, and one that is too sure by T; what is left
 is what it cannot tell apart. So an epoch that is chosen by it cannot win by moving the operating point.
-
-Under both is softmax regression with few coefficients, fitted by Newton's method:
-
-    q_ik ∝ exp(Σ_j θ_j X[i, k, j]),   minimize L(θ) = −Σ_i Σ_k Y_ik ln q_ik / Σ Y
-
-L is convex in θ, so its minimum is the only one. Each step solves the Hessian, damped as much as L needs to fall:
-where every q is 0 or 1 there is slope but no curvature, and a plain step would go anywhere.
 """
 
 from __future__ import annotations
@@ -43,6 +36,7 @@ from pams_mil import seeding
 from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.decisions.debias import TrainingBias, logarithm
+from pams_mil.evaluate.decisions.softmax_fit import fit_softmax
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels
 from pams_mil.metrics.probability import Scores, check_probabilities, labels_and_probabilities
@@ -262,95 +256,12 @@ def refined_nll(
     # coefficients 1/T and β
     features = np.stack([logits, np.broadcast_to(rank, p.shape)], axis=2)
     truth = _with_prior(p, true, prior_slides)
-    coefficients = _temperature_and_lean(features, truth)
+    try:
+        coefficients = fit_softmax(features, truth, np.array([1.0, 0.0])).theta
+    except ParameterError:  # all slides are right beyond doubt: there is no best T, and the network's own will do
+        coefficients = np.array([1.0, 0.0])
     if coefficients[0] < 0:  # worse than knowing nothing: the best temperature that is one is infinite
         coefficients = np.concatenate([[0.0], fit_softmax(features[:, :, 1:], truth, np.zeros(1)).theta])
     # The further slide took part in the fit alone; what is scored are the slides.
     q = log_softmax(features @ coefficients, axis=1)
     return float(-q[np.arange(len(true)), true].mean())
-
-
-def _temperature_and_lean(features: Array, truth: Array) -> Array:
-    """1/T and β; where all slides are right beyond doubt there is no best T, and the network's own will do."""
-    as_it_is = np.array([1.0, 0.0])
-    try:
-        return fit_softmax(features, truth, as_it_is).theta
-    except ParameterError:
-        return as_it_is
-
-
-_STEPS = 200
-_ENOUGH = 1e-16
-"""Stop when a full step would lower L by less than this."""
-_PERFECT = 1e-12
-_DAMPING = (0.0, *(10.0**power for power in range(-10, 11)))
-
-
-@dataclass(frozen=True, eq=False)
-class Minimum:
-    """Coefficients θ [j] and the value of L there."""
-
-    theta: Array
-    value: float
-
-
-def fit_softmax(features: Array, truth: Array, start: Array) -> Minimum:
-    """The coefficients of least L.
-
-    Args:
-        features: X, [n, c, j].
-        truth: Y, [n, c], at least 0: which class each sample is of, or how much of each.
-        start: θ to begin with, [j]; directions that the samples say nothing about stay there.
-
-    >>> X = np.log([[[0.8], [0.2]], [[0.8], [0.2]], [[0.8], [0.2]]])  # says 80 % three times, and is right twice
-    >>> float(fit_softmax(X, np.array([[1, 0], [1, 0], [0, 1.0]]), np.ones(1)).theta[0]).__round__(6)  # ln 2 / ln 4
-    0.5
-    """
-    theta = np.asarray(start, dtype=np.float64).copy()
-    value = _loss(features, truth, theta)
-    for number in range(_STEPS):
-        slope, curvature = _derivatives(features, truth, theta)
-        moved = _step(features, truth, theta, value, slope, curvature)
-        if moved is None:
-            # L came to 0 by growing θ: it would go on falling for ever, only floats no longer show it.
-            if number and value < _PERFECT:
-                break
-            return Minimum(theta, value)
-        theta, value = moved.theta, moved.value
-    raise ParameterError(
-        "The fit has no finite answer: every sample is told apart without a mistake, so that ever sharper "
-        "probabilities score ever better. Give it more samples, or some evidence against."
-    )
-
-
-def _step(features: Array, truth: Array, theta: Array, value: float, slope: Array, curvature: Array) -> Minimum | None:
-    """A better place, as far away as Newton's method dares; None when there is none."""
-    for damping in _DAMPING:
-        # least squares, so that directions without curvature are left alone
-        step = -np.linalg.lstsq(curvature + damping * np.eye(len(theta)), slope, rcond=1e-13)[0]
-        gain = float(-slope @ step) / 2
-        if damping == 0 and not gain > _ENOUGH:
-            return None
-        loss = _loss(features, truth, theta + step)
-        # Armijo's rule: a small share of the predicted decrease must come true. NaN compares as false and is damped.
-        if loss <= value - 1e-4 * gain:
-            return Minimum(theta + step, loss)
-    return None
-
-
-def _loss(features: Array, truth: Array, theta: Array) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):  # a step too far is not finite, and not taken
-        return float(-(truth * log_softmax(features @ theta, axis=1)).sum() / truth.sum())
-
-
-def _derivatives(features: Array, truth: Array, theta: Array) -> tuple[Array, Array]:
-    """Gradient [j] and Hessian [j, j] of L."""
-    truth = truth / truth.sum()
-    # Rows of Y need not sum to 1, and q is compared with each row's own sum.
-    weight = truth.sum(axis=1, keepdims=True)
-    q = softmax(features @ theta, axis=1)
-    slope = np.einsum("nk,nkj->j", weight * q - truth, features)
-    # The Hessian is the covariance of a row's features under q, summed over rows.
-    centered = features - np.einsum("nk,nkj->nj", q, features)[:, None, :]
-    curvature = np.einsum("nk,nkj,nkl->jl", weight * q, centered, centered)
-    return slope, curvature

@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +35,25 @@ import numpy.typing as npt
 from scipy import special
 
 from pams_mil import atomic
-from pams_mil.arrays import Array, Ints
+from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.data.tables import read_table
-from pams_mil.errors import PredictionsError, from_fields, listing, stored_format
-from pams_mil.evaluate.decisions.conditional_logit import ConditionalLogit, choice_probabilities, fit_logit
+from pams_mil.errors import ParameterError, PredictionsError, from_fields, listing, stored_format
+from pams_mil.evaluate.decisions.softmax_fit import fit_softmax
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import check_probabilities
 
+LEVEL = 0.95
+"""Confidence of the intervals."""
 LEAST_INFORMATIVE = 30
 """Fewest verdicts on slides whose call depends on κ; below this an interval would be wider than any use."""
 PLAUSIBLE = (0.1, 100.0)
 """A slide is informative where its call changes for some κ in this range: elsewhere every reader says the same."""
+SETTLED = 0.95
+"""A verdict that the fit expects with this probability says next to nothing about κ."""
+_SINGULAR = 1e8
+_HEADER = {"kind": "pams reveal", "version": 1}
 
 
 @dataclass(frozen=True)
@@ -75,41 +81,40 @@ class Reveal:
         overall: The cost ratio of all verdicts.
         boundaries: By the name of the least urgent class at or above the boundary.
         refused: Boundaries without a κ, with the reason.
-        shown: The κ that the calls on the screen were made with, smallest first.
+        shown_kappas: The κ that the calls on the screen were made with, smallest first.
         overrides: How many verdicts differ in rank from the model's call.
-        changes: Slides whose call would change if the model were set to κ: [to a more urgent, to a less urgent class].
-        level: Confidence of the intervals.
+        more_urgent, less_urgent: Slides whose call would change that way if the model were set to κ.
         classes: Digest of the class hierarchy.
     """
 
     overall: CostRatio
     boundaries: dict[str, CostRatio]
     refused: dict[str, str]
-    shown: tuple[float, ...]
+    shown_kappas: tuple[float, ...]
     overrides: int
-    changes: tuple[int, int]
-    level: float
+    more_urgent: int
+    less_urgent: int
     classes: str
 
     @property
     def sentence(self) -> str:
         """The finding in one sentence."""
-        fit, low, high = self.overall, self.shown[0], self.shown[-1]
+        fit, low, high = self.overall, self.shown_kappas[0], self.shown_kappas[-1]
         shown = f"the model is set to {low:g}" if low == high else f"the calls were made at κ = {low:g} to {high:g}"
-        inside = [fit.low <= kappa <= fit.high for kappa in self.shown]
+        inside = [fit.low <= kappa <= fit.high for kappa in self.shown_kappas]
         within = "within that interval" if all(inside) else "partly within it" if any(inside) else "outside of it"
         return (
-            f"The readers act as if a miss cost {fit.kappa:.2g} false alarms ({100 * self.level:g} % interval "
+            f"The readers act as if a miss cost {fit.kappa:.2g} false alarms ({100 * LEVEL:g} % interval "
             f"{fit.low:.2g} to {fit.high:.2g}); {shown}, which is {within}."
         )
 
     @property
     def consequence(self) -> str:
         """What would change if the model were set to κ."""
-        more, less = self.changes
         return (
-            f"Set to that κ, the model would call {more} of the read slides more urgent and {less} less urgent than "
-            f"now. {self.overrides} of {self.overall.verdicts} verdicts overturned a call."
+            f"Set to that κ, the model would call {self.more_urgent} of the read slides more urgent and "
+            f"{self.less_urgent} less urgent than now. {self.overrides} of {self.overall.verdicts} verdicts overturned "
+            "a call."
         )
 
     @property
@@ -120,19 +125,7 @@ class Reveal:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "kind": "pams reveal",
-            "version": 1,
-            "classes": self.classes,
-            "level": self.level,
-            "shown_kappas": list(self.shown),
-            "overrides": self.overrides,
-            "changes": {"more_urgent": self.changes[0], "less_urgent": self.changes[1]},
-            "overall": vars(self.overall).copy(),
-            "boundaries": {name: vars(fit).copy() for name, fit in self.boundaries.items()},
-            "refused": dict(self.refused),
-            "sentence": self.sentence,
-        }
+        return {**_HEADER, **asdict(self), "sentence": self.sentence}
 
     def write(self, path: Path | str) -> None:
         """Write as JSON."""
@@ -146,19 +139,15 @@ class Reveal:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise PredictionsError(f"{path} is not a file of 'pams reveal': {error}. {advice}") from error
-        if not isinstance(content, dict) or (content.get("kind"), content.get("version")) != ("pams reveal", 1):
+        if not isinstance(content, dict) or {key: content.get(key) for key in _HEADER} != _HEADER:
             raise PredictionsError(f"{path} is not a file of 'pams reveal', or of another version. {advice}")
         with stored_format(path, PredictionsError, advice):
-            return cls(
-                overall=from_fields(CostRatio, content["overall"]),
-                boundaries={name: from_fields(CostRatio, fit) for name, fit in content["boundaries"].items()},
-                refused=dict(content["refused"]),
-                shown=tuple(map(float, content["shown_kappas"])),
-                overrides=int(content["overrides"]),
-                changes=(int(content["changes"]["more_urgent"]), int(content["changes"]["less_urgent"])),
-                level=float(content["level"]),
-                classes=str(content["classes"]),
-            )
+            stored = {key: value for key, value in content.items() if key not in (*_HEADER, "sentence")}
+            return from_fields(cls, stored | {
+                "overall": from_fields(CostRatio, stored["overall"]),
+                "boundaries": {name: from_fields(CostRatio, fit) for name, fit in stored["boundaries"].items()},
+                "shown_kappas": tuple(stored["shown_kappas"]),
+            })  # fmt: skip
 
 
 def reveal(
@@ -170,7 +159,6 @@ def reveal(
     blind: npt.ArrayLike | None = None,
     kappa: npt.ArrayLike = 1.0,
     calls: npt.ArrayLike | None = None,
-    level: float = 0.95,
 ) -> Reveal:
     """The κ that readers' verdicts act by, with an interval over patients.
 
@@ -182,42 +170,43 @@ def reveal(
         blind: [n] True where the reader did not see the model's call.
         kappa: What the calls on the screen were made with, one number or [n]; 1: the most probable class.
         calls: [n] classes that were on the screen; None: those of `kappa`. What no such κ calls is refused.
-        level: Confidence of the intervals.
     """
     p = check_probabilities(probabilities, hierarchy.num_classes())
-    chosen = hierarchy.ranks()[np.asarray(verdicts, dtype=np.int64)]
+    ranks = hierarchy.ranks()
+    chosen = ranks[np.asarray(verdicts, dtype=np.int64)]
     if len(chosen) != len(p):
         raise PredictionsError(f"Expected one verdict per row of probabilities, found {len(chosen)} and {len(p)}.")
     clusters = np.unique(list(patients), return_inverse=True)[1] if patients is not None else np.arange(len(p))
     path = decision_path(p, hierarchy)
     at = np.broadcast_to(np.asarray(kappa, dtype=np.float64), (len(p),))
-    shown = _shown(p, path, at, hierarchy.ranks(), calls)
-    unseen = np.zeros(len(p), bool) if blind is None else np.asarray(blind, bool)
-    per_rank = _per_rank(p, hierarchy)
+    shown = _shown(p, path, at, ranks, calls)
+    per_rank = np.stack([p[:, ranks == rank].sum(axis=1) for rank in range(int(ranks.max()) + 1)], axis=1)
     overrides = int((chosen != shown).sum())
     if not overrides:
         raise PredictionsError(
             f"All {len(p)} verdicts agree with the model's calls, so they reveal no cost ratio: readers who "
             "always agree may find the calls right or may not look. Collect verdicts with 'pams view --blind'."
         )
-    features = _choices(per_rank, np.where(unseen, -1, shown))
-    informative = _informative(path.reach)
-    overall, fitted = _cost_ratio(features, chosen, clusters, informative, level, "all boundaries")
+    features = _choices(per_rank, np.where(False if blind is None else np.asarray(blind, bool), -1, shown))
+    low, high = PLAUSIBLE
+    informative: Bools = np.any((path.reach > low) & (path.reach < high), axis=1)
+    overall, pull = _cost_ratio(features, chosen, clusters, informative, "all boundaries")
     boundaries, refused = {}, {}
     for k in range(1, per_rank.shape[1]):
-        name = hierarchy.names()[int(np.flatnonzero(hierarchy.ranks() == k)[0])]
+        name = hierarchy.names()[int(np.argmax(ranks == k))]
         rows = (chosen == k) | (chosen == k - 1)
         try:
             boundaries[name], _ = _cost_ratio(
-                features[rows, k - 1 : k + 1], chosen[rows] - (k - 1), clusters[rows], informative[rows], level,
-                f"the boundary at {name}", within=fitted,
+                features[rows, k - 1 : k + 1], chosen[rows] - (k - 1), clusters[rows], informative[rows],
+                f"the boundary at {name}", within=pull,
             )  # fmt: skip
         except PredictionsError as error:
             refused[name] = str(error)
-    moved = hierarchy.ranks()[path.calls(overall.kappa)] - shown
-    changes = (int((moved > 0).sum()), int((moved < 0).sum()))
-    shown_at = tuple(np.unique(at).tolist())
-    return Reveal(overall, boundaries, refused, shown_at, overrides, changes, level, hierarchy.digest)
+    moved = ranks[path.calls(overall.kappa)] - shown
+    return Reveal(
+        overall, boundaries, refused, tuple(np.unique(at).tolist()), overrides,
+        more_urgent=int((moved > 0).sum()), less_urgent=int((moved < 0).sum()), classes=hierarchy.digest,
+    )  # fmt: skip
 
 
 def _shown(p: Array, path: DecisionPath, kappa: Array, ranks: Ints, calls: npt.ArrayLike | None) -> Ints:
@@ -239,12 +228,6 @@ def _shown(p: Array, path: DecisionPath, kappa: Array, ranks: Ints, calls: npt.A
     return stated
 
 
-def _per_rank(p: Array, hierarchy: ClassHierarchy) -> Array:
-    """The probability of each rank, [n, R]."""
-    ranks = hierarchy.ranks()
-    return np.stack([p[:, ranks == rank].sum(axis=1) for rank in range(int(ranks.max()) + 1)], axis=1)
-
-
 def _choices(per_rank: Array, shown: Ints) -> Array:
     """The alternatives of every verdict as features [n, R, 3]: −Ū_r, −F̄_r, and whether r was shown."""
     below = np.cumsum(per_rank, axis=1) - per_rank
@@ -252,62 +235,60 @@ def _choices(per_rank: Array, shown: Ints) -> Array:
     return np.stack([-above, -below, np.arange(per_rank.shape[1]) == shown[:, None]], axis=2).astype(np.float64)
 
 
-def _informative(reach: Array) -> npt.NDArray[np.bool_]:
-    """Slides with a change of their call at a plausible κ."""
-    low, high = PLAUSIBLE
-    return np.asarray(((reach > low) & (reach < high)).any(axis=1), dtype=np.bool_)
+@dataclass(frozen=True, eq=False)
+class _Pull:
+    """η, and what every patient moves it by, [G]."""
+
+    value: float
+    moved: Array
 
 
 def _cost_ratio(
-    features: Array,
-    chosen: Ints,
-    clusters: Ints,
-    informative: npt.NDArray[np.bool_],
-    level: float,
-    where: str,
-    *,
-    within: ConditionalLogit | None = None,
-) -> tuple[CostRatio, ConditionalLogit]:
-    """κ of these choices, and the fit; `within` is that of all boundaries, for a κ with its pull and uncertainty."""
+    features: Array, chosen: Ints, patient: Ints, informative: Bools, where: str, *, within: _Pull | None = None
+) -> tuple[CostRatio, _Pull]:
+    """κ of these choices, and η; `within` is that of all boundaries, for a κ with its pull and uncertainty."""
     _refuse_few(int(informative.sum()), where)
-    count = int(clusters.max()) + 1 if within is None else len(within.scores)
-    if within is not None:
-        fit = fit_logit(features[:, :, :2], within.pull * features[:, :, 2], chosen, clusters, count, where)
-    else:  # all blind: nothing was shown, so nothing pulls
-        q = 3 if features[:, :, 2].any() else 2
-        fit = fit_logit(features[:, :, :q], np.zeros(features.shape[:2]), chosen, clusters, count, where)
-    doubtful = int((informative & fit.doubtful).sum())
+    n, alternatives, _ = features.shape
+    # all blind: nothing was shown, so nothing pulls
+    q = 3 if within is None and features[:, :, 2].any() else 2
+    offset = 0.0 if within is None else within.value * features[:, :, 2]
+    try:
+        fit = fit_softmax(features[:, :, :q], np.eye(alternatives)[chosen], np.zeros(q), offset)
+        singular = np.linalg.cond(fit.curvature) > _SINGULAR
+    except ParameterError:
+        singular = True
+    if singular:  # the likelihood rises for ever, or does not depend on a coefficient
+        raise PredictionsError(
+            f"Verdicts at {where} fit a cost ratio without any noise, or do not vary, so that no single number is the "
+            "most likely. More verdicts on doubtful slides are needed."
+        )
+    doubtful = int((informative & (fit.probabilities.max(axis=1) < SETTLED)).sum())
     _refuse_few(doubtful, where)
-    a, b = fit.estimate[:2]
+    a, b = fit.theta[:2]
     if a <= 0 or b <= 0:
         raise PredictionsError(
             f"Verdicts at {where} do not follow the model's probabilities (weight of misses {a:.3g}, of false alarms "
             f"{b:.3g}; both should be positive), so no cost ratio explains them."
         )
-    slope = np.zeros(len(fit.estimate))
-    slope[:2] = 1 / a, -1 / b
-    along = fit.inverse @ slope
-    moved = fit.scores @ along  # what every patient moves log κ by
-    if within is not None:  # η was estimated: what every patient moves it by moves κ too
-        odds = choice_probabilities(features[:, :, :2] @ fit.estimate + within.pull * features[:, :, 2])
-        means = np.einsum("nr,nrq->nq", odds, features)
-        shared = np.einsum("nr,nrq,nr->q", odds, features[:, :, :2], features[:, :, 2]) - means[:, :2].T @ means[:, 2]
-        moved = moved - float(shared @ along) * within.pull_by_cluster
-    groups = len(np.unique(clusters))
+    expected = np.einsum("nr,nrq->nq", fit.probabilities, features)
+    scores = np.zeros((int(patient.max()) + 1 if within is None else len(within.moved), 3))
+    np.add.at(scores, patient, features[np.arange(n), chosen] - expected)
+    inverse = np.linalg.inv(fit.curvature) / n  # the curvature is that of the mean
+    along = inverse[:, :2] @ [1 / a, -1 / b]
+    moved = scores[:, :q] @ along  # what every patient moves log κ by
+    if within is None:
+        pull = _Pull(float(fit.theta[2]), scores @ inverse[2]) if q == 3 else _Pull(0.0, np.zeros(len(scores)))
+    else:  # η was estimated: what every patient moves it by moves κ too
+        pull = within
+        apart = features - expected[:, None]
+        shared = np.einsum("nr,nrq,nr->q", fit.probabilities, apart[:, :, :2], apart[:, :, 2])
+        moved = moved - float(shared @ along) * pull.moved
+    groups = len(np.unique(patient))
     variance = float(moved @ moved) * groups / max(1, groups - 1)
-    reach = special.stdtrit(groups - 1, (1 + level) / 2) * math.sqrt(variance)
+    reach = special.stdtrit(groups - 1, (1 + LEVEL) / 2) * math.sqrt(variance)
     log_kappa = math.log(a) - math.log(b)
-    ratio = CostRatio(
-        kappa=math.exp(log_kappa),
-        low=math.exp(log_kappa - reach),
-        high=math.exp(log_kappa + reach),
-        sharpness=float(b),
-        pull=fit.pull if within is None else within.pull,
-        verdicts=len(chosen),
-        informative=doubtful,
-        patients=groups,
-    )
-    return ratio, fit
+    low, kappa, high = (math.exp(log_kappa + side * reach) for side in (-1, 0, 1))
+    return CostRatio(kappa, low, high, float(b), pull.value, n, doubtful, groups), pull
 
 
 def _refuse_few(count: int, where: str) -> None:
@@ -320,12 +301,7 @@ def _refuse_few(count: int, where: str) -> None:
 
 
 def reveal_reviews(
-    reviews: Sequence[Path | str],
-    predictions: Path | str,
-    hierarchy: ClassHierarchy,
-    *,
-    kappa: float = 1.0,
-    level: float = 0.95,
+    reviews: Sequence[Path | str], predictions: Path | str, hierarchy: ClassHierarchy, *, kappa: float = 1.0
 ) -> Reveal:
     """The κ that the verdicts of `reviews.csv` files act by, given the predictions that were read.
 
@@ -336,7 +312,6 @@ def reveal_reviews(
         predictions: The probabilities that the readers saw calls of.
         hierarchy: Order and ties of the classes.
         kappa: What the calls on the screen were made with where the column `kappa` is empty: as predicted.
-        level: Confidence of the intervals.
     """
     model = read_predictions(predictions, hierarchy, Source(labels_needed=False))
     if model.probabilities is None:
@@ -369,7 +344,7 @@ def reveal_reviews(
         raise PredictionsError(f"{listing([str(path) for path in reviews])} hold no verdict with a class.")
     return reveal(
         model.probabilities[rows], np.array(verdicts), hierarchy, patients=[patient_of[row] for row in rows],
-        blind=np.array(blind), kappa=kappas, calls=calls if min(calls) >= 0 else None, level=level,
+        blind=np.array(blind), kappa=kappas, calls=calls if min(calls) >= 0 else None,
     )  # fmt: skip
 
 
