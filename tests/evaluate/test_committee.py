@@ -14,6 +14,7 @@ from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.committee import audit_committee, average
 from pams_mil.evaluate.contrast import contrast_of
 from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
+from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.operating import OperatingCurve, operating_curve, urgency_auc
 
 TREE = ClassHierarchy.flat(["benign", "atypical", "malignant"])
@@ -110,7 +111,7 @@ def test_one_network_against_several_takes_the_several_as_chance() -> None:
     shared = rng.normal(0, 0.02, draws)
     own = [[score + shared[b] + rng.normal(0, 0.01) for b in range(draws)] for score in scores]
     other = [[fixed[0] + shared[b] + rng.normal(0, 0.03) for b in range(draws)]]
-    found = contrast_of("acc", fixed, scores, drawn=np.array(other), drawn_reference=np.array(own), units=60)
+    found = contrast_of(METRICS["acc"], fixed, scores, drawn=np.array(other), drawn_reference=np.array(own), units=60)
     mean = [sum(own[s][b] for s in range(4)) / 4 for b in range(draws)]
     gaps = [other[0][b] - mean[b] for b in range(draws)]
     explained = []

@@ -20,14 +20,19 @@ from pams_mil.atomic import strict_json
 from pams_mil.evaluate import contrasts, decision_path, estimate, join_seeds
 from pams_mil.evaluate.compare import compare, with_matched
 from pams_mil.evaluate.contrast import Contrast, adjusted, contrast_of
-from pams_mil.evaluate.inference import MethodPair, Networks, Reading, units_of
+from pams_mil.evaluate.inference import Drawn, MethodPair, Networks, units_of
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import score
 from pams_mil.metrics import operating_curve, urgency_auc
-from pams_mil.metrics.metric import LABEL_METRICS, METRICS, LabelMetrics, observed
+from pams_mil.metrics.metric import LABEL_METRICS, METRICS, LabelMetrics
 from pams_mil.metrics.slides import Curve, Slides
 
 TREE = ClassHierarchy.load("bracs")
+
+
+def once(key: str, slides: Slides) -> float:
+    """A metric with every slide counted once."""
+    return float(METRICS[key](slides)(np.ones((1, len(slides))))[0])
 
 
 def values(model: Predictions) -> dict[str, float]:
@@ -52,7 +57,7 @@ def test_a_resample_is_the_file_with_those_patients(model: Predictions, seed: in
     units, unit = units_of(model)
     weights = units.draws(seed, 3)
     assert (weights.sum(1) == model.num_patients).all()
-    found = Networks(model).read([Reading.of(METRICS[key]) for key in KEYS], unit, weights)
+    found = Networks(model, drawn=Drawn(unit, len(units), weights)).drawn([METRICS[key] for key in KEYS])
     for draw in range(3):
         repeated = model.take(np.repeat(np.arange(len(model)), weights[draw][unit].astype(int)))
         for key, value in values(repeated).items():
@@ -63,7 +68,7 @@ def test_a_swap_exchanges_calls_and_ranks_of_whole_patients():
     """Ranks on each model's own curve: squeezing one model's probabilities changes nothing."""
     one, two = two_models(rows=60, patients=20)
     pair = MethodPair.of(one, two, resamples=0, swaps=30)
-    found = pair.swapped([Reading.of(METRICS[key]) for key in ("missed_rate", "urgency_auc")])
+    found = pair.swapped([METRICS[key] for key in ("missed_rate", "urgency_auc")])
     for draw, coin in enumerate(pair.coins):
         side = coin[one.patient] == 1
         first = replace(one, predicted=np.where(side, two.predicted, one.predicted))
@@ -85,7 +90,7 @@ def test_a_swap_exchanges_calls_and_ranks_of_whole_patients():
 
     plain = MethodPair.of(model("p", p), model("q", q), resamples=0, swaps=40)
     scaled = MethodPair.of(model("p", p), model("q", odds(q)), resamples=0, swaps=40)
-    reading = [Reading.of(METRICS["urgency_auc"])]
+    reading = [METRICS["urgency_auc"]]
     assert plain.swapped(reading)["urgency_auc"] == pytest.approx(scaled.swapped(reading)["urgency_auc"], abs=1e-12)
     assert flat.shape == two.probabilities.shape
 
@@ -141,7 +146,7 @@ def test_without_anything_shared_between_networks_the_test_is_welchs():
     rng = np.random.default_rng(0)
     a, b = rng.normal(0.7, 0.02, 5), rng.normal(0.75, 0.05, 4)
     noise = [scores[:, None] + rng.normal(0, 0.01, (len(scores), 4000)) for scores in (a, b)]
-    found = contrast_of("acc", b, a, drawn=noise[1], drawn_reference=noise[0], units=100)
+    found = contrast_of(METRICS["acc"], b, a, drawn=noise[1], drawn_reference=noise[0], units=100)
     welch = scipy.stats.ttest_ind(b, a, equal_var=False)
     assert found.p_value == pytest.approx(welch.pvalue, rel=0.02)
     assert found.df == pytest.approx(welch.df, rel=0.02)
@@ -169,7 +174,7 @@ def test_few_patients_are_swapped_in_every_way():
     one, two = two_models(rows=30, patients=5)
     pair = MethodPair.of(one, two, resamples=0, swaps=2000)
     assert len(pair.coins) == 2**5 - 1
-    p = pair.contrasts([Reading.of(METRICS["acc"])])["acc"].p_value
+    p = pair.contrasts([METRICS["acc"]])["acc"].p_value
     gaps = np.array([np.sum((two.predicted == two.target)[one.patient == k]) for k in range(5)], dtype=float)
     gaps -= [np.sum((one.predicted == one.target)[one.patient == k]) for k in range(5)]
     exact = scipy.stats.permutation_test(
@@ -289,14 +294,12 @@ def test_severity_auc_weighs_misses_by_their_distance():
                 hull[i] = (x, min(hull[i][1], mix, y))
     chance = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(hull))
     slides = Slides(TREE, one.target, one.predicted, one.probabilities)
-    assert observed(slides, [METRICS["severity_auc"]])["severity_auc"] == pytest.approx(1 - area / (2 * chance))
+    assert once("severity_auc", slides) == pytest.approx(1 - area / (2 * chance))
     binary = ClassHierarchy.flat(["benign", "malignant"])
     p = np.random.default_rng(0).random(50)
     target = np.arange(50) % 2
-    both = observed(
-        Slides(binary, target, (p > 0.5).astype(int), np.column_stack([1 - p, p])),
-        [METRICS[key] for key in ("severity_auc", "urgency_auc", "auc")],
-    )
+    slides = Slides(binary, target, (p > 0.5).astype(int), np.column_stack([1 - p, p]))
+    both = {key: once(key, slides) for key in ("severity_auc", "urgency_auc", "auc")}
     assert both["severity_auc"] == pytest.approx(both["urgency_auc"]) == pytest.approx(both["auc"])
 
 
@@ -310,7 +313,7 @@ def test_every_metric_is_a_function_of_weights_within_its_bounds(key: str):
     low, high = METRICS[key].bounds
     for row, value in zip(weights, found, strict=True):
         repeated = slides.take(np.repeat(np.arange(50), row))
-        assert value == pytest.approx(observed(repeated, [METRICS[key]])[key], nan_ok=True, abs=1e-9)
+        assert value == pytest.approx(once(key, repeated), nan_ok=True, abs=1e-9)
         assert low <= value <= high
 
 

@@ -17,7 +17,7 @@ from scipy.special import ndtr
 
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.committee import average
-from pams_mil.evaluate.inference import MethodPair, Reading
+from pams_mil.evaluate.inference import MethodPair
 from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.operating import operating_curve
@@ -62,7 +62,7 @@ def pair_of(rng, n, seeds, deviation, lean, better=0.0):
 def simulate(n, seeds, deviation, lean, *, better=0.0, runs=RUNS):
     """{key: estimates, low, high, p, p without networks} over the runs, [5, runs] each."""
     rng = np.random.default_rng([n, seeds, int(100 * deviation), int(10 * lean), int(100 * better)])
-    readings = [Reading.of(METRICS[key]) for key in KEYS]
+    readings = [METRICS[key] for key in KEYS]
     found = {key: np.empty((5, runs)) for key in KEYS}
     for run in range(runs):
         pair = MethodPair.of(*pair_of(rng, n, seeds, deviation, lean, better), seed=run, resamples=RESAMPLES, swaps=400)
@@ -95,7 +95,7 @@ def leaning(same, n=100, runs=RUNS):
 
     What each misses by its leans is known from many patients, and so is by how much the two differ.
     """
-    rng, reading = np.random.default_rng(11), [Reading.of(METRICS["missed_rate"])]
+    rng, reading = np.random.default_rng(11), [METRICS["missed_rate"]]
     target, hard = cohort(rng, 60_000)
     logits = 1.2 * np.eye(3)[target] + hard + 0.7 * rng.normal(size=(len(target), 3))
     grid = np.linspace(-3, 3, 61)
@@ -130,7 +130,7 @@ def test_sabotage_networks_left_out_of_the_variance():
 def against_one(n=100, seeds=4, deviation=0.3, runs=RUNS):
     """p of a model as good as a method is on average, with the method's networks as chance, and with patients alone."""
     rng = np.random.default_rng(7)
-    readings, p = [Reading.of(METRICS["urgency_auc"])], np.empty((2, runs))
+    readings, p = [METRICS["urgency_auc"]], np.empty((2, runs))
     for run in range(runs):
         target, hard = cohort(rng, n)
         several = method("a", rng, target, hard, seeds, deviation, 0.0, 1.2)
@@ -180,7 +180,7 @@ def derived(n, seeds, own, *, better=0.0, runs=RUNS):
 
     Networks differ by 0.3 steps of skill, and by `own` in what the second use makes of them.
     """
-    rng, readings = np.random.default_rng([n, seeds, int(100 * better)]), [Reading.of(METRICS[key]) for key in KEYS]
+    rng, readings = np.random.default_rng([n, seeds, int(100 * better)]), [METRICS[key] for key in KEYS]
     values = {key: np.empty((5, runs)) for key in KEYS}
     for run in range(runs):
         target, hard = cohort(rng, n)
@@ -216,7 +216,7 @@ def test_pairs_find_what_networks_taken_as_strangers_do_not():
 
 def against_its_members(n=100, skills=(0.8, 1.1, 1.3, 1.6), runs=RUNS):
     """Coverage and mean width of the interval of a mean − these networks: as it is, and with networks as chance."""
-    rng, reading = np.random.default_rng(5), [Reading.of(METRICS["urgency_auc"])]
+    rng, reading = np.random.default_rng(5), [METRICS["urgency_auc"]]
     values = np.empty((5, runs))
     for run in range(runs):
         target, hard = cohort(rng, n)
@@ -266,7 +266,7 @@ def test_the_matched_difference_is_without_bias_and_the_references_own_point_is_
 def powers(runs=RUNS, n=100):
     """Share of p <= 0.05: both models on one scale, one at T = 3 swapped by rank, and one at T = 3 swapped raw."""
     rng, tree = np.random.default_rng(1), ClassHierarchy.flat(["benign", "malignant"])
-    reading, rejected = [Reading.of(METRICS["urgency_auc"])], np.zeros(3)
+    reading, rejected = [METRICS["urgency_auc"]], np.zeros(3)
     slides = [f"s{k}" for k in range(n)]
     for run in range(runs):
         target = rng.integers(0, 2, n)

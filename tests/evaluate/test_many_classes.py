@@ -8,7 +8,7 @@ import scipy.stats
 from sklearn.metrics import roc_auc_score
 
 from pams_mil import ClassHierarchy
-from pams_mil.evaluate.inference import MethodPair, Reading
+from pams_mil.evaluate.inference import MethodPair
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import confusion_matrix
 from pams_mil.metrics.metric import LABEL_METRICS, METRICS, LabelMetrics
@@ -39,7 +39,7 @@ def test_many_classes_are_resampled_and_swapped_without_a_matrix_of_them():
         assert value == pytest.approx(auc(one.probabilities, row), abs=1e-12)
     pair = MethodPair.of(one, two, resamples=0, swaps=5)
     keys = ("auc", *(metric.key for metric in LABEL_METRICS))
-    swapped = pair.swapped([Reading.of(METRICS[key]) for key in keys])
+    swapped = pair.swapped([METRICS[key] for key in keys])
     ranks = [scipy.stats.rankdata(m.probabilities, method="max", axis=0) for m in (one, two)]
     for draw, coin in enumerate(pair.coins):
         side = coin[one.patient] == 1

@@ -86,14 +86,14 @@ def test_seeds_from_the_same_networks_are_tested_in_pairs():
     noise = [scores[:, None] + rng.normal(0, 0.001, (5, 20_000)) for scores in (a, b)]
     order = [3, 0, 4, 1, 2]
     found = contrast_of(
-        "acc", b[order], a, drawn=noise[1][order], drawn_reference=noise[0], units=100, common=np.eye(5)[order]
+        METRICS["acc"], b[order], a, drawn=noise[1][order], drawn_reference=noise[0], units=100, common=np.eye(5)[order]
     )
     paired = scipy.stats.ttest_rel(b, a)
     assert found.p_value == pytest.approx(paired.pvalue, rel=0.05)
     assert found.df == pytest.approx(paired.df, rel=0.05)
-    alone = contrast_of("acc", b, a, drawn=noise[1], drawn_reference=noise[0], units=100)
+    alone = contrast_of(METRICS["acc"], b, a, drawn=noise[1], drawn_reference=noise[0], units=100)
     assert alone.standard_error > 5 * found.standard_error
-    same = contrast_of("acc", a, a, drawn=noise[0], drawn_reference=noise[0], units=100, common=np.eye(5))
+    same = contrast_of(METRICS["acc"], a, a, drawn=noise[0], drawn_reference=noise[0], units=100, common=np.eye(5))
     assert (same.estimate, same.interval, same.p_value) == (0.0, (0.0, 0.0), 1.0)
 
 
@@ -102,8 +102,8 @@ def test_seeds_that_agree_to_the_last_digit_are_no_certainty():
     a = np.array([0.30, 0.25, 0.28])
     moved = np.random.default_rng(1).normal(0, 0.01, (2, 3, 400))
     found = contrast_of(
-        "acc", a + 0.01, a, drawn=a[:, None] + 0.01 + moved[0], drawn_reference=a[:, None] + moved[1], units=100,
-        common=np.eye(3),
+        METRICS["acc"], a + 0.01, a, drawn=a[:, None] + 0.01 + moved[0], drawn_reference=a[:, None] + moved[1],
+        units=100, common=np.eye(3),
     )  # fmt: skip
     patients = np.var((moved[0] - moved[1]).mean(axis=0), ddof=1)
     assert found.standard_error == pytest.approx(math.sqrt(patients), rel=0.1)

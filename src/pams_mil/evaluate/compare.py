@@ -19,11 +19,10 @@ from pams_mil.arrays import Array
 from pams_mil.errors import PredictionsError, counted, listing
 from pams_mil.evaluate.cautions import cautions
 from pams_mil.evaluate.contrast import Contrast, adjusted
-from pams_mil.evaluate.inference import SWAPS, MethodPair, Reading, common_networks
+from pams_mil.evaluate.inference import SWAPS, MethodPair, common_networks
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.metrics.metric import KAPPAS, METRICS, PARTIAL, Metric, metrics_for
+from pams_mil.metrics.metric import KAPPAS, METRICS, PARTIAL, Metric, false_alarms_there, metrics_for, missed_there
 from pams_mil.metrics.resampling import RESAMPLES
-from pams_mil.metrics.slides import Curve
 from pams_mil.severity import PENALTY
 
 OnFraction = Callable[[float], None]
@@ -191,7 +190,7 @@ def compare(
     for level, name in enumerate(hierarchy.level_names):
         pair = MethodPair.of(first, second, level=level, penalty=penalty, seed=seed, resamples=resamples, swaps=SWAPS)
         if not scored:
-            levels[name] = pair.contrasts([Reading.of(metric) for metric in metrics])
+            levels[name] = pair.contrasts(metrics)
         else:
             levels[name], at_equal[name] = with_matched(pair, metrics)
             small = dict.fromkeys((*pair.reference.too_small, *pair.candidate.too_small))
@@ -219,43 +218,27 @@ def with_matched(
     pair: MethodPair, metrics: Iterable[Metric], *, false_alarms: float | None = None
 ) -> tuple[dict[str, Contrast], Matched]:
     """Every metric, and the two at equal false alarms (those given, or the mean of their own) and at equal misses."""
-    rates = [Reading.of(METRICS[key]) for key in ("false_alarm_rate", "missed_rate")]
-    seen, drawn = (pair.reference.read(rates), pair.candidate.read(rates)), pair.drawn(rates)
-    # Swapping two models moves no rate out of the pair, so the mean of both stays what it is.
-    observed = [_mean_rate(seen, reading.key) for reading in rates]
-    points = observed if drawn is None else [_mean_rate(drawn, reading.key) for reading in rates]
-    if false_alarms is not None:
-        observed[0], points[0] = np.array([false_alarms]), np.array([false_alarms])
-    readings = [Reading.of(metric) for metric in metrics]
-    results = pair.contrasts([*readings, *_at_points(observed)], [*readings, *_at_points(points)])
-    missed, alarms = results.pop("missed"), results.pop("false_alarms")
+    rates = [METRICS[key] for key in ("false_alarm_rate", "missed_rate")]
+    seen, drawn = ([side.read(rates) for side in pair.sides], [side.drawn(rates) for side in pair.sides])
+
+    def own(key: str) -> tuple[Array, Array]:
+        """The mean of the two rates; swapping two models moves none out of the pair, so that of swaps is this, too."""
+        means = [0.5 * sum(side[key].mean(axis=0) for side in sides) for sides in (seen, drawn) if sides[0]]
+        return means[0], means[-1]
+
+    given = None if false_alarms is None else np.array([false_alarms])
+    alarms, misses = own("false_alarm_rate") if given is None else (given, given), own("missed_rate")
+    every = list(metrics)
+    results = pair.contrasts([*every, missed_there(alarms), false_alarms_there(misses)])
+    missed, raised = results.pop("missed"), results.pop("false_alarms")
     return results, Matched(
-        at_false_alarms=float(observed[0][0]),
+        at_false_alarms=float(alarms[0][0]),
         missed=replace(missed, metric="missed_rate"),
-        at_missed=float(observed[1][0]),
-        false_alarms=replace(alarms, metric="false_alarm_rate"),
+        at_missed=float(misses[0][0]),
+        false_alarms=replace(raised, metric="false_alarm_rate"),
         contrasts=results,
         candidate_cheaper=_cheaper(pair),
     )
-
-
-def _mean_rate(both: tuple[dict[str, Array], dict[str, Array]], key: str) -> Array:
-    mean: Array = 0.5 * (both[0][key].mean(axis=0) + both[1][key].mean(axis=0))
-    return mean
-
-
-def _at_points(points: Sequence[Array]) -> list[Reading]:
-    """Misses and false alarms at a point of every resample, or at one for all."""
-
-    def at(point: Array, block: slice) -> Array:
-        return point if len(point) == 1 else point[block]
-
-    return [
-        Reading("missed", Curve, lambda view, block: view.missed_at(at(points[0], block)), within_network=True),
-        Reading(
-            "false_alarms", Curve, lambda view, block: view.false_alarms_at(at(points[1], block)), within_network=True
-        ),
-    ]
 
 
 def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predictions, tuple[str, ...]]:
@@ -326,7 +309,7 @@ def part_of(progress: OnFraction | None, number: int, of: int) -> OnFraction | N
 def _cheaper(pair: MethodPair) -> tuple[tuple[float, float], ...]:
     """Ranges of κ on a grid in which the candidate's expected cost is the lower one."""
     costs = []
-    for networks in (pair.reference, pair.candidate):
+    for networks in pair.sides:
         path, slides = networks.slides.path, networks.slides
         true = path.ranks[slides.target]
         reach, exceed = np.sort(path.kappa_to_reach(slides.target)), np.sort(path.kappa_to_exceed(slides.target))

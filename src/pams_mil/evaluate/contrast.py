@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from pams_mil.arrays import Array, Ints
-from pams_mil.metrics.metric import METRICS
+from pams_mil.metrics.metric import METRICS, Metric
 from pams_mil.metrics.resampling import holm, percentile_interval, swap_p_value
 
 Interval = tuple[float, float]
@@ -164,7 +164,7 @@ class Contrast:
         }
 
 
-def _of_one_network(key: str, samples: Array, units: int, level: float = 0.95) -> Interval:
+def _of_one_network(bounds: Interval, samples: Array, units: int, level: float = 0.95) -> Interval:
     """Percentiles of the resamples of a score; where all are at an end of its range, what n patients can exclude.
 
     No resample of 0 misses has one, yet they do not show that there are none: if a share q of patients deviates, none
@@ -172,7 +172,7 @@ def _of_one_network(key: str, samples: Array, units: int, level: float = 0.95) -
     Pearson's limit), and a mean of patients' values in the range moves by at most q of it.
     """
     low, high = percentile_interval(samples, level)
-    bottom, top = METRICS[key].bounds if key in METRICS else (-math.inf, math.inf)
+    bottom, top = bounds
     if low != high or low not in (bottom, top) or not units or not math.isfinite(top - bottom):
         return low, high
     reach = (1 - (0.5 - level / 2) ** (1 / units)) * (top - bottom)
@@ -180,7 +180,7 @@ def _of_one_network(key: str, samples: Array, units: int, level: float = 0.95) -
 
 
 def contrast_of(
-    key: str,
+    metric: Metric,
     candidate: Array,
     reference: Array | None = None,
     *,
@@ -198,7 +198,7 @@ def contrast_of(
     means = [_mean(scores) for scores, _ in sides]
     value = means[0] if reference is None else float(subtract(np.array(means[0]), np.array(means[1])))
     result = Contrast(
-        key, value,
+        metric.key, value,
         reference=math.nan if reference is None else means[1], candidate=math.nan if reference is None else means[0],
         seeds=tuple(candidate.tolist()), reference_seeds=() if reference is None else tuple(reference.tolist()),
     )  # fmt: skip
@@ -216,7 +216,7 @@ def contrast_of(
     if max(int(ok.sum()) for ok in defined) < 2:
         result = replace(result, varied="patients", samples=samples, standard_error=math.sqrt(variance))
         if reference is None:
-            return replace(result, interval=_of_one_network(key, samples, units))
+            return replace(result, interval=_of_one_network(metric.bounds, samples, units))
         # Not percentiles: resampled curves are coarser, and differences at a given rate shrink towards 0 in them.
         result = replace(result, df=max(1, units - 1))
         if swapped is None and variance > 0:  # other folds: no swaps
@@ -244,8 +244,8 @@ def contrast_of(
     if reference is not None:
         result = replace(result, p_value=float(2 * stdtr(result.df, -abs(value) / math.sqrt(total))))
     low, high = result.interval_at(0.95)
-    if reference is None and key in METRICS:
-        low, high = max(low, METRICS[key].bounds[0]), min(high, METRICS[key].bounds[1])
+    if reference is None:
+        low, high = max(low, metric.bounds[0]), min(high, metric.bounds[1])
     return replace(result, interval=(low, high))
 
 

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -39,11 +38,13 @@ from pams_mil.evaluate.contrast import Contrast, contrast_of, subtract
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.metric import Metric
 from pams_mil.metrics.resampling import RESAMPLES, Units, Weights
-from pams_mil.metrics.slides import Curve, Ranking, Slides, Statistic
+from pams_mil.metrics.slides import Slides, Statistic
 from pams_mil.severity import PENALTY
 
 SWAPS = 2000
 """Random swaps for a p-value; the smallest possible is about one over this."""
+
+Make = Callable[..., Statistic]
 
 
 def estimate(
@@ -56,130 +57,7 @@ def estimate(
     resamples: int = RESAMPLES,
 ) -> dict[str, Contrast]:
     """Scores of one method with 95 % intervals over patients and, with several seeds, networks."""
-    readings = [Reading.of(metric) for metric in metrics]
-    networks = Networks(predictions, level, penalty)
-    return networks.estimates(readings, draw(predictions, seed, resamples) if resamples else None)[0]
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """Resamples of a method's patients: the unit of every row, how often each unit is drawn [B, U], and U."""
-
-    unit: Ints
-    weights: Weights
-    units: int
-
-
-def draw(predictions: Predictions, seed: int, resamples: int) -> Drawn:
-    """Draw patients with replacement, within folds."""
-    units, unit = units_of(predictions, seed=seed)
-    return Drawn(unit, units.draws(seed, resamples), len(units))
-
-
-@dataclass(frozen=True, eq=False)
-class MethodPair:
-    """Two methods on the same slides: what is resampled and swapped, and how both are read."""
-
-    reference: Networks
-    candidate: Networks
-    unit: tuple[Ints, Ints]
-    units: int
-    weights: Weights | None
-    coins: Weights | None
-    """Swaps of patients; None where networks are several, or are split into other folds."""
-    common: Array
-    """How many networks each seed of the candidate has in common with each of the reference."""
-
-    @classmethod
-    def of(
-        cls, reference: Predictions, candidate: Predictions, *, level: int = -1, penalty: float = PENALTY,
-        seed: int = 0, resamples: int = RESAMPLES, swaps: int = SWAPS,
-    ) -> MethodPair:  # fmt: skip
-        """A pair of samples of the same slides and patients, e.g. from `paired`."""
-        patients = dict(zip(reference.slide_ids, reference.patient.tolist(), strict=True))
-        same = list(reference.slide_ids) == list(candidate.slide_ids)
-        other = reference.patient if same else np.array([patients[slide] for slide in candidate.slide_ids])
-        both = Networks(reference, level, penalty), Networks(candidate, level, penalty)
-        units, unit = units_of(reference, seed=seed)
-        swappable = all(one.single for one in both) and _same_folds(reference, candidate)
-        return cls(
-            *both, (unit, units.of_patient[other]), len(units), units.draws(seed, resamples) if resamples else None,
-            units.coins(seed, swaps) if swappable and swaps else None, common_networks(candidate, reference),
-        )  # fmt: skip
-
-    def drawn(self, readings: Sequence[Reading]) -> tuple[dict[str, Array], dict[str, Array]] | None:
-        """Values of the reference and the candidate in the same resamples of patients."""
-        if self.weights is None:
-            return None
-        return (
-            self.reference.read(readings, self.unit[0], self.weights),
-            self.candidate.read(readings, self.unit[1], self.weights),
-        )
-
-    def contrasts(self, readings: Sequence[Reading], resampled: Sequence[Reading] | None = None) -> dict[str, Contrast]:
-        """Candidate − reference of every reading; `resampled` is read from the resamples where that differs."""
-        reference, candidate = self.reference.read(readings), self.candidate.read(readings)
-        drawn, swapped = self.drawn(resampled or readings), self.swapped(readings)
-        return {
-            key: contrast_of(
-                key,
-                candidate[key][:, 0],
-                reference[key][:, 0],
-                drawn=None if drawn is None else drawn[1][key],
-                drawn_reference=None if drawn is None else drawn[0][key],
-                swapped=swapped.get(key),
-                units=self.units,
-                common=self.common,
-            )
-            for key in reference
-        }
-
-    def swapped(self, readings: Sequence[Reading]) -> dict[str, Array]:
-        """Differences [B] after swapping the two in random patients.
-
-        Sums are linear, so what a swap moves from one model to the other is the sums of the swapped patients. Events
-        of curves are exchanged by their rank on each model's own curve, so the scale of probabilities plays no part.
-        """
-        if self.coins is None:
-            return {}
-        result: dict[str, Array] = {}
-        for (make, within), group in grouped(readings).items():
-            parts: dict[str, list[tuple[Array, Array]]] = {reading.key: [] for reading in group}
-            pieces = zip(self.reference.pieces(0, within), self.candidate.pieces(0, within), strict=True)
-            sizes = []
-            for (rows, slides), (other_rows, other) in pieces:
-                sizes.append(len(rows))
-                values = _swap_piece(make, (slides, other), (rows, other_rows), self.unit, self.coins, group)
-                for key, pair in values.items():
-                    parts[key].append(pair)
-            for key, pairs in parts.items():
-                first, second = (average([pair[side] for pair in pairs], sizes) for side in (0, 1))
-                result[key] = subtract(second, first)
-        return result
-
-
-def _swap_piece(
-    make: Callable[..., Statistic], slides: tuple[Slides, Slides], rows: tuple[Ints, Ints], unit: tuple[Ints, Ints],
-    coins: Weights, group: Sequence[Reading],
-) -> dict[str, tuple[Array, Array]]:  # fmt: skip
-    first, second = (make(one) for one in slides)
-    first, second = first.including(second), second.including(first)
-    used = np.unique(unit[0][rows[0]])
-    tables = [
-        statistic.sums.by_unit(np.searchsorted(used, unit[side][rows[side]]), len(used))
-        for side, statistic in enumerate((first, second))
-    ]
-    own = coins if len(used) == coins.shape[1] else coins[:, used]
-    whole = [table(np.ones((1, len(used)), dtype=np.float32)) for table in tables]
-    pieces: dict[str, list[tuple[Array, Array]]] = {reading.key: [] for reading in group}
-    with np.errstate(invalid="ignore", divide="ignore"):
-        for block in tables[0].blocks(own):
-            moved = tables[1](own[block]) - tables[0](own[block])
-            views = first.view(whole[0] + moved), second.view(whole[1] - moved)
-            for reading in group:
-                pieces[reading.key].append((reading.value(views[0], block), reading.value(views[1], block)))
-    return {key: (np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs]))
-            for key, pairs in pieces.items()}  # fmt: skip
+    return Networks(predictions, level, penalty, draw(predictions, seed, resamples)).estimates(list(metrics))[0]
 
 
 def contrasts(
@@ -197,47 +75,37 @@ def contrasts(
     pair = MethodPair.of(
         reference, candidate, level=level, penalty=penalty, seed=seed, resamples=resamples, swaps=swaps
     )
-    return pair.contrasts([Reading.of(metric) for metric in metrics])
-
-
-def common_networks(first: Predictions, second: Predictions) -> Array:
-    """How many networks each seed of the first has in common with each of the second."""
-    sides = first.networks_of_seeds, second.networks_of_seeds
-    return np.array([[len(one & other) for other in sides[1]] for one in sides[0]], dtype=np.float64)
-
-
-def _same_folds(first: Predictions, second: Predictions) -> bool:
-    """Whether the networks of two samples of one seed tested the same slides, so that slides can be exchanged."""
-    if first.folds is None or second.folds is None:
-        return first.folds is second.folds or len(np.unique((first if second.folds is None else second).network)) == 1
-    fold = dict(zip(second.slide_ids, second.folds, strict=True))
-    return all(fold.get(slide) == own for slide, own in zip(first.slide_ids, first.folds, strict=True))
+    return pair.contrasts(list(metrics))
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """What is read from a statistic's weighted sums: values [b] or [b, k] of the resamples in a slice."""
+class Drawn:
+    """Patients of a method as units: the unit of every row, how many there are, and how often each is drawn [B, U]."""
 
-    key: str
-    statistic: Callable[..., Statistic]
-    value: Callable[[Any, slice], Array]
-    within_network: bool = False
+    unit: Ints
+    units: int
+    weights: Weights | None = None
+    """None: nothing is resampled."""
 
-    @classmethod
-    def of(cls, metric: Metric) -> Reading:
-        """A metric is read from every resample alike."""
-        return cls(metric.key, metric.statistic, lambda view, _: metric.value(view), metric.within_network)
+
+def draw(predictions: Predictions, seed: int, resamples: int) -> Drawn:
+    """Draw patients with replacement, within folds."""
+    units, unit = units_of(predictions, seed=seed)
+    return Drawn(unit, len(units), units.draws(seed, resamples) if resamples else None)
 
 
 class Networks:
-    """A method's slides at one level, seed by seed and network by network."""
+    """A method's slides at one level, seed by seed and network by network, and resamples of its patients."""
 
-    def __init__(self, predictions: Predictions, level: int = -1, penalty: float = PENALTY) -> None:
+    def __init__(
+        self, predictions: Predictions, level: int = -1, penalty: float = PENALTY, drawn: Drawn | None = None
+    ) -> None:
         self.slides = Slides(
-            predictions.hierarchy, predictions.target, predictions.predicted, predictions.probabilities, level, penalty
-        )
-        if predictions.probabilities is not None:
-            self.slides = replace(self.slides, finest_path=predictions.path)
+            predictions.hierarchy, predictions.target, predictions.predicted, predictions.probabilities, level, penalty,
+            finding_targets=predictions.finding_targets, finding_probabilities=predictions.finding_probabilities,
+            finest_path=None if predictions.probabilities is None else predictions.path,
+        )  # fmt: skip
+        self.resampled = drawn or draw(predictions, 0, 0)
         seeds = predictions.seed_number
         self.seeds = [np.flatnonzero(seeds == seed) for seed in np.unique(seeds)]
         network = predictions.network
@@ -257,63 +125,183 @@ class Networks:
         rows = self.networks[seed] if within_network else [self.seeds[seed]]
         return [(one, self.slides if len(one) == len(self.slides) else self.slides.take(one)) for one in rows]
 
-    def read(
-        self, readings: Sequence[Reading], unit: Ints | None = None, weights: Weights | None = None
+    def read(self, metrics: Sequence[Metric]) -> dict[str, Array]:
+        """Values [S, 1] of every metric as observed, on exact curves."""
+
+        def observed(make: Make, group: Sequence[Metric], rows: Ints, slides: Slides) -> dict[str, Array]:
+            statistic = make(slides, bins=None)
+            view = statistic.view(statistic.sums.once())
+            return {metric.key: metric.read(view) for metric in group}
+
+        return self._by_seed(metrics, observed)
+
+    def drawn(self, metrics: Sequence[Metric]) -> dict[str, Array]:
+        """Values [S, B] or [S, B, k] of every metric in the resamples; empty where there are none."""
+        unit, weights = self.resampled.unit, self.resampled.weights
+        if weights is None:
+            return {}
+
+        def resampled(make: Make, group: Sequence[Metric], rows: Ints, slides: Slides) -> dict[str, Array]:
+            statistic = make(slides)
+            used, of_row = np.unique(unit[rows], return_inverse=True)
+            table, own = statistic.sums.by_unit(of_row, len(used)), _columns(weights, used)
+            pieces: dict[str, list[Array]] = {metric.key: [] for metric in group}
+            with np.errstate(invalid="ignore", divide="ignore"):
+                for block in table.blocks(own):
+                    view = statistic.view(table(own[block]))
+                    for metric in group:
+                        pieces[metric.key].append(metric.read(view, block))
+            return {key: np.concatenate(values) for key, values in pieces.items()}
+
+        return self._by_seed(metrics, resampled)
+
+    def _by_seed(
+        self, metrics: Sequence[Metric], values: Callable[[Make, Sequence[Metric], Ints, Slides], dict[str, Array]]
     ) -> dict[str, Array]:
-        """Values [S, B] or [S, B, k] of every reading; without weights as observed (B = 1), on exact curves."""
-        result: dict[str, list[Array]] = {reading.key: [] for reading in readings}
+        result: dict[str, list[Array]] = {metric.key: [] for metric in metrics}
         for seed in range(len(self.seeds)):
-            for (make, within), group in grouped(readings).items():
-                parts: dict[str, list[Array]] = {reading.key: [] for reading in group}
-                sizes = []
-                for rows, slides in self.pieces(seed, within):
-                    sizes.append(len(rows))
-                    for key, values in _read_piece(make, slides, group, rows, unit, weights).items():
-                        parts[key].append(values)
-                for key, of_networks in parts.items():
-                    result[key].append(average(of_networks, sizes))
-        return {key: np.stack(values) for key, values in result.items()}
+            for (make, within), group in grouped(metrics).items():
+                pieces = self.pieces(seed, within)
+                parts = [values(make, group, *piece) for piece in pieces]
+                for metric in group:
+                    of_networks = [part[metric.key] for part in parts]
+                    result[metric.key].append(average(of_networks, [len(rows) for rows, _ in pieces]))
+        return {key: np.stack(seeds) for key, seeds in result.items()}
 
     def estimates(
-        self, readings: Sequence[Reading], drawn: Drawn | None, also: Sequence[Reading] = ()
+        self, metrics: Sequence[Metric], also: Sequence[Metric] = ()
     ) -> tuple[dict[str, Contrast], dict[str, Array]]:
-        """The score of every reading with its interval, and what `also` reads from the same resamples."""
-        samples = {} if drawn is None else self.read([*readings, *also], drawn.unit, drawn.weights)
-        units = 0 if drawn is None else drawn.units
+        """The score of every metric with its interval, and what `also` reads from the same resamples."""
+        samples, values = self.drawn([*metrics, *also]), self.read(metrics)
         scores = {
-            key: contrast_of(key, values[:, 0], drawn=samples.pop(key, None), units=units)
-            for key, values in self.read(readings).items()
+            metric.key: contrast_of(
+                metric, values[metric.key][:, 0], drawn=samples.pop(metric.key, None), units=self.resampled.units
+            )
+            for metric in metrics
         }
         return scores, samples
 
 
-def grouped(readings: Sequence[Reading]) -> dict[tuple[Callable[..., Statistic], bool], list[Reading]]:
-    """Readings by the statistic that they share."""
-    groups: dict[tuple[Callable[..., Statistic], bool], list[Reading]] = {}
-    for reading in readings:
-        groups.setdefault((reading.statistic, reading.within_network), []).append(reading)
+@dataclass(frozen=True, eq=False)
+class MethodPair:
+    """Two methods on the same slides, with the same resamples of patients, and what is swapped between them."""
+
+    reference: Networks
+    candidate: Networks
+    coins: Weights | None
+    """Swaps of patients; None where networks are several, or are split into other folds."""
+    common: Array
+    """How many networks each seed of the candidate has in common with each of the reference."""
+
+    @classmethod
+    def of(
+        cls, reference: Predictions, candidate: Predictions, *, level: int = -1, penalty: float = PENALTY,
+        seed: int = 0, resamples: int = RESAMPLES, swaps: int = SWAPS,
+    ) -> MethodPair:  # fmt: skip
+        """A pair of samples of the same slides and patients, e.g. from `paired`."""
+        patients = dict(zip(reference.slide_ids, reference.patient.tolist(), strict=True))
+        same = list(reference.slide_ids) == list(candidate.slide_ids)
+        other = reference.patient if same else np.array([patients[slide] for slide in candidate.slide_ids])
+        units, unit = units_of(reference, seed=seed)
+        drawn = Drawn(unit, len(units), units.draws(seed, resamples) if resamples else None)
+        first = Networks(reference, level, penalty, drawn)
+        second = Networks(candidate, level, penalty, replace(drawn, unit=units.of_patient[other]))
+        swappable = first.single and second.single and _same_folds(reference, candidate)
+        coins = units.coins(seed, swaps) if swappable and swaps else None
+        return cls(first, second, coins, common_networks(candidate, reference))
+
+    @property
+    def sides(self) -> tuple[Networks, Networks]:
+        """Reference and candidate."""
+        return self.reference, self.candidate
+
+    def contrasts(self, metrics: Sequence[Metric], of_reference: Sequence[Metric] = ()) -> dict[str, Contrast]:
+        """Candidate − reference of every metric; `of_reference` has the same keys where the reference has others."""
+        own = of_reference or metrics
+        reference, drawn_reference = self.reference.read(own), self.reference.drawn(own)
+        candidate, drawn = self.candidate.read(metrics), self.candidate.drawn(metrics)
+        swapped = self.swapped(metrics)
+        return {
+            metric.key: contrast_of(
+                metric,
+                candidate[metric.key][:, 0],
+                reference[metric.key][:, 0],
+                drawn=drawn.get(metric.key),
+                drawn_reference=drawn_reference.get(metric.key),
+                swapped=swapped.get(metric.key),
+                units=self.reference.resampled.units,
+                common=self.common,
+            )
+            for metric in metrics
+        }
+
+    def swapped(self, metrics: Sequence[Metric]) -> dict[str, Array]:
+        """Differences [B] after swapping the two in random patients.
+
+        Sums are linear, so what a swap moves from one model to the other is the sums of the swapped patients. Events
+        of curves are exchanged by their rank on each model's own curve, so the scale of probabilities plays no part.
+        """
+        if self.coins is None:
+            return {}
+        result: dict[str, Array] = {}
+        for (make, within), group in grouped(metrics).items():
+            pieces = list(zip(self.reference.pieces(0, within), self.candidate.pieces(0, within), strict=True))
+            parts = [self._swap_piece(make, group, self.coins, *pair) for pair in pieces]
+            sizes = [len(first[0]) for first, _ in pieces]
+            for metric in group:
+                first, second = (average([part[metric.key][side] for part in parts], sizes) for side in (0, 1))
+                result[metric.key] = subtract(second, first)
+        return result
+
+    def _swap_piece(
+        self, make: Make, group: Sequence[Metric], coins: Weights, one: tuple[Ints, Slides], other: tuple[Ints, Slides]
+    ) -> dict[str, list[Array]]:
+        """Values of both after every swap."""
+        first, second = make(one[1]), make(other[1])
+        first, second = first.including(second), second.including(first)
+        units = self.reference.resampled.unit[one[0]], self.candidate.resampled.unit[other[0]]
+        used = np.unique(units[0])
+        tables = [
+            statistic.sums.by_unit(np.searchsorted(used, unit), len(used))
+            for statistic, unit in zip((first, second), units, strict=True)
+        ]
+        own = _columns(coins, used)
+        whole = [table(np.ones((1, len(used)), dtype=np.float32)) for table in tables]
+        pieces: dict[str, list[tuple[Array, Array]]] = {metric.key: [] for metric in group}
+        with np.errstate(invalid="ignore", divide="ignore"):
+            for block in tables[0].blocks(own):
+                moved = tables[1](own[block]) - tables[0](own[block])
+                views = first.view(whole[0] + moved), second.view(whole[1] - moved)
+                for metric in group:
+                    pieces[metric.key].append((metric.read(views[0]), metric.read(views[1])))
+        return {key: [np.concatenate(side) for side in zip(*pairs, strict=True)] for key, pairs in pieces.items()}
+
+
+def common_networks(first: Predictions, second: Predictions) -> Array:
+    """How many networks each seed of the first has in common with each of the second."""
+    sides = first.networks_of_seeds, second.networks_of_seeds
+    return np.array([[len(one & other) for other in sides[1]] for one in sides[0]], dtype=np.float64)
+
+
+def _same_folds(first: Predictions, second: Predictions) -> bool:
+    """Whether the networks of two samples of one seed tested the same slides, so that slides can be exchanged."""
+    if first.folds is None or second.folds is None:
+        return first.folds is second.folds or len(np.unique((first if second.folds is None else second).network)) == 1
+    fold = dict(zip(second.slide_ids, second.folds, strict=True))
+    return all(fold.get(slide) == own for slide, own in zip(first.slide_ids, first.folds, strict=True))
+
+
+def grouped(metrics: Sequence[Metric]) -> dict[tuple[Make, bool], list[Metric]]:
+    """Metrics by the statistic that they share."""
+    groups: dict[tuple[Make, bool], list[Metric]] = {}
+    for metric in metrics:
+        groups.setdefault((metric.statistic, metric.within_network), []).append(metric)
     return groups
 
 
-def _read_piece(
-    make: Callable[..., Statistic], slides: Slides, group: Sequence[Reading], rows: Ints, unit: Ints | None,
-    weights: Weights | None,
-) -> dict[str, Array]:  # fmt: skip
-    if weights is None or unit is None:
-        statistic = make(slides, bins=None) if make in (Curve, Ranking) else make(slides)
-        view = statistic.view(statistic.sums.once())
-        return {reading.key: reading.value(view, slice(0, 1)) for reading in group}
-    statistic = make(slides)
-    used, of_row = np.unique(unit[rows], return_inverse=True)
-    table = statistic.sums.by_unit(of_row, len(used))
-    own = weights if len(used) == weights.shape[1] else weights[:, used]
-    pieces: dict[str, list[Array]] = {reading.key: [] for reading in group}
-    with np.errstate(invalid="ignore", divide="ignore"):
-        for block in table.blocks(own):
-            view = statistic.view(table(own[block]))
-            for reading in group:
-                pieces[reading.key].append(reading.value(view, block))
-    return {key: np.concatenate(values) for key, values in pieces.items()}
+def _columns(weights: Weights, used: Ints) -> Weights:
+    """The weights of the units in use; a copy only where they are fewer."""
+    return weights if len(used) == weights.shape[1] else weights[:, used]
 
 
 def average(values: Sequence[Array], sizes: Sequence[int]) -> Array:

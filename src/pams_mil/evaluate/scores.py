@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from pams_mil.arrays import Array
 from pams_mil.evaluate.contrast import Contrast, Interval
-from pams_mil.evaluate.inference import Drawn, Networks, Reading, draw
+from pams_mil.evaluate.inference import Networks, draw
 from pams_mil.evaluate.operating_points import Band, OperatingPoints, false_alarm_grid, missed_on, operating_points
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import reduce
 from pams_mil.metrics.confusion import count_cells
-from pams_mil.metrics.metric import LABEL_METRICS, metrics_for, own_metrics
+from pams_mil.metrics.metric import LABEL_METRICS, METRICS, metrics_for, own_metrics
 from pams_mil.metrics.probability import (
     OrderedProbabilities,
     calibration_error,
@@ -26,7 +26,6 @@ from pams_mil.metrics.probability import (
     expected_cost,
 )
 from pams_mil.metrics.resampling import RESAMPLES
-from pams_mil.metrics.slides import Curve
 from pams_mil.severity import PENALTY, metric_weight
 
 
@@ -110,21 +109,21 @@ def score(
 ) -> list[LevelScores]:
     """Score every level, coarsest first; 95 % intervals over `resamples` draws of patients (0: none)."""
     levels = range(predictions.hierarchy.num_levels)
-    drawn = draw(predictions, seed, resamples) if resamples else None
+    drawn = draw(predictions, seed, resamples)
     result = []
     for level in levels:
-        result.append(_score_level(Networks(predictions, level, penalty), drawn))
+        result.append(_score_level(Networks(predictions, level, penalty, drawn)))
         if progress is not None:
             progress((level + 1) / len(levels))
     return result
 
 
-def _score_level(networks: Networks, drawn: Drawn | None) -> LevelScores:
+def _score_level(networks: Networks) -> LevelScores:
     slides = networks.slides
     hierarchy, level = slides.hierarchy, slides.level
     target, predicted, size = slides.true, slides.called, hierarchy.num_classes(level)
     p = None if slides.probabilities is None else OrderedProbabilities(slides.scores)
-    scores, band = _scores(networks, drawn)
+    scores, band = _scores(networks)
     confusion = count_cells(target, predicted, size)
     cells = reduce.ConfusionCells.of(confusion)
     distance, outranks = hierarchy.distance(level).astype(np.float64), hierarchy.outranks(level)
@@ -152,17 +151,15 @@ def _score_level(networks: Networks, drawn: Drawn | None) -> LevelScores:
     )
 
 
-def _scores(networks: Networks, drawn: Drawn | None) -> tuple[dict[str, Contrast], Band | None]:
+def _scores(networks: Networks) -> tuple[dict[str, Contrast], Band | None]:
     """Every metric, and the band of the curve from the same resamples."""
     scored = networks.slides.probabilities is not None
-    readings = [Reading.of(metric) for metric in metrics_for(scored=scored)]
     grid = false_alarm_grid(networks.slides) if scored else np.empty(0)
-    curve = Reading("band", Curve, lambda view, _: missed_on(view, grid), within_network=True)
-    scores, samples = networks.estimates(readings, drawn, [curve] if scored else [])
+    curve = replace(METRICS["missed_at_5"], key="band", value=lambda view: missed_on(view, grid))
+    scores, samples = networks.estimates(metrics_for(scored=scored), [curve] if scored else [])
     if "band" not in samples:
         return scores, None
-    band = Band(grid, *np.nanpercentile(samples["band"].mean(axis=0), [2.5, 97.5], axis=0))
-    return scores, band
+    return scores, Band(grid, *np.nanpercentile(samples["band"].mean(axis=0), [2.5, 97.5], axis=0))
 
 
 @dataclass(frozen=True)

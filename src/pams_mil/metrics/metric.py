@@ -11,7 +11,7 @@ tests and reports all read the table. By hand:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -52,6 +52,7 @@ class Metric:
         bounds: The smallest and largest possible value.
         within_network: Whether slides are ranked, which only those of one network (one seed, one fold) can be.
         needs_probabilities: Whether calls alone do not do.
+        points: Where it is read, as a second argument of `value`: as observed [1], and in every resample [B] (or [1]).
     """
 
     key: str
@@ -59,11 +60,19 @@ class Metric:
     higher_is_better: bool
     meaning: str
     statistic: Callable[..., Statistic]
-    value: Callable[[Any], Array]
+    value: Callable[..., Array]
     percent: bool = True
     bounds: tuple[float, float] = (0.0, 1.0)
     within_network: bool = False
     needs_probabilities: bool = False
+    points: tuple[Array, Array] | None = None
+
+    def read(self, view: Any, drawn: slice | None = None) -> Array:
+        """Values of a view of weighted sums; `drawn` says of which resamples, None: as observed, or swapped."""
+        if self.points is None:
+            return self.value(view)
+        place = self.points[drawn is not None]
+        return self.value(view, place if drawn is None or len(place) == 1 else place[drawn])
 
     def __call__(self, slides: Slides) -> Callable[[npt.ArrayLike], Array]:
         """The metric of these slides as a function of weights [B, n]."""
@@ -80,11 +89,13 @@ def _label(
 
 
 def _curve(
-    key: str, label: str, better: bool, meaning: str, value: Callable[[Any], Array], *, low: float = 0.0
-) -> Metric:
+    key: str, label: str, better: bool, meaning: str, value: Callable[..., Array], *, low: float = 0.0,
+    points: tuple[Array, Array] | None = None,
+) -> Metric:  # fmt: skip
     return Metric(
-        key, label, better, meaning, Curve, value, bounds=(low, 1.0), within_network=True, needs_probabilities=True
-    )
+        key, label, better, meaning, Curve, value, bounds=(low, 1.0), within_network=True, needs_probabilities=True,
+        points=points,
+    )  # fmt: skip
 
 
 def _loss(key: str, label: str, meaning: str, loss: Callable[[Slides], Array], *, high: float = np.inf) -> Metric:
@@ -99,14 +110,6 @@ def _itself(values: Array) -> Array:
 def _macro(aucs: Array) -> Array:
     defined = ~np.isnan(aucs)
     return reduce.divide(np.where(defined, aucs, 0.0).sum(-1), defined.sum(-1))
-
-
-def _missed_at(false_alarms: float, view: CurveView) -> Array:
-    return view.missed_at(false_alarms)
-
-
-def _false_alarms_at(missed: float, view: CurveView) -> Array:
-    return view.false_alarms_at(missed)
 
 
 def _cost_at(kappa: float, slides: Slides) -> Array:
@@ -187,14 +190,15 @@ PROBABILITY_METRICS = (
     *(
         _curve(
             f"missed_at_{100 * share:.0f}", f"Missed at {100 * share:.0f} % false alarms", False,
-            "missed urgency at an operating point with this share of false alarms", partial(_missed_at, share),
+            "missed urgency at an operating point with this share of false alarms",
+            lambda v, share=share: v.missed_at(share),
         )
         for share in FALSE_ALARMS
     ),
     *(
         _curve(
             f"false_alarms_at_{100 * share:.0f}", f"False alarms at {100 * share:.0f} % missed", False,
-            "false alarms at an operating point that misses so much", partial(_false_alarms_at, share),
+            "false alarms at an operating point that misses so much", lambda v, share=share: v.false_alarms_at(share),
         )
         for share in MISSES
     ),
@@ -254,6 +258,18 @@ def missed_key(rate: float) -> str:
     return f"missed_at_{100 * rate:.0f}"
 
 
+def missed_there(points: tuple[Array, Array]) -> Metric:
+    """Misses where there are so many false alarms: as observed, and in every resample."""
+    return _curve("missed", "Missed", False, "missed urgency at given false alarms", CurveView.missed_at, points=points)
+
+
+def false_alarms_there(points: tuple[Array, Array]) -> Metric:
+    """False alarms where so much is missed: as observed, and in every resample."""
+    return _curve(
+        "false_alarms", "False alarms", False, "false alarms at given misses", CurveView.false_alarms_at, points=points
+    )
+
+
 def metrics_for(*, scored: bool) -> list[Metric]:
     """All metrics that can be computed, with probabilities or without."""
     return [metric for metric in METRICS.values() if scored or not metric.needs_probabilities]
@@ -297,16 +313,3 @@ class LabelMetrics:
         """Every metric's values over the leading axes of S."""
         view = cells_view(S, self.hierarchy, self.level, self.penalty)
         return {metric.key: metric.value(view) for metric in LABEL_METRICS}
-
-
-def observed(slides: Slides, metrics: Iterable[Metric]) -> dict[str, float]:
-    """Values with every slide counted once, on curves that are not binned."""
-    views: dict[object, Any] = {}
-    values = {}
-    for metric in metrics:
-        if metric.statistic not in views:
-            exact = {"bins": None} if metric.statistic in (Curve, Ranking) else {}
-            statistic = metric.statistic(slides, **exact)
-            views[metric.statistic] = statistic.view(statistic.sums.once())
-        values[metric.key] = float(metric.value(views[metric.statistic])[0])
-    return values

@@ -43,19 +43,19 @@ class Slides:
     penalty: float = PENALTY
     finest_path: DecisionPath | None = None
     """Calls at every κ, where they are known already."""
+    finding_targets: Bools | None = None
+    finding_probabilities: Array | None = None
+    """True sets and probabilities of single findings [n, K], where slides have several."""
 
     def __len__(self) -> int:
         return len(self.target)
 
     def take(self, rows: npt.NDArray[Any]) -> Slides:
         """Chosen slides."""
-        return replace(
-            self,
-            target=self.target[rows],
-            predicted=self.predicted[rows],
-            probabilities=None if self.probabilities is None else self.probabilities[rows],
-            finest_path=None if self.probabilities is None else self.path.take(rows),
-        )
+        names = ("target", "predicted", "probabilities", "finding_targets", "finding_probabilities")
+        columns = {name: column[rows] for name in names if (column := getattr(self, name)) is not None}
+        path = None if self.probabilities is None else self.path.take(rows)
+        return replace(self, **columns, finest_path=path)
 
     @cached_property
     def true(self) -> Ints:
@@ -288,7 +288,7 @@ class Ranking:
 class Losses:
     """The mean of one loss per slide."""
 
-    def __init__(self, slides: Slides, loss: Callable[[Slides], Array]) -> None:
+    def __init__(self, slides: Slides, bins: int | None = None, *, loss: Callable[[Slides], Array]) -> None:
         n = len(slides)
         one = np.concatenate([loss(slides), np.ones(n)])
         self.sums = Sums(np.tile(np.arange(n), 2), np.repeat([0, 1], n), 2, one)
