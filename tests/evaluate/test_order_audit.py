@@ -76,9 +76,9 @@ def test_safer_under_every_order_or_under_which_not():
     assert turned is not None
     rates = turned.rates["careful"]["missed_rate"]
     alarms = turned.rates["careful"]["false_alarm_rate"]
-    assert rates.by_order["upside down"] > 0.7 > rates.by_order["bracs"] == 0
-    assert (rates.undisputed, rates.with_disputed) == (0, rates.by_order["upside down"])
-    assert alarms.by_order["bracs"] < rates.with_disputed  # FEA called ADH: tied in bracs
+    assert rates.by_order["upside down"].value > 0.7 > rates.by_order["bracs"].value == 0
+    assert (rates.undisputed.value, rates.with_disputed.value) == (0, rates.by_order["upside down"].value)
+    assert alarms.by_order["bracs"].value < rates.with_disputed.value  # FEA called ADH: tied in bracs
     assert turned.comparisons[0].sentence == "Neither careful nor careless can be called safer under any of the orders."
 
 
@@ -134,7 +134,8 @@ def test_command_page_and_json(tmp_path):
     assert content["names"] == ["bracs", "swapped"]
     assert content["comparisons"][0]["by_order"]["swapped"]["safer"] == "better"
     missed = content["models"]["one"]["missed_rate"]
-    assert missed["undisputed"] <= min(missed["by_order"].values()) <= missed["with_disputed"]
+    by_order = [rate["value"] for rate in missed["by_order"].values()]
+    assert missed["undisputed"]["value"] <= min(by_order) <= missed["with_disputed"]["value"]
     page = (tmp_path / "report/report.html").read_text()
     assert "By order of urgency" in page
     pairs = re.search(r"Disputed pairs.*?</table>", page, re.S)

@@ -14,7 +14,7 @@ from pams_mil.engine.prediction.certificates import write_certificate
 from pams_mil.errors import CertificateError, HierarchyError, ParameterError
 from pams_mil.evaluate.certify import Certificate, apply_certificate, certify, monitor
 from pams_mil.evaluate.orders import Orders, disputed_rates
-from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds, write_predictions
 from pams_mil.report.certificate_page import certificate_page
 
 NAMES = ["N", "UDH", "FEA", "ADH", "DCIS"]
@@ -54,10 +54,21 @@ def test_misses_against_loops(seed):
     rates = disputed_rates(sample(p, target), orders, resamples=200)["missed_rate"]
     every = [all(missed[j, i] for j in range(3)) for i in range(len(p))]
     some = [any(missed[j, i] for j in range(3)) for i in range(len(p))]
-    assert rates.undisputed == pytest.approx(np.mean(every))
-    assert rates.with_disputed == pytest.approx(np.mean(some))
-    assert rates.undisputed_interval[0] <= rates.undisputed <= rates.undisputed_interval[1]
-    assert rates.undisputed <= min(rates.by_order.values()) <= max(rates.by_order.values()) <= rates.with_disputed
+    assert rates.undisputed.value == pytest.approx(np.mean(every))
+    assert rates.with_disputed.value == pytest.approx(np.mean(some))
+    assert rates.undisputed.interval[0] <= rates.undisputed.value <= rates.undisputed.interval[1]
+    by_order = [rate.value for rate in rates.by_order.values()]
+    assert by_order == pytest.approx([np.mean(missed[j]) for j in range(3)])
+    assert rates.undisputed.value <= min(by_order) <= max(by_order) <= rates.with_disputed.value
+
+
+def test_disputed_rates_of_several_seeds_count_networks():
+    orders, (p, target) = random_orders(0), cases(0)
+    seeds = {str(seed): sample(np.random.default_rng(seed).permutation(p), target) for seed in range(3)}
+    one, several = seeds["0"], join_seeds("method", seeds)
+    alone, rates = (disputed_rates(model, orders, resamples=200)["missed_rate"].undisputed for model in (one, several))
+    assert (alone.varied, rates.varied) == ("patients", "patients and networks")
+    assert rates.seeds == pytest.approx([orders.misses(target, one.predicted).all(0).mean() for one in seeds.values()])
 
 
 def test_predictions_under_another_order_are_the_same_predictions():

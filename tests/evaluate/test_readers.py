@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from pams_mil import ClassHierarchy
 from pams_mil.cli.main import app
 from pams_mil.errors import PredictionsError
-from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds, write_predictions
 from pams_mil.evaluate.readers import audit_readers, others_reference
 from pams_mil.metrics.operating import operating_curve
 
@@ -34,6 +34,18 @@ def study(n=240, *, noise=(0.2, 0.3, 0.4), skill=4.0, seed=0):
     logits = -skill * np.abs(np.arange(7) - target[:, None]) + rng.gumbel(size=(n, 7))
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     return target, calls, p, np.arange(n) // 2
+
+
+def audited(calls, patient, target, p, name="mine", resamples=200):
+    """The audit with a model of one network, or of several seeds."""
+    ids = [f"s{row}" for row in range(len(patient))]
+    networks = {
+        str(seed): Predictions(name, TREE, ids, np.zeros(len(ids), int), q.argmax(1), q)
+        for seed, q in enumerate([p] if isinstance(p, np.ndarray) else p)
+    }
+    model = networks["0"] if len(networks) == 1 else join_seeds(name, networks)
+    people = [f"p{number}" for number in patient]
+    return audit_readers(calls, TREE, ids, patients=people, target=target, model=model, resamples=resamples)
 
 
 def loop_reference(column, ranks):
@@ -59,9 +71,7 @@ def test_leave_one_out_mode_against_a_loop(seed):
 def test_rates_and_the_models_place_against_loops(known):
     target, calls, p, patient = study()
     calls["reader2"] = np.where(np.arange(len(target)) % 5 == 0, -1, calls["reader2"])
-    result = audit_readers(
-        calls, TREE, patient, target=target if known else None, model=("mine", p), resamples=100
-    )  # fmt: skip
+    result = audited(calls, patient, target if known else None, p, resamples=100)
     ranks, names = TREE.ranks(), list(calls)
     for number, one in enumerate(result.readers):
         missed = alarms = total = 0
@@ -81,7 +91,8 @@ def test_rates_and_the_models_place_against_loops(known):
         at = operating_curve(truth, p[rows], TREE).missed_at(alarms / total)
         gap = one.model_misses_more
         assert gap.value == pytest.approx(float(at) - missed / total)
-        assert gap.low <= gap.value <= gap.high
+        assert (gap.reference, gap.varied) == (pytest.approx(missed / total), "patients")
+        assert gap.interval[0] <= gap.value <= gap.interval[1]
     first = result.agreement[0]
     both = [i for i in range(len(target)) if calls["reader2"][i] >= 0]
     a, b = calls["reader1"][both], calls["reader2"][both]
@@ -95,22 +106,32 @@ def test_the_range_of_readers():
     target, calls, good, patient = study(skill=6.0)
     poor = study(skill=0.1)[2]
     between = study(noise=(0.01, 0.5, 0.9), skill=2.0)
-    best = audit_readers(calls, TREE, patient, target=target, model=("good", good), resamples=200)
+    best = audited(calls, patient, target, good, "good")
     assert "good is outside of the readers' range: it misses less than every reader" in best.sentences[-1]
-    worst = audit_readers(calls, TREE, patient, target=target, model=("poor", poor), resamples=200)
+    worst = audited(calls, patient, target, poor, "poor")
     assert "poor is outside of the readers' range: it misses more than every reader" in worst.sentences[-1]
-    middle = audit_readers(between[1], TREE, patient, target=between[0], model=("mid", between[2]), resamples=200)
+    middle = audited(between[1], patient, between[0], between[2], "mid")
     assert "mid is within the readers' range: it misses more than 'reader1'" in middle.sentences[-1]
     assert "misses less than" in middle.sentences[-1]
-    assert [one.range.within for one in (best, worst, middle)] == [False, False, True]
+    assert [one.within for one in (best, worst, middle)] == [False, False, True]
     for result in (best, worst, middle):
         gaps = [one.model_misses_more for one in result.readers]
-        assert result.range.least.value == min(gap.value for gap in gaps)
-        assert result.range.most.value == max(gap.value for gap in gaps)
-        assert result.range.least.low <= min(gap.low for gap in gaps)  # the smallest of several is at most each
-        assert result.range.most.high >= max(gap.high for gap in gaps)
-        for end in (result.range.least, result.range.most):
-            assert f"{100 * end.value:+.1f} ({100 * end.low:+.1f} to {100 * end.high:+.1f})" in result.sentences[-1]
+        for gap in (min(gaps, key=lambda gap: gap.value), max(gaps, key=lambda gap: gap.value)):
+            low, high = gap.interval
+            assert f"{100 * gap.value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})" in result.sentences[-1]
+
+
+def test_networks_of_the_model_are_chance_and_readers_are_given():
+    target, calls, _, patient = study()
+    networks = [study(skill=skill, seed=0)[2] for skill in (0.3, 0.6, 1.2)]
+    one, several = (audited(calls, patient, target, p) for p in (networks[1], networks))
+    for first, second in zip(one.readers, several.readers, strict=True):
+        alone, gap = first.model_misses_more, second.model_misses_more
+        assert (alone.varied, gap.varied) == ("patients", "patients and networks")
+        assert len(gap.seeds) == 3
+        assert gap.seeds[1] == pytest.approx(alone.candidate)
+        assert gap.interval[1] - gap.interval[0] > alone.interval[1] - alone.interval[0]
+    assert [x.missed for x in one.readers] == [y.missed for y in several.readers]
 
 
 def written(tmp_path):
@@ -151,7 +172,7 @@ def test_command_page_and_json(tmp_path):
     assert json.loads(pams(*full, "--json").stdout) == content
     schema = json.loads((Path(__file__).parents[2] / "docs/reference/schemas/audit.schema.json").read_text())
     Draft202012Validator(schema).validate(content)
-    assert not Draft202012Validator(schema).is_valid({**content, "range": {"least": 0}})
+    assert not Draft202012Validator(schema).is_valid({**content, "within": "maybe"})
 
 
 def test_bad_input_in_words(tmp_path):
@@ -173,5 +194,5 @@ def test_bad_input_in_words(tmp_path):
     assert "predicts 240 of the 241 slides" in missing
     same = {"a": np.array([0, 1, 2]), "b": np.array([0, 1, -1])}
     with pytest.raises(PredictionsError, match="agree on every slide"):
-        audit_readers(same, TREE, np.arange(3))
-    assert audit_readers(same, TREE, np.arange(3), target=np.array([0, 1, 3]), resamples=0).readers[1].slides == 2
+        audit_readers(same, TREE, ["1", "2", "3"])
+    assert audit_readers(same, TREE, ["1", "2", "3"], target=np.array([0, 1, 3]), resamples=0).readers[1].slides == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,9 @@ from tests.reference import subgroups as reference
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds, write_predictions
 from pams_mil.evaluate.subgroups import (
     chi_squared,
-    clustered_interval,
     deals_of_groups,
     expected_events,
     subgroups,
@@ -77,7 +77,7 @@ def test_every_group_is_counted_and_small_ones_say_so():
         patient_ids=model.patient_ids,
         tags={"site": cells},
     )
-    (found,) = subgroups([model], ["site"], deals=50)
+    (found,) = subgroups([model], ["site"], resamples=50)
     assert [group.name for group in found.groups] == ["site 0", "site 1", "tiny", "unknown"]
     assert sum(group.slides for group in found.groups) == 400
     assert [group.too_small for group in found.groups] == [False, False, True, True]
@@ -90,12 +90,13 @@ def test_every_group_is_counted_and_small_ones_say_so():
 
 
 def test_a_bad_site_is_found_and_named():
-    (found,) = subgroups([sample(1, patients=300, bad_site=1)], ["site"], deals=500)
+    (found,) = subgroups([sample(1, patients=300, bad_site=1)], ["site"], resamples=500)
     assert found.p_missed < 0.01
     assert found.worst.name == "site 1"
     assert "differ beyond chance" in " ".join(found.sentences)
     group = found.groups[1]
-    assert group.missed.interval[0] < group.missed.share < group.missed.interval[1]
+    low, high = group.missed.share.interval
+    assert low < group.missed.share.value < high
     assert group.missed.count > 1.3 * group.missed.expected
 
 
@@ -104,10 +105,10 @@ def test_the_test_holds_its_level_and_ignoring_patients_or_classes_would_not():
     kept, slides_alone, classes_mixed = [], [], []
     for seed in range(300):
         model = sample(seed, patients=80, slides=4, mix=True)
-        (found,) = subgroups([model], ["site"], deals=99, seed=seed)
+        (found,) = subgroups([model], ["site"], resamples=99, seed=seed)
         kept.append(found.p_missed <= 0.05)
         loose = Predictions("m", TREE, model.slide_ids, model.target, model.predicted, tags=model.tags)
-        slides_alone.append(subgroups([loose], ["site"], deals=99, seed=seed)[0].p_missed <= 0.05)
+        slides_alone.append(subgroups([loose], ["site"], resamples=99, seed=seed)[0].p_missed <= 0.05)
         # sabotage: expected without classes, dealt without classes
         group = np.array([int(cell[-1]) for cell in model.tags["site"]])
         event = model.predicted < model.target
@@ -128,18 +129,34 @@ def test_intervals_cover_with_clustered_slides():
     random, inside, naive = np.random.default_rng(0), [], []
     from pams_mil.metrics.proper import wilson
 
-    for _ in range(1000):
+    def interval(event, seed):
+        people = [f"p{number}" for number in np.repeat(np.arange(len(event) // 4), 4)]
+        target, tags = np.ones(len(event), int), {"site": ["one"] * len(event)}
+        ids = [f"s{row}" for row in range(len(event))]
+        model = Predictions("m", TREE, ids, target, target - event, patient_ids=people, tags=tags)
+        return subgroups([model], ["site"], resamples=400, seed=seed)[0].groups[0].missed.share.interval
+
+    for seed in range(1000):
         unlucky = random.random(60) < 0.2
         event = np.repeat(unlucky, 4) & (random.random(240) < 0.9)
-        low, high = clustered_interval(event, np.repeat(np.arange(60), 4))
+        low, high = interval(event, seed)
         inside.append(low <= 0.18 <= high)
         plain = wilson(event.sum(), 240)
         naive.append(plain[0] <= 0.18 <= plain[1])
     assert np.mean(inside) > 0.93
     assert np.mean(naive) < 0.8
-    assert (
-        clustered_interval(np.zeros(40, bool), np.repeat(np.arange(10), 4))[1] > 0.25
-    )  # ten patients, not forty slides
+    assert interval(np.zeros(40, int), 0)[1] > 0.25  # ten patients, not forty slides
+
+
+def test_networks_are_chance_in_every_group():
+    one = sample(1, patients=100)
+    other = replace(one, predicted=np.where(np.arange(len(one)) % 7 == 0, 0, one.predicted))
+    (found,) = subgroups([join_seeds("method", {"0": one, "1": other})], ["site"], resamples=50)
+    for group in found.groups:
+        of_group = np.array([cell == group.name for cell in one.tags["site"]])
+        own = [(seed.predicted < seed.target)[of_group].mean() for seed in (one, other)]
+        assert group.missed.share.seeds == pytest.approx(own)
+        assert group.missed.share.varied == "patients and networks"
 
 
 def test_command_page_and_json_agree(tmp_path):
@@ -152,8 +169,8 @@ def test_command_page_and_json_agree(tmp_path):
     assert found["worst"] == "site 1"
     page = (tmp_path / "out" / "report.html").read_text()
     worst = next(group for group in found["groups"] if group["name"] == "site 1")
-    assert f"{100 * worst['missed']['share']:.1f} %" in page
+    assert f"{100 * worst['missed']['value']:.1f} %" in page
     assert "model by site" not in page  # named after the file
     assert "m by site" in page
     shown = " ".join(run(*arguments).output.split())
-    assert f"misses most at site site 1: {100 * worst['missed']['share']:.1f} %" in shown
+    assert f"misses most at site site 1: {100 * worst['missed']['value']:.1f} %" in shown

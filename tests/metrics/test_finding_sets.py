@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import HierarchyError, LabelError, ParameterError
-from pams_mil.evaluate.predictions.findings import headline_probabilities
+from pams_mil.evaluate.predictions.findings import called_sets, headline_probabilities
+from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.scores import finding_scores
 from pams_mil.hierarchy import hierarchy_from_json, hierarchy_to_json, parse
 from pams_mil.metrics import ascc
 from pams_mil.metrics.finding_sets import finding_reach, finding_weight, missed_share, set_ascc, sets_with_call
@@ -169,3 +172,28 @@ def test_the_headline_without_a_head_is_the_most_urgent_finding_of_the_set(seed)
             called = p >= 1 / (1 + kappa * tree.finding_weights)
             top = np.where(called, tree.ranks()[1:], 0).max(axis=1)
             np.testing.assert_array_equal(tree.ranks()[path.calls(kappa)], top)
+
+
+def test_scores_of_findings_against_loops_network_by_network():
+    true, _, p = sets_of(3, n=120)
+    ids, top = [f"s{row}" for row in range(60)], headline_probabilities(p, TREE)
+    target = np.array(
+        [TREE.finding_classes[row].max() if row.any() else 0 for row in [np.flatnonzero(r) for r in true]]
+    )
+    model = Predictions(
+        "m", TREE, ids * 2, target, top.argmax(1), top, patient_ids=ids * 2, tags={"seed": ["0"] * 60 + ["1"] * 60},
+        finding_targets=true, finding_probabilities=p,
+    )  # fmt: skip
+    found, called = finding_scores(model, resamples=100), called_sets(model)
+    halves = (slice(0, 60), slice(60, 120))
+    for k, one in enumerate(found.findings):
+        assert one.slides == true[:, k].sum() // 2
+        y, s = true[:, k], called[:, k]
+        assert one.sensitivity.seeds == pytest.approx([s[half][y[half]].mean() for half in halves])
+        assert one.specificity.seeds == pytest.approx([1 - s[half][~y[half]].mean() for half in halves])
+        assert one.auc.seeds == pytest.approx([roc_auc_score(y[half], p[half, k]) for half in halves])
+        assert one.auc.varied == "patients and networks"
+        assert one.auc.interval[0] <= one.auc.value <= one.auc.interval[1]
+    recall = 1 - missed_share(true, called, TREE.finding_weights)
+    assert found.weighted_recall.seeds == pytest.approx([recall[half][true[half].any(1)].mean() for half in halves])
+    assert found.set_ascc.seeds == pytest.approx([set_ascc(true, called, TREE)[half].mean() for half in halves])

@@ -57,8 +57,8 @@ def audit(
     readers: bool = typer.Option(
         False, "--readers", help="The --pred columns are readers, compared with --true or with each other."
     ),
-    model: Path | None = typer.Option(
-        None, "--model", help="With --readers: predictions of a model, to say whether it is in the readers' range."
+    model: str | None = typer.Option(
+        None, "--model", help="With --readers: a model's predictions, or NAME=PATTERN; is it in the readers' range?"
     ),
 ) -> None:
     """Score predictions of any model by how grave its mistakes are.
@@ -142,12 +142,13 @@ def _python(paths: list[Path], source: Source, classes: list[str]) -> list[str]:
 
 
 def _audit_readers(
-    files: list[str], classes: list[str], columns: list[str], model: Path | None, out: Path | None, *, json: bool,
+    files: list[str], classes: list[str], columns: list[str], model: str | None, out: Path | None, *, json: bool,
     seen_patients: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Readers in columns of one table, and a model's predictions of the same slides."""
     from pams_mil.cli.audit_table import show_readers
     from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+    from pams_mil.evaluate.predictions.predictions import join_files
     from pams_mil.evaluate.readers import read_readers
     from pams_mil.hierarchy import ClassHierarchy
 
@@ -158,10 +159,10 @@ def _audit_readers(
     if not columns:
         raise ConfigError("Name each reader's column: --pred reader1 --pred reader2.")
     hierarchy = ClassHierarchy.load(classes[0])
-    predictions = None
-    if model is not None:
-        unlabeled = read_predictions(model, hierarchy, Source(labels_needed=False))
-        predictions = unlabeled.admitted("test scores", seen_patients=seen_patients)
+    predictions, unlabeled = None, Source(labels_needed=False)
+    for name, paths in files_of([model] if model else []).items():
+        networks = [read_predictions(path, hierarchy, unlabeled, name=name) for path in paths]
+        predictions = join_files(name, networks).admitted("test scores", seen_patients=seen_patients)
     result = read_readers(files[0], hierarchy, columns, model=predictions, **options)
     show_readers(result, out, json=json)
 

@@ -14,10 +14,9 @@ from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.operating_points import OperatingPoints
 from pams_mil.evaluate.orders import OrderAudit, audit_orders, with_joint_orders
-from pams_mil.evaluate.predictions.findings import FindingScores, finding_scores
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.evaluate.scores import LevelScores, SevereError, score, severe_errors
-from pams_mil.evaluate.subgroups import DEALS, SubgroupAudit, subgroups
+from pams_mil.evaluate.scores import FindingScores, LevelScores, SevereError, finding_scores, score, severe_errors
+from pams_mil.evaluate.subgroups import SubgroupAudit, subgroups
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.resampling import RESAMPLES
@@ -200,7 +199,7 @@ def audit(
         models, reference=reference, candidate=candidate, penalty=penalty, seed=seed, resamples=resamples,
         progress=partial(report, "Comparing"),
     )  # fmt: skip
-    groups = subgroups(models, by, seed=seed, deals=DEALS if resamples else 0)
+    groups = subgroups(models, by, seed=seed, resamples=resamples)
     by_order = None
     if models[0].hierarchy.other_orders:
         by_order = audit_orders(

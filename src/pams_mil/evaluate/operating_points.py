@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from pams_mil.arrays import Array
+from pams_mil.arrays import Array, Ints
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.inference import Networks
 from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, MISSES, PARTIAL
@@ -114,7 +113,6 @@ def operating_points(networks: Networks, scores: dict[str, Contrast], band: Band
     """The curve of a method's networks beside its scores."""
     slides = networks.slides
     hierarchy, level, target = slides.hierarchy, slides.level, slides.true
-    every = [rows for seed in networks.networks for rows in seed]
     ranks = hierarchy.ranks(level)
     shares = class_shares(target, np.ones(len(target)), ranks)
     missed, alarms = constant_calls(shares)
@@ -124,11 +122,11 @@ def operating_points(networks: Networks, scores: dict[str, Contrast], band: Band
     return OperatingPoints(
         level=hierarchy.level_names[hierarchy.level(level)],
         n=len(target),
-        networks=len(every),
-        curve=_exact(slides) if len(every) == 1 else _mean_curve(slides, every),
+        networks=sum(map(len, networks.networks)),
+        curve=curve_of(networks),
         band=band,
-        decided=_rates(ranks[slides.called], ranks[target]),
-        at_kappa={kappa: _rates(slides.path.ranks[slides.path.calls(kappa)], ranks[target]) for kappa in KAPPAS},
+        decided=rates_of(ranks[slides.called], ranks[target]),
+        at_kappa={kappa: rates_of(slides.path.ranks[slides.path.calls(kappa)], ranks[target]) for kappa in KAPPAS},
         scores=scores,
         normalized_cost=divide(costs, best),
         net_benefit=net_benefit(target, p, hierarchy, KAPPAS, level),
@@ -148,20 +146,24 @@ def missed_on(view: CurveView, grid: Array) -> Array:
     return np.stack([missed_at(*pair, grid) for pair in zip(view.missed, view.false_alarms, strict=True)])
 
 
-def _exact(slides: Slides) -> OperatingCurve:
-    return CurveResampler(slides.path, slides.target).curve(np.ones(len(slides)))
-
-
-def _mean_curve(slides: Slides, every: list[npt.NDArray[np.int64]]) -> OperatingCurve:
-    """The mean of the networks' curves at equal false alarms, by their slides; without a curve none has a say."""
-    networks, grid = [slides.take(rows) for rows in every], false_alarm_grid(slides)
-    usable = [one for one in networks if len(np.unique(one.path.ranks[one.target])) > 1] or networks
+def curve_of(networks: Networks) -> OperatingCurve:
+    """The curve of a network, or the mean of several at equal false alarms by their slides, of those that have one."""
+    slides, every = networks.slides, [rows for seed in networks.networks for rows in seed]
+    if len(every) == 1:
+        return _exact(slides)
+    grid, pieces = false_alarm_grid(slides), [slides.take(rows) for rows in every]
+    usable = [one for one in pieces if len(np.unique(one.path.ranks[one.target])) > 1] or pieces
     curves = np.stack([_exact(one).missed_at(grid) for one in usable])
     missed = np.average(curves, axis=0, weights=[len(one) for one in usable])
     return OperatingCurve(np.full(len(grid), np.nan), missed, grid)
 
 
-def _rates(called: Array | npt.NDArray[np.int64], true: npt.NDArray[np.int64]) -> tuple[float, float]:
+def _exact(slides: Slides) -> OperatingCurve:
+    return CurveResampler(slides.path, slides.target).curve(np.ones(len(slides)))
+
+
+def rates_of(called: Ints, true: Ints) -> tuple[float, float]:
+    """(missed, false alarms) of calls with these ranks."""
     return float(np.mean(called < true)), float(np.mean(called > true))
 
 

@@ -21,9 +21,9 @@ must reject together, so the chance of a wrong "every" is at most that of any on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,14 @@ import numpy as np
 from pams_mil.arrays import Bools, Ints
 from pams_mil.errors import HierarchyError
 from pams_mil.evaluate.compare import Comparison, compare_all
+from pams_mil.evaluate.contrast import Contrast
+from pams_mil.evaluate.inference import estimate
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.verdict import safer_model, verdict
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
-from pams_mil.metrics.resampling import RESAMPLES, Sums, Units, percentile_interval
+from pams_mil.metrics.metric import METRICS, mean_of
+from pams_mil.metrics.resampling import RESAMPLES
+from pams_mil.metrics.slides import Slides
 from pams_mil.severity import PENALTY, orders_at, ranks_by_order
 
 
@@ -55,20 +59,16 @@ class DisputedPair:
 class DisputedRate:
     """A share of cases under several orders: by each of them, under all, and under at least one."""
 
-    by_order: Mapping[str, float]
-    undisputed: float
-    with_disputed: float
-    undisputed_interval: tuple[float, float]
-    with_disputed_interval: tuple[float, float]
+    by_order: Mapping[str, Contrast]
+    undisputed: Contrast
+    with_disputed: Contrast
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "by_order": dict(self.by_order),
-            "undisputed": self.undisputed,
-            "with_disputed": self.with_disputed,
-            "undisputed_ci": list(self.undisputed_interval),
-            "with_disputed_ci": list(self.with_disputed_interval),
+            "by_order": {name: rate.to_json() for name, rate in self.by_order.items()},
+            "undisputed": self.undisputed.to_json(),
+            "with_disputed": self.with_disputed.to_json(),
         }
 
 
@@ -177,30 +177,22 @@ def _reordered(model: Predictions, hierarchy: ClassHierarchy, place: Ints) -> Pr
 def disputed_rates(
     predictions: Predictions, orders: Orders, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, DisputedRate]:
-    """Missed urgency and false alarms of one model under several orders, with intervals over patients."""
-    kinds = {"missed_rate": orders.misses, "false_alarm_rate": orders.false_alarms}
-    return {
-        key: _rate(events(predictions.target, predictions.predicted), predictions, orders, resamples, seed)
-        for key, events in kinds.items()
-    }
+    """Missed urgency and false alarms of one method under several orders, over patients and networks."""
+    ways: dict[str, Callable[..., Any]] = {"undisputed": np.all, "with_disputed": np.any}
+    ways |= {f"by {name}": partial(np.take, indices=number) for number, name in enumerate(orders.names)}
+    rates = {}
+    for key, events in (("missed_rate", orders.misses), ("false_alarm_rate", orders.false_alarms)):
+        label, meaning = METRICS[key].label, METRICS[key].meaning
+        metrics = [mean_of(name, label, meaning, partial(_share, events, way), high=1.0) for name, way in ways.items()]
+        scores = estimate(predictions, metrics, seed=seed, resamples=resamples)
+        by_order = {name: scores[f"by {name}"] for name in orders.names}
+        rates[key] = DisputedRate(by_order, scores["undisputed"], scores["with_disputed"])
+    return rates
 
 
-def _rate(by_order: Bools, predictions: Predictions, orders: Orders, resamples: int, seed: int) -> DisputedRate:
-    both = np.stack([by_order.all(axis=0), by_order.any(axis=0)])
-    units = Units.of(predictions.num_patients, seed=seed)
-    unit = units.of_patient[predictions.patient]
-    n = len(predictions)
-    row, column = np.tile(np.arange(n), 3), np.repeat(np.arange(3), n)
-    sums = Sums(row, column, 3, np.concatenate([*both.astype(np.float64), np.ones(n)]))
-    drawn = sums.by_unit(unit, len(units))(units.draws(seed, resamples)) if resamples else np.full((1, 3), np.nan)
-    shares = drawn[:, :2] / drawn[:, 2:]
-    return DisputedRate(
-        by_order={name: float(events.mean()) for name, events in zip(orders.names, by_order, strict=True)},
-        undisputed=float(both[0].mean()),
-        with_disputed=float(both[1].mean()),
-        undisputed_interval=percentile_interval(shares[:, 0]),
-        with_disputed_interval=percentile_interval(shares[:, 1]),
-    )
+def _share(events: Callable[[Ints, Ints], Bools], way: Callable[..., Any], slides: Slides) -> Bools:
+    """Slides with an event by all orders, any, or one."""
+    return np.asarray(way(events(slides.target, slides.predicted), axis=0))
 
 
 @dataclass(frozen=True)
@@ -290,7 +282,7 @@ class OrderAudit:
 
 
 def _range(rate: DisputedRate) -> str:
-    low, high = f"{100 * rate.undisputed:.1f}", f"{100 * rate.with_disputed:.1f}"
+    low, high = f"{100 * rate.undisputed.estimate:.1f}", f"{100 * rate.with_disputed.estimate:.1f}"
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 

@@ -8,45 +8,36 @@ O_i the misses and false alarms of reader i and U(O) the model's curve against t
 
 is what the model misses more than reader i at that reader's false alarms. A model is outside of the readers' range only
 where it misses more than each of them, or less than each of them: all intervals of D_i must lie on one side, so no
-correction for the number of readers is needed. The model is within the range where min_i D_i ≤ 0 ≤ max_i D_i; both ends
-have intervals of their own, from the same resamples of patients.
+correction for the number of readers is needed. A reader is a sample like a model, with calls and no probabilities, and
+D_i is a contrast like any other (`pams_mil.evaluate.inference`): patients are chance and, of a model of several seeds,
+its networks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pams_mil.arrays import Array, Bools, Ints
+from pams_mil.arrays import Array, Ints
 from pams_mil.data.tables import read_table
 from pams_mil.errors import PredictionsError, listing, nearest
-from pams_mil.evaluate.predictions.predictions import Predictions, numbered
+from pams_mil.evaluate.contrast import Contrast
+from pams_mil.evaluate.inference import MethodPair, Networks
+from pams_mil.evaluate.operating_points import curve_of, rates_of
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.label_scores import quadratic_kappa
-from pams_mil.metrics.operating import CurveResampler, OperatingCurve, class_shares, missed_at
-from pams_mil.metrics.resampling import RESAMPLES, Units, percentile_interval
+from pams_mil.metrics.metric import METRICS, missed_there
+from pams_mil.metrics.operating import OperatingCurve, class_shares
+from pams_mil.metrics.resampling import RESAMPLES
 
 ABSENT = -1
 """The class of a slide that a reader did not read."""
-_BLOCK = 200
-
-
-@dataclass(frozen=True)
-class ReaderShare:
-    """A share of slides, or a difference of two, with its interval over patients."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{100 * self.value:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
 
 
 @dataclass(frozen=True)
@@ -55,9 +46,20 @@ class ReaderScores:
 
     name: str
     slides: int
-    missed: ReaderShare
-    false_alarms: ReaderShare
-    model_misses_more: ReaderShare | None = None
+    missed: Contrast
+    false_alarms: Contrast
+    model_misses_more: Contrast | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        more = self.model_misses_more
+        return {
+            "name": self.name,
+            "slides": self.slides,
+            "missed": self.missed.to_json(),
+            "false_alarms": self.false_alarms.to_json(),
+            "model_misses_more": None if more is None else more.to_json(),
+        }
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,12 @@ class ReaderAgreement:
 
 
 @dataclass(frozen=True)
-class ModelRange:
-    """What a model misses more than the reader it does best against (`least`) and worst against (`most`)."""
+class ReaderCurve:
+    """A model's curve against the reference, (missed, false alarms) of its most probable classes, and rank shares."""
 
-    least: ReaderShare
-    most: ReaderShare
-    within: bool
-    """Whether the model cannot be told to miss more than every reader, nor less than every reader."""
+    curve: OperatingCurve
+    decided: tuple[float, float]
+    shares: Array
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,24 @@ class ReaderAudit:
     agreement: Sequence[ReaderAgreement]
     patients: int
     model: str = ""
-    range: ModelRange | None = None
-    """Of the model among the readers."""
-    curve: OperatingCurve | None = field(default=None, compare=False)
+    curve: ReaderCurve | None = field(default=None, compare=False)
     """Of the model; None without a reference that is the same for all readers."""
-    shares: Array | None = field(default=None, compare=False)
-    """Of the ranks in that reference, least urgent first."""
+
+    @property
+    def _gaps(self) -> dict[str, Contrast]:
+        """What the model misses more than each reader, from the one that it does best against to the worst."""
+        gaps = {one.name: one.model_misses_more for one in self.readers if one.model_misses_more is not None}
+        return dict(sorted(gaps.items(), key=lambda gap: gap[1].difference))
+
+    def _sides(self) -> tuple[list[str], list[str]]:
+        """Readers than whom the model misses more, and less."""
+        gaps = self._gaps.items()
+        return [name for name, gap in gaps if gap.interval[0] > 0], [name for name, gap in gaps if gap.interval[1] < 0]
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the model cannot be told to miss more than every reader, nor less than every reader."""
+        return all(len(side) < len(self.readers) for side in self._sides()) if self.model else None
 
     @property
     def sentences(self) -> list[str]:
@@ -105,32 +118,27 @@ class ReaderAudit:
         alarms = [100 * one.false_alarms.value for one in self.readers]
         kappas = [pair.cohen_kappa for pair in self.agreement if not np.isnan(pair.cohen_kappa)]
         agreement = f"; Cohen's kappa between two of them is {min(kappas):.2f} to {max(kappas):.2f}" if kappas else ""
-        sentences = [
+        sentence = (
             f"Against {self.reference}, the {len(self.readers)} readers miss urgency in {min(missed):.1f} to "
             f"{max(missed):.1f} % of the slides and raise {min(alarms):.1f} to {max(alarms):.1f} % false alarms"
             f"{agreement}."
-        ]
-        return sentences if self.range is None else [*sentences, self._model_sentence(self.range)]
+        )
+        return [sentence, self._model_sentence()] if self.model else [sentence]
 
-    def _model_sentence(self, span: ModelRange) -> str:
-        gaps = {one.name: one.model_misses_more for one in self.readers if one.model_misses_more is not None}
-        more = [name for name, gap in gaps.items() if gap.low > 0]
-        less = [name for name, gap in gaps.items() if gap.high < 0]
-        ends = [
-            f"{100 * end.value:+.1f} ({100 * end.low:+.1f} to {100 * end.high:+.1f})" for end in (span.least, span.most)
+    def _model_sentence(self) -> str:
+        gaps, (more, less) = self._gaps, self._sides()
+        every = [
+            f"{100 * gap.difference:+.1f} ({100 * gap.interval[0]:+.1f} to {100 * gap.interval[1]:+.1f})"
+            for gap in gaps.values()
         ]
-        detail = f"{' to '.join(ends)} points at each reader's own false alarms, 95 % intervals in brackets"
-        if len(more) == len(gaps):
-            return f"{self.model} is outside of the readers' range: it misses more than every reader ({detail})."
-        if len(less) == len(gaps):
-            return f"{self.model} is outside of the readers' range: it misses less than every reader ({detail})."
+        detail = f"({every[0]} to {every[-1]} points at each reader's own false alarms, 95 % intervals in brackets)"
+        for side, words in ((more, "more"), (less, "less")):
+            if len(side) == len(gaps):
+                return f"{self.model} is outside of the readers' range: it misses {words} than every reader {detail}."
         rest = [name for name in gaps if name not in (*more, *less)]
-        claims = [
-            *([f"misses more than {listing(more)}"] if more else []),
-            *([f"misses less than {listing(less)}"] if less else []),
-            *([f"cannot be told apart from {listing(rest)}"] if rest else []),
-        ]
-        return f"{self.model} is within the readers' range: it {', '.join(claims)} ({detail})."
+        claims = {"misses more than": more, "misses less than": less, "cannot be told apart from": rest}
+        told = ", ".join(f"{words} {listing(names)}" for words, names in claims.items() if names)
+        return f"{self.model} is within the readers' range: it {told} {detail}."
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -140,8 +148,8 @@ class ReaderAudit:
             "reference": self.reference,
             "patients": self.patients,
             "model": self.model or None,
-            "range": None if self.range is None else asdict(self.range),
-            "readers": [asdict(one) for one in self.readers],
+            "within": self.within,
+            "readers": [one.to_json() for one in self.readers],
             "agreement": [asdict(pair) for pair in self.agreement],
             "sentences": self.sentences,
         }
@@ -165,11 +173,12 @@ def others_reference(calls: Ints, reader: int, ranks: Ints) -> Ints:
 def audit_readers(
     calls: Mapping[str, Ints],
     hierarchy: ClassHierarchy,
-    patient: Ints,
+    slides: Sequence[str],
     *,
+    patients: Sequence[str] | None = None,
     target: Ints | None = None,
     reference: str = "the true class",
-    model: tuple[str, Array] | None = None,
+    model: Predictions | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> ReaderAudit:
@@ -178,10 +187,11 @@ def audit_readers(
     Args:
         calls: Class indices by reader, [n] each; -1 where a reader did not read.
         hierarchy: Order and ties of the classes.
-        patient: Patient of each slide, numbers from 0.
+        slides: The slide of each row.
+        patients: The patient of each row; None: every slide is its own.
         target: True class of each slide; None: the mode of the other readers.
         reference: What `target` is, in words.
-        model: Name and probabilities [n, C] of a model for the same slides.
+        model: Probabilities of these slides, by one or several networks; its own targets are not looked at.
         resamples: Resamples of patients for intervals; 0: none.
         seed: Of the resampling.
     """
@@ -191,89 +201,66 @@ def audit_readers(
             f"Expected at least two readers, found {listing(names)}. Name each reader's column with --pred, or audit "
             "one reader against --true as a model, without --readers."
         )
-    read = (table != ABSENT).sum(axis=0) > 1
-    if target is None and read.any() and _always_agree(table):
+    if target is None and ((table != ABSENT).sum(axis=0) > 1).any() and _always_agree(table):
         raise PredictionsError(
             f"The readers {listing(names)} agree on every slide, so their mode says nothing about any of them. Give a "
             "reference with --true, or slides on which they differ."
         )
-    units = Units.of(int(patient.max()) + 1, seed=seed)
-    unit, draws = units.of_patient[patient], units.draws(seed, resamples).astype(np.float64)
-    readers, gaps = [], []
+    readers = []
     for number, name in enumerate(names):
         truth = others_reference(table, number, ranks) if target is None else target
         rows = np.flatnonzero((table[number] != ABSENT) & (truth != ABSENT))
         if not len(rows):
             raise PredictionsError(f"No slide of the reader {name!r} has a reference: nobody else read any of them.")
-        true, call = truth[rows], table[number, rows]
-        events = np.stack([ranks[true] > ranks[call], ranks[true] < ranks[call]])
-        curve = None if model is None else CurveResampler(decision_path(model[1][rows], hierarchy), true)
-        observed, samples = _rates(events, curve, draws, unit[rows])
-        shares = [_share(value, sample) for value, sample in zip(observed, samples.T, strict=True)]
-        readers.append(ReaderScores(name, len(rows), *shares))
-        gaps.append((observed[2:], samples[:, 2:]))
+        reader = Predictions(name, hierarchy, slides, truth, table[number], patient_ids=patients or slides).take(rows)
+        readers.append(_reader_scores(reader, model, seed, resamples))
+    curve = None
+    if model is not None and target is not None:
+        sample = _judged(model, slides, target)
+        path, true = sample.path, ranks[sample.target]
+        curve = ReaderCurve(
+            curve_of(Networks(sample)),
+            rates_of(path.ranks[path.calls(1.0)], true),
+            class_shares(sample.target, np.ones(len(sample)), ranks),
+        )
     return ReaderAudit(
         hierarchy=hierarchy,
         reference="the other readers" if target is None else reference,
         readers=readers,
         agreement=[_agreement(names, table, pair, hierarchy) for pair in combinations(range(len(names)), 2)],
-        patients=len(np.unique(patient)),
-        model="" if model is None else model[0],
-        range=None if model is None else _model_range(readers, gaps),
-        **_shared_curve(model, target, hierarchy),
+        patients=len(set(patients or slides)),
+        model="" if model is None else model.name,
+        curve=curve,
     )
 
 
-def _shared_curve(model: tuple[str, Array] | None, target: Ints | None, hierarchy: ClassHierarchy) -> dict[str, Any]:
-    if model is None or target is None:
-        return {}
-    rows = np.flatnonzero(target != ABSENT)
-    true, once = target[rows], np.ones(len(rows))
-    curve = CurveResampler(decision_path(model[1][rows], hierarchy), true).curve(once)
-    return {"curve": curve, "shares": class_shares(true, once, hierarchy.ranks())}
+def _reader_scores(reader: Predictions, model: Predictions | None, seed: int, resamples: int) -> ReaderScores:
+    """A reader's rates, and the model's misses at this reader's false alarms (in each resample) minus the reader's."""
+    rates = [METRICS[key] for key in ("missed_rate", "false_alarm_rate")]
+    other = reader if model is None else _judged(model, reader.slide_ids, reader.target)
+    # Reader and model are not exchanged: the one has a point, the other a curve.
+    pair = MethodPair.of(reader, other, seed=seed, resamples=resamples, swaps=0)
+    scores = pair.reference.estimates(rates)[0]
+    gap = None
+    if model is not None:
+        seen = pair.reference.read(rates)
+        drawn = pair.reference.drawn(rates) or seen
+        alarms = seen["false_alarm_rate"][0], drawn["false_alarm_rate"][0]
+        own = replace(METRICS["missed_rate"], key="missed")
+        gap = pair.contrasts([missed_there(alarms)], [own])["missed"]
+    return ReaderScores(reader.name, len(reader), scores["missed_rate"], scores["false_alarm_rate"], gap)
 
 
-def _model_range(readers: Sequence[ReaderScores], gaps: Sequence[tuple[Array, Array]]) -> ModelRange:
-    observed, samples = (np.concatenate(values, axis=-1) for values in zip(*gaps, strict=True))
-    own = [one.model_misses_more for one in readers if one.model_misses_more is not None]
-    outside = all(gap.low > 0 for gap in own) or all(gap.high < 0 for gap in own)
-    least, most = (_share(float(pick(observed)), pick(samples, axis=1)) for pick in (np.min, np.max))
-    return ModelRange(least, most, within=not outside)
+def _judged(model: Predictions, slides: Sequence[str], target: Ints) -> Predictions:
+    """A model's rows of the slides that have another truth, against it."""
+    truth = {slide: true for slide, true in zip(slides, target.tolist(), strict=True) if true != ABSENT}
+    sample = model.where(np.array([slide in truth for slide in model.slide_ids]))
+    return replace(sample, target=np.array([truth[slide] for slide in sample.slide_ids]))
 
 
 def _always_agree(table: Ints) -> bool:
     top = table.max(axis=0)
     return bool(((table == top) | (table == ABSENT)).all())
-
-
-def _share(value: float, samples: Array) -> ReaderShare:
-    return ReaderShare(float(value), *percentile_interval(samples))
-
-
-def _rates(
-    events: Bools, curve: Callable[[Array], tuple[Array, Array]] | None, draws: Array, unit: Ints
-) -> tuple[Array, Array]:
-    """Misses, false alarms and, with a curve, the model's misses at these false alarms minus these misses.
-
-    Observed, [2 or 3], and of every resample, [B, 2 or 3]; NaN where a resample has none of the slides.
-    """
-
-    def values(weights: Array) -> Array:
-        """[B, 2 or 3] for weights [B, n]."""
-        rates = weights @ events.T.astype(np.float64) / weights.sum(axis=1, keepdims=True)
-        if curve is None:
-            return np.asarray(rates)
-        missed, alarms = curve(weights)
-        at = [missed_at(u, o, np.asarray(rate)) for u, o, rate in zip(missed, alarms, rates[:, 1], strict=True)]
-        return np.column_stack([rates, np.asarray(at) - rates[:, 0]])
-
-    observed = values(np.ones((1, len(unit))))[0]
-    samples = np.full((len(draws), len(observed)), np.nan)
-    for start in range(0, len(draws), _BLOCK):
-        weights = draws[start : start + _BLOCK, unit]
-        drawn = weights.sum(axis=1) > 0
-        samples[start : start + _BLOCK][drawn] = values(weights[drawn])
-    return observed, samples
 
 
 def _agreement(names: Sequence[str], table: Ints, pair: tuple[int, int], hierarchy: ClassHierarchy) -> ReaderAgreement:
@@ -313,34 +300,28 @@ def read_readers(
     if len(set(slides)) < len(slides):
         twice = next(one for one in slides if slides.count(one) > 1)
         raise PredictionsError(f"{path} has slide {twice!r} twice; expected one row per slide, a column per reader.")
-    whose = table.get(patient or "patient_id", slides)
 
     def indices(column: str) -> Ints:
         return np.array([hierarchy.index(cell) if cell else ABSENT for cell in table[column]], dtype=np.int64)
 
-    probabilities = None
     if model is not None:
-        probabilities = _probabilities_of(model, slides, str(path))
+        if model.probabilities is None:
+            raise PredictionsError(f"{model.name} has no probabilities, so it has no curve to place readers on.")
+        predicted = set(model.slide_ids)
+        missing = [slide for slide in slides if slide not in predicted]
+        if missing:
+            raise PredictionsError(
+                f"{model.name} predicts {len(slides) - len(missing)} of the {len(slides)} slides in {path}; missing "
+                f"{listing(missing, most=5)}. Predict all slides that were read."
+            )
     return audit_readers(
         {column: indices(column) for column in columns},
         hierarchy,
-        numbered(whose),
+        slides,
+        patients=table.get(patient or "patient_id"),
         target=None if true is None else indices(true),
         reference=repr(true),
-        model=None if model is None or probabilities is None else (model.name, probabilities),
+        model=model,
         resamples=resamples,
         seed=seed,
     )
-
-
-def _probabilities_of(model: Predictions, slides: Sequence[str], where: str) -> Array:
-    if model.probabilities is None:
-        raise PredictionsError(f"{model.name} has no probabilities, so it has no curve to place readers on.")
-    row_of = {slide: row for row, slide in enumerate(model.slide_ids)}
-    missing = [slide for slide in slides if slide not in row_of]
-    if missing:
-        raise PredictionsError(
-            f"{model.name} predicts {len(slides) - len(missing)} of the {len(slides)} slides in {where}; missing "
-            f"{listing(missing, most=5)}. Predict all slides that were read."
-        )
-    return np.asarray(model.probabilities[[row_of[slide] for slide in slides]])

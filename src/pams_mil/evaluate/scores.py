@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array
+from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.contrast import Contrast, Interval
-from pams_mil.evaluate.inference import Networks, draw
+from pams_mil.evaluate.inference import Networks, draw, estimate
 from pams_mil.evaluate.operating_points import Band, OperatingPoints, false_alarm_grid, missed_on, operating_points
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import reduce
 from pams_mil.metrics.confusion import count_cells
+from pams_mil.metrics.finding_sets import finding_metrics
 from pams_mil.metrics.metric import LABEL_METRICS, METRICS, metrics_for, own_metrics
 from pams_mil.metrics.probability import (
     OrderedProbabilities,
@@ -199,3 +201,56 @@ def severe_errors(predictions: Predictions, *, penalty: float = PENALTY) -> list
             )
         )
     return errors
+
+
+@dataclass(frozen=True)
+class FindingScore:
+    """One finding: how many slides have it, and how it is called at the operating point."""
+
+    name: str
+    slides: int
+    sensitivity: Contrast
+    specificity: Contrast
+    auc: Contrast
+
+
+@dataclass(frozen=True)
+class FindingScores:
+    """All findings of one method at one κ, beside the scores of the most urgent one, which stay the headline."""
+
+    kappa: float
+    findings: tuple[FindingScore, ...]
+    weighted_recall: Contrast
+    set_ascc: Contrast
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "kappa": self.kappa,
+            "findings": [
+                {key: one.to_json() if isinstance(one, Contrast) else one for key, one in vars(finding).items()}
+                for finding in self.findings
+            ],
+            "weighted_recall": self.weighted_recall.to_json(),
+            "set_ascc": self.set_ascc.to_json(),
+        }
+
+
+def finding_scores(
+    predictions: Predictions, *, kappa: float = 1.0, resamples: int = RESAMPLES, seed: int = 0
+) -> FindingScores:
+    """Scores of every finding and of the called sets, with intervals over patients and, with several seeds, networks.
+
+    Models of sets and models of single labels compare by the most urgent finding (`score`); this stands beside it.
+    """
+    hierarchy, true = predictions.hierarchy, predictions.finding_targets
+    if true is None or predictions.finding_probabilities is None:
+        raise PredictionsError(f"{predictions.name} has no true sets and probabilities of findings to score.")
+    scores = estimate(predictions, finding_metrics(hierarchy, kappa).values(), seed=seed, resamples=resamples)
+    names = [hierarchy.classes[index] for index in hierarchy.finding_classes.tolist()]
+    slides = (true.sum(axis=0) // predictions.num_seeds).tolist()  # a slide has a row per seed
+    findings = [
+        FindingScore(name, count, *(scores[f"{key}_{name}"] for key in ("sensitivity", "specificity", "auc")))
+        for name, count in zip(names, slides, strict=True)
+    ]
+    return FindingScores(kappa, tuple(findings), scores["weighted_recall"], scores["set_ascc"])

@@ -8,8 +8,8 @@ E_g is what the group would have with the model's overall error rates and its ow
 permutes the groups among patients with the same most urgent class, so a site with more cancers is no worse for it.
 Where patients have slides in several groups, rows of group labels are exchanged between those with as many slides.
 
-The interval of a share is Wilson's with n / deff slides: deff, at least 1, is the variance of the share over patients
-divided by the one that independent slides would have. Where nothing, or everything, was missed it counts patients.
+The slides of a group are a sample of their own: its shares have intervals over the group's patients and, of several
+seeds, networks (`pams_mil.evaluate.inference`).
 """
 
 from __future__ import annotations
@@ -23,28 +23,27 @@ import numpy as np
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.errors import ParameterError, listing, nearest
 from pams_mil.evaluate.cautions import FEW_PATIENTS
+from pams_mil.evaluate.contrast import Contrast
+from pams_mil.evaluate.inference import estimate
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.metrics.proper import wilson
-from pams_mil.metrics.resampling import holm
+from pams_mil.metrics.metric import METRICS
+from pams_mil.metrics.resampling import RESAMPLES, holm
 
-DEALS = 2000
-"""Random deals of the groups for a p-value."""
 UNKNOWN = "unknown"
 """The group of slides whose cell is empty."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Slides of a group that were missed, or raised a false alarm: how many, how many expected, and an interval."""
+    """Slides of a group that were missed, or raised a false alarm: how many, how many expected, and their share."""
 
     count: int
     expected: float
-    share: float
-    interval: tuple[float, float]
+    share: Contrast
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {"count": self.count, "expected": self.expected, "share": self.share, "ci": list(self.interval)}
+        return {"count": self.count, "expected": self.expected, **self.share.to_json()}
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class SubgroupAudit:
     def worst(self) -> Subgroup | None:
         """Of the groups that are large enough, the one that misses the largest share; None where fewer than two are."""
         large = [group for group in self.groups if not group.too_small]
-        return max(large, key=lambda group: group.missed.share) if len(large) > 1 else None
+        return max(large, key=lambda group: group.missed.share.value) if len(large) > 1 else None
 
     @property
     def sentences(self) -> list[str]:
@@ -90,9 +89,9 @@ class SubgroupAudit:
         words = []
         worst = self.worst
         if worst is not None:
-            low, high = worst.missed.interval
+            low, high = worst.missed.share.interval
             words.append(
-                f"{self.model} misses most at {self.by} {worst.name}: {100 * worst.missed.share:.1f} % of "
+                f"{self.model} misses most at {self.by} {worst.name}: {100 * worst.missed.share.value:.1f} % of "
                 f"{worst.slides} slides (95 % interval {100 * low:.1f} to {100 * high:.1f})."
             )
         for what, p in (("misses", self.p_missed), ("false alarms", self.p_false_alarms)):
@@ -121,12 +120,15 @@ class SubgroupAudit:
 
 
 def subgroups(
-    models: Sequence[Predictions], by: Sequence[str], *, seed: int = 0, deals: int = DEALS
+    models: Sequence[Predictions], by: Sequence[str], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> list[SubgroupAudit]:
-    """Every model by every column, at the finest level; p-values of a model are corrected by Holm's method."""
+    """Every model by every column, at the finest level; p-values of a model are corrected by Holm's method.
+
+    `resamples` counts draws of patients for intervals, and deals of the groups for p-values.
+    """
     audits: list[SubgroupAudit] = []
     for model in models:
-        own = [_by_column(model, column, seed, deals) for column in by]
+        own = [_by_column(model, column, seed, resamples) for column in by]
         tests = [p for one in own for p in (one.p_missed, one.p_false_alarms) if p is not None]
         corrected = iter(holm(tests).tolist() if tests else [])
         for one in own:
@@ -135,7 +137,7 @@ def subgroups(
     return audits
 
 
-def _by_column(model: Predictions, column: str, seed: int, deals: int) -> SubgroupAudit:
+def _by_column(model: Predictions, column: str, seed: int, resamples: int) -> SubgroupAudit:
     if column not in model.tags:
         raise ParameterError(
             f"{model.name} has no column {column!r} for subgroups; it has {listing(model.tags) or 'none'}."
@@ -146,16 +148,20 @@ def _by_column(model: Predictions, column: str, seed: int, deals: int) -> Subgro
     numbers = {name: number for number, name in enumerate(names)}
     group = np.array([numbers[cell] for cell in cells])
     severe = model.hierarchy.outranks()
-    missed, alarms = severe[model.target, model.predicted], severe[model.predicted, model.target]
-    events = [missed, alarms]
+    events = [severe[model.target, model.predicted], severe[model.predicted, model.target]]
     expected = [expected_events(event, model.target) for event in events]
-    rates = [_rates(*pair, group, model.patient, len(names)) for pair in zip(events, expected, strict=True)]
-    p_values = _p_values(events, expected, group, model, len(names), seed, deals)
-    patients = [len(np.unique(model.patient[group == number])) for number in range(len(names))]
-    groups = [
-        Subgroup(name, int((group == number).sum()), patients[number], rates[0][number], rates[1][number])
-        for number, name in enumerate(names)
-    ]
+    metrics = [METRICS[key] for key in ("missed_rate", "false_alarm_rate")]
+    groups = []
+    for number, name in enumerate(names):
+        rows = group == number
+        sample = model.where(rows)
+        shares = estimate(sample, metrics, seed=seed, resamples=resamples).values()
+        rates = [
+            Rate(int(event[rows].sum()), float(wanted[rows].sum()), share)
+            for event, wanted, share in zip(events, expected, shares, strict=True)
+        ]
+        groups.append(Subgroup(name, len(sample), sample.num_patients, *rates))
+    p_values = _p_values(events, expected, group, model, len(names), seed, resamples)
     return SubgroupAudit(model.name, column, groups, *p_values)
 
 
@@ -215,32 +221,3 @@ def _p_values(
         (count + 1) / (deals + 1) if event.any() and not event.all() else None
         for count, event in zip(beyond, events, strict=True)
     ]
-
-
-def _rates(event: Bools, expected: Array, group: Ints, patient: Ints, groups: int) -> list[Rate]:
-    rates = []
-    for number in range(groups):
-        rows = group == number
-        count, n = int(event[rows].sum()), int(rows.sum())
-        low, high = clustered_interval(event[rows], patient[rows])
-        rates.append(Rate(count, float(expected[rows].sum()), count / n, (low, high)))
-    return rates
-
-
-def clustered_interval(event: Bools, patient: Ints) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of slides that come in patients.
-
-    >>> [round(bound, 3) for bound in clustered_interval(np.array([True] * 8 + [False] * 2), np.arange(10))]
-    [0.474, 0.947]
-    """
-    n, share = len(event), float(event.mean())
-    _, place = np.unique(patient, return_inverse=True)
-    patients = int(place.max()) + 1
-    if share in (0.0, 1.0) or patients < 2:
-        size = float(patients)
-    else:
-        residual = np.bincount(place, weights=event) - share * np.bincount(place)
-        variance = float((residual**2).sum()) / n**2 * patients / (patients - 1)
-        size = n / max(1.0, variance / (share * (1 - share) / n))
-    low, high = wilson(share * size, size)
-    return float(low), float(high)

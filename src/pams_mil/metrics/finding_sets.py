@@ -13,6 +13,9 @@ single findings it is AsCC.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
@@ -20,6 +23,10 @@ from scipy.optimize import linear_sum_assignment
 from pams_mil.arrays import Array, Bools
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.metric import Metric
+from pams_mil.metrics.reduce import divide
+from pams_mil.metrics.resampling import Sums
+from pams_mil.metrics.slides import BINS, Ranking, Slides
 from pams_mil.severity import PENALTY, metric_weight, with_nothing
 
 
@@ -129,3 +136,66 @@ def check_sets(sets: npt.ArrayLike, shape: tuple[int, ...]) -> Bools:
 
 def _padded(members: npt.NDArray[np.intp], size: int, nothing: int) -> npt.NDArray[np.intp]:
     return np.concatenate([members, np.full(size - len(members), nothing, dtype=np.intp)])
+
+
+class FindingSums:
+    """Of every finding at κ the four cells true x called, and the sums behind the scores of whole sets."""
+
+    def __init__(self, slides: Slides, bins: int | None = None, *, kappa: float = 1.0) -> None:
+        true, p, hierarchy = slides.finding_targets, slides.finding_probabilities, slides.hierarchy
+        if true is None or p is None:
+            raise ParameterError("These slides have no true sets and probabilities of findings.")
+        calls = slides.predicted if slides.probabilities is None else slides.path.calls(kappa)
+        called, (n, count) = sets_with_call(p, calls, kappa, hierarchy), true.shape
+        rows, some = np.arange(n), true.any(axis=1)
+        found = (1.0 - missed_share(true, called, hierarchy.finding_weights)) * some
+        cell = 4 * np.arange(count) + 2 * true + called
+        self.sums = Sums(
+            np.concatenate([np.repeat(rows, count), np.tile(rows, 4)]),
+            np.concatenate([cell.ravel(), 4 * count + np.repeat(np.arange(4), n)]),
+            4 * count + 4,
+            np.concatenate([np.ones(cell.size), found, some, set_ascc(true, called, hierarchy), np.ones(n)]),
+        )
+
+    def including(self, other: FindingSums) -> FindingSums:
+        """Itself: the columns are those of the classes."""
+        return self
+
+    def view(self, sums: Array) -> Array:
+        """The sums as they are, [B, 4 K + 4]."""
+        return sums
+
+
+def finding_metrics(hierarchy: ClassHierarchy, kappa: float = 1.0) -> dict[str, Metric]:
+    """Sensitivity, specificity and AUC of every finding at κ, e.g. `sensitivity_DCIS`, and the scores of whole sets."""
+    sums, size = partial(FindingSums, kappa=kappa), 4 * len(hierarchy.finding_classes)
+
+    def share(key: str, label: str, meaning: str, top: int, bottom: Sequence[int]) -> Metric:
+        return Metric(key, label, True, meaning, sums, lambda v: divide(v[:, top], v[:, bottom].sum(axis=1)))
+
+    metrics = [
+        share("weighted_recall", "Recall over findings", "weighted share of a slide's findings", size, [size + 1]),
+        share("set_ascc", "AsCC of sets", "AsCC of the called set", size + 2, [size + 3]),
+    ]
+    for place, index in enumerate(hierarchy.finding_classes.tolist()):
+        name, cell = hierarchy.classes[index], 4 * place
+        metrics += [
+            share(f"sensitivity_{name}", f"Sensitivity, {name}", "called where it is", cell + 3, [cell + 2, cell + 3]),
+            share(f"specificity_{name}", f"Specificity, {name}", "not called where it is not", cell, [cell, cell + 1]),
+            Metric(
+                f"auc_{name}", f"AUC, {name}", True, "a slide with it has the higher probability",
+                partial(_ranking, finding=place), lambda v: v[:, 1], within_network=True,
+            ),
+        ]  # fmt: skip
+    return {metric.key: metric for metric in metrics}
+
+
+def _ranking(slides: Slides, bins: int | None = BINS, *, finding: int) -> Ranking:
+    """One finding as two classes, absent and present."""
+    if slides.finding_targets is None or slides.finding_probabilities is None:
+        raise ParameterError("These slides have no true sets and probabilities of findings.")
+    present, p = slides.finding_targets[:, finding].astype(np.int64), slides.finding_probabilities[:, finding]
+    return Ranking(Slides(_PRESENCE, present, present, np.stack([1.0 - p, p], axis=1)), bins)
+
+
+_PRESENCE = ClassHierarchy.flat(["absent", "present"])

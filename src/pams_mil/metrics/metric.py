@@ -98,7 +98,10 @@ def _curve(
     )  # fmt: skip
 
 
-def _loss(key: str, label: str, meaning: str, loss: Callable[[Slides], Array], *, high: float = np.inf) -> Metric:
+def mean_of(
+    key: str, label: str, meaning: str, loss: Callable[[Slides], npt.NDArray[Any]], *, high: float = np.inf
+) -> Metric:
+    """The mean of a loss per slide."""
     statistic = partial(Losses, loss=loss)
     return Metric(key, label, False, meaning, statistic, _itself, False, (0.0, high), needs_probabilities=True)
 
@@ -203,17 +206,17 @@ PROBABILITY_METRICS = (
         for share in MISSES
     ),
     *(
-        _loss(
+        mean_of(
             f"cost_at_{kappa:g}", f"Expected cost at κ = {kappa:g}", "false alarms + κ times misses, per case",
             partial(_cost_at, kappa), high=max(1.0, kappa),
         )
         for kappa in KAPPAS
     ),
-    _loss("nll", "NLL", "negative log-likelihood", lambda s: nll_losses(s.true, s.scores)),
-    _loss(
+    mean_of("nll", "NLL", "negative log-likelihood", lambda s: nll_losses(s.true, s.scores)),
+    mean_of(
         "brier", "Brier score", "squared error of the probabilities", lambda s: brier_losses(s.true, s.scores), high=2.0
     ),
-    _loss(
+    mean_of(
         "rps", "RPS", "ranked probability score over the boundaries of urgency",
         lambda s: rps_losses(s.true, s.scores, s.hierarchy.ranks(s.level)), high=1.0,
     ),

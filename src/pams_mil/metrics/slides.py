@@ -288,7 +288,7 @@ class Ranking:
 class Losses:
     """The mean of one loss per slide."""
 
-    def __init__(self, slides: Slides, bins: int | None = None, *, loss: Callable[[Slides], Array]) -> None:
+    def __init__(self, slides: Slides, bins: int | None = None, *, loss: Callable[[Slides], npt.NDArray[Any]]) -> None:
         n = len(slides)
         one = np.concatenate([loss(slides), np.ones(n)])
         self.sums = Sums(np.tile(np.arange(n), 2), np.repeat([0, 1], n), 2, one)

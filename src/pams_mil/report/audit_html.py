@@ -15,7 +15,7 @@ from pams_mil import atomic
 from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.committee import CommitteeAudit
 from pams_mil.evaluate.contrast import Contrast
-from pams_mil.evaluate.readers import ReaderAudit, ReaderShare
+from pams_mil.evaluate.readers import ReaderAudit
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
 from pams_mil.hierarchy import ClassHierarchy
@@ -24,7 +24,7 @@ from pams_mil.report import charts, live
 from pams_mil.report.charts import CurveSeries, curve_chart
 from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells, rank_shares
 from pams_mil.report.live import Again
-from pams_mil.report.order_section import finding_table, order_section
+from pams_mil.report.order_section import finding_table, order_section, share_cell
 from pams_mil.report.page import (
     READABLE,
     ReportTable,
@@ -238,7 +238,7 @@ def subgroup_table(audit: SubgroupAudit) -> ReportTable:
     for group in audit.groups:
         rates: list[str | TableCell] = []
         for rate in (group.missed, group.false_alarms):
-            rates += [TableCell(format_share(rate.share), format_shares(rate.interval))]
+            rates += [share_cell(rate.share)]
             rates += [format_share(rate.expected / group.slides)]
         patients = TableCell(str(group.patients), "too few" if group.too_small else "")
         rows.append([group.name, str(group.slides), patients, *rates])
@@ -361,10 +361,11 @@ def reader_page(result: ReaderAudit) -> str:
 
 def reader_chart(result: ReaderAudit) -> Markup | None:
     """The model's curve with every reader as a point; None without a model, or without one reference for all."""
-    if result.curve is None or result.shares is None:
+    model = result.curve
+    if model is None:
         return None
     points = [CurveSeries(one.name, (one.missed.value, one.false_alarms.value)) for one in result.readers]
-    return curve_chart([CurveSeries(result.model, result.curve.at(1.0), result.curve), *points], result.shares)
+    return curve_chart([CurveSeries(result.model, model.decided, model.curve), *points], model.shares)
 
 
 def reader_table(result: ReaderAudit) -> ReportTable:
@@ -375,8 +376,8 @@ def reader_table(result: ReaderAudit) -> ReportTable:
         head.append(TableHead(f"{result.model} misses more by", meaning))
     rows: list[list[str | TableCell]] = []
     for one in result.readers:
-        gap = [] if one.model_misses_more is None else [_cell(one.model_misses_more, signed=True)]
-        rows.append([one.name, str(one.slides), _cell(one.missed), _cell(one.false_alarms), *gap])
+        gap = [] if one.model_misses_more is None else [share_cell(one.model_misses_more, signed=True)]
+        rows.append([one.name, str(one.slides), share_cell(one.missed), share_cell(one.false_alarms), *gap])
     return ReportTable(head, rows)
 
 
@@ -391,7 +392,3 @@ def agreement_table(result: ReaderAudit) -> ReportTable:
         for pair in result.agreement
     ]  # fmt: skip
     return ReportTable(["readers", "slides", "same class", kappa], rows)
-
-
-def _cell(share: ReaderShare, *, signed: bool = False) -> TableCell:
-    return TableCell(format_share(share.value, signed), format_shares((share.low, share.high)))

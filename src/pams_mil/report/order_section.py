@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.orders import OrderAudit, OrderedComparison
-from pams_mil.evaluate.predictions.findings import FindingScores
+from pams_mil.evaluate.scores import FindingScores
 from pams_mil.report import svg
 from pams_mil.report.page import (
     READABLE,
@@ -70,11 +70,8 @@ def rate_table(audit: OrderAudit) -> ReportTable:
     for model, rates in audit.rates.items():
         for key, words in (("missed_rate", "missed ↓"), ("false_alarm_rate", "false alarms ↓")):
             rate = rates[key]
-            ends = [
-                TableCell(format_share(rate.undisputed), format_shares(rate.undisputed_interval)),
-                TableCell(format_share(rate.with_disputed), format_shares(rate.with_disputed_interval)),
-            ]
-            rows.append([model, words, *(format_share(rate.by_order[name]) for name in names), *ends])
+            ends = map(share_cell, (rate.undisputed, rate.with_disputed))
+            rows.append([model, words, *(format_share(rate.by_order[name].estimate) for name in names), *ends])
     return ReportTable(["model", "rate", *names, *heads], rows, text=(0, 1))
 
 
@@ -128,25 +125,20 @@ def _gap(comparison: OrderedComparison, order: str) -> Contrast:
     return one.matched[level].missed if level in one.matched else one.levels[level]["missed_rate"]
 
 
+def share_cell(score: Contrast, *, signed: bool = False) -> TableCell:
+    """A share, or a difference of two, with its interval."""
+    return TableCell(format_share(score.estimate, signed), format_shares(score.interval))
+
+
 def finding_table(name: str, scores: FindingScores) -> ReportTable:
     """Every finding of one model at one κ by itself, and what the called sets are worth."""
-
-    def cell(value: float, interval: tuple[float, float]) -> TableCell:
-        return TableCell(format_share(value), format_shares(interval))
-
     rows: list[list[str | TableCell]] = [
-        [
-            one.name, f"{one.slides:,}", cell(one.sensitivity, one.sensitivity_interval),
-            cell(one.specificity, one.specificity_interval), cell(one.auc, one.auc_interval),
-        ]
+        [one.name, f"{one.slides:,}", *map(share_cell, (one.sensitivity, one.specificity, one.auc))]
         for one in scores.findings
-    ]  # fmt: skip
+    ]
     recall, ascc = (
-        f"{format_share(value)} [{format_shares(interval)}]" if format_shares(interval) else format_share(value)
-        for value, interval in (
-            (scores.weighted_recall, scores.weighted_recall_interval),
-            (scores.set_ascc, scores.set_ascc_interval),
-        )
+        f"{cell.text} [{cell.small}]" if cell.small else cell.text
+        for cell in map(share_cell, (scores.weighted_recall, scores.set_ascc))
     )
     heads: list[str | TableHead] = [
         "finding",
