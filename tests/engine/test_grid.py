@@ -21,7 +21,7 @@ from pams_mil.engine.config.grid_config import GridConfig, cells
 from pams_mil.engine.config.run_config import build
 from pams_mil.engine.grid import benchmark_cell as cells_module
 from pams_mil.engine.grid import engines as local_engine
-from pams_mil.engine.grid.benchmark_cell import EpochCounter, run_cell
+from pams_mil.engine.grid.benchmark_cell import epochs_done, run_cell
 from pams_mil.engine.grid.engines import LocalEngine
 from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.run.lock import LOCK
@@ -238,15 +238,15 @@ def test_one_benchmark_per_folder(cohort, tmp_path):
 
 
 def test_logs_are_counted_again_only_when_they_have_changed(tmp_path, cohort, monkeypatch):
-    cell, counter, opened = cells(grid_of(cohort))[0], EpochCounter(), []
-    assert counter(cell, tmp_path) == 0
+    cell, opened = cells(grid_of(cohort))[0], []
+    assert epochs_done(cell, tmp_path) == 0
     log = tmp_path / cell.key / "metrics.csv"
     log.parent.mkdir()
     log.write_text("epoch\n1\n2\n")
     original = Path.open
     monkeypatch.setattr(Path, "open", lambda path, *how, **more: (opened.append(path), original(path, *how, **more))[1])
-    assert [counter(cell, tmp_path) for _ in range(5)] == [2] * 5
+    assert [epochs_done(cell, tmp_path) for _ in range(5)] == [2] * 5
     assert opened == [log]
     os.utime(log, ns=(0, 0))
-    assert counter(cell, tmp_path) == 2
+    assert epochs_done(cell, tmp_path) == 2
     assert opened == [log, log]

@@ -21,7 +21,7 @@ from pams_mil.engine.prediction.predict import load
 from pams_mil.engine.prediction.scored_runs import predict_to_score
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.spec import RunSpec, differences, refuse_changes, stored_spec
-from pams_mil.engine.run.trained_slides import TrainedSlides
+from pams_mil.engine.run.trained_slides import SeenSlide, TrainedSlides
 from pams_mil.errors import BagError, CheckpointError, ExposureError, ManifestError, RunError
 from pams_mil.evaluate.audit import audit
 
@@ -95,7 +95,7 @@ cells = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=6)
 @given(st.lists(st.tuples(cells, cells, cells, cells, st.sampled_from(["train", "val"])), min_size=1, max_size=6))
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_list_of_slides_survives_the_disk(tmp_path, rows):
-    slides = TrainedSlides(tuple(dict.fromkeys(rows)))
+    slides = TrainedSlides(tuple(SeenSlide(*row) for row in dict.fromkeys(rows)))
     slides.write(tmp_path)
     assert TrainedSlides.read(tmp_path, slides.summary()) == slides
 

@@ -89,7 +89,7 @@ def cv(
         )
     runner = workers.start()
     folded = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading.options())
-    cohort, split = folded.cohort, folded.split
+    split = folded.split
     for note in folded.notes:
         print_note(note)
     if several:
@@ -103,9 +103,7 @@ def cv(
 
         def work(engine: Engine, tell: Progress) -> CrossValidation:
             plain = recipe.reference.config(shared, tuple(own))
-            return train_committee(
-                configs, cohort, split, hierarchy, folder, engine, reference=plain, networks=networks, progress=tell
-            )
+            return train_committee(configs, folded, folder, engine, reference=plain, networks=networks, progress=tell)
 
         name = f"committee of {len(configs)}, {len(split.folds)} folds"
     else:
@@ -115,7 +113,7 @@ def cv(
         numbers = range(config.seed, config.seed + seeds)
 
         def work(engine: Engine, tell: Progress) -> CrossValidation:
-            return cross_validate(config, cohort, split, hierarchy, folder, engine, seeds=numbers, progress=tell)
+            return cross_validate(config, folded, folder, engine, seeds=numbers, progress=tell)
 
         of_seeds = f" x {seeds} seeds" if seeds > 1 else ""
         name = f"{method_name} {model_name}, {len(split.folds)} folds{of_seeds}"

@@ -136,20 +136,16 @@ def expected_cells(wanted: Sequence[Cell]) -> dict[str, ExpectedCell | None]:
     return expected
 
 
-class EpochCounter:
-    """Epochs in the logs of cells so far, for a progress bar; a log is read again only when it has changed."""
+def epochs_done(cell: Cell, out: Path) -> int:
+    """Epochs in the log of a cell so far, for a progress bar; a log is read again only when it has changed."""
+    log = out / cell.key / "metrics.csv"
+    try:
+        return _logged_epochs(log, log.stat().st_mtime_ns)
+    except OSError:
+        return 0
 
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[int, int]] = {}
 
-    def __call__(self, cell: Cell, out: Path) -> int:
-        """Epochs that the cell has completed."""
-        log = out / cell.key / "metrics.csv"
-        try:
-            changed = log.stat().st_mtime_ns
-            if self._known.get(log, (None,))[0] != changed:
-                with log.open(encoding="utf-8") as file:
-                    self._known[log] = (changed, max(0, sum(1 for _ in file) - 1))
-        except OSError:
-            return 0
-        return self._known[log][1]
+@lru_cache(maxsize=1 << 12)
+def _logged_epochs(log: Path, changed: int) -> int:
+    with log.open(encoding="utf-8") as file:
+        return max(0, sum(1 for _ in file) - 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +16,10 @@ from pams_mil.data import tables
 from pams_mil.data.exposure import COLUMN, Roles, parse_roles
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
 from pams_mil.data.splits.split_writer import write_split
-from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig, short_name
-from pams_mil.engine.grid.folds import digest_of_folds, in_folds
+from pams_mil.engine.grid.folds import Folds, digest_of_folds, in_folds
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
 from pams_mil.engine.prediction.slide_predictions import FINDINGS, RESERVED, SlidePredictions, table_identity
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
@@ -47,9 +45,7 @@ class CrossValidation:
 
 def cross_validate(
     config: RunConfig,
-    cohort: Manifest,
-    split: Split,
-    hierarchy: ClassHierarchy,
+    folds: Folds,
     out: Path | str,
     engine: Engine,
     *,
@@ -62,29 +58,19 @@ def cross_validate(
 
     Args:
         config: The settings of every fold; its manifest and fold are replaced by those of the cross-validation.
-        cohort: The slides.
-        split: Their folds.
-        hierarchy: The class hierarchy.
+        folds: The slides and their folds.
         out: The folder; one that holds the same cross-validation is continued.
         engine: What runs the folds.
         seeds: The seeds that every fold is trained with; none: the one of the settings.
         progress: Told about progress.
     """
     folder = CrossValidationFolder(Path(out))
-    seeds = tuple(seeds) or (config.seed,)
-    wanted = cells(config, cohort, folder.manifest_file, range(len(split.folds)), seeds)
-    lines = _open(folder, _asked(wanted[0].config, cohort, split, hierarchy, seeds), cohort, split, hierarchy)
-    done = run_cells(wanted, folder.path, folder.path, engine, progress=progress)
-    if not done.failures:
-        lines = (*lines, *pool(folder, hierarchy))
-    return CrossValidation(folder, done, lines)
+    return _train(folder, {folder: (config, tuple(seeds) or (config.seed,))}, folds, engine, progress)
 
 
 def train_committee(
     members: Mapping[str, RunConfig],
-    cohort: Manifest,
-    split: Split,
-    hierarchy: ClassHierarchy,
+    folds: Folds,
     out: Path | str,
     engine: Engine,
     *,
@@ -99,56 +85,60 @@ def train_committee(
 
     Args:
         members: Name -> settings, in the order of the recipe file.
-        cohort: The slides.
-        split: Their folds.
-        hierarchy: The class hierarchy.
+        folds: The slides and their folds.
         out: The folder; one that holds the same committee is continued.
         engine: What runs the folds.
         reference: Settings of the networks to compare with, in `reference`; None: none.
         networks: How many of them for every fold, with the seeds SEED, SEED + 1, ...
         progress: Told about progress.
     """
-    folder, folds = CrossValidationFolder(Path(out)), range(len(split.folds))
-    runs: dict[CrossValidationFolder, tuple[RunConfig, tuple[int, ...]]]
-    runs = {folder.member(name): (config, (config.seed,)) for name, config in members.items()}
+    folder = CrossValidationFolder(Path(out))
+    parts: dict[CrossValidationFolder, tuple[RunConfig, tuple[int, ...]]]
+    parts = {folder.member(name): (config, (config.seed,)) for name, config in members.items()}
     if reference is not None and networks:
-        runs[folder.reference] = (reference, tuple(range(reference.seed, reference.seed + networks)))
-    wanted: dict[CrossValidationFolder, list[Cell]] = {
-        member: cells(config, cohort, folder.manifest_file, folds, seeds) for member, (config, seeds) in runs.items()
-    }
-    asked = {member: _asked(own[0].config, cohort, split, hierarchy, runs[member][1]) for member, own in wanted.items()}
+        parts[folder.reference] = (reference, tuple(range(reference.seed, reference.seed + networks)))
+    return _train(folder, parts, folds, engine, progress, members)
+
+
+def _train(
+    folder: CrossValidationFolder,
+    parts: Mapping[CrossValidationFolder, tuple[RunConfig, tuple[int, ...]]],
+    folds: Folds,
+    engine: Engine,
+    progress: Progress | None,
+    members: Iterable[str] = (),
+) -> CrossValidation:
+    """Train the folds of every part, with its settings and seeds: the folder itself, or what lies inside of it."""
+    every, numbers = list[Cell](), range(len(folds.split.folds))
+    asked: dict[CrossValidationFolder, dict[str, Any]] = {}
+    for part, (config, seeds) in parts.items():
+        own = cells(config, folds.cohort, folder.manifest_file, numbers, seeds)
+        asked[part] = _asked(own[0].config, folds, seeds)
+        inside = part.path.relative_to(folder.path)
+        every += [replace(cell, key=(inside / cell.key).as_posix()) for cell in own]
     settings = {name: asked[folder.member(name)]["settings"] for name in members}
-    whole = {**asked[folder.member(next(iter(members)))], "members": settings}
-    del whole["settings"]
-    lines = _open(folder, whole, cohort, split, hierarchy)
-    for member, own in asked.items():
-        _open(member, own, cohort, split, hierarchy)
-    every = [
-        replace(cell, key=f"{member.path.relative_to(folder.path).as_posix()}/{cell.key}")
-        for member, own in wanted.items()
-        for cell in own
-    ]
+    if settings:
+        same = {key: value for key, value in next(iter(asked.values())).items() if key != "settings"}
+        asked = {folder: {**same, "members": settings}, **asked}
+    (notes, *_) = (_open(part, own, folds) for part, own in asked.items())
     done = run_cells(every, folder.path, folder.path, engine, progress=progress)
     if not done.failures:
-        for member in wanted:
-            pool(member, hierarchy)
-        lines = (*lines, *pool(folder, hierarchy))
-    return CrossValidation(folder, done, lines)
+        # The committee last: it is the mean of what its members have pooled.
+        notes = (*notes, *[pool(part, folds.hierarchy) for part in reversed(asked)][-1])
+    return CrossValidation(folder, done, notes)
 
 
-def _open(
-    folder: CrossValidationFolder, asked: dict[str, Any], cohort: Manifest, split: Split, hierarchy: ClassHierarchy
-) -> tuple[str, ...]:
+def _open(folder: CrossValidationFolder, asked: dict[str, Any], folds: Folds) -> tuple[str, ...]:
     """Start a cross-validation in its folder, or take up the one that was started there with the same settings."""
     if folder.exists():
         advice = "Repeat the command that it was started with, or choose another folder with --out."
-        refuse_another(folder.path, "cross-validation", folder.asked(), json.loads(json.dumps(asked)), advice)
+        refuse_another(folder.path, "cross-validation", folder.asked(), asked, advice)
     else:
         # Before the folds are written: a kill in between leaves a folder that the same command completes.
         folder.start(asked)
     if folder.manifest_file.exists():
         return ()
-    return write_split(folder.path, cohort, hierarchy, split, is_folds=True).lines
+    return write_split(folder.path, folds.cohort, folds.hierarchy, folds.split, is_folds=True).lines
 
 
 def cells(
@@ -238,16 +228,16 @@ def best_epochs(folder: CrossValidationFolder, folds: int) -> list[int]:
     return [int(RunFolder(first[fold]).status()["best_epoch"]) for fold in range(folds)]
 
 
-def _asked(
-    config: RunConfig, cohort: Manifest, split: Split, hierarchy: ClassHierarchy, seeds: Sequence[int]
-) -> dict[str, Any]:
+def _asked(config: RunConfig, folds: Folds, seeds: Sequence[int]) -> dict[str, Any]:
     """What defines a cross-validation, as it goes into `cv.json`."""
-    settings = config.to_json()
+    cohort, split = folds.cohort, folds.split
     return {
         "folds": list(range(len(split.folds))),
         **({"seeds": list(seeds)} if len(seeds) > 1 else {}),
         "slides": len(in_folds(cohort, split)),
         "slides_and_folds": digest_of_folds(cohort, split),
-        "classes": " ".join(order.digest for order in hierarchy.orders),
-        "settings": {key: value for key, value in settings.items() if key not in ("compute", "classes", "data")},
+        "classes": " ".join(order.digest for order in folds.hierarchy.orders),
+        "settings": {
+            key: value for key, value in config.to_json().items() if key not in ("compute", "classes", "data")
+        },
     }

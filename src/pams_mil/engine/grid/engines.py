@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
-from typing import Any
 
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.benchmark_cell import CellResult, run_cell
@@ -177,35 +176,27 @@ class RayEngine:
 
     def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Generator[CellResult | None, None, None]:
         """All results as they come."""
-        ray = _import_ray()
+        with needs_extra("The Ray engine", package="ray", extra="ray"):
+            import ray  # noqa: PLC0415  optional and heavy
         started_here = not ray.is_initialized()
         if started_here:
             ray.init(address=self.address, include_dashboard=False, log_to_driver=False, configure_logging=False)
         try:
-            yield from self._run(ray, pending, out, owner)
+            task = ray.remote(run_cell).options(
+                num_cpus=self.cpus, num_gpus=self.gpus, max_retries=self.retries, retry_exceptions=False
+            )
+            threads = max(1, int(self.cpus))
+            references = {task.remote(cell, str(out.resolve()), owner, threads): cell for cell in pending}
+            left = list(references)
+            while left:
+                done, left = ray.wait(left, timeout=0.5)
+                if not done:
+                    yield None
+                for reference in done:
+                    try:
+                        yield ray.get(reference)
+                    except ray.exceptions.RayError as error:
+                        yield CellResult(references[reference].key, f"Ray gave up on it: {first_line(error)}")
         finally:
             if started_here:
                 ray.shutdown()
-
-    def _run(self, ray: Any, pending: Sequence[Cell], out: Path, owner: str) -> Iterator[CellResult | None]:
-        task = ray.remote(run_cell).options(
-            num_cpus=self.cpus, num_gpus=self.gpus, max_retries=self.retries, retry_exceptions=False
-        )
-        threads = max(1, int(self.cpus))
-        references = {task.remote(cell, str(out.resolve()), owner, threads): cell for cell in pending}
-        left = list(references)
-        while left:
-            done, left = ray.wait(left, timeout=0.5)
-            if not done:
-                yield None
-            for reference in done:
-                try:
-                    yield ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    yield CellResult(references[reference].key, f"Ray gave up on it: {first_line(error)}")
-
-
-def _import_ray() -> Any:
-    with needs_extra("The Ray engine", package="ray", extra="ray"):
-        import ray  # noqa: PLC0415  optional and heavy
-    return ray

@@ -28,14 +28,16 @@ class Folds:
     Attributes:
         cohort: The slides of the folds, and the calibration slides that are in none.
         split: The split of every slide in every fold; `calib` in all of them for calibration slides.
+        hierarchy: The class hierarchy.
         held_out: How many test slides of the table are left out.
         notes: What the user must know.
     """
 
     cohort: Manifest
     split: Split
-    held_out: int
-    notes: tuple[str, ...]
+    hierarchy: ClassHierarchy
+    held_out: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def fold_cohort(
@@ -83,14 +85,12 @@ def fold_cohort(
     if val_share is not None:
         split = with_validation(split, cohort, hierarchy, share=val_share, seed=seed)
     # Calibration slides go back to their places in the table, with the split that no fold touches.
-    rows = [inside for inside, calibrates in zip(in_folds, kept, strict=True) if inside or calibrates]
-    everyone = tuple(
-        replace(record, split="")
-        for record, inside, calibrates in zip(whole, in_folds, kept, strict=True)
-        if inside or calibrates
-    )
-    filled = tuple(tuple(next(names) if inside else CALIB for inside in rows) for names in map(iter, split.folds))
-    return Folds(replace(cohort, records=everyone), replace(split, folds=filled), tested, tuple(notes))
+    places = [
+        (replace(one, split=""), keep) for one, keep, cal in zip(whole, in_folds, kept, strict=True) if keep or cal
+    ]
+    filled = tuple(tuple(next(names) if keep else CALIB for _, keep in places) for names in map(iter, split.folds))
+    everyone = replace(cohort, records=tuple(record for record, _ in places))
+    return Folds(everyone, replace(split, folds=filled), hierarchy, tested, tuple(notes))
 
 
 def in_folds(cohort: Manifest, split: Split) -> Manifest:

@@ -14,13 +14,7 @@ from typing import Protocol
 from pams_mil import atomic
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell, GridConfig, cells
-from pams_mil.engine.grid.benchmark_cell import (
-    CellResult,
-    EpochCounter,
-    ExpectedCell,
-    expected_cells,
-    is_done,
-)
+from pams_mil.engine.grid.benchmark_cell import CellResult, ExpectedCell, epochs_done, expected_cells, is_done
 from pams_mil.engine.run.lock import locked
 from pams_mil.errors import ConfigError
 
@@ -78,49 +72,39 @@ def run_cells(
     each: EachRun | None = None,
 ) -> GridRun:
     """Run the cells not done yet, what fails listed in `out/failures.csv`; one benchmark per folder at a time."""
+    tell: Progress = progress or (lambda share, text: None)
+    tell_each: EachRun = each or (lambda key, share: None)
     with locked(out, take_over=True, name=BENCH_LOCK):
-        silent = (lambda share, text: None, lambda key, share: None)
-        return _run_cells(wanted, out, cell_folder, engine, progress or silent[0], each or silent[1])
-
-
-def _run_cells(
-    wanted: Sequence[Cell], out: Path, cell_folder: Path, engine: Engine, tell: Progress, tell_each: EachRun
-) -> GridRun:
-    # Checked settings and absolute paths, so that any process of any folder can run them.
-    planned = [replace(cell, config=complete(cell.config)) for cell in wanted]
-    keys = [cell.key for cell in planned]
-    twice = [key for key, count in Counter(keys).items() if count > 1]
-    if twice:
-        raise ConfigError(f"Two runs would share the folder {twice[0]!r}; name every label, seed and fold once.")
-    expected = expected_cells(planned)
-    pending = [cell for cell in planned if not is_done(cell, cell_folder, expected[cell.key])]
-    epochs_done, failures = EpochCounter(), dict[str, str]()
-    ended: set[str] = set()
-    done = len(planned) - len(pending)
-    tell(done / len(planned), f"{done} of {len(planned)} runs were done already" if done else "")
-    # An empty generator, so that the loop below and its closing serve both cases.
-    results = engine.run(pending, cell_folder, _owner(out)) if pending else (None for _ in ())
-    with closing(results):  # whatever ends the loop early, processes are told to save and stop
-        for result in results:
-            text = ""
-            if result is not None:
-                done += 1
-                ended.add(result.key)
-                tell_each(result.key, 1.0)
-                text = f"{result.key}: {result.error or f'done in {result.seconds:.0f} s'}"
-                if result.error:
-                    failures[result.key] = result.error
-            shares = {
-                cell.key: min(1.0, epochs_done(cell, cell_folder) / cell.config.training.epochs)
-                for cell in pending
-                if cell.key not in ended
-            }
-            for key, share in shares.items():
-                if share:
-                    tell_each(key, share)
-            tell((done + sum(shares.values())) / len(planned), text)
-    atomic.write_csv(out / "failures.csv", ["cell", "error"], sorted(failures.items()))
-    return GridRun(cell_folder, tuple(planned), failures, expected)
+        # Checked settings and absolute paths, so that any process of any folder can run them.
+        planned = [replace(cell, config=complete(cell.config)) for cell in wanted]
+        twice = [key for key, count in Counter(cell.key for cell in planned).items() if count > 1]
+        if twice:
+            raise ConfigError(f"Two runs would share the folder {twice[0]!r}; name every label, seed and fold once.")
+        expected = expected_cells(planned)
+        running = {cell.key: cell for cell in planned if not is_done(cell, cell_folder, expected[cell.key])}
+        failures: dict[str, str] = {}
+        done = len(planned) - len(running)
+        tell(done / len(planned), f"{done} of {len(planned)} runs were done already" if done else "")
+        # An empty generator, so that the loop below and its closing serve both cases.
+        results = engine.run([*running.values()], cell_folder, _owner(out)) if running else (None for _ in ())
+        with closing(results):  # whatever ends the loop early, processes are told to save and stop
+            for result in results:
+                text = ""
+                if result is not None:
+                    done += 1
+                    del running[result.key]
+                    tell_each(result.key, 1.0)
+                    text = f"{result.key}: {result.error or f'done in {result.seconds:.0f} s'}"
+                    if result.error:
+                        failures[result.key] = result.error
+                part_done = 0.0
+                for key, cell in running.items():
+                    if share := min(1.0, epochs_done(cell, cell_folder) / cell.config.training.epochs):
+                        tell_each(key, share)
+                        part_done += share
+                tell((done + part_done) / len(planned), text)
+        atomic.write_csv(out / "failures.csv", ["cell", "error"], sorted(failures.items()))
+        return GridRun(cell_folder, tuple(planned), failures, expected)
 
 
 def default_workers() -> int:

@@ -99,11 +99,9 @@ def load(path: Path | str, *, which: str = "best", trusted: bool = False, device
     spec = RunSpec.from_json(saved.state.get("spec"), file)
     if trusted and spec.code:
         discover.offer_files(file.parent / CODE)
-    # Before anything is built: the description comes from the same file, and could ask for any amount of memory.
-    spec.refuse_other_shapes(saved.part("model"), trusted=trusted)
     # Building draws weights, which are replaced at once; the caller's random state stays as it was.
     with torch.random.fork_rng(devices=[]):
-        learner = spec.build(trusted=trusted)
+        learner = spec.build(trusted=trusted, weights=saved.part("model"))
     load_weights(learner, saved)
     return LoadedRun(Path(path), learner.to(device).eval(), spec, dict(saved.state))
 

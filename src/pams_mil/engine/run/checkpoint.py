@@ -75,7 +75,14 @@ def load(path: Path) -> Checkpoint:
             f"{path} is not a readable checkpoint: {error}. It was cut short or altered; expected a safetensors file "
             "written by 'pams train'. Restore it from a copy, or train again."
         ) from error
-    header = _check_kind(path, metadata)
+    if FORMAT not in metadata:
+        raise CheckpointError(
+            f"{path} is a safetensors file, but not a checkpoint of PAMS: its header has no {FORMAT!r}. "
+            "Weights of other tools are loaded with pams_mil.models.load_published."
+        )
+    header = _parsed(path, metadata[FORMAT])
+    if (version := header.get("version")) != VERSION:
+        raise CheckpointError(f"{path} has checkpoint version {version!r}; this PAMS reads {VERSION}. Train again.")
     # The digest is of the state's text as it stands in the file: JSON that is parsed and dumped again may differ.
     state = str(header.get("state", ""))
     if content_digest(tensors, state) != header.get("digest"):
@@ -106,12 +113,8 @@ def weights_digest(tensors: Mapping[str, Tensor]) -> str:
 
 def load_weights(learner: Learner, saved: Checkpoint) -> None:
     """Put a checkpoint's weights and objective state into a learner built from its spec."""
-    own = learner.state_dict()
     stored = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith(NOT_WEIGHTS)}
-    odd = sorted(set(own) ^ set(stored)) or [name for name in own if own[name].shape != stored[name].shape]
-    if odd:
-        actual = {name: list(stored[name].shape) if name in stored else "missing" for name in odd[:3]}
-        raise CheckpointError(f"The checkpoint does not fit the model that it describes: {actual}.")
+    refuse_misfit(learner.state_dict(), stored)
     bad = not_finite(stored)
     if bad:
         raise CheckpointError(
@@ -119,6 +122,17 @@ def load_weights(learner: Learner, saved: Checkpoint) -> None:
             "one class from another. Restore it from a copy, or train again."
         )
     learner.load_state_dict(stored)
+
+
+def refuse_misfit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of other names or shapes than a model has."""
+    sides = [{name: list(one.shape) for name, one in side.items()} for side in (expected, found)]
+    odd = [name for name in sorted({**expected, **found}) if sides[0].get(name) != sides[1].get(name)][:3]
+    if odd:
+        wanted, actual = ({name: side.get(name, "none") for name in odd} for side in sides)
+        raise CheckpointError(
+            f"The checkpoint does not fit the model that it describes: expected {wanted}, found {actual}."
+        )
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
@@ -147,19 +161,6 @@ def _check_header(path: Path) -> None:
         f"{path} is not a checkpoint, or was cut short: {size:,} bytes that do not start like a safetensors file. "
         "Restore it from a copy, or train again."
     )
-
-
-def _check_kind(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    if FORMAT not in metadata:
-        raise CheckpointError(
-            f"{path} is a safetensors file, but not a checkpoint of PAMS: its header has no {FORMAT!r}. "
-            "Weights of other tools are loaded with pams_mil.models.load_published."
-        )
-    header = _parsed(path, metadata[FORMAT])
-    version = header.get("version")
-    if version != VERSION:
-        raise CheckpointError(f"{path} has checkpoint version {version!r}; this PAMS reads {VERSION}. Train again.")
-    return header
 
 
 def _parsed(path: Path, state: str) -> dict[str, Any]:

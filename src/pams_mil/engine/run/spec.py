@@ -13,7 +13,7 @@ checkpoints, cells of benchmarks, predictions and exports hold it, and a model c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from pams_mil.digests import digest, file_digest
 from pams_mil.engine.config.complete_config import CompleteConfig, model_defaults
 from pams_mil.engine.config.run_config import TrainingConfig
 from pams_mil.engine.learner import Learner
+from pams_mil.engine.run.checkpoint import refuse_misfit
 from pams_mil.engine.run.trained_slides import Difference, TrainedSlides, slide_differences
 from pams_mil.errors import CheckpointError, RunError, require_fields, stored_format
 from pams_mil.hierarchy import ClassHierarchy, hierarchy_from_json, hierarchy_to_json
@@ -44,6 +45,12 @@ MOST_OF_AN_OPTION = 1 << 16
 _MOST_SHOWN = 5
 _ADVICE = "Train again, or use the version of PAMS that it was trained with."
 _WEIGHT_SETTINGS = ("method", "model", "pairing", "training", "seed")
+
+
+_OPTIONS: dict[str, Callable[[str], Sequence[str]]] = {
+    "method": lambda name: [one.name for one in fields(method_kind(name)) if one.init],
+    "model": lambda name: [*model_defaults(model_kind(name))],
+}
 
 
 @dataclass(frozen=True)
@@ -86,11 +93,12 @@ class RunSpec:
             settings, cohort, features = (content[section] for section in ("settings", "cohort", "features"))
             require_fields(settings, (*_WEIGHT_SETTINGS, "devices", "merge_cases"), "settings.")
             require_fields(settings["training"], TrainingConfig.model_fields, "settings.training.")
-            for choice, options in (("method", _method_options), ("model", _model_options)):
+            for choice in ("method", "model"):
                 require_fields(settings[choice], ["name"], f"settings.{choice}.", optional=settings[choice])
                 # The options of code outside of PAMS are known only to that code, which is not run here.
                 if ":" not in str(name := settings[choice]["name"]):
-                    require_fields(settings[choice], ("name", *options(name)), f"settings.{choice}.", optional=["init"])
+                    known = _OPTIONS[choice](name)
+                    require_fields(settings[choice], ("name", *known), f"settings.{choice}.", optional=["init"])
             for split, rows in cohort.items():
                 require_fields(rows, ("slides", "patients", "digest"), f"cohort.{split}.")
             require_fields(features, ["width"], "features.", optional=features)
@@ -117,14 +125,14 @@ class RunSpec:
         return int(self.features["width"])
 
     @property
-    def encoder(self) -> dict[str, Any]:
-        """How the features were made, as far as the files or the settings say."""
-        return {key: value for key, value in self.features.items() if key not in ("width", "files")}
-
-    @property
     def origin(self) -> dict[str, Any]:
         """Width and encoder: what the bags of a prediction must share with those of the training."""
-        return {"width": self.in_features, **self.encoder}
+        return {key: value for key, value in self.features.items() if key != "files"}
+
+    @property
+    def encoder(self) -> dict[str, Any]:
+        """How the features were made, as far as the files or the settings say."""
+        return {key: value for key, value in self.origin.items() if key != "width"}
 
     @cached_property
     def method(self) -> Method:
@@ -136,50 +144,40 @@ class RunSpec:
         """Name and options of the model, without the file that it was initialized from."""
         return {key: value for key, value in self.settings["model"].items() if key != "init"}
 
-    def build(self, *, trusted: bool = False) -> Learner:
+    def build(self, *, trusted: bool = False, weights: Mapping[str, Tensor] | None = None) -> Learner:
         """The untrained learner.
 
         Args:
             trusted: Also import methods and models from modules that the spec names. A checkpoint of someone else
                 could name any module, so that takes an explicit yes.
+            weights: Of the model, from the file that the spec is from; where the described model has others, it is
+                refused before memory is claimed on the file's word.
         """
-        self._refuse_foreign_code(trusted=trusted)
+        for name in () if trusted else self.code:
+            raise CheckpointError(
+                f"The checkpoint names code outside of PAMS, {name!r}, which would be imported and run. "
+                "If you know where the checkpoint comes from, allow it with --trust-code (trusted=True)."
+            )
+        if weights is not None:
+            self._refuse_other_shapes(weights)
         objective, levels = self.method.objective(self.hierarchy), self.method.trained_levels(self.hierarchy)
         findings = self.method.findings_term(self.hierarchy) if self.hierarchy.findings == "several" else None
         return Learner(self._model(), objective, self.hierarchy, levels, findings)
 
-    def refuse_other_shapes(self, tensors: Mapping[str, Tensor], *, trusted: bool = False) -> None:
-        """Refuse weights that the described model does not have, before memory is claimed on a file's word.
-
-        The model is laid out without storage, so a description with sizes in the billions costs nothing.
-        """
-        self._refuse_foreign_code(trusted=trusted)
+    def _refuse_other_shapes(self, weights: Mapping[str, Tensor]) -> None:
+        """The model is laid out without storage, so a description with sizes in the billions costs nothing."""
         # Also without storage, every block of a model is an object: billions of them would take all memory and hours.
-        large = {
-            key: value
-            for key, value in self.model_options.items()
-            if isinstance(value, int) and value > MOST_OF_AN_OPTION
-        }
+        options = self.model_options.items()
+        large = {key: value for key, value in options if isinstance(value, int) and value > MOST_OF_AN_OPTION}
         if large:
             raise CheckpointError(f"The checkpoint describes a model of impossible size: {large}.")
         try:
-            # Shapes without storage, by the code that builds the model, so that no table of shapes can disagree with
-            # it.
+            # By the code that builds the model, so that no table of shapes can disagree with it.
             with torch.device("meta"):
-                shapes = {name: one.shape for name, one in self._model().state_dict().items()}
+                expected = self._model().state_dict()
         except (RuntimeError, TypeError, KeyError, OverflowError) as error:
             raise CheckpointError(f"The checkpoint describes a model that cannot be built: {error}.") from error
-        odd = [
-            name
-            for name in sorted(set(shapes) | set(tensors))
-            if name not in shapes or name not in tensors or shapes[name] != tensors[name].shape
-        ]
-        if odd:
-            expected = {name: list(shapes[name]) if name in shapes else "none" for name in odd[:3]}
-            actual = {name: list(tensors[name].shape) if name in tensors else "none" for name in odd[:3]}
-            raise CheckpointError(
-                f"The checkpoint does not fit the model that it describes: expected {expected}, found {actual}."
-            )
+        refuse_misfit(expected, weights)
 
     def _model(self) -> HierarchicalModel:
         hierarchy, options = self.hierarchy, self.model_options
@@ -198,21 +196,6 @@ class RunSpec:
         """The names of method, model and remix that are code outside of PAMS."""
         method, model = self.settings["method"], self.settings["model"]
         return [name for name in (method.get("name"), model.get("name"), method.get("remix")) if ":" in str(name)]
-
-    def _refuse_foreign_code(self, *, trusted: bool) -> None:
-        for name in () if trusted else self.code:
-            raise CheckpointError(
-                f"The checkpoint names code outside of PAMS, {name!r}, which would be imported and run. "
-                "If you know where the checkpoint comes from, allow it with --trust-code (trusted=True)."
-            )
-
-
-def _method_options(name: str) -> list[str]:
-    return [item.name for item in fields(method_kind(name)) if item.init]
-
-
-def _model_options(name: str) -> list[str]:
-    return [*model_defaults(model_kind(name))]
 
 
 def _settings(config: CompleteConfig) -> dict[str, Any]:
@@ -247,9 +230,7 @@ def differences(stored: RunSpec, now: RunSpec, *, parts: Sequence[str] = PARTS) 
     for section in parts:
         if section == "classes":
             changes += _class_differences(stored.hierarchy, now.hierarchy)
-        elif (
-            section == "cohort" and stored.cohort != now.cohort and stored.slides is not None and now.slides is not None
-        ):
+        elif section == "cohort" and stored.cohort != now.cohort and stored.slides and now.slides:
             changes += slide_differences(stored.slides, now.slides)
         elif section in ("features", "origin"):
             changes += [(f"features.{key}", *both) for key, *both in origin_differences(stored.features, now.features)]
@@ -312,15 +293,7 @@ def nested_differences(before: Any, now: Any, key: str = "") -> list[Difference]
 
 
 def refuse_another(path: Path, kind: str, before: Mapping[str, Any], asked: Mapping[str, Any], advice: str) -> None:
-    """Stop where a folder holds a cross-validation or a tuning that was asked for with other settings.
-
-    Args:
-        path: The folder.
-        kind: What it holds.
-        before: What was asked for then, as JSON gave it back.
-        asked: What is asked for now.
-        advice: What to do about it, the end of the message.
-    """
+    """Stop where a folder holds a cross-validation or a tuning (`kind`) that was asked for with other settings."""
     changes = nested_differences(before, json.loads(json.dumps(asked)))
     if changes:
         key, was, now = changes[0]
@@ -340,14 +313,12 @@ def _class_differences(stored: ClassHierarchy, now: ClassHierarchy) -> list[Diff
 
 def _order_and_groups(hierarchy: ClassHierarchy) -> dict[str, Any]:
     """The hierarchy as people compare it: the order of every level and the group of every class."""
-    names, groups = hierarchy.names(), {}
-    if hierarchy.num_levels > 1:
-        above = hierarchy.names(hierarchy.num_levels - 2)
-        groups = dict(zip(names, (above[i] for i in hierarchy.groups(hierarchy.num_levels - 2)), strict=True))
-    return {
-        "order": {name: hierarchy.order(level) for level, name in enumerate(hierarchy.level_names)},
-        "groups": groups,
-    }
+    level, groups = hierarchy.num_levels - 2, {}
+    if level >= 0:
+        above = hierarchy.names(level)
+        groups = {name: above[i] for name, i in zip(hierarchy.names(), hierarchy.groups(level), strict=True)}
+    order = {name: hierarchy.order(level) for level, name in enumerate(hierarchy.level_names)}
+    return {"order": order, "groups": groups}
 
 
 def stored_spec(folder: Path) -> RunSpec:

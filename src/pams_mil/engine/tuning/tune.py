@@ -22,7 +22,7 @@ from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.grid.cross_validation import CrossValidation, cells, cross_validate, pool
-from pams_mil.engine.grid.folds import digest_of_folds, in_folds
+from pams_mil.engine.grid.folds import Folds, digest_of_folds, in_folds
 from pams_mil.engine.grid.grid import Engine, Progress, run_cells
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.tuning.choice import (
@@ -157,7 +157,7 @@ class Tuning:
             # Else `cross_validate` would refuse it as another cross-validation.
             folder.file.unlink(missing_ok=True)  # a larger budget may have added seeds; tune.json says which count
             folders[name] = cross_validate(
-                task.configs[name], task.cohort, task.split, task.hierarchy, folder.path, self._engine,
+                task.configs[name], Folds(task.cohort, task.split, task.hierarchy), folder.path, self._engine,
                 seeds=rung.seeds, progress=self._progress,
             )  # fmt: skip
         if not any(one.failures for one in folders.values()):
