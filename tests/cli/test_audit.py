@@ -16,8 +16,8 @@ from tests.strategies import random_predictions
 from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
-from pams_mil.cli.audit_table import model_names as _names
 from pams_mil.cli.main import app
+from pams_mil.engine.run.cv_folder import model_names as _names
 from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 
 TREE = ClassHierarchy.load("bracs")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.strategies import random_predictions
 
-from pams_mil.cli.bench_table import show
+from pams_mil.cli.audit_table import show_bench
 from pams_mil.cli.console import output
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import urgency_auc
@@ -172,7 +172,7 @@ def test_the_terminal_says_one_sentence_per_model_and_once_what_chance_is(bench)
     single = [replace(entry, model=model, runs={"seed 0": entry.runs["seed 0"]})
               for model in ("AB-MIL", "TransMIL") for entry in entries]  # fmt: skip
     with output.capture() as printed:
-        show(summarize(single, reference="CE", resamples=40))
+        show_bench(summarize(single, reference="CE", resamples=40))
     text = " ".join(printed.get().split())
     for model in ("AB-MIL", "TransMIL"):
         assert text.count(f"On {model}, at") == 1

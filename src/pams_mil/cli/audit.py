@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Argument, Option
 
 from pams_mil.cli.console import print_json, print_note, progress_bar
-from pams_mil.cli.options import CLASSES_HELP, METRIC, SEEN_PATIENTS, add_metrics, out_folder
+from pams_mil.cli.options import CLASSES_HELP, METRIC, SEEN_PATIENTS, out_folder, parse_labels, parse_tag, repeatable
 from pams_mil.errors import ConfigError, listing
 
 if TYPE_CHECKING:
@@ -19,46 +19,42 @@ if TYPE_CHECKING:
 
 
 def audit(
-    predictions: list[str] = typer.Argument(
+    predictions: list[str] = Argument(
         ..., help="Predictions files: CSV, TSV (also .gz), parquet or xlsx; or NAME='FILES-*.csv', a method's networks."
     ),
-    classes: list[str] = typer.Option(..., "--classes", help=CLASSES_HELP),
-    out: Path | None = typer.Option(
-        None, "--out", callback=out_folder, help="Folder for report.html, scores.json, severe_errors.csv."
+    classes: list[str] = Option(..., help=CLASSES_HELP),
+    out: Path | None = Option(
+        None, callback=out_folder, help="Folder for report.html, scores.json, severe_errors.csv."
     ),
-    json: bool = typer.Option(False, "--json", help="Print the scores as JSON instead of a table."),
-    true: str | None = typer.Option(None, "--true", help="Column of the true class."),
-    pred: list[str] | None = typer.Option(
-        None, "--pred", help="Column of the predicted class; several columns are several models of one file."
+    json: bool = Option(False, "--json", help="Print the scores as JSON instead of a table."),
+    true: str | None = Option(None, help="Column of the true class."),
+    pred: list[str] | None = Option(
+        None, help="Column of the predicted class; several columns are several models of one file."
     ),
-    proba: list[str] | None = typer.Option(
-        None, "--proba", help="Columns of probabilities: 'p_{class}', '{pred}_{class}', 'prob_{index}', or a,b,c."
+    proba: list[str] | None = Option(
+        None, help="Columns of probabilities: 'p_{class}', '{pred}_{class}', 'prob_{index}', or a,b,c."
     ),
-    id_column: str | None = typer.Option(None, "--id", help="Column that identifies the slide."),
-    patient: str | None = typer.Option(None, "--patient", help="Column of the patient."),
-    index_order: str | None = typer.Option(
-        None, "--index-order", help="Classes in the order of integer labels, e.g. N,PB,UDH."
+    id_column: str | None = Option(None, "--id", help="Column that identifies the slide."),
+    patient: str | None = Option(None, help="Column of the patient."),
+    index_order: str | None = Option(None, help="Classes in the order of integer labels, e.g. N,PB,UDH."),
+    decide: str | None = Option(
+        None, help="Re-apply the decision rule: argmax, ascc, risk, or kappa=3 (a miss costs 3 false alarms)."
     ),
-    decide: str | None = typer.Option(
-        None,
-        "--decide",
-        help="Re-apply the decision rule: argmax, ascc, risk, or kappa=3 (a miss costs 3 false alarms).",
+    tag: str | None = Option(None, help="COLUMN=VALUE: score this subset beside the whole."),
+    by: list[str] | None = Option(
+        None, help="Column of subgroups, e.g. site: misses and false alarms of each group. Several: --by again."
     ),
-    tag: str | None = typer.Option(None, "--tag", help="COLUMN=VALUE: score this subset beside the whole."),
-    by: list[str] | None = typer.Option(
-        None, "--by", help="Column of subgroups, e.g. site: misses and false alarms of each group. Several: --by again."
-    ),
-    reference: int = typer.Option(1, "--reference", min=1, help="Which model the others are compared with."),
-    penalty: float = typer.Option(2.0, "--penalty", help="P, the extra weight of a missed urgency."),
-    resamples: int = typer.Option(2000, "--resamples", min=0, help="Resamples of patients for intervals; 0: none."),
-    seed: int = typer.Option(0, "--seed", help="Seed of the resampling."),
+    reference: int = Option(1, min=1, help="Which model the others are compared with."),
+    penalty: float = Option(2.0, help="P, the extra weight of a missed urgency."),
+    resamples: int = Option(2000, min=0, help="Resamples of patients for intervals; 0: none."),
+    seed: int = Option(0, help="Seed of the resampling."),
     metric: list[str] | None = METRIC,
     seen_patients: bool = SEEN_PATIENTS,
-    readers: bool = typer.Option(
+    readers: bool = Option(
         False, "--readers", help="The --pred columns are readers, compared with --true or with each other."
     ),
-    model: str | None = typer.Option(
-        None, "--model", help="With --readers: a model's predictions, or NAME=PATTERN; is it in the readers' range?"
+    model: str | None = Option(
+        None, help="With --readers: a model's predictions, or NAME=PATTERN; is it in the readers' range?"
     ),
 ) -> None:
     """Score predictions of any model by how grave its mistakes are.
@@ -73,7 +69,8 @@ def audit(
 
     Example: pams audit ce='ce-*.csv' pams='pams-*.csv' --classes bracs
     """
-    from pams_mil.cli.audit_table import parse_labels, parse_tag, repeatable, run_of, show, view_command, write
+    from pams_mil.cli.audit_table import python_line, show, view_command, write
+    from pams_mil.engine.run.cv_folder import run_of
     from pams_mil.evaluate.audit import audit as run_audit
     from pams_mil.evaluate.decisions.decide import DecisionRule, redecide
     from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
@@ -87,58 +84,39 @@ def audit(
             resamples=resamples, seed=seed, seen_patients=seen_patients, json=json,
         )  # fmt: skip
         return
-    add_metrics(metric)
-    rule = None if decide is None else DecisionRule.parse(decide)
-    tag_pair = parse_tag(tag)
+    rule, pair = None if decide is None else DecisionRule.parse(decide), parse_tag(tag)
     hierarchy = ClassHierarchy.load(classes)
-    source = Source(
-        true,
-        None,
-        id_column,
-        patient,
-        parse_labels(index_order),
-        tuple(dict.fromkeys([*(by or []), *(tag_pair or ())[:1]])),
-    )
+    tags = tuple(dict.fromkeys([*(by or []), *(pair or ())[:1]]))
+    source = Source(true, None, id_column, patient, parse_labels(index_order), tags)
     asked = models_of(files_of(predictions), source, pred or [], proba or [])
     if reference > len(asked):
         raise ConfigError(f"--reference is {reference}, but there are only {len(asked)} models.")
     with progress_bar() as progress:
-        models = [
-            join_files(
-                name,
-                [
-                    read_predictions(path, hierarchy, source, name=name, progress=partial(progress, f"Reading {name}"))
-                    for path in paths
-                ],
-            )
-            for name, paths, source in asked
-        ]
-        if rule is not None:
-            models = [redecide(model, rule, penalty=penalty) for model in models]
+        models = []
+        for name, paths, own in asked:
+            tell = partial(progress, f"Reading {name}")
+            read = [read_predictions(path, hierarchy, own, name=name, progress=tell) for path in paths]
+            joined = join_files(name, read)
+            models.append(joined if rule is None else redecide(joined, rule, penalty=penalty))
         result = run_audit(
-            models, tag=tag_pair, by=by or (), reference=reference - 1, penalty=penalty, resamples=resamples, seed=seed,
+            models, tag=pair, by=by or (), reference=reference - 1, penalty=penalty, resamples=resamples, seed=seed,
             progress=progress, seen_patients=seen_patients,
         )  # fmt: skip
     if out is not None:
-        views = {name: run_of(paths[0]) if len(paths) == 1 else None for name, paths, _ in asked}
-        shown = {name: view_command(run) for name, run in views.items() if run is not None}
-        command = repeatable("audit", sys.argv[1:])
-        again = {name: Again(command, *_python(paths, source, classes)) for name, paths, source in asked}
-        write(result, out, again, shown)
+        commands, views = {}, {}
+        for name, (path, *others), own in asked:
+            # No line of Python reads several files, or columns with names of their own, as one model.
+            plain = not others and replace(own, tags=()) == Source()
+            commands[name] = Again(repeatable("audit", sys.argv[1:]), *([python_line(path, classes)] if plain else []))
+            if not others and (run := run_of(path)) is not None:
+                views[name] = view_command(run)
+        write(result, out, commands, views)
     if json:
         print_json(result.to_json())
     else:
         show(result)
     if out is not None:
         print_note(f"Report: {out / 'report.html'}")
-
-
-def _python(paths: list[Path], source: Source, classes: list[str]) -> list[str]:
-    """The line of Python that reads a model's predictions; none where several files or named columns are one model."""
-    from pams_mil.cli.audit_table import python_line
-
-    plain = len(paths) == 1 and replace(source, tags=()) == type(source)()
-    return [python_line(paths[0], classes)] if plain else []
 
 
 def _audit_readers(
@@ -169,7 +147,8 @@ def _audit_readers(
 
 def files_of(arguments: list[str]) -> dict[str, list[Path]]:
     """Every model's files by its name: NAME=PATTERN, or a file by itself, named after the file."""
-    from pams_mil.cli.audit_table import files_matching, model_names
+    from pams_mil.cli.audit_table import files_matching
+    from pams_mil.engine.run.cv_folder import model_names
 
     groups: list[tuple[str, list[Path]]] = []
     for argument in arguments:

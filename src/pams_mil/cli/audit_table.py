@@ -8,42 +8,53 @@ further tables, so that no name and no number is cut.
 
 from __future__ import annotations
 
-import csv
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from glob import escape
 from os.path import commonprefix
 from pathlib import Path
-from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from rich.table import Table
 from rich.text import Text
 
+from pams_mil import atomic
 from pams_mil.cli.console import make_table, output, print_json, print_note, print_result
-from pams_mil.errors import ConfigError, counted
+from pams_mil.data.bags.filenames import FileNames
+from pams_mil.errors import counted
+from pams_mil.evaluate.audit import Audit
+from pams_mil.evaluate.orders import OrderAudit
+from pams_mil.evaluate.readers import ReaderAudit
+from pams_mil.evaluate.scores import LevelScores
+from pams_mil.metrics.metric import METRICS, own_metrics
+from pams_mil.report import bench_page
+from pams_mil.report.audit_html import (
+    agreement_table,
+    member_table,
+    reader_page,
+    reader_table,
+    subgroup_table,
+    write_audit,
+)
+from pams_mil.report.bench import Bench
+from pams_mil.report.live import Again
+from pams_mil.report.order_section import finding_table, rate_table
+from pams_mil.report.page import ReportTable, TableCell, format_interval, format_value, short_order
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from pams_mil.evaluate.audit import Audit, ModelAudit
-    from pams_mil.evaluate.orders import OrderAudit
-    from pams_mil.evaluate.readers import ReaderAudit
-    from pams_mil.evaluate.scores import LevelScores
-    from pams_mil.report.live import Again
-    from pams_mil.report.page import ReportTable, TableCell
-
-    Row = tuple[str, LevelScores]
-
+Row = tuple[str, LevelScores]
 COLUMNS = ("acc", "auc", "ascc", "asmc", "risk", "missed_rate", "false_alarm_rate")
+BENCH_COLUMNS = ("acc", "auc", "ascc", "asmc", "missed_rate")
 _HEAD_WIDTH, _STACKED_WIDTH, _BESIDE_WIDTH = 20, 15, 26
 
 
 def score_tables(result: Audit, level: int, width: int) -> list[Table]:
     """The tables of one level for a terminal of this many columns; the first has the title."""
-    from pams_mil.report.page import short_order
-
     hierarchy = result.hierarchy
-    rows = [row for model in result.models for row in _rows(model, level)]
+    rows: list[Row] = []
+    for model in result.models:
+        rows.append((model.name, model.levels[level]))
+        rows += [] if model.subset is None else [(model.subset.name, model.subset_levels[level])]
     room = width - _HEAD_WIDTH
     beside = len(rows) * _BESIDE_WIDTH <= room
     most = len(rows) if beside else max(1, room // _STACKED_WIDTH)
@@ -70,8 +81,6 @@ def page_table(content: ReportTable, title: str = "", *, small: bool = True) -> 
 
 def show_orders(audit: OrderAudit, model: str = "") -> None:
     """Print rates and verdicts by order; `model` is what a benchmark trained."""
-    from pams_mil.report.order_section import rate_table
-
     output.print()
     output.print(page_table(rate_table(audit), "By order of urgency"))
     for sentence in audit.sentences:
@@ -79,8 +88,6 @@ def show_orders(audit: OrderAudit, model: str = "") -> None:
 
 
 def _table(shown: Sequence[Row], rows: Sequence[Row], title: str, *, beside: bool) -> Table:
-    from pams_mil.metrics.metric import METRICS, own_metrics
-
     width = (_BESIDE_WIDTH if beside else _STACKED_WIDTH) - 3
     heads = ["\n".join(textwrap.wrap(label, width)) or label for label, _ in shown]
     seeds = [max(1, len(scores.scores["acc"].seeds)) for _, scores in shown]
@@ -97,14 +104,7 @@ def _table(shown: Sequence[Row], rows: Sequence[Row], title: str, *, beside: boo
     return make_table(["", *heads], lines, title=title, wrap=False)
 
 
-def _rows(model: ModelAudit, level: int) -> list[Row]:
-    whole = [(model.name, model.levels[level])]
-    return whole if model.subset is None else [*whole, (model.subset.name, model.subset_levels[level])]
-
-
 def _cell(scores: LevelScores, key: str, *, beside: bool) -> Text:
-    from pams_mil.report.page import format_interval, format_value
-
     value = Text(format_value(scores.values[key], key))
     bracket = format_interval(scores.intervals.get(key), key)
     if not bracket:
@@ -114,9 +114,6 @@ def _cell(scores: LevelScores, key: str, *, beside: bool) -> Text:
 
 def show(result: Audit) -> None:
     """Print the audit for people."""
-    from pams_mil.report.audit_html import member_table, subgroup_table
-    from pams_mil.report.order_section import finding_table
-
     hierarchy = result.hierarchy
     for sentence in result.cautions:
         print_result(f"Caution, {sentence}", style="bold yellow")
@@ -154,11 +151,35 @@ def show(result: Audit) -> None:
         output.print(sentence, style="bold")
 
 
+def show_bench(result: Bench) -> None:
+    """Print the table of a benchmark for people."""
+    for level in reversed(range(result.hierarchy.num_levels)):
+        output.print()
+        title = f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}"
+        table = bench_page.score_table(
+            result, level, 1, BENCH_COLUMNS, networks=False
+        )  # 80 columns have no room for them
+        if len(result.models) == 1:  # every row would name it
+            table = ReportTable(table.head[1:], [row[1:] for row in table.rows])
+        output.print(page_table(table, title, small=False))
+    several = max(len(row.repetitions) for row in result.rows) > 1
+    what = "Mean ± sd over seeds" if several else "One network each"
+    output.print(f"{what}, in percent; best bold, second underlined.", style="dim")
+    for model, orders in result.orders.items():
+        show_orders(orders, model if len(result.models) > 1 else "")
+    for sentence in result.sentences or result.verdicts:  # one per model; the page has one per comparison
+        output.print()
+        output.print(sentence, style="bold")
+    subjects: dict[str, list[str]] = {}
+    for row in result.rows:
+        if row.comparison is not None and result.sentences:
+            subjects.setdefault(row.comparison.subject, []).append(row.name)
+    for subject, names in subjects.items():
+        output.print(subject if len(subjects) == 1 else f"{', '.join(names)}: {subject}", style="dim")
+
+
 def show_readers(result: ReaderAudit, out: Path | None, *, json: bool) -> None:
     """Print readers and their agreement, and write readers.json and readers.html into `out`."""
-    from pams_mil import atomic
-    from pams_mil.report.audit_html import agreement_table, reader_page, reader_table
-
     if out is not None:
         page = reader_page(result)
         atomic.write_json(out / "readers.json", result.to_json())
@@ -179,8 +200,6 @@ def write(result: Audit, out: Path, commands: Mapping[str, Again], views: Mappin
 
     Both by the model's name: `commands` audit its predictions again, `views` show its slides.
     """
-    from pams_mil.report.audit_html import write_audit
-
     pages, pictures = (slide_files(result, out, name) for name in ("slide.html", "thumbnail.jpg"))
     write_audit(result, out, commands=commands, pages=pages, pictures=pictures, views=views)
 
@@ -196,8 +215,6 @@ def audit_command(name: str, files: Sequence[Path], classes: Sequence[str] | str
     >>> audit_command("CE", [Path("a/seed 0.csv")], "bracs").shell
     "pams audit 'CE=a/seed 0.csv' --classes bracs"
     """
-    from pams_mil.report.live import Again
-
     texts = [escape(str(file)) for file in files]
     start = commonprefix(texts)  # noqa: RUF071  of signs, not of folders
     end = commonprefix([text[len(start) :][::-1] for text in texts])[::-1]  # noqa: RUF071
@@ -216,50 +233,6 @@ def python_line(file: Path, classes: Sequence[str]) -> str:
     return f"pams.redecide(pams.read_predictions({str(file)!r}, {classes[0]!r}), {{}})"
 
 
-def repeatable(verb: str, arguments: Sequence[str]) -> str:
-    """The command line `pams ARGUMENTS` of a verb without the options that say how to decide and where to write.
-
-    Empty where the process was not started by the verb.
-
-    >>> repeatable("audit", ["audit", "a b.csv", "--classes", "bracs", "--decide", "kappa=2", "--out=report", "--json"])
-    "pams audit 'a b.csv' --classes bracs"
-    """
-    if list(arguments[:1]) != [verb]:
-        return ""
-    dropped = ("--decide", "--out", "--kappa")
-    command, words = ["pams"], iter(arguments)
-    for word in words:
-        if word in dropped:
-            next(words, None)
-        elif word != "--json" and not word.startswith(tuple(f"{option}=" for option in dropped)):
-            command.append(word)
-    return shlex.join(command)
-
-
-def run_of(file: Path) -> Path | None:
-    """The run or cross-validation whose predictions are in a file; None where it is somebody else's."""
-    from pams_mil.engine.run.cv_folder import CrossValidationFolder
-    from pams_mil.engine.run.folder import RunFolder
-
-    homes = (file.parent, file.parent.parent)
-    return next((one for one in homes if RunFolder(one).exists() or CrossValidationFolder(one).exists()), None)
-
-
-def model_names(paths: list[Path]) -> list[str]:
-    """The names of the runs that predicted, or file names without suffixes, with folders added until they differ."""
-    from pams_mil.data.tables import table_name
-
-    own = [path for path in paths if path.parent.name == "predictions" or path.name == "predictions.csv"]
-    runs = [run.resolve().name for run in map(run_of, own) if run is not None]
-    if len(set(runs)) == len(paths):
-        return runs
-    for depth in range(1, 6):
-        names = ["/".join((*path.parts[:-1][max(0, len(path.parts) - depth) :], table_name(path))) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{table_name(path)} ({number})" for number, path in enumerate(paths, 1)]
-
-
 def files_matching(pattern: str) -> list[Path]:
     """The files that a pattern means, also one from the root of the disk."""
     place = Path(pattern)
@@ -268,10 +241,6 @@ def files_matching(pattern: str) -> list[Path]:
 
 def slide_files(result: Audit, out: Path, name: str) -> dict[str, str]:
     """Addresses, from the report, of files that 'pams heatmap --out REPORT/slides' wrote about its slides."""
-    from urllib.parse import quote
-
-    from pams_mil.data.bags.filenames import FileNames
-
     if not (out / "slides").is_dir():
         return {}
     # One by one, as `pams heatmap` names its folders: names made together could differ.
@@ -281,18 +250,3 @@ def slide_files(result: Audit, out: Path, name: str) -> dict[str, str]:
         for slide, folder in folders.items()
         if (out / "slides" / folder / name).is_file()
     }
-
-
-def parse_tag(tag: str | None) -> tuple[str, str] | None:
-    """COLUMN=VALUE as a pair."""
-    if tag is None:
-        return None
-    column, sign, value = tag.partition("=")
-    if not (column and sign):
-        raise ConfigError(f"--tag must be COLUMN=VALUE, e.g. --tag findings=mixed; found {tag!r}.")
-    return column, value
-
-
-def parse_labels(text: str | None) -> tuple[str, ...]:
-    """Class names separated by commas; one that holds a comma stands in quotes."""
-    return tuple(label.strip() for label in next(csv.reader([text]))) if text else ()

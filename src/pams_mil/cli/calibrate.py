@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Option
 
 from pams_mil.cli.console import make_table, output, print_json, print_note, print_result, progress_bar, trust_option
 from pams_mil.errors import counted
@@ -18,10 +18,10 @@ SCORES = {"nll": "negative log-likelihood", "brier": "Brier score", "rps": "rank
 
 
 def calibrate(
-    run: Path = typer.Argument(..., metavar="RUN", help="A run folder."),
-    json: bool = typer.Option(False, "--json", help="Print what was fitted as JSON instead of a table."),
-    trust_code: bool = typer.Option(False, "--trust-code", help="Allow a run that names your own method or model."),
-    device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, ..."),
+    run: Path = Argument(..., metavar="RUN", help="A run folder."),
+    json: bool = Option(False, "--json", help="Print what was fitted as JSON instead of a table."),
+    trust_code: bool = Option(False, "--trust-code", help="Allow a run that names your own method or model."),
+    device: str = Option("auto", help="auto, cpu, cuda, ..."),
 ) -> None:
     """Calibrate the probabilities of a run: fit a temperature on its validation slides and store it in the run.
 

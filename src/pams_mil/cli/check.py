@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from pams_mil.cli.console import make_table, output, print_json, print_result, progress_bar
 from pams_mil.cli.options import TableOptions
@@ -20,18 +20,16 @@ MOST_PROBLEMS = 40
 
 
 def check(
-    manifest: Path = typer.Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
-    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
-    features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
-    no_features: bool = typer.Option(False, "--no-features", help="Examine the table only."),
-    slides: Path | None = typer.Option(None, "--slides", help="Folder of slide files: can each be opened?"),
-    json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
-    workers: int = typer.Option(2, "--workers", min=1, help="Files read at the same time."),
+    manifest: Path = Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
+    classes: str = Option(..., help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
+    features: Path | None = Option(None, help="Folder of feature files, or a pack."),
+    no_features: bool = Option(False, "--no-features", help="Examine the table only."),
+    slides: Path | None = Option(None, help="Folder of slide files: can each be opened?"),
+    json: bool = Option(False, "--json", help="Print the findings as JSON."),
+    workers: int = Option(2, min=1, help="Files read at the same time."),
     reading: TableOptions = TableOptions(),
-    fold: int | None = typer.Option(
-        None, "--fold", help="Take the splits from the column fold_<k>, or hold out the numbered fold."
-    ),
-    splits: Path | None = typer.Option(None, "--splits", help="CLAM's splits_<k>.csv."),
+    fold: int | None = Option(None, help="Take the splits from the column fold_<k>, or hold out the numbered fold."),
+    splits: Path | None = Option(None, help="CLAM's splits_<k>.csv."),
 ) -> None:
     """Find everything wrong with a cohort before training.
 
@@ -66,7 +64,7 @@ def check(
         print_json({**diagnosis.to_json(), "slide_files": opened and opened.summary()})
     else:
         show(diagnosis, opened)
-    raise typer.Exit(1 if diagnosis.errors else 0)
+    raise Exit(1 if diagnosis.errors else 0)
 
 
 def show(diagnosis: Diagnosis, opened: SlideFindings | None = None) -> None:

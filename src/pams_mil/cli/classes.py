@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from typer import Argument, Option
 
 from pams_mil.atomic import write_text
 from pams_mil.cli.console import make_table, output, print_json, print_result
@@ -68,8 +69,8 @@ def list_presets(ctx: typer.Context) -> None:
 
 @app.command()
 def show(
-    classes: str = typer.Argument(..., metavar="NAME_OR_FILE", help="A preset, or a class file, .yaml or .csv."),
-    json: bool = typer.Option(False, "--json", help="Print classes, ranks and digest as JSON."),
+    classes: str = Argument(..., metavar="NAME_OR_FILE", help="A preset, or a class file, .yaml or .csv."),
+    json: bool = Option(False, "--json", help="Print classes, ranks and digest as JSON."),
 ) -> None:
     """Draw a class tree and print the matrices derived from it.
 
@@ -110,12 +111,12 @@ def show(
 
 @app.command()
 def init(
-    file: Path = typer.Argument(Path("classes.yaml"), help="Where to write the class file."),
-    labels: Path | None = typer.Option(
+    file: Path = Argument(Path("classes.yaml"), help="Where to write the class file."),
+    labels: Path | None = Option(
         None, "--from", help="A table with labels: list them with counts, and order them here or in the file."
     ),
     label_column: LabelColumn = None,
-    force: bool = typer.Option(False, "--force", help="Replace an existing file."),
+    force: bool = Option(False, "--force", help="Replace an existing file."),
 ) -> None:
     """Write a commented class file to fill in, or one with the labels of a table.
 
@@ -151,8 +152,8 @@ def init(
 
 @app.command()
 def compare(
-    classes: list[str] = typer.Argument(..., metavar="NAME_OR_FILE...", help="Two or more orders of the same classes."),
-    json: bool = typer.Option(False, "--json", help="Print the disputed pairs as JSON."),
+    classes: list[str] = Argument(..., metavar="NAME_OR_FILE...", help="Two or more orders of the same classes."),
+    json: bool = Option(False, "--json", help="Print the disputed pairs as JSON."),
 ) -> None:
     """Say where several orders of urgency differ, pair by pair.
 

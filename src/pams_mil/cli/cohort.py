@@ -7,6 +7,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer import Argument, Option
 
 from pams_mil.cli.console import print_json, print_result, progress_bar
 from pams_mil.cli.options import out_folder
@@ -29,14 +30,14 @@ def _cohort() -> None:
 
 @app.command("make")
 def make(
-    kind: str = typer.Argument(..., help="digits, synthetic or cifar10."),
-    out: Path = typer.Argument(..., callback=out_folder, help="A new folder."),
-    seed: int = typer.Option(0, "--seed", help="Same seed, same cohort."),
-    option: list[str] = typer.Option(
+    kind: str = Argument(..., help="digits, synthetic or cifar10."),
+    out: Path = Argument(..., callback=out_folder, help="A new folder."),
+    seed: int = Option(0, help="Same seed, same cohort."),
+    option: list[str] = Option(
         [], "--set", help="NAME=VALUE, e.g. train=100, noise=0.3, mixed=0.5, classes=colon; may be repeated."
     ),
-    source: Path | None = typer.Option(None, "--source", help="cifar10: the local copy to read."),
-    json: bool = typer.Option(False, "--json", help="Print counts and paths as JSON."),
+    source: Path | None = Option(None, help="cifar10: the local copy to read."),
+    json: bool = Option(False, "--json", help="Print counts and paths as JSON."),
 ) -> None:
     """Write features, manifest.csv and instance_labels.csv of a synthetic cohort.
 

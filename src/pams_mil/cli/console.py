@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.text import Text
 
 from pams_mil.atomic import strict_json
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
     from pams_mil.evaluate.audit import OnStage
     from pams_mil.evaluate.certify import Certificate
+    from pams_mil.wsi.encoders.encoder import EncoderOptions
+    from pams_mil.wsi.slide_sources import SlideSource
 
 # Names of slides, classes and files are printed as they are: without this, rich takes "[in situ]" for markup and drops
 # it, and ":x:" for an emoji.
@@ -76,11 +79,29 @@ def print_json(content: Any) -> None:
     print(strict_json(content))
 
 
+def encode_slides(
+    what: str,
+    sources: Sequence[SlideSource],
+    folder: Path,
+    origin: Mapping[str, Any],
+    encoder: str | None,
+    options: EncoderOptions,
+) -> tuple[Path, Path]:
+    """A table of slides and the folder of their features, made in `folder` as a run's own were."""
+    from pams_mil.wsi.extract import bags_for_run
+
+    with errors.status(Text(f"Encoding {what}")):
+        ready = bags_for_run(
+            sources, folder / "features", origin, encoder=encoder, options=options, announce=print_notice
+        )
+    return ready.manifest, ready.features
+
+
 def list_failures(predictions: SlidePredictions, *, name: str = "") -> None:
     """Say on stderr which slides have no prediction, and why."""
-    of = f" by {name}" if name else ""
-    failed = len(predictions.failures)
-    errors.print(f"{failed} of {len(predictions) + failed} slides could not be predicted{of}:")
+    of, failed = f" by {name}" if name else "", len(predictions.failures)
+    if failed:
+        errors.print(f"{failed} of {len(predictions) + failed} slides could not be predicted{of}:")
     for slide, reason in predictions.failures.items():
         print_note(f"- {slide}: {reason}")
 

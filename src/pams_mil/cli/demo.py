@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Exit, Option
 
 from pams_mil.cli.console import print_note, print_result, progress_bar
+from pams_mil.cli.grid_bar import grid_bar
 from pams_mil.cli.options import out_folder
 from pams_mil.errors import counted
 
@@ -31,11 +32,11 @@ MODEL = "Digits"
 
 
 def demo(
-    out: Path = typer.Option(
-        Path("demo-report"), "--out", callback=out_folder, help="Folder for the cohort, the runs and the report."
+    out: Path = Option(
+        Path("demo-report"), callback=out_folder, help="Folder for the cohort, the runs and the report."
     ),
-    seeds: int = typer.Option(3, "--seeds", min=1, help="Runs per method."),
-    epochs: int = typer.Option(40, "--epochs", min=1, help="Epochs of every run."),
+    seeds: int = Option(3, min=1, help="Runs per method."),
+    epochs: int = Option(40, min=1, help="Epochs of every run."),
 ) -> None:
     """Train cross-entropy, PAMS and a committee on bags of handwritten digits and compare their mistakes.
 
@@ -45,8 +46,7 @@ def demo(
 
     Example: pams demo --out demo-report
     """
-    from pams_mil.cli.bench_table import show
-    from pams_mil.cli.grid_bar import grid_bar
+    from pams_mil.cli.audit_table import show_bench
     from pams_mil.engine.config.grid_config import cells
     from pams_mil.engine.grid.engines import LocalEngine
     from pams_mil.engine.grid.grid import run_cells
@@ -69,10 +69,10 @@ def demo(
     entries += [committee] if committee is not None else []
     result = summarize(entries, reference=REFERENCE, resamples=RESAMPLES, missing=done.failures)
     write_bench(result, out)
-    show(result)
+    show_bench(result)
     print_note(f"Report: {out / 'report.html'}")
     if done.failures:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def make_digits(folder: Path) -> Path:

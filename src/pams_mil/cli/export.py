@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
+from typer import Argument, Option
 
 from pams_mil.cli.console import print_json, print_result
 from pams_mil.cli.options import out_folder
 
 
 def export(
-    run: Path = typer.Argument(..., metavar="RUN", help="A run folder, or that of a cross-validation or committee."),
-    out: Path | None = typer.Option(None, "--out", callback=out_folder, help="Where to write; default: <run>/export."),
-    onnx: bool | None = typer.Option(
+    run: Path = Argument(..., metavar="RUN", help="A run folder, or that of a cross-validation or committee."),
+    out: Path | None = Option(None, callback=out_folder, help="Where to write; default: <run>/export."),
+    onnx: bool | None = Option(
         None, "--onnx/--no-onnx", help="Write an ONNX graph, or fail; not at all. Default: where the model allows it."
     ),
-    push: str | None = typer.Option(
+    push: str | None = Option(
         None,
-        "--push",
         metavar="OWNER/NAME",
         help="Also upload weights and card to the hub; private if new. RUN may be an export.",
     ),
-    trust_code: bool = typer.Option(False, "--trust-code", help="Allow a run that names your own method or model."),
-    json: bool = typer.Option(False, "--json", help="Print the files as JSON."),
+    trust_code: bool = Option(False, "--trust-code", help="Allow a run that names your own method or model."),
+    json: bool = Option(False, "--json", help="Print the files as JSON."),
 ) -> None:
     """Write weights (safetensors), a description (JSON), a model card, and an ONNX graph checked against the model.
 

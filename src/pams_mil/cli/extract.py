@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import typer
+from typer import Argument, Exit, Option
 
 from pams_mil.cli.console import print_json, print_note, print_notice, print_result, progress_bar
 from pams_mil.cli.options import out_folder
@@ -16,41 +16,29 @@ if TYPE_CHECKING:
 
 
 def extract(
-    slides: list[Path] = typer.Argument(..., help="Slide files, or folders to search for slides."),
-    out: Path = typer.Option(
-        ..., "--out", callback=out_folder, help="Folder for h5_files/, failures.csv and previews/."
+    slides: list[Path] = Argument(..., help="Slide files, or folders to search for slides."),
+    out: Path = Option(..., callback=out_folder, help="Folder for h5_files/, failures.csv and previews/."),
+    encoder: str = Option(
+        "efficientnet-lite0", help="efficientnet-lite0, lunit-vits16, timm:MODEL, onnx:FILE, or your_module:YourClass."
     ),
-    encoder: str = typer.Option(
-        "efficientnet-lite0",
-        "--encoder",
-        help="efficientnet-lite0, lunit-vits16, timm:MODEL, onnx:FILE, or your_module:YourClass.",
+    mpp: float = Option(1.0, help="Microns per pixel of the tiles."),
+    tile_px: int = Option(256, help="Side of a tile in pixels."),
+    min_tissue: float = Option(0.10, help="Least share of tissue in a tile."),
+    mpp_of_slide: float | None = Option(None, help="Microns per pixel of slides that do not state it; never guessed."),
+    mpp_table: Path | None = Option(None, help="Table with columns slide and mpp; always wins."),
+    reader: Literal["auto", "openslide", "tiffslide", "image"] = Option(
+        "auto", help="auto, openslide, tiffslide or image."
     ),
-    mpp: float = typer.Option(1.0, "--mpp", help="Microns per pixel of the tiles."),
-    tile_px: int = typer.Option(256, "--tile-px", help="Side of a tile in pixels."),
-    min_tissue: float = typer.Option(0.10, "--min-tissue", help="Least share of tissue in a tile."),
-    mpp_of_slide: float | None = typer.Option(
-        None, "--mpp-of-slide", help="Microns per pixel of slides that do not state it; never guessed."
-    ),
-    mpp_table: Path | None = typer.Option(None, "--mpp-table", help="Table with columns slide and mpp; always wins."),
-    reader: Literal["auto", "openslide", "tiffslide", "image"] = typer.Option(
-        "auto", "--reader", help="auto, openslide, tiffslide or image."
-    ),
-    on_bad_tile: Literal["fail", "skip"] = typer.Option(
-        "fail", "--on-bad-tile", help="fail: give the slide up; skip: count and go on."
-    ),
-    weights: Path | None = typer.Option(None, "--weights", help="Weight file of the encoder, for use offline."),
-    device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1 ..."),
-    precision: str = typer.Option("auto", "--precision", help="auto, float32, bfloat16 or float16."),
-    feature_dtype: Literal["float32", "float16"] = typer.Option(
-        "float32", "--feature-dtype", help="float32 or float16, as stored."
-    ),
-    batch: int = typer.Option(32, "--batch", help="Tiles encoded at once."),
-    workers: int | None = typer.Option(None, "--workers", help="Threads that read tiles; default: up to 4."),
-    engine: Literal["local", "ray"] = typer.Option(
-        "local", "--engine", help="local, or ray to spread slides over a cluster."
-    ),
-    preview: bool = typer.Option(False, "--preview", help="Also draw tissue and tiles over each slide."),
-    json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
+    on_bad_tile: Literal["fail", "skip"] = Option("fail", help="fail: give the slide up; skip: count and go on."),
+    weights: Path | None = Option(None, help="Weight file of the encoder, for use offline."),
+    device: str = Option("auto", help="auto, cpu, cuda, cuda:1 ..."),
+    precision: str = Option("auto", help="auto, float32, bfloat16 or float16."),
+    feature_dtype: Literal["float32", "float16"] = Option("float32", help="float32 or float16, as stored."),
+    batch: int = Option(32, help="Tiles encoded at once."),
+    workers: int | None = Option(None, help="Threads that read tiles; default: up to 4."),
+    engine: Literal["local", "ray"] = Option("local", help="local, or ray to spread slides over a cluster."),
+    preview: bool = Option(False, "--preview", help="Also draw tissue and tiles over each slide."),
+    json: bool = Option(False, "--json", help="Print what was done as JSON."),
 ) -> None:
     """Cut slides into tiles of an exact physical size and encode them.
 
@@ -84,7 +72,7 @@ def extract(
     else:
         _show(outcome, out)
     if not outcome.is_complete:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _show(outcome: Outcome, out: Path) -> None:

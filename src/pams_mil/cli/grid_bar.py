@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from typer import Exit
 
-from pams_mil.cli.console import errors
+from pams_mil.cli.console import errors, print_note
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -33,6 +35,26 @@ def grid_bar(console: Console = errors) -> Iterator[GridBar]:
                TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         yield _Terminal(bar)
+
+
+@contextmanager
+def training_bar(folder: Path) -> Iterator[GridBar]:
+    """The same while runs are trained into a folder; Ctrl-C says how to go on."""
+    try:
+        with grid_bar() as tell:
+            yield tell
+    except KeyboardInterrupt:
+        print_note(f"Stopped; what was trained is in {folder}. Go on with the same command.")
+        raise Exit(130) from None
+
+
+def refuse_failures(failures: Mapping[str, str], lost: str) -> None:
+    """End with the reasons where runs failed."""
+    for run, reason in failures.items():
+        print_note(f"{run}: {reason}", style="red")
+    if failures:
+        print_note(lost)
+        raise Exit(1)
 
 
 class GridBar:

@@ -2,23 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from pams_mil.arrays import Pixels
-    from pams_mil.engine.prediction.slide_predictions import SlidePredictions
-    from pams_mil.engine.prediction.tiles import TileLayer
-    from pams_mil.hierarchy import ClassHierarchy
-    from pams_mil.report.slide_page import LevelCall, TileStrip
-    from pams_mil.wsi.heat_figure import Legend
-    from pams_mil.wsi.heatmap import Heatmap
-    from pams_mil.wsi.physical_pixels import Overview
-    from pams_mil.wsi.slide import Slide
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from pams_mil import atomic
+from pams_mil.arrays import Pixels
+from pams_mil.class_checks import SEPARATOR
+from pams_mil.cli.console import encode_slides
+from pams_mil.data import BagSample, SlideRecord, read_bag
+from pams_mil.data.bags.filenames import FileNames
+from pams_mil.data.bags.store import FeatureFolder
+from pams_mil.engine.prediction.predict import LoadedRun, predict
+from pams_mil.engine.prediction.slide_predictions import SlidePredictions
+from pams_mil.engine.prediction.tiles import TileLayer, mean_layers, measure
+from pams_mil.errors import BagError, SlideError, counted
+from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.report.slide_page import LevelCall, PictureLayer, TileStrip, slide_page
+from pams_mil.wsi.encoders.encoder import EncoderOptions
+from pams_mil.wsi.extract import tile_side_px0
+from pams_mil.wsi.heat_figure import Legend, compose, readable_overview, top_tiles, with_scale_bar
+from pams_mil.wsi.heatmap import Heatmap, encoded, overlay, ranked, symmetric, write_geojson, write_png
+from pams_mil.wsi.physical_pixels import Overview
+from pams_mil.wsi.slide import Slide
+from pams_mil.wsi.slide_sources import SlideSource
 
 _PAGE_PX, _THUMBNAIL_PX = 1200, 144
 _COLORS = {"rank": "inferno", "sign": "coolwarm", "probability": "inferno"}
+
+
+def draw_slide(
+    loaded: Sequence[LoadedRun],
+    source: SlideSource,
+    out: Path,
+    origin: Mapping[str, Any],
+    *,
+    features: Path | None,
+    encoder: str | None,
+    options: EncoderOptions,
+    **drawing: Any,
+) -> tuple[SlidePredictions, Path]:
+    """Predict a slide and write its heatmaps below `out`; of several runs, such as a committee's, the mean of them.
+
+    Its bag lies in `features`, or is made as `origin` says; `drawing` are the options of `write_heatmaps`.
+    """
+    folder = out / FileNames()[source.slide_id]
+    if features is None:
+        manifest, features = encode_slides(source.slide_id, [source], out, origin, encoder, options)
+    else:
+        manifest = folder / "slides.csv"
+        atomic.write_csv(manifest, ["slide_id"], [[source.slide_id]])
+    seen: list[tuple[BagSample, list[Tensor]]] = []
+    predictions = predict(
+        loaded, manifest, features=features, labels=False, device=options.device,
+        attend=lambda sample, attention: seen.append((sample, attention)),
+    )  # fmt: skip
+    if not seen:
+        raise SlideError("; ".join(predictions.failures.values()) or f"{source.slide_id!r} could not be predicted.")
+    sample, attention = seen[0]
+    layers = mean_layers([measure(one.learner, sample.features, attention, sample.slide_id) for one in loaded])
+    with Slide(source.path, mpp_of_slide=source.mpp, mpp_is_certain=source.mpp_is_certain) as slide:
+        record = SlideRecord(slide_id=sample.slide_id, patient_id=sample.patient_id, label="")
+        bag = read_bag(FeatureFolder(features).find(record), level0_mpp=slide.mpp)  # places may be in microns
+        side = tile_side_px0(bag.info, origin, slide.mpp)
+        if bag.coords_px0 is None:
+            raise BagError(
+                f"The bag of {sample.slide_id!r} has no coordinates, so there is no heatmap; extract it again."
+            )
+        if side is None:
+            raise BagError(
+                f"Neither the bag of {sample.slide_id!r} nor the run says how large its tiles are. State it with --mpp "
+                "and --tile-px."
+            )
+        tiles = Heatmap(np.asarray(bag.coords_px0), side)
+        return predictions, write_heatmaps(folder, slide, tiles, layers, predictions, **drawing)
 
 
 def write_heatmaps(
@@ -33,19 +94,13 @@ def write_heatmaps(
     longest_px: int,
 ) -> Path:
     """Write everything about one slide and return its page, which is written last."""
-    from pams_mil import atomic
-    from pams_mil.data.bags.filenames import FileNames
-    from pams_mil.report.slide_page import PictureLayer, slide_page
-    from pams_mil.wsi.heat_figure import compose, readable_overview, with_scale_bar
-    from pams_mil.wsi.heatmap import write_geojson, write_png
-
     overview = readable_overview(slide, longest_px=longest_px)
     mpp = overview.scale * slide.mpp
     names = FileNames(layer.name for layer in layers)
     pictures = [PictureLayer("Slide", _jpeg(with_scale_bar(overview.pixels, mpp), _PAGE_PX))]
     levels = _calls(predictions)
-    findings = [] if predictions.findings is None else map(predictions.hierarchy.display, _called(predictions))
-    sets = [f"findings: {', '.join(called)}"] if (called := list(findings)) else []
+    findings = ", ".join(map(predictions.hierarchy.display, _called(predictions)))
+    sets = [f"findings: {findings}"] if findings else []
     lines = [f"{level.name}: {level.classes[level.called][0]}, probability {level.classes[level.called][1]:.3f}"
              for level in reversed(levels)]  # fmt: skip
     for layer in layers:
@@ -55,17 +110,12 @@ def write_heatmaps(
             folder / f"{names[layer.name].replace(' ', '_')}.png",
             compose(picture, legend, title=predictions.names[0], lines=[*lines, *sets, f"Model: {model}"]),
         )
-        low, high = (legend.bottom, legend.top)
-        pictures.append(PictureLayer(legend.title, _jpeg(picture, _PAGE_PX), layer.scale, low, high))
+        pictures.append(PictureLayer(legend.title, _jpeg(picture, _PAGE_PX), layer.scale, legend.bottom, legend.top))
     write_geojson(folder / "heatmap.geojson", tiles, {layer.name: layer.values for layer in layers})
-    count = len(tiles.coords_px0)
-    facts = [
-        f"{slide.width:,} x {slide.height:,} pixels", f"{slide.mpp:.3g} µm per pixel",
-        f"{count:,} {'tile' if count == 1 else 'tiles'}", *sets,
-    ]  # fmt: skip
+    size, scale = f"{slide.width:,} x {slide.height:,} pixels", f"{slide.mpp:.3g} µm per pixel"
     page = slide_page(
-        predictions.names[0], model=model, facts=facts, levels=levels, layers=pictures,
-        strips=_strips(slide, tiles, layers, predictions),
+        predictions.names[0], model=model, facts=[size, scale, counted(len(tiles.coords_px0), "tile"), *sets],
+        levels=levels, layers=pictures, strips=_strips(slide, tiles, layers, predictions),
     )  # fmt: skip
     # For lists of slides: the evidence for the call, or the first layer where there is none.
     call = predictions.hierarchy.names()[int(predictions.calls(-1)[0])]
@@ -76,40 +126,28 @@ def write_heatmaps(
 
 
 def _called(predictions: SlidePredictions) -> list[str]:
-    """The findings that are called on the first slide, most urgent first."""
-    from pams_mil.class_checks import SEPARATOR
-
-    return list(reversed(predictions.called_findings()[0].split(f"{SEPARATOR} ")))
+    """The findings that are called on the first slide, most urgent first; none where slides have one class each."""
+    return (
+        [] if predictions.findings is None else list(reversed(predictions.called_findings()[0].split(f"{SEPARATOR} ")))
+    )
 
 
 def _calls(predictions: SlidePredictions) -> list[LevelCall]:
-    from pams_mil.report.slide_page import LevelCall
-
-    hierarchy = predictions.hierarchy
     return [
-        LevelCall(
-            hierarchy.level_names[level],
-            [
-                (hierarchy.display(label), float(p))
-                for label, p in zip(hierarchy.names(level), values[0].tolist(), strict=True)
-            ],
-            int(predictions.calls(level)[0]),
+        LevelCall(name, [(predictions.hierarchy.display(label), p) for label, p in shares.items()], int(called[0]))
+        for (name, shares), called in zip(
+            predictions.by_level(0).items(), map(predictions.calls, range(len(predictions.probabilities))), strict=True
         )
-        for level, values in enumerate(predictions.probabilities)
     ]
 
 
 def _colored(overview: Overview, tiles: Heatmap, layer: TileLayer, opacity: float) -> Pixels:
-    from pams_mil.wsi.heatmap import overlay, ranked, symmetric
-
     shade = {"rank": ranked, "sign": symmetric}.get(layer.scale)
     shades = layer.values if shade is None else shade(layer.values)
     return overlay(overview, tiles, shades, colors=_COLORS[layer.scale], opacity=opacity)
 
 
 def _legend(layer: TileLayer, hierarchy: ClassHierarchy) -> Legend:
-    from pams_mil.wsi.heat_figure import Legend
-
     colors = _COLORS[layer.scale]
     if layer.label is None:
         return Legend(f"Attention {layer.level}", colors, "most", "least", "by rank")
@@ -127,9 +165,6 @@ def _strips(
     slide: Slide, tiles: Heatmap, layers: Sequence[TileLayer], predictions: SlidePredictions
 ) -> list[TileStrip]:
     """Tiles of the finest level: the most attended, the most urgent, and those that say most for the called class."""
-    from pams_mil.report.slide_page import TileStrip
-    from pams_mil.wsi.heat_figure import top_tiles
-
     hierarchy = predictions.hierarchy
     names, ranks = hierarchy.names(), hierarchy.ranks().tolist()
     index = int(predictions.calls()[0])
@@ -141,33 +176,22 @@ def _strips(
         (("urgency", finest, as_urgent), f"The tiles likeliest at least {hierarchy.display(as_urgent)}", "{:.1%}"),
         (("evidence", finest, called), f"The tiles that say most for {hierarchy.display(called)}", "{:+.3g}"),
     ]
-    if predictions.findings is not None:
-        wanted += [
-            (
-                ("finding", finest, label),
-                f"The tiles that say most for the presence of {hierarchy.display(label)}",
-                "{:+.3g}",
-            )
-            for label in _called(predictions)
-        ]
+    for label in _called(predictions):
+        title = f"The tiles that say most for the presence of {hierarchy.display(label)}"
+        wanted.append((("finding", finest, label), title, "{:+.3g}"))
     strips = []
     by_key = {layer.key: layer for layer in layers}
     for key, title, text in wanted:
         if key in by_key:
-            best = top_tiles(slide, tiles, by_key[key].values)
             shown = [
                 (_jpeg(one.pixels), f"{text.format(one.value).replace('%', ' %')} at ({one.x}, {one.y})")
-                for one in best
+                for one in top_tiles(slide, tiles, by_key[key].values)
             ]
             strips.append(TileStrip(title, shown))
     return strips
 
 
 def _jpeg(pixels: Pixels, longest_px: int | None = None) -> bytes:
-    from PIL import Image
-
-    from pams_mil.wsi.heatmap import encoded
-
     image = Image.fromarray(pixels)
     if longest_px is not None:
         image.thumbnail((longest_px, longest_px))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
-import typer
+from typer import Argument, Option
 
 from pams_mil.atomic import write_text
 from pams_mil.cli.console import output
@@ -64,8 +64,8 @@ seed: 0
 
 
 def init(
-    file: Path = typer.Argument(Path("pams.yaml"), help="Where to write the config."),
-    force: bool = typer.Option(False, "--force", help="Replace an existing file."),
+    file: Path = Argument(Path("pams.yaml"), help="Where to write the config."),
+    force: bool = Option(False, "--force", help="Replace an existing file."),
 ) -> None:
     """Write a commented training config to fill in.
 

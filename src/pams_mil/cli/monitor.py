@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Exit, Option
 
 from pams_mil.cli.console import output, print_json, show_reservations
 from pams_mil.cli.options import SEEN_PATIENTS, ColumnOptions, PatientsAreSlides
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def monitor(
-    certificate: Path = typer.Argument(..., help="certificate.json of 'pams certify'."),
-    predictions: Path = typer.Argument(..., help="New patients in the order they came: a table with probabilities."),
-    level: float = typer.Option(
-        0.05, "--level", min=0.0001, max=0.5, help="Chance that a guarantee that holds is ever called violated."
+    certificate: Path = Argument(..., help="certificate.json of 'pams certify'."),
+    predictions: Path = Argument(..., help="New patients in the order they came: a table with probabilities."),
+    level: float = Option(
+        0.05, min=0.0001, max=0.5, help="Chance that a guarantee that holds is ever called violated."
     ),
-    drift_level: float = typer.Option(
-        0.01, "--drift-level", min=0.0005, max=0.5, help="Without labels: patients differ from this p-value downward."
+    drift_level: float = Option(
+        0.01, min=0.0005, max=0.5, help="Without labels: patients differ from this p-value downward."
     ),
-    json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
-    out: Path | None = typer.Option(None, "--out", help="Also write the result as JSON to this file."),
+    json: bool = Option(False, "--json", help="Print the result as JSON."),
+    out: Path | None = Option(None, help="Also write the result as JSON to this file."),
     columns: ColumnOptions = ColumnOptions(),
-    no_labels: bool = typer.Option(False, "--no-labels", help="Do not look at labels: only compare the patients."),
+    no_labels: bool = Option(False, "--no-labels", help="Do not look at labels: only compare the patients."),
     seen_patients: bool = SEEN_PATIENTS,
     patients_are_slides: PatientsAreSlides = False,
-    seed: int = typer.Option(0, "--seed", help="Seed of the shuffles."),
+    seed: int = Option(0, help="Seed of the shuffles."),
 ) -> None:
     """Test on new patients whether the guarantee of a certificate still holds.
 
@@ -67,7 +67,7 @@ def monitor(
     else:
         show(reference, result)
     if result.is_violated:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def show(reference: Certificate, result: Monitoring) -> None:

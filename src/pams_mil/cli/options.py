@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-import typer
+from typer import Option
 
 from pams_mil.atomic import require_folder
 from pams_mil.errors import ConfigError, OutputError
@@ -17,26 +19,38 @@ if TYPE_CHECKING:
     from pams_mil.engine.grid.grid import Engine
     from pams_mil.evaluate.predictions.prediction_layouts import Source
 
-SlideColumn = Annotated[str | None, typer.Option("--slide-column", help="Column of the slide id.")]
-LabelColumn = Annotated[str | None, typer.Option("--label-column", help="Column of the label.")]
-Clini = Annotated[Path | None, typer.Option("--clini", help="STAMP's clinical table; the table is its slide table.")]
+
+def add_metrics(names: list[str] | None) -> None:
+    """Make metrics of one's own part of every score and comparison that follows."""
+    for name in names or []:
+        from pams_mil.discover import load
+        from pams_mil.metrics import add_metric
+
+        if ":" not in name:
+            raise ConfigError(f"--metric takes './my_file.py:my_function' or 'my_module:my_function', found {name!r}.")
+        add_metric(load("metrics", name))
+
+
+SlideColumn = Annotated[str | None, Option(help="Column of the slide id.")]
+LabelColumn = Annotated[str | None, Option(help="Column of the label.")]
+Clini = Annotated[Path | None, Option(help="STAMP's clinical table; the table is its slide table.")]
 CLASSES_HELP = "A preset (see 'pams classes') or a class file. Again: another order of its classes."
 PatientsAreSlides = Annotated[
-    bool, typer.Option("--patients-are-slides", help="The table names no patients: take every slide for one.")
+    bool, Option("--patients-are-slides", help="The table names no patients: take every slide for one.")
 ]
-SEEN_PATIENTS = typer.Option(
+SEEN_PATIENTS = Option(
     False,
     "--seen-patients",
     help="Also use patients that the model has seen, where that is refused; everything made from it says so.",
 )
 """Of the verbs that `pams_mil.data.exposure` may refuse."""
-METRIC = typer.Option(
-    None, "--metric", help="A metric of your own, './my_metric.py:grave': a function of slides. Several: --metric again"
+METRIC = Option(
+    None,
+    callback=add_metrics,
+    help="A metric of your own, './my_metric.py:grave': a function of slides. Several: --metric again.",
 )
-FOLDS = typer.Option(None, "--folds", min=3, help="How many; default: the table's own fold_<k> columns, or 5.")
-VAL_SHARE = typer.Option(
-    None, "--val-share", help="Share of all patients that validates each fold; default: a fold's worth."
-)
+FOLDS = Option(None, min=3, help="How many; default: the table's own fold_<k> columns, or 5.")
+VAL_SHARE = Option(None, help="Share of all patients that validates each fold; default: a fold's worth.")
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class TableOptions:
 
     patients_are_slides: PatientsAreSlides = False
     slide_column: SlideColumn = None
-    patient_column: Annotated[str | None, typer.Option("--patient-column", help="Column of the patient.")] = None
+    patient_column: Annotated[str | None, Option(help="Column of the patient.")] = None
     label_column: LabelColumn = None
     clini: Clini = None
 
@@ -60,10 +74,10 @@ class TableOptions:
 class ColumnOptions:
     """Which columns of a table of predictions hold what."""
 
-    true: Annotated[str | None, typer.Option("--true", help="Of a table: column of the true class.")] = None
-    pred: Annotated[str | None, typer.Option("--pred", help="Of a table: column of the predicted class.")] = None
-    id_column: Annotated[str | None, typer.Option("--id", help="Of a table: column of the slide.")] = None
-    patient: Annotated[str | None, typer.Option("--patient", help="Of a table: column of the patient.")] = None
+    true: Annotated[str | None, Option(help="Of a table: column of the true class.")] = None
+    pred: Annotated[str | None, Option(help="Of a table: column of the predicted class.")] = None
+    id_column: Annotated[str | None, Option("--id", help="Of a table: column of the slide.")] = None
+    patient: Annotated[str | None, Option(help="Of a table: column of the patient.")] = None
 
     def source(self, **more: Any) -> Source:
         """How to read the table."""
@@ -76,16 +90,12 @@ class ColumnOptions:
 class WorkerOptions:
     """Where runs are trained."""
 
-    engine: Annotated[Literal["local", "ray"], typer.Option("--engine", help="local (processes) or ray.")] = "local"
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Runs at the same time; default: one per core.")
-    ] = None
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Torch threads of each.")] = None
-    address: Annotated[
-        str | None, typer.Option("--address", help="Ray cluster, e.g. auto; default: one of our own.")
-    ] = None
-    cpus: Annotated[float, typer.Option("--cpus", help="Cores that a Ray task claims.")] = 1.0
-    gpus: Annotated[float, typer.Option("--gpus", help="GPUs that a Ray task claims; a fraction shares one.")] = 0.0
+    engine: Annotated[Literal["local", "ray"], Option(help="local (processes) or ray.")] = "local"
+    workers: Annotated[int | None, Option(min=1, help="Runs at the same time; default: one per core.")] = None
+    threads: Annotated[int | None, Option(min=1, help="Torch threads of each.")] = None
+    address: Annotated[str | None, Option(help="Ray cluster, e.g. auto; default: one of our own.")] = None
+    cpus: Annotated[float, Option(help="Cores that a Ray task claims.")] = 1.0
+    gpus: Annotated[float, Option(help="GPUs that a Ray task claims; a fraction shares one.")] = 0.0
 
     def start(self) -> Engine:
         """What trains them."""
@@ -123,17 +133,6 @@ def with_groups(verb: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def add_metrics(names: list[str] | None) -> None:
-    """Make metrics of one's own part of every score and comparison that follows."""
-    from pams_mil import discover
-    from pams_mil.metrics import add_metric
-
-    for name in names or []:
-        if ":" not in name:
-            raise ConfigError(f"--metric takes './my_file.py:my_function' or 'my_module:my_function', found {name!r}.")
-        add_metric(discover.load("metrics", name))
-
-
 def out_folder(path: Path | None) -> Path | None:
     """`--out` as a folder that can be written; nothing is created."""
     return None if path is None else require_folder(path)
@@ -152,3 +151,38 @@ def new_file(path: Path, *, force: bool) -> Path:
     if path.exists() and not force:
         raise OutputError(f"{path} exists already; choose another name or replace it with --force.")
     return out_file(path)
+
+
+def repeatable(verb: str, arguments: Sequence[str]) -> str:
+    """The command line `pams ARGUMENTS` of a verb without the options that say how to decide and where to write.
+
+    Empty where the process was not started by the verb.
+
+    >>> repeatable("audit", ["audit", "a b.csv", "--classes", "bracs", "--decide", "kappa=2", "--out=report", "--json"])
+    "pams audit 'a b.csv' --classes bracs"
+    """
+    if list(arguments[:1]) != [verb]:
+        return ""
+    dropped = ("--decide", "--out", "--kappa")
+    command, words = ["pams"], iter(arguments)
+    for word in words:
+        if word in dropped:
+            next(words, None)
+        elif word != "--json" and not word.startswith(tuple(f"{option}=" for option in dropped)):
+            command.append(word)
+    return shlex.join(command)
+
+
+def parse_tag(tag: str | None) -> tuple[str, str] | None:
+    """COLUMN=VALUE as a pair."""
+    if tag is None:
+        return None
+    column, sign, value = tag.partition("=")
+    if not (column and sign):
+        raise ConfigError(f"--tag must be COLUMN=VALUE, e.g. --tag findings=mixed; found {tag!r}.")
+    return column, value
+
+
+def parse_labels(text: str | None) -> tuple[str, ...]:
+    """Class names separated by commas; one that holds a comma stands in quotes."""
+    return tuple(label.strip() for label in next(csv.reader([text]))) if text else ()

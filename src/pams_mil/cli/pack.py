@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
+from typer import Argument, Option
 
 from pams_mil.cli.console import print_json, print_result, progress_bar
 from pams_mil.cli.options import Clini, LabelColumn, SlideColumn, TableOptions, out_folder
@@ -12,18 +12,18 @@ from pams_mil.errors import counted
 
 
 def pack(
-    manifest: Path = typer.Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
-    features: Path = typer.Option(..., "--features", help="Folder of feature files in any known layout."),
-    out: Path = typer.Option(
-        ..., "--out", callback=out_folder, help="The pack's folder, e.g. cohort.pack; an unfinished one is completed."
+    manifest: Path = Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
+    features: Path = Option(..., help="Folder of feature files in any known layout."),
+    out: Path = Option(
+        ..., callback=out_folder, help="The pack's folder, e.g. cohort.pack; an unfinished one is completed."
     ),
-    dtype: str = typer.Option("keep", "--dtype", help="keep, float16 or float32."),
-    workers: int = typer.Option(4, "--workers", min=1, help="Segments written at the same time."),
-    allow_larger: bool = typer.Option(False, "--allow-larger", help="Accept a pack larger than its feature files."),
+    dtype: str = Option("keep", help="keep, float16 or float32."),
+    workers: int = Option(4, min=1, help="Segments written at the same time."),
+    allow_larger: bool = Option(False, "--allow-larger", help="Accept a pack larger than its feature files."),
     slide_column: SlideColumn = None,
     label_column: LabelColumn = None,
     clini: Clini = None,
-    json: bool = typer.Option(False, "--json", help="Print counts and sizes as JSON."),
+    json: bool = Option(False, "--json", help="Print counts and sizes as JSON."),
 ) -> None:
     """Pack a cohort's features for fast epochs: verified, checksummed, resumable.
 
@@ -52,9 +52,9 @@ def pack(
 
 
 def unpack(
-    packed: Path = typer.Argument(..., metavar="PACK", help="A finished pack."),
-    out: Path = typer.Option(..., "--out", callback=out_folder, help="Folder for h5_files/<slide>.h5 and paths.csv."),
-    json: bool = typer.Option(False, "--json", help="Print how many files were written as JSON."),
+    packed: Path = Argument(..., metavar="PACK", help="A finished pack."),
+    out: Path = Option(..., callback=out_folder, help="Folder for h5_files/<slide>.h5 and paths.csv."),
+    json: bool = Option(False, "--json", help="Print how many files were written as JSON."),
 ) -> None:
     """Write every bag of a pack as a feature file again.
 

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Exit, Option
 
-from pams_mil.cli.console import (
-    errors,
-    list_failures,
-    output,
-    print_json,
-    print_note,
-    print_notice,
-    print_result,
-    progress_bar,
-    show_guarantee,
-)
+from pams_mil.cli import console
+from pams_mil.cli.console import output, print_note, print_result
 from pams_mil.cli.options import PatientsAreSlides, out_folder
 from pams_mil.errors import ConfigError, counted
 
@@ -32,43 +23,41 @@ MOST_SHOWN = 20
 
 
 def predict(
-    paths: list[Path] = typer.Argument(
+    paths: list[Path] = Argument(
         ...,
         metavar="RUN... MANIFEST|SLIDE...",
         help="Run folders, a cross-validation folder, or hf://owner/name; then the table of slides, or slide files.",
     ),
-    features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
-    split: str | None = typer.Option(None, "--split", help="Only this split; default: all slides."),
-    out: Path | None = typer.Option(
-        None, "--out", callback=out_folder, help="Folder for the predictions; default, of one run: RUN/predictions."
+    features: Path | None = Option(None, help="Folder of feature files, or a pack."),
+    split: str | None = Option(None, help="Only this split; default: all slides."),
+    out: Path | None = Option(
+        None, callback=out_folder, help="Folder for the predictions; default, of one run: RUN/predictions."
     ),
-    attention: bool = typer.Option(False, "--attention", help="Also write attention/<slide>.h5 for heat maps."),
-    tiles: bool = typer.Option(
+    attention: bool = Option(False, "--attention", help="Also write attention/<slide>.h5 for heat maps."),
+    tiles: bool = Option(
         False, "--tiles", help="Also write tiles/<slide>.parquet: place, attention and evidence of every tile."
     ),
-    into_stores: bool = typer.Option(
+    into_stores: bool = Option(
         False, "--into-stores", help="Also add them as columns to the tiles of the LazySlide stores in --features."
     ),
-    parquet: bool = typer.Option(False, "--parquet", help="Also write the predictions as parquet."),
-    calibrated: bool = typer.Option(False, "--calibrated", help="Calibrated probabilities; see 'pams calibrate'."),
-    labels: bool = typer.Option(True, "--labels/--no-labels", help="Use the table's labels where it has them."),
-    classes: str | None = typer.Option(None, "--classes", help="Refuse runs that were trained with other classes."),
-    trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
-    device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, ..."),
-    encoder: str | None = typer.Option(
-        None, "--encoder", help="For slide files: the run's encoder, if the run does not name it or where it is."
+    parquet: bool = Option(False, "--parquet", help="Also write the predictions as parquet."),
+    calibrated: bool = Option(False, "--calibrated", help="Calibrated probabilities; see 'pams calibrate'."),
+    labels: bool = Option(True, "--labels/--no-labels", help="Use the table's labels where it has them."),
+    classes: str | None = Option(None, help="Refuse runs that were trained with other classes."),
+    trust_code: bool = Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
+    device: str = Option("auto", help="auto, cpu, cuda, ..."),
+    encoder: str | None = Option(
+        None, help="For slide files: the run's encoder, if the run does not name it or where it is."
     ),
-    mpp: float | None = typer.Option(None, "--mpp", help="For slide files: the run's resolution, if it does not say."),
-    tile_px: int | None = typer.Option(None, "--tile-px", help="For slide files: its tiles' side, if it does not say."),
-    mpp_of_slide: float | None = typer.Option(None, "--mpp-of-slide", help="Scale of slides that do not state it."),
-    certificate: Path | None = typer.Option(
-        None, "--certificate", help="Also write the calls that this certificate.json of 'pams certify' certifies."
+    mpp: float | None = Option(None, help="For slide files: the run's resolution, if it does not say."),
+    tile_px: int | None = Option(None, help="For slide files: its tiles' side, if it does not say."),
+    mpp_of_slide: float | None = Option(None, help="Scale of slides that do not state it."),
+    certificate: Path | None = Option(
+        None, help="Also write the calls that this certificate.json of 'pams certify' certifies."
     ),
     patients_are_slides: PatientsAreSlides = False,
-    json: bool = typer.Option(False, "--json", help="Print what was predicted and written as JSON."),
-    decide: str = typer.Option(
-        "argmax", "--decide", help="argmax, ascc, risk, or kappa=3: a missed urgency costs 3 false alarms."
-    ),
+    json: bool = Option(False, "--json", help="Print what was predicted and written as JSON."),
+    decide: str = Option("argmax", help="argmax, ascc, risk, or kappa=3: a missed urgency costs 3 false alarms."),
 ) -> None:
     """Predict slides with one or several trained runs; no labels needed.
 
@@ -101,7 +90,6 @@ def predict(
     from pams_mil.wsi.extract import is_slide
 
     rule = DecisionRule.parse(decide)
-
     if len(paths) < 2:
         raise ConfigError("Expected at least one run folder, then a manifest or slides: pams predict RUN... MANIFEST.")
     slides = [path for path in paths if is_slide(path)]
@@ -122,9 +110,15 @@ def predict(
     guarantee = None if certificate is None else certificate_for(certificate, loaded, calibrated=calibrated)
     home = RunFolder.at(runs[0])
     if manifest is None:
+        from pams_mil.wsi.encoders.encoder import EncoderOptions
+        from pams_mil.wsi.slide_sources import find_slides
+
         resolution = {"mpp": mpp, "tile_px": tile_px}
         origin = complete_origin(loaded[0].spec.encoder, resolution, where="The command", whose=f"the run {runs[0]}")
-        manifest, features = encode_slides(slides, out or home.predictions, origin, encoder, mpp_of_slide, device)
+        sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
+        manifest, features = console.encode_slides(
+            counted(len(sources), "slide"), sources, out or home.predictions, origin, encoder, EncoderOptions(device)
+        )
     kinds = [*(["calibrated"] if calibrated else []), *([] if decide == "argmax" else [str(rule)])]
     place = Destination.of(out, home, manifest, split, kinds)
     place.prepare(tuple(identity_of(run, calibrated=calibrated) for run in loaded), manifest, split)
@@ -136,12 +130,11 @@ def predict(
         writers.append(
             tile_writer(learners, place.side if tiles else None, features if into_stores else None, unwritten)
         )
-    attend = one_after_the_other(writers) if writers else None
-    with progress_bar() as progress:
+    with console.progress_bar() as progress:
         predictions = run_prediction(
             loaded, manifest, split=split, features=features, labels=labels, device=device, calibrated=calibrated,
-            patients_are_slides=patients_are_slides, attend=attend,
-            progress=lambda fraction: progress("Predicting", fraction),
+            patients_are_slides=patients_are_slides, attend=one_after_the_other(writers) if writers else None,
+            progress=partial(progress, "Predicting"),
         )  # fmt: skip
     predictions = replace(predictions, rule=rule)
     if guarantee is not None:
@@ -150,47 +143,32 @@ def predict(
     if parquet:
         written += [csv_as_parquet(path) for path in written]
     for note in predictions.excluded:
-        print_notice(note)
+        console.print_notice(note)
     _warn_of_seen_patients(predictions)
+    names, unlike = predictions.hierarchy.names(), predictions.disagreements()
+    calls = [names[call] for call in predictions.calls().tolist()]
     if json:
-        print_json(_as_json(predictions, written))
+        told = [
+            {"slide_id": slide, "prediction": call, "disagrees": unlike.get(slide), "probabilities": shares}
+            for slide, call, shares in zip(
+                predictions.names, calls, map(predictions.by_level, range(len(calls))), strict=True
+            )
+        ]
+        files = [str(path) for path in written]
+        console.print_json({"runs": list(predictions.runs), "decided_by": str(rule), "files": files, "slides": told})
     else:
         for path in written:
             print_result(f"Wrote {path}")
-        _counts(predictions)
-        _disagreements(predictions, written)
+        _show(predictions, calls, unlike, written)
         if guarantee is not None:
-            show_guarantee(guarantee)
+            console.show_guarantee(guarantee)
         if slides:
-            _each(predictions)
+            _show_each(predictions, calls)
     for slide, reason in unwritten.items():
         print_note(f"{slide}: {reason}", style="yellow")
-    if predictions.failures:
-        list_failures(predictions)
+    console.list_failures(predictions)
     if predictions.failures or unwritten:
-        raise typer.Exit(1)
-
-
-def encode_slides(
-    slides: list[Path],
-    folder: Path,
-    origin: Mapping[str, Any],
-    encoder: str | None,
-    mpp_of_slide: float | None,
-    device: str,
-) -> tuple[Path, Path]:
-    """A table of the slides and the folder of their features, made as the run's own were."""
-    from pams_mil.wsi.encoders.encoder import EncoderOptions
-    from pams_mil.wsi.extract import bags_for_run
-    from pams_mil.wsi.slide_sources import find_slides
-
-    sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
-    with errors.status(f"Encoding {counted(len(sources), 'slide')}"):
-        ready = bags_for_run(
-            sources, folder / "features", origin, encoder=encoder, options=EncoderOptions(device=device),
-            announce=print_notice,
-        )  # fmt: skip
-    return ready.manifest, ready.features
+        raise Exit(1)
 
 
 def _warn_of_seen_patients(predictions: SlidePredictions) -> None:
@@ -207,37 +185,13 @@ def _warn_of_seen_patients(predictions: SlidePredictions) -> None:
         )
 
 
-def _as_json(predictions: SlidePredictions, written: list[Path]) -> dict[str, Any]:
-    names = predictions.hierarchy.names()
-    called = predictions.calls().tolist()
-    unlike = predictions.disagreements()
-    return {
-        "runs": list(predictions.runs),
-        "decided_by": str(predictions.rule),
-        "files": [str(path) for path in written],
-        "slides": [
-            {
-                "slide_id": slide,
-                "prediction": names[called[row]],
-                "disagrees": unlike.get(slide),
-                "probabilities": predictions.by_level(row),
-            }
-            for row, slide in enumerate(predictions.names)
-        ],
-    }
-
-
-def _counts(predictions: SlidePredictions) -> None:
+def _show(predictions: SlidePredictions, calls: list[str], unlike: dict[str, str], written: list[Path]) -> None:
+    """How many slides are called what, and on which of them levels disagree."""
     from pams_mil.report.page import readable_rows
 
-    names, (_, rows) = predictions.hierarchy.names(), readable_rows(predictions.hierarchy)
-    calls = Counter(names[call] for call in predictions.calls().tolist())
-    shown = ", ".join(f"{row} {sum(calls[name] for name in classes)}" for row, classes in rows.items())
+    counts, (_, rows) = Counter(calls), readable_rows(predictions.hierarchy)
+    shown = ", ".join(f"{row} {sum(counts[name] for name in classes)}" for row, classes in rows.items())
     output.print(f"{counted(len(predictions), 'slide')}, least urgent first: {shown}")
-
-
-def _disagreements(predictions: SlidePredictions, written: list[Path]) -> None:
-    unlike = predictions.disagreements()
     if unlike:
         shown = ", ".join(f"{slide} ({opinion})" for slide, opinion in list(unlike.items())[:3])
         listed = next(path.name for path in written if path.stem.endswith("_review"))
@@ -247,16 +201,13 @@ def _disagreements(predictions: SlidePredictions, written: list[Path]) -> None:
         )
 
 
-def _each(predictions: SlidePredictions) -> None:
+def _show_each(predictions: SlidePredictions, calls: list[str]) -> None:
     """Every slide's probabilities at every level, for a handful of slide files."""
-    names, called = predictions.hierarchy.names(), predictions.calls().tolist()
-    for row, slide in enumerate(predictions.names):
-        output.print(f"{slide}: {names[called[row]]}", style="bold")
-        for level, probabilities in enumerate(predictions.probabilities):
-            labels = list(zip(predictions.hierarchy.names(level), probabilities[row].tolist(), strict=True))
-            rest = len(labels) - MOST_SHOWN
-            if rest > 0:
-                labels = sorted(labels, key=lambda pair: -pair[1])[:MOST_SHOWN]
+    for row, (slide, call) in enumerate(zip(predictions.names, calls, strict=True)):
+        output.print(f"{slide}: {call}", style="bold")
+        for level, shares in predictions.by_level(row).items():
+            rest = len(shares) - MOST_SHOWN
+            labels = sorted(shares.items(), key=lambda pair: -pair[1] if rest > 0 else 0)[:MOST_SHOWN]
             shown = "  ".join(f"{label} {value:.3f}" for label, value in labels)
             more = f"  and {rest} less probable" if rest > 0 else ""
-            output.print(f"{slide}, {predictions.hierarchy.level_names[level]}: {shown}{more}")
+            output.print(f"{slide}, {level}: {shown}{more}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Argument, Option
 
 from pams_mil.cli.console import make_table, output, print_json, print_result
 from pams_mil.cli.options import PatientsAreSlides, out_file
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def remix(
-    first: str = typer.Argument(..., metavar="A", help="Slide id."),
-    second: str = typer.Argument(..., metavar="B", help="Slide id of another urgency, or of A's class."),
-    manifest: Path = typer.Option(..., "--manifest", help="Cohort table that names both slides."),
-    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
-    features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
-    out: Path = typer.Option(Path("remix.png"), "--out", callback=out_file, help="The picture: .png, .svg or .pdf."),
-    table: Path | None = typer.Option(None, "--table", help="Also write the chosen rows as CSV."),
-    seed: int = typer.Option(0, "--seed", help="Seed of the strategies' random choices."),
+    first: str = Argument(..., metavar="A", help="Slide id."),
+    second: str = Argument(..., metavar="B", help="Slide id of another urgency, or of A's class."),
+    manifest: Path = Option(..., help="Cohort table that names both slides."),
+    classes: str = Option(..., help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
+    features: Path | None = Option(None, help="Folder of feature files, or a pack."),
+    out: Path = Option(Path("remix.png"), callback=out_file, help="The picture: .png, .svg or .pdf."),
+    table: Path | None = Option(None, help="Also write the chosen rows as CSV."),
+    seed: int = Option(0, help="Seed of the strategies' random choices."),
     patients_are_slides: PatientsAreSlides = False,
-    json: bool = typer.Option(False, "--json", help="Print what each strategy takes as JSON."),
+    json: bool = Option(False, "--json", help="Print what each strategy takes as JSON."),
 ) -> None:
     """Draw what each remix strategy takes from the more urgent of two slides, or from A where both are of one class.
 

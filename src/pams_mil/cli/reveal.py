@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
+from typer import Argument, Option
 
 from pams_mil.cli.console import make_table, output, print_json, print_note
 
@@ -13,12 +13,12 @@ MOST_REASONS = 8
 
 
 def reveal(
-    reviews: list[Path] = typer.Argument(..., metavar="REVIEWS...", help="reviews.csv of 'pams view', one per reader."),
-    predictions: Path = typer.Option(..., "--predictions", help="The predictions that the readers saw."),
-    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
-    kappa: float = typer.Option(1.0, "--kappa", min=0, help="What calls were made with whose reviews do not say it."),
-    out: Path | None = typer.Option(None, "--out", help="Also write the result as JSON to this file."),
-    json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+    reviews: list[Path] = Argument(..., metavar="REVIEWS...", help="reviews.csv of 'pams view', one per reader."),
+    predictions: Path = Option(..., help="The predictions that the readers saw."),
+    classes: str = Option(..., help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
+    kappa: float = Option(1.0, min=0, help="What calls were made with whose reviews do not say it."),
+    out: Path | None = Option(None, help="Also write the result as JSON to this file."),
+    json: bool = Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Estimate how many false alarms a miss is worth to the readers, from what they agreed with and overturned.
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Option
 
 from pams_mil.cli.console import make_table, output, print_json, print_result
 from pams_mil.cli.options import TableOptions, out_folder
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 
 def split(
-    manifest: Path = typer.Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
-    classes: str = typer.Option(..., "--classes", help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
-    out: Path = typer.Option(..., "--out", callback=out_folder, help="Folder for manifest.csv and splits_<k>.csv."),
-    folds: int | None = typer.Option(None, "--folds", min=3, help="Cross-validation with this many folds."),
-    fractions: str = typer.Option("0.7,0.1,0.2", "--fractions", help="Shares of train, val, test without --folds."),
-    val_share: float | None = typer.Option(
-        None, "--val-share", help="Share of all patients in val; default: a fold's worth, or as --fractions says."
+    manifest: Path = Argument(..., help="Cohort table: CSV, TSV, xlsx or parquet."),
+    classes: str = Option(..., help="A preset (see 'pams classes') or a class file, .yaml or .csv."),
+    out: Path = Option(..., callback=out_folder, help="Folder for manifest.csv and splits_<k>.csv."),
+    folds: int | None = Option(None, min=3, help="Cross-validation with this many folds."),
+    fractions: str = Option("0.7,0.1,0.2", help="Shares of train, val, test without --folds."),
+    val_share: float | None = Option(
+        None, help="Share of all patients in val; default: a fold's worth, or as --fractions says."
     ),
-    calib_share: float | None = typer.Option(
+    calib_share: float | None = Option(
         None, "--calib-share", "--calib", help="Share of all patients, taken from train, for 'pams certify'."
     ),
-    seed: int = typer.Option(0, "--seed", help="Same seed, same files."),
-    hold_out_tag: str | None = typer.Option(
-        None, "--hold-out-tag", help="Slides with this tag, e.g. mixed or findings=mixed, are for testing only."
+    seed: int = Option(0, help="Same seed, same files."),
+    hold_out_tag: str | None = Option(
+        None, help="Slides with this tag, e.g. mixed or findings=mixed, are for testing only."
     ),
     reading: TableOptions = TableOptions(),
-    force: bool = typer.Option(False, "--force", help="Replace the split that is in --out already."),
-    json: bool = typer.Option(False, "--json", help="Print the counts as JSON."),
+    force: bool = Option(False, "--force", help="Replace the split that is in --out already."),
+    json: bool = Option(False, "--json", help="Print the counts as JSON."),
 ) -> None:
     """Split a cohort by patient, balanced over the finest classes.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Exit, Option
 
 from pams_mil.cli.console import print_json, print_note, print_result, trust_option
 from pams_mil.cli.options import CLASSES_HELP, out_folder
@@ -17,40 +17,34 @@ if TYPE_CHECKING:
 
 
 def train(
-    arguments: list[str] | None = typer.Argument(
+    arguments: list[str] | None = Argument(
         None, metavar="[CONFIG.yaml] [KEY=VALUE]...", help="A config file ('pams init' writes one), and changes to it."
     ),
-    manifest: Path | None = typer.Option(None, "--manifest", help="Cohort table; instead of a config file."),
-    features: Path | None = typer.Option(None, "--features", help="Folder of feature files, or a pack."),
-    classes: list[str] | None = typer.Option(None, "--classes", help=CLASSES_HELP),
-    method: str | None = typer.Option(
-        None, "--method", help="Training method, e.g. pams or ce, or your loss: ./file.py:loss."
+    manifest: Path | None = Option(None, help="Cohort table; instead of a config file."),
+    features: Path | None = Option(None, help="Folder of feature files, or a pack."),
+    classes: list[str] | None = Option(None, help=CLASSES_HELP),
+    method: str | None = Option(None, help="Training method, e.g. pams or ce, or your loss: ./file.py:loss."),
+    model: str | None = Option(None, help="Model, e.g. abmil, transmil or dtfd, or yours: ./file.py:Net."),
+    encoder: str | None = Option(None, help="Encoder of features whose files do not name it."),
+    mpp: float | None = Option(None, help="Their microns per pixel, if the files do not say."),
+    tile_px: int | None = Option(None, help="Their tiles' side in pixels, if the files do not say."),
+    fold: int | None = Option(
+        None, min=0, help="Take the splits from the column fold_<k>, or hold out the numbered fold."
     ),
-    model: str | None = typer.Option(
-        None, "--model", help="Model, e.g. abmil, transmil or dtfd, or yours: ./file.py:Net."
+    epochs: int | None = Option(None, min=1, help="Passes over the training slides; default 50."),
+    lr: float | None = Option(None, help="Learning rate; default 1e-4."),
+    seed: int | None = Option(None, help="Seed of everything random; default 0."),
+    log: list[str] | None = Option(
+        None, metavar="TRACKER", help="Also log epochs to tensorboard, mlflow or wandb; may be repeated."
     ),
-    encoder: str | None = typer.Option(None, "--encoder", help="Encoder of features whose files do not name it."),
-    mpp: float | None = typer.Option(None, "--mpp", help="Their microns per pixel, if the files do not say."),
-    tile_px: int | None = typer.Option(None, "--tile-px", help="Their tiles' side in pixels, if the files do not say."),
-    fold: int | None = typer.Option(
-        None, "--fold", min=0, help="Take the splits from the column fold_<k>, or hold out the numbered fold."
+    kappa_from: Path | None = Option(
+        None, help="A file of 'pams reveal': missed urgency costs in the loss what it costs its readers."
     ),
-    epochs: int | None = typer.Option(None, "--epochs", min=1, help="Passes over the training slides; default 50."),
-    lr: float | None = typer.Option(None, "--lr", help="Learning rate; default 1e-4."),
-    seed: int | None = typer.Option(None, "--seed", help="Seed of everything random; default 0."),
-    log: list[str] | None = typer.Option(
-        None, "--log", metavar="TRACKER", help="Also log epochs to tensorboard, mlflow or wandb; may be repeated."
+    out: Path | None = Option(
+        None, callback=out_folder, help="Run folder; default runs/<method>-<model>-seed<seed>[-fold<k>]."
     ),
-    kappa_from: Path | None = typer.Option(
-        None,
-        "--kappa-from",
-        help="A file of 'pams reveal': missed urgency costs in the loss what it costs its readers.",
-    ),
-    out: Path | None = typer.Option(
-        None, "--out", callback=out_folder, help="Run folder; default runs/<method>-<model>-seed<seed>[-fold<k>]."
-    ),
-    resume: bool = typer.Option(False, "--resume", help="Continue the run in --out."),
-    json: bool = typer.Option(False, "--json", help="Print how the run ended as JSON."),
+    resume: bool = Option(False, "--resume", help="Continue the run in --out."),
+    json: bool = Option(False, "--json", help="Print how the run ended as JSON."),
 ) -> None:
     """Train a model; Ctrl-C saves and stops.
 
@@ -79,7 +73,7 @@ def train(
     except RunInterruptedError as error:
         again = f"{error} Go on with: pams train --out {quote(str(folder))} --resume"
         print_note(again)  # to be copied as one line
-        raise typer.Exit(error.exit_code) from error
+        raise Exit(error.exit_code) from error
     status = run.status()
     if json:
         print_json({"run": str(folder), **status})

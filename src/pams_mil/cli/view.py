@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Option
 
 from pams_mil.cli.console import print_note, progress_bar
 from pams_mil.cli.options import ColumnOptions, PatientsAreSlides
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 
 def view(
-    paths: list[Path] | None = typer.Argument(
+    paths: list[Path] | None = Argument(
         None, metavar="RUN-or-PREDICTIONS...", help="Run folders or predictions files; several are averaged."
     ),
-    slides: Path | None = typer.Option(None, "--slides", help="Folder with the slide files."),
-    features: Path | None = typer.Option(None, "--features", help="Folder of feature files, for heatmaps."),
-    manifest: Path | None = typer.Option(None, "--manifest", help="Table of slides to predict, instead of the run's."),
-    certificate: Path | None = typer.Option(None, "--certificate", help="certificate.json of 'pams certify'."),
-    split: str = typer.Option("test", "--split", help="Which split of a run's own manifest."),
-    classes: list[str] | None = typer.Option(
-        None, "--classes", help="Class file or preset, for predictions files. Again: another order of its classes."
+    slides: Path | None = Option(None, help="Folder with the slide files."),
+    features: Path | None = Option(None, help="Folder of feature files, for heatmaps."),
+    manifest: Path | None = Option(None, help="Table of slides to predict, instead of the run's."),
+    certificate: Path | None = Option(None, help="certificate.json of 'pams certify'."),
+    split: str = Option("test", help="Which split of a run's own manifest."),
+    classes: list[str] | None = Option(
+        None, help="Class file or preset, for predictions files. Again: another order of its classes."
     ),
-    reviews: Path | None = typer.Option(None, "--reviews", help="Folder for the verdicts; default: beside the first."),
-    reviewer: str | None = typer.Option(None, "--reviewer", help="Name of the reader; default: the account's."),
-    blind: bool = typer.Option(False, "--blind", help="Hide the model's call until the reader has given one."),
-    demo: bool = typer.Option(
+    reviews: Path | None = Option(None, help="Folder for the verdicts; default: beside the first."),
+    reviewer: str | None = Option(None, help="Name of the reader; default: the account's."),
+    blind: bool = Option(False, "--blind", help="Hide the model's call until the reader has given one."),
+    demo: bool = Option(
         False, "--demo", help="Draw slides with planted lesions in demo-view/, train on them, and show them."
     ),
-    browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the browser, or only print the address."),
-    port: int | None = typer.Option(
-        None, "--port", min=0, max=65535, help="Port; default: 8777, where links of reports lead, or any free one."
+    browser: bool = Option(True, "--browser/--no-browser", help="Open the browser, or only print the address."),
+    port: int | None = Option(
+        None, min=0, max=65535, help="Port; default: 8777, where links of reports lead, or any free one."
     ),
-    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
-    allow_network: bool = typer.Option(False, "--allow-network", help="Allow a --host that others can reach."),
+    host: str = Option("127.0.0.1", help="Address to listen on."),
+    allow_network: bool = Option(False, "--allow-network", help="Allow a --host that others can reach."),
     patients_are_slides: PatientsAreSlides = False,
-    trust_code: bool = typer.Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
+    trust_code: bool = Option(False, "--trust-code", help="Allow runs that name your own methods or models."),
     columns: ColumnOptions = ColumnOptions(),
 ) -> None:
     """Read cases in the order of their urgency, see where the model looks, and agree or overrule.

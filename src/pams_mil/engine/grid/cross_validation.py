@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pams_mil import atomic
 from pams_mil.data import tables
 from pams_mil.data.exposure import COLUMN, Roles, parse_roles
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
@@ -25,8 +26,13 @@ from pams_mil.engine.prediction.slide_predictions import FINDINGS, RESERVED, Sli
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.spec import refuse_another
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD, sidecar
+from pams_mil.evaluate.scores import score
 from pams_mil.hierarchy import ClassHierarchy
+
+FOLD_SCORES = ("acc", "auc", "ascc", "asmc", "missed_rate", "false_alarm_rate")
+"""Metrics of every fold by itself."""
 
 
 @dataclass(frozen=True)
@@ -222,10 +228,18 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
     return (f"{who} tested in several folds; the probabilities were averaged.",)
 
 
-def best_epochs(folder: CrossValidationFolder, folds: int) -> list[int]:
-    """The epoch that every fold's model was taken from; of several, the first one's."""
-    first = dict(reversed(folder.tested()))
-    return [int(RunFolder(first[fold]).status()["best_epoch"]) for fold in range(folds)]
+def score_folds(folder: CrossValidationFolder, pooled: Predictions) -> list[dict[str, Any]]:
+    """Every fold by itself at the finest level, with the epoch of its first model; written to `folds.csv`, too."""
+    # Where folds of the table overlap, a slide is tested by several, and its cell says "0 2".
+    rows, tested = [], [cell.split() for cell in pooled.tags["fold"]]
+    for fold, run in sorted(dict(reversed(folder.tested())).items()):
+        own = pooled.where(np.array([str(fold) in cell for cell in tested]))
+        facts = {"fold": fold, "slides": len(own), "patients": own.num_patients}
+        values = score(own, resamples=0)[-1].values
+        epoch = int(RunFolder(run).status()["best_epoch"])
+        rows.append({**facts, "best_epoch": epoch, **{key: values[key] for key in FOLD_SCORES}})
+    atomic.write_csv(folder.folds_file, list(rows[0]), (list(row.values()) for row in rows))
+    return rows
 
 
 def _asked(config: RunConfig, folds: Folds, seeds: Sequence[int]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,15 @@ from pams_mil.data import tables
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.manifest.manifest import PARTS
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.prediction.predict import LoadedRun, identity_of, predict, predict_own
+from pams_mil.engine.prediction.predict import LoadedRun, identity_of, load_runs, predict, predict_own
 from pams_mil.engine.prediction.prediction_table import read_for_prediction
-from pams_mil.engine.prediction.scored_runs import out_of_fold
+from pams_mil.engine.prediction.scored_runs import out_of_fold, refuse_other_classes
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
-from pams_mil.engine.run.cv_folder import CrossValidationFolder
+from pams_mil.engine.run.cv_folder import CrossValidationFolder, model_names
 from pams_mil.engine.training.run_cohort import read_manifest
-from pams_mil.errors import CertificateError, listing, nearest
+from pams_mil.errors import CertificateError, ConfigError, listing, nearest
 from pams_mil.evaluate.certify import Certificate
+from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -74,6 +76,74 @@ def out_of_fold_set(path: Path) -> Predictions | None:
     if not folder.exists() or "calib" in tables.read_table(folder.manifest_file)["fold_0"]:
         return None
     return out_of_fold(folder, path.name)
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path names a table of predictions, and not a run."""
+    return path.suffix.lower() in (".csv", ".tsv", ".txt", ".parquet", ".xlsx") and not path.is_dir()
+
+
+def calibration_set(
+    paths: Sequence[Path],
+    calibration: str | None,
+    stated: ClassHierarchy | None,
+    *,
+    source: Source,
+    by: str | None = None,
+    trusted: bool = False,
+    device: str = "auto",
+    **options: Any,
+) -> tuple[Predictions, list[str]]:
+    """The calibration patients, read from a table or predicted by runs, and what their certificate holds for.
+
+    Runs of other classes than `stated` are refused, and its orders are certified. A table is read as `source` says,
+    with the column of the subgroups `by`; `options` are those of `predict_calibration`.
+    """
+    if len(paths) == 1 and is_table(paths[0]):
+        return _table_set(paths[0], calibration, stated, source, by), []
+    runs: list[LoadedRun] = []
+    pooled = out_of_fold_set(paths[0]) if calibration is None and len(paths) == 1 else None
+    if pooled is not None and options["calibrated"]:
+        raise ConfigError("Out-of-fold predictions are not calibrated; leave --calibrated out.")
+    if pooled is None:
+        runs = load_runs(paths, trusted=trusted, device=device)
+    if stated is not None:
+        hierarchies = [run.spec.hierarchy for run in runs] if pooled is None else [pooled.hierarchy]
+        refuse_other_classes(hierarchies, [run.path for run in runs] or paths, stated)
+    notes = [] if pooled is not None else fold_notes(paths, len(runs))
+    notes += ["Holds for calibrated probabilities: predict with --calibrated."] if options["calibrated"] else []
+    if pooled is None:
+        pooled = predict_calibration(runs, calibration, device=device, **options).labeled(runs[0].path.name)
+    return pooled if stated is None else pooled.with_orders(stated), notes
+
+
+def _table_set(
+    path: Path, split: str | None, stated: ClassHierarchy | None, source: Source, by: str | None
+) -> Predictions:
+    if stated is None:
+        raise ConfigError("A table of predictions needs --classes: a preset (see 'pams classes') or a class file.")
+    has_splits = "split" in next(iter(tables.read_chunks(path, rows=1)))
+    source = replace(source, tags=(*(["split"] if has_splits else []), *([by] if by else [])))
+    model = read_predictions(path, stated, source, name=model_names([path])[0])
+    if split is not None and not has_splits:
+        raise ConfigError(f"{path} has no column 'split', so its rows of {split!r} cannot be chosen.")
+    return model if split is None else model.tagged("split", split)
+
+
+def subgroups_of(model: Predictions, by: str) -> Sequence[str]:
+    """The subgroup of every slide, from the column `by`; refused where a slide would be in none."""
+    if by not in model.tags:
+        raise ConfigError(
+            f"--by must be a column of the table, one of {listing(sorted(model.tags))}, found {by!r}."
+            f"{nearest(by, list(model.tags))}"
+        )
+    groups = model.tags[by]
+    if empty := sum(not group for group in groups):
+        raise ConfigError(
+            f"{empty} of {len(groups)} slides have no {by!r}, so no certificate would hold for them. Fill the column "
+            "in, or leave these slides out."
+        )
+    return groups
 
 
 def fold_notes(paths: Sequence[Path], networks: int) -> list[str]:

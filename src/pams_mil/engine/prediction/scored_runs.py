@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pams_mil.digests import file_digest
-from pams_mil.engine.prediction.predict import LoadedRun, predict, predict_own
+from pams_mil.engine.prediction.predict import LoadedRun, load_runs, predict, predict_own
 from pams_mil.engine.prediction.prediction_table import read_for_prediction
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
-from pams_mil.engine.run.cv_folder import CrossValidationFolder
-from pams_mil.engine.run.folder import require_run
+from pams_mil.engine.run.cv_folder import CrossValidationFolder, with_folds
+from pams_mil.engine.run.folder import RunFolder, require_run
 from pams_mil.engine.run.spec import stored_spec
 from pams_mil.errors import CheckpointError, ConfigError, PredictionsError, counted
 from pams_mil.evaluate.decisions.decide import at_fixed_kappa, matching_kappa
@@ -50,6 +50,68 @@ def predict_to_score(
         records = read_for_prediction(table, first.spec.hierarchy, labels=False).manifest.records
         split = OWN_SPLIT if any(record.split == OWN_SPLIT for record in records) else None
     return predict(runs, table, split=split, features=features, **options)
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """A run or cross-validation and its predictions of the slides that are scored; without `slides`, out of fold."""
+
+    path: Path
+    model: Predictions
+    runs: Sequence[LoadedRun]
+    slides: SlidePredictions | None = None
+
+    def keep(self, home: RunFolder, table: Path | None, *, calibrated: bool) -> Path:
+        """Write the predictions of a table, by default the run's own, under a name of their own; returns the file."""
+        if self.slides is None:
+            return CrossValidationFolder(self.path).predictions_file
+        table = table or self.runs[0].folder.config().data.manifest
+        slot = home.slot(table, self.slides.table["split"], *(["calibrated"] if calibrated else []))
+        return self.slides.write(home.predictions, name=slot)[0]
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The class files that it was trained with; none where a folder holds no config, such as an export."""
+        home = RunFolder.at(with_folds([self.path])[0])
+        classes = home.config().classes if home.exists() else ()
+        return (classes,) if isinstance(classes, str) else classes
+
+
+def score_run(
+    run: Path,
+    name: str,
+    table: Path | None,
+    split: str | None,
+    *,
+    stated: ClassHierarchy | None,
+    tags: tuple[str, ...],
+    trusted: bool,
+    load: bool,
+    **options: Any,
+) -> ScoredRun:
+    """What a run is scored on: out-of-fold predictions of a cross-validation, else those of a split or another table.
+
+    Other classes than `stated` are refused, and its orders are scored. Out-of-fold predictions keep `tags`, and need no
+    runs unless `load` asks for them. `options` are those of `predict_to_score`.
+    """
+    folds = CrossValidationFolder(run)
+    pooled = table is None and folds.exists()
+    if pooled and (options["calibrated"] or split not in (None, OWN_SPLIT)):
+        raise ConfigError(
+            f"The out-of-fold predictions of {run} are of the split 'test' and not calibrated; leave --split and "
+            "--calibrated out."
+        )
+    runs = load_runs([run], trusted=trusted) if load or not pooled else []
+    slides = None
+    if pooled:
+        model = out_of_fold(folds, name, tags=tags)
+    else:
+        slides = predict_to_score(runs, table=table, split=split, **options)
+        model = labeled_slides(slides, name, external=table is not None)
+    if stated is not None:
+        refuse_other_classes([model.hierarchy], [run], stated)
+        model = model.with_orders(stated)
+    return ScoredRun(run, model, runs, slides)
 
 
 def stored_predictions(run: LoadedRun, split: str) -> Predictions | None:

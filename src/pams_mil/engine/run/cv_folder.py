@@ -160,3 +160,24 @@ def exported_runs(path: Path) -> list[Path]:
         if not isinstance(name, str) or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise RunError(f"{path / 'config.json'}: {name!r} is not a folder below {path}. Export the model again.")
     return [path / name for name in names]
+
+
+def run_of(file: Path) -> Path | None:
+    """The run or cross-validation whose predictions are in a file; None where it is somebody else's."""
+    homes = (file.parent, file.parent.parent)
+    return next((one for one in homes if RunFolder(one).exists() or CrossValidationFolder(one).exists()), None)
+
+
+def model_names(paths: Sequence[Path]) -> list[str]:
+    """The names of the runs that predicted, or file names without suffixes, with folders added until they differ."""
+    own = [path for path in paths if path.parent.name == "predictions" or path.name == "predictions.csv"]
+    runs = [run.resolve().name for run in map(run_of, own) if run is not None]
+    if len(set(runs)) == len(paths):
+        return runs
+    for depth in range(1, 6):
+        names = [
+            "/".join((*path.parts[:-1][max(0, len(path.parts) - depth) :], tables.table_name(path))) for path in paths
+        ]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{tables.table_name(path)} ({number})" for number, path in enumerate(paths, 1)]

@@ -91,6 +91,12 @@ class TuningFolder:
         """The mean of the best recipes, as one model."""
         return CrossValidationFolder(self.path / "mean")
 
+    @property
+    def models(self) -> dict[str, CrossValidationFolder]:
+        """What is compared, by name: the reference, the chosen recipe, and the mean of the best ones."""
+        recipes = {name: self.recipe(name) for name in (self.asked["reference"], self.choice["recipe"])}
+        return {**recipes, f"mean of the best {len(self.choice['mean_of'])}": self.mean}
+
     def best(self) -> list[str]:
         """The best recipes by validation, at most BEST: those of the last rung with scores, then of the one before."""
         names = [score.name for rung in reversed(self.rungs) for score in rung.scores]
