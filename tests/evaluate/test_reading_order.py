@@ -16,20 +16,18 @@ PILES = st.lists(st.booleans(), min_size=1, max_size=40).filter(any)
 
 @given(PILES, st.sampled_from([0.1, 0.2, 0.5, 1.0]))
 def test_a_pile_is_read_as_in_the_loop(urgent, part):
-    found = order.read_pile(urgent, (part,))
-    mean, last, share = reference.pile(urgent, part)
-    assert (found.mean_position, found.last_position, found.share_in_first[part]) == pytest.approx((mean, last, share))
+    found = order.read_pile(urgent, part)
+    assert (found.mean, found.last, found.first) == pytest.approx(reference.pile(urgent, part))
 
 
 @pytest.mark.parametrize(("cases", "urgent"), [(5, 1), (6, 3), (7, 7)])
 def test_the_pile_without_order_is_the_mean_over_all_orders(cases, urgent):
     piles = [[number in chosen for number in range(cases)] for chosen in itertools.combinations(range(cases), urgent)]
-    read = [order.read_pile(pile, (0.2, 0.5)) for pile in piles]
-    expected = order.unordered_pile(cases, urgent, (0.2, 0.5))
-    assert np.mean([one.mean_position for one in read]) == pytest.approx(expected.mean_position)
-    assert np.mean([one.last_position for one in read]) == pytest.approx(expected.last_position)
     for part in (0.2, 0.5):
-        assert np.mean([one.share_in_first[part] for one in read]) == pytest.approx(expected.share_in_first[part])
+        read = [order.read_pile(pile, part) for pile in piles]
+        expected = order.unordered_pile(cases, urgent, part)
+        for name in ("mean", "last", "first"):
+            assert np.mean([getattr(one, name) for one in read]) == pytest.approx(getattr(expected, name))
 
 
 SHARES = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=6).map(lambda x: (np.array(x) / sum(x)).tolist())
@@ -86,8 +84,6 @@ def test_a_class_that_never_occurs_has_no_wait():
         lambda: order.waits_by_call([1.0], 1.0),
         lambda: order.waits_by_truth(np.zeros((2, 2)), [0, 1], 0.5),
         lambda: order.waits_by_truth(np.ones((2, 3)), [0, 1], 0.5),
-        lambda: order.read_pile([False, False]),
-        lambda: order.unordered_pile(3, 4),
     ],
 )
 def test_what_makes_no_sense_is_refused(call):

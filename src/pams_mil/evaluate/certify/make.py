@@ -14,17 +14,16 @@ at or above it, however many there are, as long as the mixture of classes above 
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pams_mil.arrays import Array, Ints
 from pams_mil.data.exposure import MARK, Exposure
-from pams_mil.digests import text_digest
+from pams_mil.digests import digest
 from pams_mil.errors import CertificateError, ParameterError, listing, require_choice
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, Shortfall, certified_bound, smallest_kappa
 from pams_mil.evaluate.certify.certificate import BoundaryLimit, Certificate, Rates
@@ -41,7 +40,6 @@ from pams_mil.evaluate.certify.miss_losses import (
 from pams_mil.evaluate.orders import Orders
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD
-from pams_mil.hierarchy import ClassHierarchy
 
 MOST_STORED = 2000
 """Calibration patients whose breakpoints a certificate keeps for later comparison."""
@@ -144,6 +142,7 @@ def certify(
         low = largest_kappa_below(slides, alpha, certainty, unit, weighting=weighting)
     # A smaller κ only raises fewer false alarms, and the lower call must not lie above the upper one.
     low = None if low is None else min(low, kappa)
+    counted = slides.as_unit(unit)
     return Certificate(
         hierarchy=hierarchy,
         kappa=kappa,
@@ -155,7 +154,7 @@ def certify(
         slides=len(predictions),
         own_call=rates(slides, 1.0, unit),
         certified_call=rates(slides, kappa, unit),
-        review=None if low is None else _review(slides, low, kappa, unit),
+        review=None if low is None else counted.share(counted.called_before(low) < counted.called(kappa)),
         boundaries=tuple(
             BoundaryLimit(name, curve.n, certainty.smallest_alpha(curve))
             for name, curve in ((name, slides.miss_losses(unit, rank)) for name, rank in boundaries(hierarchy))
@@ -163,7 +162,7 @@ def certify(
         reservations=(*marks, *_own_reservations(views, prevalence)),
         notes=(*(note for note in admitted if note not in marks), *notes, *_own_notes(bounds, certainty)),
         weights=tuple(predictions.weights),
-        exposure=(predictions.exposure or Exposure()) | _calibration_exposure(predictions),
+        exposure=(predictions.exposure or Exposure()) | Exposure.of((*row, "certify") for row in _slides(predictions)),
         calibration=calibration_digest(predictions),
         prevalence=prevalence,
         breakpoints=_stored_breakpoints(slides),
@@ -186,10 +185,9 @@ def certify_subgroups(predictions: Predictions, by: Sequence[str], **options: An
     subgroup: dict[int, str] = {}
     for patient, name in zip(predictions.patient.tolist(), by, strict=True):
         if subgroup.setdefault(patient, name) != name:
-            ids = predictions.patient_ids or predictions.slide_ids
-            row = predictions.patient.tolist().index(patient)
+            named = dict(zip(predictions.patient.tolist(), _slides(predictions), strict=True))[patient][1]
             raise ParameterError(
-                f"The slides of patient {ids[row]!r} are in the subgroups {subgroup[patient]!r} and {name!r}; a "
+                f"The slides of patient {named!r} are in the subgroups {subgroup[patient]!r} and {name!r}; a "
                 "guarantee counts patients, so each must be in one."
             )
     certificates, short = {}, []
@@ -245,26 +243,24 @@ def largest_kappa_below(
     0.2
     """
     counted = slides.as_unit(unit)
-    exceed = counted.exceed
-    # Count the distinct values from above: up to j, the alarms at the j largest are taken away.
-    values = np.unique(exceed[np.isfinite(exceed)])[::-1]
-    position = np.where(np.isfinite(exceed), len(values) - np.searchsorted(values[::-1], exceed), 0).astype(np.float64)
-    curve = LossCurve.of_rows(position, counted.patient, unit)
+    # Over 1/κ false alarms are a loss that falls as missed urgency does over κ.
+    with np.errstate(divide="ignore"):
+        inverse = 1.0 / counted.exceed
+    curve = LossCurve.of_rows(inverse, counted.patient, unit)
     chosen = smallest_kappa(curve if weighting is None else curve.weighted(*weighting), alpha, guarantee)
-    if chosen is None:
-        return None
-    return np.inf if chosen == 0 else float(values[int(min(chosen, len(values))) - 1])
+    # 1/(1/e) need not be e, and e itself must not be passed.
+    return None if chosen is None else float(counted.exceed[inverse == chosen].min(initial=np.inf))
 
 
 def calibration_digest(predictions: Predictions) -> str:
     """32 hex digits of which slides of which patients with which labels calibrated, in any order."""
-    patients = predictions.patient_ids if predictions.patient_ids is not None else predictions.slide_ids
-    names = predictions.hierarchy.names()
-    rows = sorted(
-        [slide, patient, names[target]]
-        for slide, patient, target in zip(predictions.slide_ids, patients, predictions.target.tolist(), strict=True)
-    )
-    return text_digest(json.dumps(rows))
+    names, rows = predictions.hierarchy.names(), zip(_slides(predictions), predictions.target.tolist(), strict=True)
+    return digest(sorted([*slide, names[target]] for slide, target in rows))
+
+
+def _slides(predictions: Predictions) -> Iterator[tuple[str, str]]:
+    """Every slide and its patient; a slide of no known patient is its own."""
+    return zip(predictions.slide_ids, predictions.patient_ids or predictions.slide_ids, strict=True)
 
 
 def require_patients(predictions: Predictions, *, patients_are_slides: bool) -> None:
@@ -275,28 +271,6 @@ def require_patients(predictions: Predictions, *, patients_are_slides: bool) -> 
             "count several times. Add a column patient_id; or, if each slide is of another patient, say so with "
             "--patients-are-slides."
         )
-
-
-def _calibration_exposure(predictions: Predictions) -> Exposure:
-    """The calibration patients, in the role that they have from now on."""
-    slides = predictions.slide_ids
-    patients = slides if predictions.patient_ids is None else predictions.patient_ids
-    return Exposure.of((slide, patient, "certify") for slide, patient in zip(slides, patients, strict=True))
-
-
-def check_prevalence(prevalence: Mapping[str, float], hierarchy: ClassHierarchy) -> tuple[int, Array]:
-    """The level whose classes are all named, and their shares, which sum to 1."""
-    for level in range(hierarchy.num_levels - 1, -1, -1):
-        names = hierarchy.names(level)
-        if set(names) == set(prevalence):
-            shares = np.asarray([float(prevalence[name]) for name in names])
-            if not np.isfinite(shares).all() or (shares < 0).any() or not math.isclose(shares.sum(), 1, abs_tol=1e-6):
-                raise ParameterError(f"The prevalence must be shares that sum to 1, found {shares.tolist()}.")
-            return level, shares
-    expected = "; or ".join(listing(hierarchy.names(level), most=30) for level in range(hierarchy.num_levels))
-    raise ParameterError(
-        f"A prevalence names all classes of one level, {expected}; found {listing(prevalence, most=30)}."
-    )
 
 
 def prevalence_weights(shares: Array, label: Ints, names: Sequence[str]) -> tuple[Array, float]:
@@ -336,15 +310,21 @@ def _check_alpha(alpha: float, name: str) -> float:
 
 
 def _weighting(prevalence: Mapping[str, float], predictions: Predictions) -> tuple[Array, float]:
-    level, shares = check_prevalence(prevalence, predictions.hierarchy)
+    """The weights of the patients and of the next one; the prevalence names all classes of one level."""
+    hierarchy = predictions.hierarchy
+    levels = [level for level in range(hierarchy.num_levels) if set(hierarchy.names(level)) == set(prevalence)]
+    if not levels:
+        expected = "; or ".join(listing(hierarchy.names(level), most=30) for level in range(hierarchy.num_levels))
+        raise ParameterError(
+            f"A prevalence names all classes of one level, {expected}; found {listing(prevalence, most=30)}."
+        )
+    names = hierarchy.names(levels[-1])
+    shares = np.asarray([float(prevalence[name]) for name in names])
+    if not np.isfinite(shares).all() or (shares < 0).any() or not math.isclose(shares.sum(), 1, abs_tol=1e-6):
+        raise ParameterError(f"The prevalence must be shares that sum to 1, found {shares.tolist()}.")
     # a patient's class is its most urgent label, as for the loss
-    label = by_patient(np.maximum, predictions.hierarchy.lift(predictions.target, level), predictions.patient)
-    return prevalence_weights(shares, label, predictions.hierarchy.names(level))
-
-
-def _review(slides: SlideReach, low: float, kappa: float, unit: Unit) -> float:
-    counted = slides.as_unit(unit)
-    return counted.share(counted.called_before(low) < counted.called(kappa))
+    label = by_patient(np.maximum, hierarchy.lift(predictions.target, levels[-1]), predictions.patient)
+    return prevalence_weights(shares, label, names)
 
 
 def _own_reservations(views: Mapping[str, Predictions], prevalence: Mapping[str, float] | None) -> list[str]:

@@ -26,37 +26,37 @@ it needs nothing but the confusion matrix. False alarms show up in it as the del
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.metrics.confusion import count_cells
+from pams_mil.metrics.probability import check_probabilities
 
 
-def expected_severity(probabilities: npt.ArrayLike, ranks: npt.ArrayLike) -> Array:
+def expected_severity(probabilities: npt.ArrayLike, ranks: Ints) -> Array:
     """Σ_c p_c ρ_c in steps of rank; [n, c], [c] -> [n].
 
-    >>> expected_severity([[0.5, 0.3, 0.2], [0.0, 0.0, 1.0]], [0, 1, 2]).tolist()
+    >>> expected_severity([[0.5, 0.3, 0.2], [0.0, 0.0, 1.0]], np.arange(3)).tolist()
     [0.7, 2.0]
     """
-    p, rho = _checked(probabilities, ranks)
-    severity: Array = p @ rho.astype(np.float64)
+    severity: Array = check_probabilities(probabilities, len(ranks)) @ ranks.astype(np.float64)
     return severity
 
 
-def at_least(probabilities: npt.ArrayLike, ranks: npt.ArrayLike) -> Array:
+def at_least(probabilities: npt.ArrayLike, ranks: Ints) -> Array:
     """P(ρ ≥ r) for every rank r above the lowest, in order; [n, c], [c] -> [n, number of ranks − 1].
 
-    >>> at_least([[0.5, 0.25, 0.125, 0.125]], [0, 1, 1, 2]).tolist()  # two classes are equally urgent
+    >>> at_least([[0.5, 0.25, 0.125, 0.125]], np.array([0, 1, 1, 2])).tolist()  # two classes are equally urgent
     [[0.5, 0.125]]
     """
-    p, rho = _checked(probabilities, ranks)
-    bounds = np.unique(rho)[1:]
-    reached: Array = p @ (rho[:, None] >= bounds[None, :]).astype(np.float64)
+    above = ranks[:, None] >= np.unique(ranks)[1:]
+    reached: Array = check_probabilities(probabilities, len(ranks)) @ above.astype(np.float64)
     return np.clip(reached, 0.0, 1.0)
 
 
@@ -66,11 +66,9 @@ def uncertainty(probabilities: npt.ArrayLike) -> Array:
     >>> uncertainty([[1.0, 0.0], [0.5, 0.5]]).tolist()
     [0.0, 1.0]
     """
-    p = np.asarray(probabilities, dtype=np.float64)
-    _check_two_classes(p)
-    logs = np.log(p, out=np.zeros_like(p), where=p > 0)
-    share: Array = -(p * logs).sum(1) / np.log(p.shape[1])
-    return np.clip(share, 0.0, 1.0) + 0.0  # no negative zero
+    p = check_probabilities(probabilities)
+    share: Array = special.entr(p).sum(axis=1) / np.log(p.shape[1])
+    return np.clip(share, 0.0, 1.0)
 
 
 def agreement(calls: npt.ArrayLike, shown: npt.ArrayLike) -> Array:
@@ -86,60 +84,41 @@ def agreement(calls: npt.ArrayLike, shown: npt.ArrayLike) -> Array:
     return share
 
 
-def _checked(probabilities: npt.ArrayLike, ranks: npt.ArrayLike) -> tuple[Array, Ints]:
-    p, rho = np.asarray(probabilities, dtype=np.float64), np.asarray(ranks, dtype=np.int64)
-    _check_two_classes(p)
-    if rho.shape != (p.shape[1],):
-        raise ParameterError(f"Expected one rank for each of {p.shape[1]} classes, found shape {list(rho.shape)}.")
-    return p, rho
-
-
-def _check_two_classes(p: Array) -> None:
-    if p.ndim != 2 or p.shape[1] < 2 or not np.isfinite(p).all():
-        raise ParameterError(f"Expected finite probabilities [n, c] of two classes or more, found {list(p.shape)}.")
-
-
 UTILIZATIONS = tuple(round(0.05 * step, 2) for step in range(1, 20))
+
+
+FIRST = 0.2
+"""The share of the pile that is read first."""
 
 
 @dataclass(frozen=True)
 class PileReading:
-    """How early the urgent cases of a pile are read; positions count from 1.
+    """How early the urgent cases of a pile are read: mean and last position, from 1, and the share among the first."""
 
-    `share_in_first` maps a share of the pile to the share of urgent cases within it.
-    """
-
-    cases: int
-    urgent: int
-    mean_position: float
-    last_position: float
-    share_in_first: dict[float, float]
+    mean: float
+    last: float
+    first: float
 
 
-def read_pile(is_urgent: npt.ArrayLike, shares: tuple[float, ...] = (0.1, 0.2, 0.5)) -> PileReading:
-    """Statistics of a pile in reading order; `is_urgent` [n] from the top.
+def read_pile(is_urgent: npt.ArrayLike, share: float = FIRST) -> PileReading:
+    """Statistics of a pile in reading order; `is_urgent` [n] from the top, of which some are.
 
-    >>> read_pile([True, True, False, True, False], shares=(0.4,))
-    PileReading(cases=5, urgent=3, mean_position=2.3333333333333335, last_position=4.0, share_in_first={0.4: 0.66...})
+    >>> read_pile([True, True, False, True, False], share=0.4)
+    PileReading(mean=2.3333333333333335, last=4.0, first=0.66...)
     """
     urgent = np.asarray(is_urgent, dtype=bool)
     positions = np.flatnonzero(urgent) + 1
-    if not positions.size:
-        raise ParameterError("None of the cases is urgent, so there is no order to judge.")
-    first = {share: float(urgent[: _reads(share, urgent.size)].sum() / positions.size) for share in shares}
-    return PileReading(urgent.size, positions.size, float(positions.mean()), float(positions[-1]), first)
+    first = urgent[: _reads(share, urgent.size)].sum() / positions.size
+    return PileReading(float(positions.mean()), float(positions[-1]), float(first))
 
 
-def unordered_pile(cases: int, urgent: int, shares: tuple[float, ...] = (0.1, 0.2, 0.5)) -> PileReading:
+def unordered_pile(cases: int, urgent: int, share: float = FIRST) -> PileReading:
     """What to expect of a pile whose order says nothing about urgency.
 
-    >>> unordered_pile(9, 4, shares=(0.5,))
-    PileReading(cases=9, urgent=4, mean_position=5.0, last_position=8.0, share_in_first={0.5: 0.55...})
+    >>> unordered_pile(9, 4, share=0.5)
+    PileReading(mean=5.0, last=8.0, first=0.55...)
     """
-    if not 0 < urgent <= cases:
-        raise ParameterError(f"Expected 1 to {cases} urgent cases, found {urgent}.")
-    first = {share: _reads(share, cases) / cases for share in shares}
-    return PileReading(cases, urgent, (cases + 1) / 2, urgent * (cases + 1) / (urgent + 1), first)
+    return PileReading((cases + 1) / 2, urgent * (cases + 1) / (urgent + 1), _reads(share, cases) / cases)
 
 
 def waits_by_call(called: npt.ArrayLike, utilization: float) -> Array:
@@ -234,15 +213,12 @@ def _piles(in_order: Ints, ranks: Ints) -> list[dict[str, Any]]:
     for rank in np.unique(ranks)[1:].tolist():
         urgent = in_order >= rank
         if urgent.any():
-            ours, chance = read_pile(urgent), unordered_pile(urgent.size, int(urgent.sum()))
-            piles.append({"rank": rank, "cases": ours.cases, "urgent": ours.urgent,
-                          "worklist": _shown(ours), "arrival": _shown(chance)})  # fmt: skip
+            count = int(urgent.sum())
+            piles.append({
+                "rank": rank, "cases": urgent.size, "urgent": count, "worklist": asdict(read_pile(urgent)),
+                "arrival": asdict(unordered_pile(urgent.size, count)),
+            })  # fmt: skip
     return piles
-
-
-def _shown(pile: PileReading) -> dict[str, Any]:
-    first = {f"{share:g}": urgent for share, urgent in pile.share_in_first.items()}
-    return {"mean": pile.mean_position, "last": pile.last_position, "first": first}
 
 
 def _reads(share: float, cases: int) -> int:

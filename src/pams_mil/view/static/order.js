@@ -34,7 +34,7 @@ function pileSection(overview, found) {
     const pair = (ours, chance, format) => [make("td", { class: ours !== chance ? "better" : "" }, format(ours)), make("td", { class: "dim" }, format(chance))];
     return [make("td", {}, `at least ${bound.shown}`), make("td", {}, `${pile.urgent} of ${pile.cases}`),
       ...pair(pile.worklist.last, pile.arrival.last, (value) => number(value, 0)),
-      ...pair(pile.worklist.first["0.2"], pile.arrival.first["0.2"], (value) => percent(value)),
+      ...pair(pile.worklist.first, pile.arrival.first, (value) => percent(value)),
       ...pair(pile.worklist.mean, pile.arrival.mean, (value) => number(value, 1))];
   });
   const head = ["Urgent means", "Cases", "Reads until the last", "without order*", "Within the first 20 %", "without order*", "Mean position", "without order*"];
