@@ -12,7 +12,7 @@ from tests.engine.cohort import settings as run_settings
 from pams_mil.data import Manifest
 from pams_mil.data.examine import examine_manifest
 from pams_mil.data.manifest.foreign_tables import read_splits, write_splits
-from pams_mil.data.splits.stratify import split_folds, split_once, with_calibration
+from pams_mil.data.splits.stratify import split_folds, split_once, with_subset
 from pams_mil.engine.training.run_cohort import open_cohort
 from pams_mil.errors import ManifestError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
@@ -26,9 +26,9 @@ def test_calibration_patients_come_from_train_and_are_whole(manifest, share, see
     most = min(len({r.patient_id for r, n in zip(manifest, f, strict=True) if n == "train"}) for f in plain.folds)
     if share * total >= most:
         with pytest.raises(ParameterError, match="leaves none"):
-            with_calibration(plain, manifest, TREE, share=share, seed=seed)
+            with_subset("calib", plain, manifest, TREE, share=share, seed=seed)
         return
-    made = with_calibration(plain, manifest, TREE, share=share, seed=seed)
+    made = with_subset("calib", plain, manifest, TREE, share=share, seed=seed)
     for before, after in zip(plain.folds, made.folds, strict=True):
         changed = {(one, two) for one, two in zip(before, after, strict=True) if one != two}
         assert changed <= {("train", "calib")}
@@ -38,7 +38,7 @@ def test_calibration_patients_come_from_train_and_are_whole(manifest, share, see
         assert all(len(names) == 1 for names in homes.values())
         moved = sum(names == {"calib"} for names in homes.values())
         assert abs(moved - share * total) < 1 + TREE.num_classes()
-    assert with_calibration(plain, manifest, TREE, share=share, seed=seed) == made
+    assert with_subset("calib", plain, manifest, TREE, share=share, seed=seed) == made
 
 
 def test_shares_that_make_no_sense(tmp_path):
@@ -46,7 +46,7 @@ def test_shares_that_make_no_sense(tmp_path):
     manifest, tree = Manifest.read(folder / "manifest.csv"), ClassHierarchy.load(folder / "classes.yaml")
     for share in (0, 1, -0.5, float("nan")):
         with pytest.raises(ParameterError, match="above 0 and below 1"):
-            with_calibration(split_once(manifest, tree), manifest, tree, share=share)
+            with_subset("calib", split_once(manifest, tree), manifest, tree, share=share)
 
 
 def calibrated(folder):

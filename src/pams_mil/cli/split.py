@@ -51,7 +51,7 @@ def split(
     from pams_mil.data.examine import examine_manifest, refuse_errors
     from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.data.splits.split_writer import write_split
-    from pams_mil.data.splits.stratify import split_folds, split_once, with_calibration, with_validation
+    from pams_mil.data.splits.stratify import split_folds, split_once, with_subset
     from pams_mil.hierarchy import as_hierarchy
 
     if (out / "manifest.csv").exists() and not force:
@@ -70,9 +70,9 @@ def split(
     else:
         assigned = split_folds(table, hierarchy, folds=folds, seed=seed, hold_out_tag=hold_out_tag)
     if val_share is not None:
-        assigned = with_validation(assigned, table, hierarchy, share=val_share, seed=seed)
+        assigned = with_subset("val", assigned, table, hierarchy, share=val_share, seed=seed)
     if calib_share is not None:
-        assigned = with_calibration(assigned, table, hierarchy, share=calib_share, seed=seed)
+        assigned = with_subset("calib", assigned, table, hierarchy, share=calib_share, seed=seed)
     written = write_split(out, table, hierarchy, assigned, is_folds=folds is not None)
     if json:
         print_json({"out": str(out), **asdict(written)})

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from pams_mil.arrays import Array
+from pams_mil.arrays import Array, Ints
 from pams_mil.data.manifest.manifest import Manifest, most_urgent
 from pams_mil.errors import ManifestError, ParameterError, nearest
 from pams_mil.hierarchy import ClassHierarchy
@@ -128,46 +128,40 @@ _MOST_ROUNDS = 8
 _MOST_PARTNERS = 8  # tried for a patient, the best first; the best is often refused to keep patients to within one
 
 
-@dataclass
-class Deal:
-    """A deal in progress: for each patient its part, and slides [p, c] and patients [p, c] of every part."""
-
-    slides_of: Array  # [n, c] slides per patient and class
-    class_of: npt.NDArray[np.int64]  # [n] class of each patient
-    fractions: Array  # [p]
-    part_of: npt.NDArray[np.int64]  # [n]
-    slides: Array  # [p, c]
-    patients: Array  # [p, c]
-
-
 def deal(slides_of: Array, class_of: Sequence[int], fractions: Sequence[float]) -> list[int]:
     """The part of every patient; patients must come in the order in which ties are to be broken.
+
+    Parts have their share f of the patients of every class to within one; with N slides of class c in part p, their
+    distance to whole shares is kept small:
+
+        X = sum over p, c of (N_pc - f_p N_c)^2 / (f_p N_c)
 
     >>> deal(np.array([[3.0, 0], [2, 0], [1, 0], [0, 1]]), [0, 0, 0, 1], [0.5, 0.5])
     [0, 1, 1, 0]
     """
-    parts, (count, classes) = len(fractions), slides_of.shape
-    state = Deal(
-        slides_of,
-        np.asarray(class_of, np.int64),
-        np.asarray(fractions, np.float64),
-        np.full(count, -1, np.int64),
-        np.zeros((parts, classes)),
-        np.zeros((parts, classes)),
-    )
-    filled = [0.0] * parts
-    members = {c: np.flatnonzero(state.class_of == c) for c in range(classes)}
+    share, classes = np.asarray(fractions, np.float64), np.asarray(class_of, np.int64)
+    weight = 1 / (share[:, None] * np.maximum(slides_of.sum(axis=0), 1))
+    part_of: Ints = np.full(len(classes), -1, np.int64)
+    slides, filled = np.zeros((len(share), slides_of.shape[1])), np.zeros(len(share))
+    counts = np.bincount(classes, minlength=slides_of.shape[1])
     # The rarest class first: later, larger classes even out what rounding leaves.
-    for c in sorted((c for c in members if len(members[c])), key=lambda c: (len(members[c]), c)):
-        room = shares(len(members[c]), fractions, filled)
+    for c in sorted(np.flatnonzero(counts).tolist(), key=lambda c: (counts[c], c)):
+        left = np.array(shares(int(counts[c]), fractions, filled.tolist()))
         # Running debt of every part in patients: the next class repays it where remainders are equal.
-        for subset in range(parts):
-            filled[subset] += room[subset] - len(members[c]) * fractions[subset]
-        _fill(state, members[c], room)
-    # n^2 pairs per round.
-    if count <= _MOST_EXCHANGED:
-        _exchange(state)
-    return [int(subset) for subset in state.part_of]
+        filled += left - counts[c] * share
+        members = np.flatnonzero(classes == c)
+        # Large patients first, while there is room to choose; a stable sort keeps the seeded order of equal ones.
+        for patient in members[np.argsort(-slides_of[members].sum(axis=1), kind="stable")]:
+            added = slides_of[patient]
+            # The change of X is weight * (2 N + a) a, up to a term that is equal for all parts.
+            cost = ((2 * slides + added) * added * weight).sum(axis=1)
+            subset = int(np.argmin(np.where(left > 0, cost, np.inf)))
+            left[subset] -= 1
+            part_of[patient] = subset
+            slides[subset] += added
+    if len(classes) <= _MOST_EXCHANGED:  # n^2 pairs per round
+        _exchange(part_of, slides_of, np.eye(slides_of.shape[1])[classes], share, weight)
+    return [int(subset) for subset in part_of]
 
 
 def shares(count: int, fractions: Sequence[float], filled: Sequence[float]) -> list[int]:
@@ -194,114 +188,60 @@ def shares(count: int, fractions: Sequence[float], filled: Sequence[float]) -> l
     return whole
 
 
-def _fill(state: Deal, members: npt.NDArray[np.int64], room: list[int]) -> None:
-    """Each patient, those with most slides first, goes where the slide counts profit most."""
-    total = state.slides_of.sum(axis=0)
-    weight = 1 / (state.fractions[:, None] * np.maximum(total, 1))
-    sizes = state.slides_of[members].sum(axis=1)
-    left = np.asarray(room, np.float64)
-    # Large patients first, while there is room to choose; a stable sort keeps the seeded order of equal ones.
-    for patient in members[np.argsort(-sizes, kind="stable")]:
-        added = state.slides_of[patient]
-        # The change of X is weight * (2 N + a) a, up to a term that is equal for all parts.
-        cost = ((2 * state.slides + added) * added * weight).sum(axis=1)
-        subset = int(np.argmin(np.where(left > 0, cost, np.inf)))
-        left[subset] -= 1
-        state.part_of[patient] = subset
-        state.slides[subset] += added
-        state.patients[subset, state.class_of[patient]] += 1
+def _exchange(part_of: Ints, slides_of: Array, class_of: Array, share: Array, weight: Array) -> None:
+    """Exchange pairs of patients, in place, while that lowers X and every part keeps its patients to within one.
 
-
-def _exchange(state: Deal) -> None:
-    """Exchange pairs of patients while that lowers X and every part keeps its patients to within one."""
-    total = np.maximum(state.slides_of.sum(axis=0), 1)
-    ideal = state.fractions[:, None] * state.slides_of.sum(axis=0)
-    weight = 1 / (state.fractions[:, None] * total)
-    patients_ideal = state.fractions[:, None] * np.bincount(state.class_of, minlength=len(total))
+    `slides_of` and `class_of` [n, c] count the slides of every patient by class, and the patient by its own class.
+    """
+    slides_ideal, patients_ideal = (np.outer(share, counts.sum(axis=0)) for counts in (slides_of, class_of))
     for _ in range(_MOST_ROUNDS):
         improved = False
-        for first in range(len(state.part_of)):
-            p = int(state.part_of[first])
-            change = state.slides_of - state.slides_of[first]  # what part p would gain, per partner [n, c]
-            q = state.part_of
+        for first in range(len(part_of)):
+            inside = (part_of == np.arange(len(share))[:, None]).astype(np.float64)
+            slides, patients = inside @ slides_of, inside @ class_of
+            p, q = int(part_of[first]), part_of
+            change = slides_of - slides_of[first]  # what part p would gain, per partner [n, c]
             # Only parts p and q of X change: their terms as they are, and as they would be.
-            distance = (weight * (state.slides - ideal) ** 2).sum(axis=1)
-            now = distance[p] + distance[q]
-            p_then = (weight[p] * (state.slides[p] + change - ideal[p]) ** 2).sum(axis=1)
-            q_then = (weight[q] * (state.slides[q] - change - ideal[q]) ** 2).sum(axis=1)
-            gain = np.where(q != p, now - (p_then + q_then), -np.inf)
+            distance = (weight * (slides - slides_ideal) ** 2).sum(axis=1)
+            p_then = (weight[p] * (slides[p] + change - slides_ideal[p]) ** 2).sum(axis=1)
+            q_then = (weight[q] * (slides[q] - change - slides_ideal[q]) ** 2).sum(axis=1)
+            gain = np.where(q != p, distance[p] + distance[q] - (p_then + q_then), -np.inf)
             # Stable: of equal gains the patient that comes first by seed, so that results repeat.
             for partner in np.argsort(-gain, kind="stable")[:_MOST_PARTNERS]:
-                if gain[partner] > 1e-9 and _keeps_patients(state, first, int(partner), patients_ideal):
-                    _swap(state, first, int(partner))
+                if gain[partner] <= 1e-9:
+                    break
+                both, moved = [p, int(q[partner])], class_of[partner] - class_of[first]
+                off = np.abs(patients[both] + [moved, -moved] - patients_ideal[both])[:, moved != 0]
+                # Within one of the ideal, strictly: what the greedy deal ensures still holds.
+                if (off < 1 - 1e-9).all():
+                    part_of[[first, partner]] = part_of[[partner, first]]
                     improved = True
                     break
         if not improved:
             return
 
 
-def _keeps_patients(state: Deal, first: int, second: int, ideal: Array) -> bool:
-    """Whether the parts still have their patients of every class to within one after an exchange."""
-    a, b = state.class_of[first], state.class_of[second]
-    if a == b:
-        return True
-    p, q = state.part_of[first], state.part_of[second]
-    moved = ((p, a, -1), (p, b, 1), (q, b, -1), (q, a, 1))
-    # Within one of the ideal, strictly: what the greedy deal ensures still holds.
-    return all(abs(state.patients[subset, c] + step - ideal[subset, c]) < 1 - 1e-9 for subset, c, step in moved)
-
-
-def _swap(state: Deal, first: int, second: int) -> None:
-    p, q = int(state.part_of[first]), int(state.part_of[second])
-    change = state.slides_of[second] - state.slides_of[first]
-    state.slides[p] += change
-    state.slides[q] -= change
-    state.patients[p, state.class_of[first]] -= 1
-    state.patients[p, state.class_of[second]] += 1
-    state.patients[q, state.class_of[second]] -= 1
-    state.patients[q, state.class_of[first]] += 1
-    state.part_of[first], state.part_of[second] = q, p
-
-
-def with_validation(
-    split: Split, manifest: Manifest, hierarchy: ClassHierarchy, *, share: float, seed: int = 0
-) -> Split:
-    """The same test parts, with a share of all patients in val instead of the val part that the split has."""
-    merged = replace(
-        split, folds=tuple(tuple("train" if name == "val" else name for name in names) for names in split.folds)
-    )
-    return _with_part("val", merged, manifest, hierarchy, share, seed)
-
-
-def with_calibration(
-    split: Split, manifest: Manifest, hierarchy: ClassHierarchy, *, share: float, seed: int = 0
-) -> Split:
-    """The same split with a share of all patients moved from train to calib."""
-    return _with_part("calib", split, manifest, hierarchy, share, seed)
-
-
-def _with_part(
-    subset: str, split: Split, manifest: Manifest, hierarchy: ClassHierarchy, share: float, seed: int
-) -> Split:
+def with_subset(
+    subset: Literal["val", "calib"], split: Split, manifest: Manifest, hierarchy: ClassHierarchy, *, share: float,
+    seed: int = 0,
+) -> Split:  # fmt: skip
+    """The same test parts, with a share of all patients moved from train to calib; or to val, which is made anew."""
     if not 0 < share < 1:
         word = {"val": "validation", "calib": "calibration"}[subset]
         raise ParameterError(f"The share of {word} patients must be above 0 and below 1, found {share!r}.")
-    return replace(split, folds=tuple(_carve(subset, names, manifest, hierarchy, share, seed) for names in split.folds))
-
-
-def _carve(
-    subset: str, names: tuple[str, ...], manifest: Manifest, hierarchy: ClassHierarchy, share: float, seed: int
-) -> tuple[str, ...]:
-    others = {record.patient_id for record, name in zip(manifest, names, strict=True) if name != "train"}
-    total, training = len(manifest.patients), len(manifest.patients) - len(others)
-    if share * total >= training:
-        raise ParameterError(
-            f"A share of {share:g} of {total} patients leaves none of the {training} training patients to train on; "
-            "use a smaller share."
-        )
-    # The share is of all patients; those in train have to give more than that share of themselves.
-    wanted = share * total / training
-    part_of = deal_patients(manifest, hierarchy, [1 - wanted, wanted], seed, others)
-    return tuple(
-        subset if part_of.get(record.patient_id) == 1 else name for record, name in zip(manifest, names, strict=True)
-    )
+    folds = []
+    for fold in split.folds:
+        names = tuple("train" if name == subset == "val" else name for name in fold)
+        others = {record.patient_id for record, name in zip(manifest, names, strict=True) if name != "train"}
+        total, training = len(manifest.patients), len(manifest.patients) - len(others)
+        if share * total >= training:
+            raise ParameterError(
+                f"A share of {share:g} of {total} patients leaves none of the {training} training patients to train "
+                "on; use a smaller share."
+            )
+        # The share is of all patients; those in train have to give more than that share of themselves.
+        wanted = share * total / training
+        part_of = deal_patients(manifest, hierarchy, [1 - wanted, wanted], seed, others)
+        rows = zip(manifest, names, strict=True)
+        folds.append(tuple(subset if part_of.get(record.patient_id) == 1 else name for record, name in rows))
+    return replace(split, folds=tuple(folds))

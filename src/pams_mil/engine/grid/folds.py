@@ -12,7 +12,7 @@ from pams_mil.data import tables
 from pams_mil.data.examine import examine_manifest, examine_patients, refuse_errors
 from pams_mil.data.manifest.foreign_tables import numbers_of, parts_of, splits_of
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
-from pams_mil.data.splits.stratify import Split, split_folds, with_validation
+from pams_mil.data.splits.stratify import Split, split_folds, with_subset
 from pams_mil.digests import text_digest
 from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy
@@ -83,7 +83,7 @@ def fold_cohort(
         own = replace(own, folds=tuple(folded))
     split = own or split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
     if val_share is not None:
-        split = with_validation(split, cohort, hierarchy, share=val_share, seed=seed)
+        split = with_subset("val", split, cohort, hierarchy, share=val_share, seed=seed)
     # Calibration slides go back to their places in the table, with the split that no fold touches.
     places = [
         (replace(one, split=""), keep) for one, keep, cal in zip(whole, in_folds, kept, strict=True) if keep or cal
