@@ -13,7 +13,7 @@ from typing import Any
 from pams_mil.data.bags.bag import BagInfo
 from pams_mil.data.bags.feature_origin import agrees, known_widths, width_complaint
 from pams_mil.data.bags.store import BagStore, open_store
-from pams_mil.data.examine import Problem, class_counts, examine_manifest
+from pams_mil.data.examine import Problem, class_counts, examine_manifest, grouped
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
 from pams_mil.errors import BagError, LabelError, MissingBagError, counted, listing
 from pams_mil.hierarchy import ClassHierarchy
@@ -131,27 +131,20 @@ def diagnose(
     problems = examine_manifest(manifest, hierarchy, training=training)
     bags: list[BagFacts] = []
     if features is not None:
-        unreadable = []
-        for facts in _read_all(manifest, open_store(features, manifest), workers, progress):
-            if isinstance(facts, Problem):
-                unreadable.append(facts)
-            else:
-                bags.append(facts)
+        store, unreadable = open_store(features, manifest), []
+        with ThreadPoolExecutor(max(1, workers)) as pool:
+            # map keeps the order of the table, so that reports of the same cohort are the same.
+            for done, found in enumerate(pool.map(lambda record: _facts(record, store), manifest), 1):
+                if isinstance(found, Problem):
+                    unreadable.append(found)
+                else:
+                    bags.append(found)
+                if progress is not None:
+                    progress(done, len(manifest))
         problems += _counted_missing(unreadable, len(manifest))
-        for look in (_mixtures, _other_widths, _duplicates, _blank, _small):
+        for look in (_mixtures, _other_widths, _duplicates, _unlikely):
             problems += look(bags)
     return Diagnosis(manifest, hierarchy, tuple(problems), tuple(bags), features is not None)
-
-
-def _read_all(
-    manifest: Manifest, store: BagStore, workers: int, progress: Callable[[int, int], None] | None
-) -> Iterator[BagFacts | Problem]:
-    with ThreadPoolExecutor(max(1, workers)) as pool:
-        # map keeps the order of the table, so that reports of the same cohort are the same.
-        for done, facts in enumerate(pool.map(lambda record: _facts(record, store), manifest), 1):
-            if progress is not None:
-                progress(done, len(manifest))
-            yield facts
 
 
 def _facts(record: SlideRecord, store: BagStore) -> BagFacts | Problem:
@@ -176,20 +169,14 @@ def _counted_missing(unreadable: list[Problem], slides: int) -> list[Problem]:
 
 def _mixtures(bags: list[BagFacts]) -> Iterator[Problem]:
     """Bags of different encoders, widths, tile sizes or resolutions cannot be trained on together."""
-    questions: dict[str, Callable[[BagFacts], Any]] = {
-        "feature widths": lambda facts: facts.width,
-        "encoders": lambda facts: facts.info.encoder,
-        "tile sizes (px)": lambda facts: facts.info.tile_px,
-        "resolutions (mpp)": lambda facts: facts.info.mpp,
-        "nominal magnifications": lambda facts: facts.info.magnification,
-    }
-    for what, question in questions.items():
-        groups: dict[Any, list[str]] = {}
-        for facts in bags:
-            answer = question(facts)
-            if answer is not None:
-                groups.setdefault(answer, []).append(facts.record.slide_id)
-        if what == "resolutions (mpp)":
+    names = {"width": "feature widths", "encoder": "encoders", "tile_px": "tile sizes (px)", "mpp": "resolutions (mpp)",
+             "magnification": "nominal magnifications"}  # fmt: skip
+    for key, what in names.items():
+        stated = (
+            (facts.width if key == "width" else getattr(facts.info, key), facts.record.slide_id) for facts in bags
+        )
+        groups = grouped((answer, slide) for answer, slide in stated if answer is not None)
+        if key == "mpp":
             groups = _same_optics(groups)
         if len(groups) > 1:
             # The largest group comes last and counts as what was meant; the slides of all others are the odd ones.
@@ -216,26 +203,22 @@ def _same_optics(groups: dict[float, list[str]]) -> dict[float, list[str]]:
 
 def _other_widths(bags: list[BagFacts]) -> Iterator[Problem]:
     """Encoders that make features of another width than the bags have; the table may state what files do not."""
-    complaints: dict[str, list[str]] = {}
+    complaints = []
     for facts in bags:
         encoder = facts.info.encoder or facts.record.extra.get("encoder", "").strip()
-        complaint = width_complaint(encoder, facts.width)
-        if facts.rows == 1 and facts.width not in known_widths(encoder):  # the one vector of a slide encoder
-            complaint = width_complaint(encoder, facts.width, slide_level=True)
+        # One row of no width of tiles: the one vector of a slide encoder.
+        whole = facts.rows == 1 and facts.width not in known_widths(encoder)
+        complaints.append((width_complaint(encoder, facts.width, slide_level=whole), facts.record.slide_id))
+    for complaint, slides in grouped(complaints).items():
         if complaint:
-            complaints.setdefault(complaint, []).append(facts.record.slide_id)
-    for complaint, slides in complaints.items():
-        message = f"In {counted(len(slides), 'slide')} {complaint}: {listing(slides, most=3)}. "
-        advice = "Name the encoder that computed them, or new slides will be encoded by another."
-        yield Problem("encoder and width", message + advice, tuple(slides), error=False)
+            message = f"In {counted(len(slides), 'slide')} {complaint}: {listing(slides, most=3)}. "
+            advice = "Name the encoder that computed them, or new slides will be encoded by another."
+            yield Problem("encoder and width", message + advice, tuple(slides), error=False)
 
 
 def _duplicates(bags: list[BagFacts]) -> Iterator[Problem]:
     """Equal features under two ids; across splits this is a leak."""
-    same: dict[str, list[SlideRecord]] = {}
-    for facts in bags:
-        same.setdefault(facts.digest, []).append(facts.record)
-    for records in same.values():
+    for records in grouped((facts.digest, facts.record) for facts in bags).values():
         if len(records) < 2:
             continue
         ids = tuple(record.slide_id for record in records)
@@ -246,22 +229,17 @@ def _duplicates(bags: list[BagFacts]) -> Iterator[Problem]:
         yield Problem("duplicate features", message, ids, error=leak or len(patients) > 1)
 
 
-def _blank(bags: list[BagFacts]) -> Iterator[Problem]:
-    blank = tuple(facts.record.slide_id for facts in bags if facts.blank)
-    if blank:
-        message = f"{counted(len(blank), 'bag')} hold nothing but zeros: {listing(blank)}. Extract the slides again."
-        yield Problem("blank bag", message, blank, error=False)
-
-
-def _small(bags: list[BagFacts]) -> Iterator[Problem]:
-    vectors = tuple(facts.record.slide_id for facts in bags if is_vector(facts.info))
-    if vectors:
-        message = (
-            f"{len(vectors)} bags are one vector per slide or patient, of a slide encoder: {listing(vectors, most=3)}. "
-        )
-        advice = "Train on them with --model linear, and with method.remix=null where the method remixes."
-        yield Problem("slide vectors", message + advice, vectors, error=False)
-    small = tuple(facts.record.slide_id for facts in bags if facts.rows < SMALL_BAG and not is_vector(facts.info))
-    if small:
-        message = f"{len(small)} bags have fewer than {SMALL_BAG} instances: {listing(small)}. Was the tissue found?"
-        yield Problem("tiny bag", message, small, error=False)
+def _unlikely(bags: list[BagFacts]) -> Iterator[Problem]:
+    """Bags without content, of one vector, or of few tiles."""
+    # Kind, which bags, how many are shown, and what is said of them and of the list.
+    looks: list[tuple[str, Callable[[BagFacts], bool], int, str, str]] = [
+        ("blank bag", lambda one: one.blank, 8, "of nothing but zeros", "Extract the slides again."),
+        ("slide vectors", lambda one: is_vector(one.info), 3, "of one vector per slide or patient, from a slide encoder",
+         "Train on them with --model linear, and with method.remix=null where the method remixes."),
+        ("tiny bag", lambda one: one.rows < SMALL_BAG and not is_vector(one.info), 8,
+         f"of fewer than {SMALL_BAG} instances", "Was the tissue found?"),
+    ]  # fmt: skip
+    for kind, applies, most, what, advice in looks:
+        if slides := tuple(facts.record.slide_id for facts in bags if applies(facts)):
+            message = f"{counted(len(slides), 'bag')} {what}: {listing(slides, most=most)}. {advice}"
+            yield Problem(kind, message, slides, error=False)

@@ -9,11 +9,11 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from pams_mil.data.bags.filenames import SLIDE_SUFFIXES
 from pams_mil.data.bags.store import SUFFIXES
@@ -24,6 +24,23 @@ from pams_mil.errors import LabelError, ManifestError, ParameterError, counted, 
 from pams_mil.hierarchy import ClassHierarchy
 
 _KNOWN_SUFFIXES = (*SLIDE_SUFFIXES, *SUFFIXES)
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding. An error makes the cohort unusable; a warning is worth knowing."""
+
+    kind: str
+    message: str
+    slides: tuple[str, ...] = ()
+    error: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """The problem as plain values."""
+        level = "error" if self.error else "warning"
+        return {"kind": self.kind, "level": level, "message": self.message, "slides": list(self.slides)}
 
 
 def examine_manifest(
@@ -36,28 +53,36 @@ def examine_manifest(
     """
     if not manifest.records:
         return [Problem("no slides", f"{manifest.where} has no rows; expected one per slide.")]
-    problems = [
+    return [
         *_ids(manifest),
         *_labels(manifest, hierarchy),
         *examine_patients(whole or manifest),
         *_splits(whole or manifest),
         *_paths(manifest),
+        *_absent_classes(manifest, hierarchy, training),
     ]
-    return [*problems, *_absent_classes(manifest, hierarchy, training)]
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """The values of every key, in the order of their first appearance.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def _ids(manifest: Manifest) -> Iterator[Problem]:
     counts = Counter(record.slide_id for record in manifest)
     if counts.get(""):
         yield Problem("no slide id", f"{counts['']} rows have no slide id; every slide needs one.")
-    twice = tuple(slide for slide, count in counts.items() if slide and count > 1)
-    if twice:
+    if twice := tuple(slide for slide, count in counts.items() if slide and count > 1):
         yield Problem("duplicate slide", f"{len(twice)} slide ids appear more than once: {listing(twice)}.", twice)
-    alike: dict[str, list[str]] = {}
-    for slide in counts:
-        alike.setdefault(folded(slide), []).append(slide)
-    confusable = tuple(slide for slides in alike.values() if len(slides) > 1 for slide in slides)
-    if confusable:
+    alike = grouped((folded(slide), slide) for slide in counts)
+    if confusable := tuple(slide for slides in alike.values() if len(slides) > 1 for slide in slides):
         yield Problem(
             "look-alike ids",
             f"{len(confusable)} slide ids differ from another only in case, extension or Unicode form: "
@@ -81,22 +106,23 @@ def folded(slide_id: str) -> str:
 
 
 def _labels(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[Problem]:
-    slides: dict[str, list[str]] = {}
-    for record in manifest:
-        slides.setdefault(record.label, []).append(record.slide_id)
+    slides = grouped((record.label, record.slide_id) for record in manifest)
     unknown: dict[str, str] = {}
     for label, slide_ids in slides.items():
-        if not label.strip():
-            yield Problem(
-                "no label",
-                f"{len(slide_ids)} slides have no label: {listing(slide_ids)}.{_if_nothing(hierarchy)}",
-                tuple(slide_ids),
-            )
-            continue
         try:
-            hierarchy.set_of(label)
+            if label.strip():
+                hierarchy.set_of(label)
+                continue
         except LabelError as error:
             unknown[label] = str(error)
+            continue
+        advice = ""
+        if hierarchy.findings == "several":  # an empty cell may also mean that nobody looked
+            nothing = hierarchy.nothing
+            do = f"write {nothing!r}" if nothing else "name a class for that under 'nothing:' first"
+            advice = f" If nothing was found, {do}; an empty cell may also mean that nobody looked."
+        message = f"{len(slide_ids)} slides have no label: {listing(slide_ids)}.{advice}"
+        yield Problem("no label", message, tuple(slide_ids))
     # Many, and each is simply no class: the class file of another cohort. One sentence says it.
     foreign = [label for label, reason in unknown.items() if reason.startswith(f"{label!r} is not a class of")]
     for label, reason in unknown.items():
@@ -118,74 +144,53 @@ def _labels(manifest: Manifest, hierarchy: ClassHierarchy) -> Iterator[Problem]:
         )
 
 
-def _if_nothing(hierarchy: ClassHierarchy) -> str:
-    """What to write where nothing was found: an empty cell may also mean that nobody looked."""
-    if hierarchy.findings == "one":
-        return ""
-    where = f"write {hierarchy.nothing!r}" if hierarchy.nothing else "name a class for that under 'nothing:' first"
-    return f" If nothing was found, {where}; an empty cell may also mean that nobody looked."
-
-
 def examine_patients(manifest: Manifest) -> Iterator[Problem]:
     """Slides without a patient, and patients in several splits, in any spelling."""
-    nameless = tuple(record.slide_id for record in manifest if not record.patient_id.strip())
-    if nameless:
+
+    def slides_of(patients: Collection[str]) -> tuple[str, ...]:
+        return tuple(record.slide_id for record in manifest if record.patient_id in patients)
+
+    if nameless := tuple(record.slide_id for record in manifest if not record.patient_id.strip()):
         yield Problem("no patient", f"{len(nameless)} slides have no patient id: {listing(nameless)}.", nameless)
-    splits: dict[str, set[str]] = {}
-    for record in manifest:
-        if record.split and record.patient_id:
-            splits.setdefault(record.patient_id, set()).add(record.split)
-    shared = [patient for patient, names in splits.items() if len(names) > 1]
-    if shared:
-        wanted = set(shared)
-        slides = tuple(record.slide_id for record in manifest if record.patient_id in wanted)
+    named = [record for record in manifest if record.patient_id.strip()]
+    splits = {
+        patient: set(names) - {""}
+        for patient, names in grouped((record.patient_id, record.split) for record in named).items()
+    }
+    if shared := {patient: None for patient, names in splits.items() if len(names) > 1}:
         yield Problem(
             "patient in two splits",
             f"{len(shared)} patients have slides in more than one split: {listing(shared)}. Scores would be inflated, "
             "certificates would claim too much; split by patient with 'pams split'.",
-            slides,
+            slides_of(shared),
         )
-    yield from _look_alike_patients(manifest, splits)
-
-
-def _look_alike_patients(manifest: Manifest, splits: Mapping[str, set[str]]) -> Iterator[Problem]:
-    """Patients that are probably one person, spelled in two ways: a leak if they are in different splits."""
-    alike: dict[str, dict[str, None]] = {}
-    for record in manifest:
-        if record.patient_id.strip():
-            alike.setdefault(same_person(record.patient_id), {}).setdefault(record.patient_id)
-    groups = [list(spellings) for spellings in alike.values() if len(spellings) > 1]
-    # Spellings in different splits are an error, within one split a warning: two findings.
+    groups = [group for group in grouped((same_person(name), name) for name in splits).values() if len(group) > 1]
+    # Probably one person, spelled in two ways: an error if they are in different splits, else a warning.
     for apart in (True, False):
-        pairs = [
-            group for group in groups if (len(set().union(*(splits.get(name, ()) for name in group))) > 1) == apart
-        ]
-        if not pairs:
-            continue
+        pairs = [group for group in groups if (len(set().union(*map(splits.__getitem__, group))) > 1) == apart]
         names = {patient for group in pairs for patient in group}
         # what cannot be seen is written out
         shown = "; ".join(" and ".join(map(ascii, group)) for group in pairs[:5])
         where = " and are in different splits" if apart else ""
-        yield Problem(
-            "look-alike patients",
-            f"{len(names)} patient ids differ from another only in case, spaces, invisible characters or Unicode form"
-            f"{where}: {shown}. If they are one patient, give all slides the same id; if not, ids that differ visibly.",
-            tuple(record.slide_id for record in manifest if record.patient_id in names),
-            error=apart,
-        )
+        if pairs:
+            yield Problem(
+                "look-alike patients",
+                f"{len(names)} patient ids differ from another only in case, spaces, invisible characters or Unicode "
+                f"form{where}: {shown}. If they are one patient, give all slides the same id; if not, ids that differ "
+                "visibly.",
+                slides_of(names),
+                error=apart,
+            )
 
 
 def _splits(manifest: Manifest) -> Iterator[Problem]:
-    unknown: dict[str, list[str]] = {}
-    for record in manifest:
-        if record.split and record.split not in PARTS:
-            unknown.setdefault(record.split, []).append(record.slide_id)
-    for split, slide_ids in unknown.items():
-        message = (
-            f"{len(slide_ids)} slides ({listing(slide_ids, most=3)}) are in the unknown split {split!r}; expected "
-            f"{listing(PARTS)}.{nearest(split, PARTS)}"
-        )
-        yield Problem("unknown split", message, tuple(slide_ids))
+    for split, slide_ids in grouped((record.split, record.slide_id) for record in manifest).items():
+        if split and split not in PARTS:
+            message = (
+                f"{len(slide_ids)} slides ({listing(slide_ids, most=3)}) are in the unknown split {split!r}; expected "
+                f"{listing(PARTS)}.{nearest(split, PARTS)}"
+            )
+            yield Problem("unknown split", message, tuple(slide_ids))
     outside = tuple(record.slide_id for record in manifest if not record.split)
     if outside and len(outside) < len(manifest):
         message = f"{len(outside)} slides are in no split and will not be used: {listing(outside)}."
@@ -193,14 +198,10 @@ def _splits(manifest: Manifest) -> Iterator[Problem]:
 
 
 def _paths(manifest: Manifest) -> Iterator[Problem]:
-    odd = tuple(record.slide_id for record in manifest if "\\" in record.path)
-    if odd:
+    if odd := tuple(record.slide_id for record in manifest if "\\" in record.path):
         yield Problem("backslash in path", f"{len(odd)} paths have backslashes; write them with '/'.", odd)
-    owners: dict[PurePosixPath, list[str]] = {}
-    for record in manifest:
-        if record.path:
-            owners.setdefault(PurePosixPath(record.path), []).append(record.slide_id)
-    for path, slide_ids in owners.items():
+    stated = ((PurePosixPath(record.path), record.slide_id) for record in manifest if record.path)
+    for path, slide_ids in grouped(stated).items():
         if len(set(slide_ids)) > 1:
             message = f"{len(slide_ids)} slides have the same feature file '{path}': {listing(slide_ids)}."
             yield Problem("shared feature file", message, tuple(slide_ids))
@@ -221,8 +222,7 @@ def _absent_classes(manifest: Manifest, hierarchy: ClassHierarchy, training: boo
     present = [split for split in PARTS if any(record.split == split for record in manifest)]
     for split in present or [""]:
         counts = class_counts((record.label for record in manifest if split in ("", record.split)), hierarchy)
-        absent = [name for name, slides in counts.items() if not slides and name not in never]
-        if absent:
+        if absent := [name for name, slides in counts.items() if not slides and name not in never]:
             where = f"The split {split!r}" if split else "The cohort"
             yield Problem("absent class", f"{where} has no slide of {listing(absent)}.", error=False)
 
@@ -235,21 +235,6 @@ def class_counts(labels: Iterable[str], hierarchy: ClassHierarchy) -> dict[str, 
             for member in hierarchy.set_of(label):
                 counts[hierarchy.names()[member]] += slides
     return counts
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One finding. An error makes the cohort unusable; a warning is worth knowing."""
-
-    kind: str
-    message: str
-    slides: tuple[str, ...] = ()
-    error: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        """The problem as plain values."""
-        level = "error" if self.error else "warning"
-        return {"kind": self.kind, "level": level, "message": self.message, "slides": list(self.slides)}
 
 
 def refuse_errors(problems: Iterable[Problem], where: str) -> None:
