@@ -234,7 +234,7 @@ def _unlikely(bags: list[BagFacts]) -> Iterator[Problem]:
     # Kind, which bags, how many are shown, and what is said of them and of the list.
     looks: list[tuple[str, Callable[[BagFacts], bool], int, str, str]] = [
         ("blank bag", lambda one: one.blank, 8, "of nothing but zeros", "Extract the slides again."),
-        ("slide vectors", lambda one: is_vector(one.info), 3, "of one vector per slide or patient, from a slide encoder",
+        ("slide vectors", lambda one: is_vector(one.info), 3, "of one vector per slide or patient, by a slide encoder",
          "Train on them with --model linear, and with method.remix=null where the method remixes."),
         ("tiny bag", lambda one: one.rows < SMALL_BAG and not is_vector(one.info), 8,
          f"of fewer than {SMALL_BAG} instances", "Was the tissue found?"),

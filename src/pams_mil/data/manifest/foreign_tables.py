@@ -32,17 +32,10 @@ COLUMN = "fold"
 
 Parts = tuple[int | None, ...]
 _HELD = ("test", "calib")
+_TRUE = {"true", "1", "1.0"}
+_MOST_BYTES = 1 << 20
 _SPLIT_NAMES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test",
                 "calibration": "calib"}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TakenFold:
-    """The rows of a fold, their splits, and how the numbers were read."""
-
-    rows: Sequence[int]
-    splits: Sequence[str]
-    note: str
 
 
 def split_name(cell: str) -> str:
@@ -65,15 +58,26 @@ def parts_of(columns: Mapping[str, Sequence[str]], where: str) -> Parts | None:
     >>> parts_of({"fold_0": ["train", "test"]}, "here") is None
     True
     """
-    marked = {int(match[1]): name for name in columns if (match := FOLD_COLUMN.fullmatch(name))}
+    marked = {
+        int(match[1]): list(map(_number, columns[name])) for name in columns if (match := FOLD_COLUMN.fullmatch(name))
+    }
     if marked:
-        return _marked_parts({number: columns[name] for number, name in sorted(marked.items())}, where)
+        if any(mark not in (0, 1) for marks in marked.values() for mark in marks):
+            return None  # words: every column holds the splits of one fold
+        parts: list[int | None] = []
+        for row, marks in enumerate(zip(*marked.values(), strict=True), 1):
+            own = sorted(number for number, mark in zip(marked, marks, strict=True) if mark)
+            if len(own) > 1:
+                raise ManifestError(
+                    f"{where}, row {row}: the slide is in the folds {listing(own)}; expected 1 in one column fold_<k> "
+                    "alone, that of the fold that holds the slide out."
+                )
+            parts.append(own[0] if own else None)
+        return tuple(parts)
     cells = next((columns[name] for name in columns if name.casefold() == COLUMN), ())
-    numbers = [_number(cell) for cell in cells]
-    stated = [cell for cell in cells if cell.strip()]
-    if not stated or any(number is None for cell, number in zip(cells, numbers, strict=True) if cell.strip()):
-        return None
-    return tuple(numbers)
+    numbers = tuple(map(_number, cells))
+    stated = [number for cell, number in zip(cells, numbers, strict=True) if cell.strip()]
+    return numbers if stated and None not in stated else None
 
 
 def splits_of(parts: Parts, fold: int, where: str) -> tuple[str, ...]:
@@ -98,8 +102,10 @@ def numbers_of(parts: Parts) -> list[int]:
     return sorted({number for number in parts if number is not None})
 
 
-def take_fold(table: tables.Columns, fold: int, slide: str, split: str | None, path: Path) -> TakenFold | None:
-    """The splits of one fold of a table with numbered folds; None where it has none.
+def take_fold(
+    table: tables.Columns, fold: int, slide: str, split: str | None, path: Path
+) -> tuple[Sequence[int], Sequence[str], str] | None:
+    """The rows of one of a table's numbered folds, their splits, and how the numbers were read; None: it has none.
 
     Args:
         table: The cohort table.
@@ -111,19 +117,16 @@ def take_fold(table: tables.Columns, fold: int, slide: str, split: str | None, p
     parts = parts_of(table, str(path))
     if parts is None:
         return None
-    numbers = numbers_of(parts)
+    numbers, rows = numbers_of(parts), range(len(parts))
     if fold not in numbers:
         raise ManifestError(f"{path} has no fold {fold}; folds found: {listing(numbers)}.")
-    stated = [split_name(cell) for cell in table[split]] if split is not None else [""] * len(parts)
-    rows: Sequence[int] = range(len(parts))
     # All slides repeat: every fold has rows of its own, and its own splits. A few that repeat are a mistake in the
     # table, to be named by whoever examines it.
     if split is not None and min(Counter(table[slide]).values()) > 1:
-        rows = [row for row in rows if parts[row] == fold]
-        note = (
-            f"Slides appear once per fold: the {len(rows)} rows of fold {fold} were read, with the splits they state."
-        )
-        return TakenFold(rows, [table[split][row] for row in rows], note)
+        own = [row for row in rows if parts[row] == fold]
+        note = f"Slides appear once per fold: the {len(own)} rows of fold {fold} were read, with the splits they state."
+        return own, [table[split][row] for row in own], note
+    stated = [split_name(cell) for cell in table[split]] if split is not None else []
     # The table has a test split apart from its folds: it must never be trained on.
     if any(name in _HELD for name in stated):
         splits = [
@@ -131,28 +134,13 @@ def take_fold(table: tables.Columns, fold: int, slide: str, split: str | None, p
             for subset, name in zip(parts, stated, strict=True)
         ]
         held = splits.count("val")
-        note = f"Fold {fold} of the table validates ({held} slides); its test slides stay test, the others train."
-        return TakenFold(rows, splits, note)
+        return rows, splits, (
+            f"Fold {fold} of the table validates ({held} slides); its test slides stay test, the others train."
+        )  # fmt: skip
     following = numbers[(numbers.index(fold) + 1) % len(numbers)]
     held = parts.count(fold)
     note = f"Fold {fold} of the table tests ({held} slides), fold {following} validates, the others train."
-    return TakenFold(rows, splits_of(parts, fold, str(path)), note)
-
-
-def _marked_parts(columns: Mapping[int, Sequence[str]], where: str) -> Parts | None:
-    marks = {number: [_number(cell) for cell in cells] for number, cells in columns.items()}
-    if any(mark not in (0, 1) for column in marks.values() for mark in column):
-        return None  # words: every column holds the splits of one fold
-    parts: list[int | None] = []
-    for row in range(len(next(iter(marks.values())))):
-        own = [number for number, column in marks.items() if column[row] == 1]
-        if len(own) > 1:
-            raise ManifestError(
-                f"{where}, row {row + 1}: the slide is in the folds {listing(own)}; expected 1 in one column fold_<k> "
-                "alone, that of the fold that holds the slide out."
-            )
-        parts.append(own[0] if own else None)
-    return tuple(parts)
+    return rows, splits_of(parts, fold, str(path)), note
 
 
 def _number(cell: str) -> int | None:
@@ -188,9 +176,6 @@ def read_task(path: Path, table: tables.Columns) -> Task | None:
     return Task(path.parent.name) if path.parent.name in table else None
 
 
-_MOST_BYTES = 1 << 20
-
-
 def read_dataset(path: Path, table: tables.Columns) -> Task | None:
     """The names of the labels of an nnMIL task, or None for any other table and for labels that are names already."""
     described = path.with_suffix(".json")
@@ -207,11 +192,8 @@ def read_dataset(path: Path, table: tables.Columns) -> Task | None:
     labels = description.get("labels") if isinstance(description, dict) else None
     if not isinstance(labels, dict) or not all(isinstance(name, str) for name in labels.values()):
         return None
-    used = {cell for cell in table["label"] if cell}
+    used = set(table["label"]) - {""}
     return Task("label", labels) if used and used <= set(labels) else None
-
-
-_TRUE = {"true", "1", "1.0"}
 
 
 def read_splits(path: Path | str) -> dict[str, str]:
@@ -223,21 +205,21 @@ def read_splits(path: Path | str) -> dict[str, str]:
     # CLAM's first column has no name: row numbers, or the slide ids in the _bool variant.
     index = next((name for name in table if name not in PARTS), None)
     is_bool = index is not None and path.stem.endswith("_bool")
-    pairs: list[tuple[str, str]] = []
-    for split in (subset for subset in PARTS if subset in table):
-        for row, cell in enumerate(table[split]):
-            if is_bool and index is not None:
-                if cell.strip().casefold() in _TRUE:
-                    pairs.append((table[index][row], split))
-            elif cell:
-                pairs.append((cell, split))
     assigned: dict[str, str] = {}
-    for slide, split in pairs:
-        if assigned.setdefault(slide, split) != split:
-            raise ManifestError(
-                f"{path} has the slide {slide!r} both in {assigned[slide]!r} and in {split!r}; "
-                "a slide belongs to one split."
-            )
+    for split in (subset for subset in PARTS if subset in table):
+        cells = table[split]
+        if is_bool:
+            slides = [
+                slide for slide, cell in zip(table[index or ""], cells, strict=True) if cell.strip().casefold() in _TRUE
+            ]
+        else:
+            slides = [cell for cell in cells if cell]
+        for slide in slides:
+            if assigned.setdefault(slide, split) != split:
+                raise ManifestError(
+                    f"{path} has the slide {slide!r} both in {assigned[slide]!r} and in {split!r}; "
+                    "a slide belongs to one split."
+                )
     return assigned
 
 

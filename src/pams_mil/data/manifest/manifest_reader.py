@@ -79,16 +79,23 @@ def read_manifest(
         if taken is None:
             roles["split"] = _fold_column(table, fold, path)
         else:
-            table = {name: [cells[row] for row in taken.rows] for name, cells in table.items()}
-            roles["split"] = roles.get("split", "split")
-            table[roles["split"]] = list(taken.splits)
-            notes.append(taken.note)
+            rows, cells_of_split, note = taken
+            table = {name: [cells[row] for row in rows] for name, cells in table.items()}
+            table[roles.setdefault("split", "split")] = list(cells_of_split)
+            notes.append(note)
     if task is not None and task.names and task.column == roles.get("label"):
         used = {label: task.names[label] for label in sorted(set(table[task.column])) if label in task.names}
         named = [f"{label} is {name}" for label, name in used.items()]
         notes.append(f"Labels were named by the file beside the table: {listing(named)}.")
-    patients_are_slides = _without_patients(table, roles, path, allowed=patients_are_slides)
-    if patients_are_slides:
+    if "patient_id" in roles or "case_id" in roles:
+        patients_are_slides = False
+    elif not patients_are_slides:
+        raise ManifestError(
+            f"{path} has no column 'patient_id' or 'case_id', so slides of one patient cannot be kept together. "
+            f"Found {listing(table)}. Name the column, or state that every slide is a patient of its own with "
+            "--patients-are-slides."
+        )
+    else:
         notes.append("The table names no patients: every slide was taken for a patient of its own.")
     notes += _respelled(table[roles["split"]] if "split" in roles else [])
     records = _records(table, roles, task, patients_are_slides)
@@ -111,7 +118,8 @@ def _roles(
         if task is not None and role == "label" and wanted is None:
             column = task.column
         if wanted is not None and wanted not in table:
-            missing.append(f"{wanted!r}{_in_brackets(nearest(wanted, table))}")
+            hint = nearest(wanted, table).strip()
+            missing.append(f"{wanted!r} ({hint})" if hint else repr(wanted))
         elif column is not None:
             roles[role] = column
         elif role in ("slide_id", "label"):
@@ -122,39 +130,22 @@ def _roles(
     return roles
 
 
-def _in_brackets(hint: str) -> str:
-    return f" ({hint.strip()})" if hint else ""
-
-
-def _without_patients(table: tables.Columns, roles: Mapping[str, str], path: Path, *, allowed: bool) -> bool:
-    """Whether the table names no patients, which must be allowed."""
-    if "patient_id" in roles or "case_id" in roles:
-        return False
-    if not allowed:
-        raise ManifestError(
-            f"{path} has no column 'patient_id' or 'case_id', so slides of one patient cannot be kept together. "
-            f"Found {listing(table)}. Name the column, or state that every slide is a patient of its own with "
-            "--patients-are-slides."
-        )
-    return True
-
-
 def _records(
     table: tables.Columns, roles: Mapping[str, str], task: Task | None, patients_are_slides: bool
 ) -> list[SlideRecord]:
     count = len(next(iter(table.values()), []))
     blank = [""] * count
-    slides: Sequence[str] = table[roles["slide_id"]]
-    cases = table[roles["case_id"]] if "case_id" in roles else blank
-    patients = table[roles["patient_id"]] if "patient_id" in roles else (slides if patients_are_slides else cases)
-    labels = table[roles["label"]] if "label" in roles else blank
+    of: dict[str, list[str]] = {role: table[roles[role]] if role in roles else blank for role in ROLES}
+    slides, cases, labels = of["slide_id"], of["case_id"], of["label"]
+    patients = of["patient_id"] if "patient_id" in roles else slides if patients_are_slides else cases
     if task is not None and task.column == roles.get("label"):
         labels = [task.names.get(label, label) for label in labels]
-    split = [split_name(cell) for cell in table[roles["split"]]] if "split" in roles else blank
+    split = map(split_name, of["split"])
     is_stamp = roles["slide_id"].casefold() == "filename"  # the path of the feature file below the feature folder
-    paths = table[roles["path"]] if "path" in roles else slides if is_stamp else blank
+    paths = slides if is_stamp and "path" not in roles else of["path"]
     slides = [name.removesuffix(".h5") for name in slides] if is_stamp else slides
-    tags = [_tags(cell) for cell in table[roles["tags"]]] if "tags" in roles else [()] * count
+    words = (_TAG_SEPARATORS.split(cell) if cell else () for cell in of["tags"])
+    tags = [tuple(word.strip() for word in one if word.strip()) for one in words]
     taken = set(roles.values())
     # A column without a name is the row number that pandas writes.
     others = [name for name in table if name and name not in taken]
@@ -176,10 +167,6 @@ def _respelled(cells: Sequence[str]) -> list[str]:
     changed = Counter(cell for cell in cells if cell != split_name(cell) and split_name(cell) in PARTS)
     shown = ", ".join(f"{cell!r} as {split_name(cell)!r} ({count})" for cell, count in changed.items())
     return [f"Splits were read as: {shown}."] if shown else []
-
-
-def _tags(cell: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in _TAG_SEPARATORS.split(cell) if word.strip())
 
 
 def _fold_column(table: tables.Columns, fold: int, path: Path) -> str:
