@@ -36,7 +36,7 @@ def test_runs_are_averaged_by_slide_and_their_agreement_is_counted():
     other = model([[0.1, 0.1, 0.8], [0.2, 0.7, 0.1], [0.7, 0.2, 0.1]], slides="bca")
     cases = Cases.combine([model(ONE), other])
     assert cases.probabilities.round(3).tolist() == [[0.75, 0.15, 0.1], [0.1, 0.15, 0.75], [0.15, 0.75, 0.1]]
-    assert cases.call.tolist() == [0, 2, 1]
+    assert cases.predicted.tolist() == [0, 2, 1]
     assert cases.agreement.tolist() == [1.0, 1.0, 1.0]
     assert cases.order.tolist() == [1, 2, 0]
     split = Cases.combine([model(ONE), model([[0.0, 0.0, 1.0]] * 3)])
@@ -46,7 +46,7 @@ def test_runs_are_averaged_by_slide_and_their_agreement_is_counted():
 def test_calls_alone_are_ordered_by_rank_and_voted_on():
     calls = [Predictions("m", TREE, ["a", "b"], np.array([-1, -1]), np.array(c)) for c in ([0, 1], [2, 1], [1, 0])]
     cases = Cases.combine(calls)
-    assert cases.call.tolist() == [2, 1]  # one vote each: the most urgent wins
+    assert cases.predicted.tolist() == [2, 1]  # one vote each: the most urgent wins
     assert cases.probabilities is None
     assert cases.order.tolist() == [0, 1]
 
@@ -60,9 +60,9 @@ def test_what_cannot_share_a_worklist_is_refused():
 
 def test_keys_say_nothing_and_digests_tell_predictions_apart():
     cases = Cases.combine([model(ONE)])
-    assert all(len(key) == 16 and int(key, 16) >= 0 for key in cases.keys)
+    assert all(len(key) == 16 and int(key, 16) >= 0 for key in cases.slides.keys)
     changed = Cases.combine([model([[0.7, 0.2, 0.1], *ONE[1:]])])
-    assert changed.keys == cases.keys
+    assert changed.slides.keys == cases.slides.keys
     assert [changed.digests[slide] == cases.digests[slide] for slide in "abc"] == [False, True, True]
 
 
@@ -71,7 +71,7 @@ def test_a_certificate_orders_by_what_cannot_be_excluded(tmp_path):
 
     cases = Cases.combine([model(ONE)])
     high = np.array([[2, 1, 1]])
-    certified = Cases(**{**cases.__dict__, "certified": CertifiedCalls(TREE, high, high)})
+    certified = replace(cases, certified=CertifiedCalls(TREE, high, high))
     assert certified.order.tolist() == [0, 1, 2]
     assert certified.cannot_exclude == ("none; mild; severe", "none; mild", "none; mild")
     assert cases.cannot_exclude == ("", "", "")

@@ -89,7 +89,7 @@ def open_session(asked: Asked, progress: Progress | None = None) -> Session:
         attention=_attention(asked.paths[0]),
         records={slide: record for slide, record in records.items() if record.path},
         reads_cases=any((data := _own_data(run)) is not None and data.merge_cases for run in runs),
-        mpp_of=lambda slide: shelf.mpp(cases.row_of[slide]),
+        mpp_of=lambda slide: shelf.mpp(cases.slides.row_of[slide]),
     )
     labels = {
         slide: model.label(row)
@@ -269,7 +269,7 @@ def _notes(asked: Asked, shelf: Shelf, cases: Cases, journal: Journal) -> Iterat
         yield "No folder of slides was given (--slides), so there are no pictures."
     elif missing:
         yield f"{missing} of {len(cases)} slides have no usable file in the slide folder."
-    yield from admit("viewing", cases.roles, cases.patient_ids)
+    yield from admit("viewing", cases.roles, cases.slides.patient_ids)
     if seen := sum(bool(roles) for roles in cases.roles or ()):
         yield f"{seen} of {len(cases)} slides are of patients that the model has seen; they carry a badge."
     if journal.skipped:

@@ -54,7 +54,7 @@ class Session:
         guarantee: str = "",
     ) -> None:
         self.title, self.shelf, self.journal, self.notes, self.guarantee = title, shelf, journal, notes, guarantee
-        self.cases = cases.slides()
+        self.cases = cases.slides
         self._cases, self._heat = cases, heat
 
     @property
@@ -82,7 +82,7 @@ class Session:
 
     def call_of(self, row: int) -> int | None:
         """What a slide is called as predicted, for whoever may know."""
-        return None if self.hides(row) else int(self._cases.call[row])
+        return None if self.hides(row) else int(self._cases.predicted[row])
 
     def pyramid(self, row: int) -> Pyramid:
         """The Deep Zoom levels of a slide without a picture: as large as its tiles reach."""
@@ -188,10 +188,10 @@ class Session:
         _, shown = self.visible()
         read = np.full(len(shown), -1, np.int64)
         for slide, verdict in self.journal.states():
-            if verdict.label and slide in shown.row_of:
-                read[shown.row_of[slide]] = shown.hierarchy.index(verdict.label)
+            if verdict.label and slide in shown.slides.row_of:
+                read[shown.slides.row_of[slide]] = shown.hierarchy.index(verdict.label)
         worth = order_worth(
-            {"labels": shown.target, "verdicts": read}, shown.call, shown.order, shown.hierarchy.ranks(),
+            {"labels": shown.target, "verdicts": read}, shown.predicted, shown.order, shown.hierarchy.ranks(),
             shown.probabilities,
         )  # fmt: skip
         return {**worth, "revealed": self._revealed(shown, read)}
@@ -207,7 +207,7 @@ class Session:
         try:
             result = reveal(
                 shown.probabilities[rows], read[rows], shown.hierarchy,
-                patients=[shown.patient_ids[row] for row in rows.tolist()],
+                patients=[shown.slides.patient_ids[row] for row in rows.tolist()],
                 blind=[verdict.blind for verdict in verdicts], calls=calls,
                 kappa=[float(verdict.facts.get("kappa") or 1) for verdict in verdicts],
             )  # fmt: skip

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -76,23 +76,22 @@ class WorklistSlides:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cases(WorklistSlides):
-    """Slides with what models and labels say about them.
+class Cases(Predictions):
+    """Predictions of one model, or the mean of several, with what a worklist shows besides.
 
-    `target` is -1 where no label is known. `probabilities` [n, c] is None for files that give calls alone;
-    `agreement` [n] is None for a single model. `findings` [n, k] are probabilities of single findings, where slides
-    have several.
+    `target` is -1 where no label is known; `agreement` [n] is None for a single model.
     """
 
-    call: Ints
-    target: Ints
-    probabilities: Array | None
-    agreement: Array | None
+    groups: tuple[str, ...]
+    models: tuple[str, ...]
+    agreement: Array | None = None
     certified: CertifiedCalls | None = None
-    findings: Array | None = None
-    notes: tuple[str, ...] = ()
     members: tuple[DecisionPath, ...] = ()
     """The path of each of several models along κ, for their agreement at any."""
+
+    def __post_init__(self) -> None:
+        if len(self.slide_ids):  # a blind reader may see none yet
+            super().__post_init__()
 
     @classmethod
     def combine(cls, models: Sequence[Predictions], *, groups: Mapping[str, str] | None = None) -> Cases:
@@ -106,20 +105,18 @@ class Cases(WorklistSlides):
         call = _call(first, mean, calls)
         patients = first.patient_ids if first.patient_ids is not None else first.slide_ids
         known = groups or {}
+        mixed = {
+            "predicted": call, "target": _targets(aligned), "patient_ids": patients, "probabilities": mean,
+            "finding_probabilities": np.mean(single, axis=0) if len(single) == len(aligned) else None,
+            "notes": tuple(dict.fromkeys(note for model in models for note in model.notes)),
+            "roles": _joined([model.roles for model in aligned]),
+        }  # fmt: skip
         return cls(
-            hierarchy=first.hierarchy,
-            slide_ids=tuple(first.slide_ids),
-            patient_ids=tuple(patients),
+            **{one.name: getattr(first, one.name) for one in fields(first)} | mixed,
             groups=tuple(known.get(slide, patient) for slide, patient in zip(first.slide_ids, patients, strict=True)),
-            call=call,
-            target=_targets(aligned),
-            probabilities=mean,
-            findings=np.mean(single, axis=0) if len(single) == len(aligned) else None,
+            models=tuple(model.name for model in models),
             agreement=worklist.agreement(calls, call) if len(aligned) > 1 else None,
             members=tuple(model.path for model in aligned) if 1 < len(aligned) == len(scored) else (),
-            models=tuple(model.name for model in models),
-            notes=tuple(dict.fromkeys(note for model in models for note in model.notes)),
-            roles=_joined([model.roles for model in aligned]),
         )
 
     def with_certificate(self, certificate: Certificate, *, incomplete: Collection[str] = ()) -> Cases:
@@ -127,34 +124,37 @@ class Cases(WorklistSlides):
         certificate.refuse_other_classes(self.hierarchy, "the worklist")
         if self.probabilities is None:
             raise PredictionsError("A certificate needs class probabilities; these predictions have calls alone.")
-        seen = certificate.exposure.roles(self.slide_ids, self.patient_ids)
-        roles = seen if self.roles is None else _joined([self.roles, seen])
+        patients = self.slides.patient_ids
+        roles = _joined([self.roles, certificate.exposure.roles(self.slide_ids, patients)])
         certified = apply_certificate(
-            certificate, self.probabilities, self.patient_ids, incomplete=incomplete, findings=self.findings
+            certificate, self.probabilities, patients, incomplete=incomplete, findings=self.finding_probabilities
         )
         hierarchy = certificate.hierarchy if certificate.hierarchy.other_orders else self.hierarchy
         return replace(self, hierarchy=hierarchy, roles=roles, certified=certified)
 
+    @cached_property
     def slides(self) -> WorklistSlides:
         """The same slides without calls, labels and certificates."""
-        return WorklistSlides(**{one.name: getattr(self, one.name) for one in fields(WorklistSlides)})
+        own = {one.name: getattr(self, one.name) for one in fields(WorklistSlides)}
+        return WorklistSlides(
+            **own | {"slide_ids": tuple(self.slide_ids), "patient_ids": tuple(self.patient_ids or ())}
+        )
 
-    def take(self, rows: Ints) -> Cases:
+    def take(self, rows: Ints, *, name: str | None = None) -> Cases:
         """Chosen rows; of a patient who loses a slide by it, the certified call is withheld, for it covers them all."""
-        chosen = rows.tolist()
-        certified = self.certified
+        certified, chosen, patients = self.certified, rows.tolist(), self.slides.patient_ids
         if certified is not None:
-            counts, left = Counter(self.patient_ids), Counter(self.patient_ids[row] for row in chosen)
+            counts, left = Counter(patients), Counter(patients[row] for row in chosen)
             incomplete = {patient for patient in left if left[patient] < counts[patient]}
-            withheld = (row in certified.withheld or self.patient_ids[row] in incomplete for row in chosen)
+            withheld = (row in certified.withheld or patients[row] in incomplete for row in chosen)
             certified = certified.take(rows, frozenset(place for place, hide in enumerate(withheld) if hide))
-        names = ("slide_ids", "patient_ids", "groups", "roles")
-        arrays = ("call", "target", "probabilities", "agreement", "findings")
-        taken: dict[str, Any] = {
-            name: tuple(values[row] for row in chosen) for name in names if (values := getattr(self, name))
-        }
-        taken |= {name: values[rows] for name in arrays if (values := getattr(self, name)) is not None}
-        return replace(self, **taken, members=tuple(path.take(rows) for path in self.members), certified=certified)
+        return replace(
+            cast("Cases", super().take(rows, name=name)),
+            groups=tuple(self.groups[row] for row in chosen),
+            agreement=None if self.agreement is None else self.agreement[rows],
+            members=tuple(path.take(rows) for path in self.members),
+            certified=certified,
+        )
 
     @cached_property
     def cannot_exclude(self) -> tuple[str, ...]:
@@ -169,39 +169,35 @@ class Cases(WorklistSlides):
         # Rounded: the same predictions, made again, may differ in their last bits.
         shown = [()] * len(self) if self.probabilities is None else np.round(self.probabilities, 9).tolist()
         classes = self.hierarchy.digest
-        rows = zip(self.slide_ids, self.call.tolist(), shown, strict=True)
-        return {slide: _digest([classes, slide, call, scores]) for slide, call, scores in rows}
-
-    @cached_property
-    def path(self) -> DecisionPath | None:
-        """What is called at every κ; None for predictions without probabilities."""
-        return None if self.probabilities is None else decision_path(self.probabilities, self.hierarchy)
+        rows = zip(self.slide_ids, self.predicted.tolist(), shown, strict=True)
+        return {slide: text_digest(repr([classes, slide, call, scores])) for slide, call, scores in rows}
 
     def call_at(self, row: int, kappa: float | None) -> str:
         """What one case is called, at κ or as predicted: a class, or a set of findings."""
-        call = int(self.call[row])
-        if kappa is not None and self.path is not None:
+        call = int(self.predicted[row])
+        if kappa is not None and self.probabilities is not None:
             call = int(self.path.take(np.array([row])).calls(kappa)[0])
         name = self.hierarchy.names()[call]
-        if self.findings is None:
+        findings = self.finding_probabilities
+        if findings is None:
             return name
-        present = sets_with_call(self.findings[[row]], [call], 1.0 if kappa is None else kappa, self.hierarchy)[0]
+        present = sets_with_call(findings[[row]], [call], 1.0 if kappa is None else kappa, self.hierarchy)[0]
         return set_label(present, self.hierarchy, name)
 
     @cached_property
     def columns(self) -> dict[str, list[Any]]:
         """What the page shows of every case, by column; None where there is nothing to show."""
-        shown: dict[str, list[Any]] = {"call": self.call.tolist(), "severity": np.round(self.severity, 5).tolist()}
-        if self.probabilities is not None and self.path is not None:
+        shown: dict[str, list[Any]] = {"call": self.predicted.tolist(), "severity": np.round(self.severity, 5).tolist()}
+        if self.probabilities is not None:
             shown["probabilities"] = np.round(self.probabilities, 5).tolist()
             shown["at_least"] = np.round(worklist.at_least(self.probabilities, self.hierarchy.ranks()), 5).tolist()
             shown["uncertainty"] = np.round(worklist.uncertainty(self.probabilities), 5).tolist()
             shown["reach"] = _thresholds(self.path.reach)
             if self.hierarchy.other_orders:
                 shown["other_reach"] = self._other_reach(self.probabilities)
-        if self.findings is not None:
-            shown["findings"] = np.round(self.findings, 5).tolist()
-            shown["finding_reach"] = _thresholds(finding_reach(self.findings, self.hierarchy))
+        if self.finding_probabilities is not None:
+            shown["findings"] = np.round(self.finding_probabilities, 5).tolist()
+            shown["finding_reach"] = _thresholds(finding_reach(self.finding_probabilities, self.hierarchy))
         if self.agreement is not None:
             shown["agreement"] = np.round(self.agreement, 5).tolist()
         if self.members and len(self) * len(self.members) <= MOST_MEMBERS:
@@ -215,7 +211,7 @@ class Cases(WorklistSlides):
 
     def _other_reach(self, probabilities: Array) -> list[list[list[float | None]]]:
         """For every slide, the thresholds of its calls in every other order, whose classes `orders` lists."""
-        others = list(zip(self.orders, self.hierarchy.other_orders, strict=True))
+        others = list(zip(self.slides.orders, self.hierarchy.other_orders, strict=True))
         paths = [decision_path(probabilities[:, order["classes"]], tree) for order, tree in others]
         return [list(row) for row in zip(*(_thresholds(path.reach) for path in paths), strict=True)]
 
@@ -228,7 +224,7 @@ class Cases(WorklistSlides):
         """What the list is ordered by: expected severity, or the rank of the call where there are only calls."""
         ranks = self.hierarchy.ranks()
         if self.probabilities is None:
-            return ranks[self.call].astype(np.float64)
+            return ranks[self.predicted].astype(np.float64)
         return worklist.expected_severity(self.probabilities, ranks)
 
     @cached_property
@@ -299,7 +295,3 @@ def _aligned(first: Predictions, other: Predictions) -> Predictions:
             "predict the same table with every run."
         )
     return other.take(np.asarray([position[slide] for slide in first.slide_ids], dtype=np.int64))
-
-
-def _digest(content: object) -> str:
-    return text_digest(repr(content))
