@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.data import Bag
-from pams_mil.data.bags.store import FolderStore
+from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.data.tables import read_table
 from pams_mil.engine import predict
@@ -333,14 +333,14 @@ def test_members_and_folds_read_a_feature_file_once(
     cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[str] = []
-    read = FolderStore.read
+    read = FeatureFolder.read
 
-    def count(self: FolderStore, record: SlideRecord, *, verify: bool = True) -> Bag:
+    def count(self: FeatureFolder, record: SlideRecord, *, verify: bool = True) -> Bag:
         if sys._getframe(1).f_code.co_filename.endswith("dataset.py"):  # not the checks of a run, which read one bag
             reads.append(record.slide_id)
         return read(self, record, verify=verify)
 
-    monkeypatch.setattr(FolderStore, "read", count)
+    monkeypatch.setattr(FeatureFolder, "read", count)
     bag_cache.cache_clear()
     words = committee_command(cohort, tmp_path / "cv")
     words[words.index("--members") + 1], words[words.index("--reference") + 1] = 2, 0

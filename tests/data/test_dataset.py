@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from pams_mil.data import BagDataset, BagSample, Manifest, Pack, write_pack
 from pams_mil.data.bags.bag import Bag
 from pams_mil.data.bags.dataset import BagCache, keep_bags
-from pams_mil.data.bags.store import FolderStore
+from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.manifest.manifest import bag_sources
 from pams_mil.errors import BagError
 
@@ -147,7 +147,7 @@ def test_datasets_that_share_a_cache_read_a_file_once_until_it_changes(
 ) -> None:
     manifest, features = cohort
     reads: list[str] = []
-    for kind in (FolderStore, Pack):
+    for kind in (FeatureFolder, Pack):
 
         def count(self: Any, record: Any, *, verify: bool = True, of: Any = kind.read) -> Bag:
             reads.append(record.slide_id)

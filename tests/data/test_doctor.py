@@ -248,7 +248,7 @@ def test_resolutions_are_compared_relatively_and_not_by_rounding(tmp_path: Path)
         else:
             check("s1", origins[1])
         with pytest.raises(BagError, match="another encoder"):
-            check("s1", feature_origin(bags[0].with_info(encoder="conch")))
+            check("s1", feature_origin(replace(bags[0], info=replace(bags[0].info, encoder="conch"))))
 
 
 @pytest.mark.parametrize("odd", [0, 4])

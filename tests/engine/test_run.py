@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -202,7 +203,8 @@ def test_every_slide_must_come_from_the_same_encoder(tmp_path):
     cohort = make_cohort(tmp_path / "cohort")
     for number in range(6, 12):
         path = cohort / f"bags/train-{number}.h5"
-        bag = read_bag(path).with_info(encoder="other", tile_px=16, mpp=1.0)
+        bag = read_bag(path)
+        bag = replace(bag, info=replace(bag.info, encoder="other", tile_px=16, mpp=1.0))
         path.unlink()
         write_bag(path, bag)
     with pytest.raises(BagError, match=r"'train-\d+' has encoder = 'other', but the slide 'train-0' has 'tiny'"):
@@ -215,7 +217,8 @@ def test_slides_that_contradict_each_other_are_found_where_the_first_one_says_no
     cohort = make_cohort(tmp_path / "cohort")
     for path in sorted((cohort / "bags").glob("*.h5")):
         encoder = {"train-3": "one", "train-9": "two"}.get(path.stem)
-        bag = read_bag(path).with_info(encoder=encoder)
+        bag = read_bag(path)
+        bag = replace(bag, info=replace(bag.info, encoder=encoder))
         path.unlink()
         write_bag(path, bag)
     with pytest.raises(BagError, match=r"slide 'train-[39]' has encoder = '(one|two)', but the slide 'train-[39]'"):

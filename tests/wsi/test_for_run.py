@@ -16,10 +16,10 @@ MADE = {"encoder": "colors", "mpp": 2.0, "tile_px": 32}
 
 def test_bags_are_made_as_the_run_says(tmp_path):
     sources = find_slides([write(tmp_path / "b.tiff"), write(tmp_path / "a.tiff", seed=1)])
-    ready = bags_for_run(sources, tmp_path / "out", MADE, encoder=ENCODER)
-    assert ready.manifest.read_text().split() == ["slide_id", "a", "b"]
+    manifest, features = bags_for_run(sources, tmp_path / "out", MADE, encoder=ENCODER)
+    assert manifest.read_text().split() == ["slide_id", "a", "b"]
     for name in ("a", "b"):
-        info = read_bag(ready.features / f"{name}.h5").info
+        info = read_bag(features / f"{name}.h5").info
         assert (info.encoder, info.mpp, info.tile_px) == ("colors", 2.0, 32)
 
 
@@ -32,8 +32,8 @@ def test_a_run_that_does_not_say_how_is_refused(tmp_path, unknown):
 
 def test_a_run_that_names_no_encoder_takes_the_one_that_is_given(tmp_path):
     made = {"mpp": 2.0, "tile_px": 32}
-    ready = bags_for_run(find_slides([write(tmp_path / "a.tiff")]), tmp_path / "out", made, encoder=ENCODER)
-    assert read_bag(ready.features / "a.h5").info.encoder == "colors"
+    _, features = bags_for_run(find_slides([write(tmp_path / "a.tiff")]), tmp_path / "out", made, encoder=ENCODER)
+    assert read_bag(features / "a.h5").info.encoder == "colors"
 
 
 def test_another_encoder_is_refused(tmp_path):
@@ -51,8 +51,8 @@ def test_one_slide_that_fails_does_not_stop_the_others(tmp_path):
     (tmp_path / "truncated.tiff").write_bytes(b"II*\0")
     said = []
     sources = find_slides([write(tmp_path / "a.tiff"), tmp_path / "truncated.tiff"])
-    ready = bags_for_run(sources, tmp_path / "out", MADE, encoder=ENCODER, announce=said.append)
-    assert ready.manifest.read_text().split() == ["slide_id", "a", "truncated"]
-    assert [path.name for path in ready.features.glob("*.h5")] == ["a.h5"]
+    manifest, features = bags_for_run(sources, tmp_path / "out", MADE, encoder=ENCODER, announce=said.append)
+    assert manifest.read_text().split() == ["slide_id", "a", "truncated"]
+    assert [path.name for path in features.glob("*.h5")] == ["a.h5"]
     assert len(said) == 1
     assert "truncated.tiff cannot be read" in said[0]

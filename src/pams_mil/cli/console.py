@@ -91,10 +91,9 @@ def encode_slides(
     from pams_mil.wsi.extract import bags_for_run
 
     with errors.status(Text(f"Encoding {what}")):
-        ready = bags_for_run(
+        return bags_for_run(
             sources, folder / "features", origin, encoder=encoder, options=options, announce=print_notice
         )
-    return ready.manifest, ready.features
 
 
 def list_failures(predictions: SlidePredictions, *, name: str = "") -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import resources
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, TypeVarTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,6 +28,7 @@ from pams_mil.view.session import HiddenError, Session
 from pams_mil.view.verdict_journal import ReviewError
 
 Result = TypeVar("Result")
+Given = TypeVarTuple("Given")
 READERS = max(4, min(8, 2 * (os.cpu_count() or 2)))
 _TYPES = {
     ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
@@ -45,16 +47,19 @@ class Viewer:
         # As many seats as threads: requests wait here, where they can still be dropped, not in the pool. Thumbnails
         # queue for one heatmap at a time, so that the slide that is opened waits for one of them at most.
         self._seats, self._thumbnail_seat = asyncio.Semaphore(readers), asyncio.Semaphore(1)
-        self._files = _packaged()
+        static = resources.files("pams_mil.view").joinpath("static").iterdir()
+        self._files = {
+            entry.name: (entry.read_bytes(), kind)
+            for entry in static if (kind := _TYPES.get(Path(entry.name).suffix)) is not None
+        }  # fmt: skip
 
     def routes(self) -> list[Route]:
         """Everything there is to ask for."""
+        told = {"overview": self.session.overview, "worklist": self.session.worklist, "reviews": self.session.reviews}
         return [
             Route("/", self.file),
             Route("/static/{name}", self.file),
-            Route("/api/overview", self.overview),
-            Route("/api/worklist", self.worklist),
-            Route("/api/reviews", self.reviews),
+            *(Route(f"/api/{name}", functools.partial(self.told, work)) for name, work in told.items()),
             Route("/api/order", self.order),
             Route("/api/slide/{key}", self.slide),
             Route("/api/verdict/{key}", self.verdict, methods=["POST"]),
@@ -72,17 +77,9 @@ class Viewer:
         content, kind = self._files.get(request.path_params.get("name", "index.html"), (None, ""))
         return _missing("file") if content is None else Response(content, media_type=kind)
 
-    async def overview(self, request: Request) -> Response:
-        """What does not change."""
-        return JSONResponse(self.session.overview())
-
-    async def worklist(self, request: Request) -> Response:
-        """All cases."""
-        return JSONResponse(await self._read(self.session.worklist))
-
-    async def reviews(self, request: Request) -> Response:
-        """All verdicts."""
-        return JSONResponse(await self._read(self.session.reviews))
+    async def told(self, work: Callable[[], dict[str, Any]], request: Request) -> Response:
+        """What the session says: what does not change, all cases, or all verdicts."""
+        return JSONResponse(await self._read(work))
 
     async def order(self, request: Request) -> Response:
         """What the order is worth."""
@@ -91,23 +88,23 @@ class Viewer:
 
     async def slide(self, request: Request) -> Response:
         """One slide."""
-        return JSONResponse(await self._read(functools.partial(self.session.slide, self._row(request))))
+        return JSONResponse(await self._read(self.session.slide, self._row(request)))
 
     async def verdict(self, request: Request) -> Response:
         """Take a verdict; what another window did meanwhile is never overwritten."""
         row = self._row(request)
         content = await _json_object(request)
         try:
-            await self._read(functools.partial(self.session.give, row, content))
+            await self._read(self.session.give, row, content)
         except ReviewError as error:
             # With the present state: the window shows it instead of what it had.
             return JSONResponse({"problem": str(error), **self.session.verdict_of(row)}, error.code)
-        return JSONResponse(await self._read(functools.partial(self.session.verdict_of, row)))
+        return JSONResponse(await self._read(self.session.verdict_of, row))
 
     async def region(self, request: Request) -> Response:
         """Mark a region or take a mark away."""
         content, slide = await _json_object(request), self.session.cases.slide_ids[self._row(request)]
-        await self._read(functools.partial(self.session.journal.mark, slide, content))
+        await self._read(self.session.journal.mark, slide, content)
         return JSONResponse({"regions": self.session.journal.regions.get(slide, [])})
 
     async def heat(self, request: Request) -> Response:
@@ -151,7 +148,7 @@ class Viewer:
     async def geojson(self, request: Request) -> Response:
         """Marked regions and tile values of a slide, for QuPath."""
         row = self._row(request)
-        pieces = await self._read(functools.partial(self.session.geojson, row))
+        pieces = await self._read(self.session.geojson, row)
         name = f"{self.session.cases.keys[row]}.geojson"
         return StreamingResponse(pieces, media_type="application/geo+json", headers=_download(name))
 
@@ -172,9 +169,9 @@ class Viewer:
     async def _heat_of(self, row: int) -> Heat:
         return await asyncio.get_running_loop().run_in_executor(self._heat_pool, self.session.heat_of, row)
 
-    async def _read(self, work: Callable[[], Result]) -> Result:
+    async def _read(self, work: Callable[[*Given], Result], *given: *Given) -> Result:
         async with self._seats:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *given)
 
     async def _picture(self, request: Request, work: Callable[[], bytes | None]) -> Response:
         async with self._seats:
@@ -193,8 +190,9 @@ def build_app(session: Session, *, token: str, hosts: frozenset[str], port: int)
 
 async def _problem(request: Request, error: Any) -> Response:
     """A refusal in words, with the status that says whose problem it is."""
-    missing = 404 if isinstance(error, (BagError, SlideError)) else 403 if isinstance(error, HiddenError) else 500
-    return PlainTextResponse(str(error), getattr(error, "code", missing))
+    return PlainTextResponse(
+        str(error), 404 if isinstance(error, (BagError, SlideError)) else getattr(error, "code", 500)
+    )
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -233,13 +231,3 @@ def _missing(what: str) -> Response:
 
 def _download(name: str) -> dict[str, str]:
     return {"Content-Disposition": f'attachment; filename="{name}"'}
-
-
-def _packaged() -> dict[str, tuple[bytes, str]]:
-    """The page's own files by name, from the package."""
-    files = {}
-    for entry in resources.files("pams_mil.view").joinpath("static").iterdir():
-        suffix = "." + entry.name.rpartition(".")[2]
-        if suffix in _TYPES:
-            files[entry.name] = (entry.read_bytes(), _TYPES[suffix])
-    return files

@@ -36,6 +36,8 @@ BADGES: Mapping[Role, str] = {
 class HiddenError(PamsError):
     """What a blind reader may not see yet."""
 
+    code = 403
+
     def __init__(self) -> None:
         super().__init__("Hidden until you have given your reading.")
 

@@ -89,11 +89,6 @@ def extract(
     return run.outcome
 
 
-def settle_failures(out: Path, outcome: Outcome) -> None:
-    """Bring failures.csv up to date with an outcome."""
-    Claims(out).record(outcome.failed, {*outcome.extracted, *outcome.reused})
-
-
 @dataclass
 class _Claimed:
     source: SlideSource
@@ -222,14 +217,6 @@ class _Run:
         self.progress("Extracting", min(1.0, (settled + share) / self.slides))
 
 
-@dataclass(frozen=True)
-class ReadyBags:
-    """A table of slides and the folder with their bags, as `pams predict` takes them."""
-
-    manifest: Path
-    features: Path
-
-
 def is_slide(path: Path) -> bool:
     """Whether a path looks like a slide rather than a table or a run: by its name, or as the folder of a slide's files.
 
@@ -261,12 +248,13 @@ def bags_for_run(
     encoder: str | None = None,
     options: EncoderOptions | None = None,
     announce: Callable[[str], None] | None = None,
-) -> ReadyBags:
-    """Bags of these slides below `out`, made as `origin` says: encoder, mpp and tile_px of the training features.
+) -> tuple[Path, Path]:
+    """The table of these slides and the folder of their bags below `out`, made as `origin` says.
 
-    `encoder` names the encoder where the stored name does not lead to its file (`onnx:FILE`, your own class), or
-    where there is none because the training features' files did not say. A slide that cannot be read is announced and
-    stays in the table without a bag, so that whoever reads on misses it; it is an error if none can be read.
+    That is the encoder, mpp and tile_px of the training features. `encoder` names the encoder where the stored name
+    does not lead to its file (`onnx:FILE`, your own class), or where there is none because the training features' files
+    did not say. A slide that cannot be read is announced and stays in the table without a bag, so that whoever reads on
+    misses it; it is an error if none can be read.
     """
     known = {**origin, "encoder": origin.get("encoder") or encoder}
     missing = [name for name in STATED if known.get(name) is None]
@@ -289,7 +277,7 @@ def bags_for_run(
             announce(message)
     manifest = out / "slides.csv"
     atomic.write_csv(manifest, ["slide_id"], [[source.slide_id] for source in sources])
-    return ReadyBags(manifest, out / BAG_FOLDER)
+    return manifest, out / BAG_FOLDER
 
 
 _FOLDER = ".claims"
@@ -323,24 +311,22 @@ class Claims:
         with contextlib.suppress(OSError):  # Windows does not remove what another process has open
             Path(lock.lock_file).unlink(missing_ok=True)
 
-    def record(self, failed: dict[str, tuple[str, str, str]], done: set[str]) -> None:
-        """Bring failures.csv up to date: rows of slides that are done go, those of this run replace older ones."""
-        path = self._out / "failures.csv"
-        # Read, change and write as one step: processes that share the folder all bring the one list up to date.
-        with FileLock(self._out / ".failures.lock"):
-            rows = {slide: row for slide, row in _earlier(path).items() if slide not in done}
-            rows.update(failed)
-            if rows or path.exists():
-                atomic.write_csv(path, _FAILURE_COLUMNS, [(slide, *rows[slide]) for slide in sorted(rows)])
 
-
-def _earlier(path: Path) -> dict[str, tuple[str, str, str]]:
-    # A header alone: every slide that had failed was done since.
-    if not path.is_file() or path.read_bytes().count(b"\n") < 2:
-        return {}
-    try:
-        columns = read_table(path)
-        cells = zip(*(columns[name] for name in _FAILURE_COLUMNS), strict=True)
-    except (TableError, KeyError):  # edited or truncated by someone else: no reason to lose what this run has found
-        return {}
-    return {slide: (file, reason, message) for slide, file, reason, message in cells}
+def settle_failures(out: Path, outcome: Outcome) -> None:
+    """Bring failures.csv up to date: rows of slides that are done go, those of this run replace older ones."""
+    path = out / "failures.csv"
+    # Read, change and write as one step: processes that share the folder all bring the one list up to date.
+    with FileLock(out / ".failures.lock"):
+        rows: dict[str, Sequence[str]] = {}
+        # A header alone: every slide that had failed was done since. A file that was edited or truncated by someone
+        # else is no reason to lose what this run has found.
+        if path.is_file() and path.read_bytes().count(b"\n") > 1:
+            with contextlib.suppress(TableError, KeyError):
+                columns = read_table(path)
+                rows = {
+                    slide: cells for slide, *cells in zip(*(columns[name] for name in _FAILURE_COLUMNS), strict=True)
+                }
+        rows = {slide: cells for slide, cells in rows.items() if slide not in {*outcome.extracted, *outcome.reused}}
+        rows |= outcome.failed
+        if rows or path.exists():
+            atomic.write_csv(path, _FAILURE_COLUMNS, [(slide, *rows[slide]) for slide in sorted(rows)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,7 +65,32 @@ class Bag:
     coords_um: AnyArray | None = None
 
     def __post_init__(self) -> None:
-        check_shapes(self)
+        features, shape = self.features, list(getattr(self.features, "shape", []))
+        kind: Any = getattr(features, "dtype", None)
+        if not isinstance(features, np.ndarray) or len(shape) != 2 or kind.newbyteorder("=") not in _PRECISIONS:
+            raise BagError(
+                "A bag's features must be a floating-point numpy array [n, d], "
+                f"found {kind or type(features).__name__} {shape}."
+            )
+        if 0 in shape:
+            raise BagError(
+                f"A bag needs at least one tile and one feature, found shape {shape}. "
+                "Was no tissue found on the slide? Leave such slides out of the manifest."
+            )
+        for name, coords in self.coords():
+            if coords.dtype.kind not in "fiu":
+                raise BagError(f"{name} must be numbers, found {coords.dtype}. Extract the slide again.")
+            if coords.shape != (shape[0], 2):
+                raise BagError(
+                    f"{name} must be [n, 2] with n = {shape[0]} like the features, found {list(coords.shape)}. "
+                    "The file was probably cut short while it was written; extract the slide again."
+                )
+
+    def coords(self) -> Iterator[tuple[str, AnyArray]]:
+        """The coordinates that the bag has, by name."""
+        for name in ("coords_px0", "coords_um"):
+            if (coords := getattr(self, name)) is not None:
+                yield name, coords
 
     @property
     def num_instances(self) -> int:
@@ -86,18 +111,17 @@ class Bag:
         for values in (self.features, self.coords_px0, self.coords_um):
             if values is None:
                 hasher.update(b"none")
-            else:
-                _feed(hasher, values)
+                continue
+            # Little-endian: the digest of a bag is the same on machines of either byte order.
+            little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+            hasher.update(f"{little.dtype.str}{values.shape}".encode())
+            hasher.update(np.ascontiguousarray(little).data)
         return hasher.hexdigest()
 
     @property
     def feature_digest(self) -> str:
         """32 hex digits of the feature values alone: equal for one slide stored under two ids, tools or precisions."""
         return _half_digest(self.features, self.features.shape)
-
-    def with_info(self, **changes: Any) -> Bag:
-        """The same bag with some of its info replaced."""
-        return replace(self, info=replace(self.info, **changes))
 
 
 class Fingerprint(NamedTuple):
@@ -138,40 +162,13 @@ def _half_digest(values: AnyArray, shape: tuple[int, ...]) -> str:
     return hashlib.blake2b(repr(shape).encode() + half.tobytes(), digest_size=16).hexdigest()
 
 
-def check_shapes(bag: Bag) -> None:
-    """Refuse arrays that cannot be a bag."""
-    features = bag.features
-    if (
-        not isinstance(features, np.ndarray)
-        or features.ndim != 2
-        or features.dtype.newbyteorder("=") not in _PRECISIONS
-    ):
-        raise BagError(
-            "A bag's features must be a floating-point numpy array [n, d], "
-            f"found {getattr(features, 'dtype', type(features).__name__)} {list(getattr(features, 'shape', []))}."
-        )
-    if 0 in features.shape:
-        raise BagError(
-            f"A bag needs at least one tile and one feature, found shape {list(features.shape)}. "
-            "Was no tissue found on the slide? Leave such slides out of the manifest."
-        )
-    for name, coords in (("coords_px0", bag.coords_px0), ("coords_um", bag.coords_um)):
-        if coords is not None and coords.dtype.kind not in "fiu":
-            raise BagError(f"{name} must be numbers, found {coords.dtype}. Extract the slide again.")
-        if coords is not None and coords.shape != (features.shape[0], 2):
-            raise BagError(
-                f"{name} must be [n, 2] with n = {features.shape[0]} like the features, found {list(coords.shape)}. "
-                "The file was probably cut short while it was written; extract the slide again."
-            )
-
-
 def check_values(bag: Bag, name: str) -> None:
     """Refuse NaN, infinity and values too large to compute with, naming the bag, row and coordinate.
 
     Norms, variances and similarities are computed in float32, so the sum of a row's squares must not overflow there.
     """
-    for unit, coords in (("coords_px0", bag.coords_px0), ("coords_um", bag.coords_um)):
-        if coords is not None and coords.dtype.kind == "f" and not all_finite(coords):
+    for unit, coords in bag.coords():
+        if coords.dtype.kind == "f" and not all_finite(coords):
             row = int(np.flatnonzero(~np.isfinite(coords).all(1))[0])
             raise BagError(
                 f"{name} has {unit} that are not finite numbers, first {coords[row].tolist()} in row {row}. "
@@ -230,11 +227,3 @@ def largest_magnitude(values: AnyArray) -> float:
     if values.dtype == np.float16:  # numpy's half-precision arithmetic is slow, and 65504 is a bound that will do
         return 65504.0 if all_finite(values) else math.inf
     return float(np.maximum(values.max(), -values.min()))  # np.maximum hands NaN on, max() may not
-
-
-def _feed(hasher: Any, values: AnyArray) -> None:
-    """Type, shape and bytes, as a little-endian machine has them."""
-    # The digest of a bag is the same on machines of either byte order.
-    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    hasher.update(f"{little.dtype.str}{values.shape}".encode())
-    hasher.update(np.ascontiguousarray(little).data)

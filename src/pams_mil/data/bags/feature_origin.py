@@ -219,16 +219,6 @@ def known_widths(encoder: str, *, slide_level: bool = False) -> tuple[int, ...]:
     return widths.get(aliases.get(name, name), ())
 
 
-def encoders_of(width: int, *, slide_level: bool = False) -> list[str]:
-    """The known encoders with this feature width.
-
-    >>> encoders_of(3072)
-    ['midnight12k']
-    """
-    table = SLIDE_WIDTHS if slide_level else TILE_WIDTHS
-    return [name for name, widths in table.items() if width in widths]
-
-
 def width_complaint(encoder: str, width: int, *, slide_level: bool = False) -> str:
     """What is wrong with an encoder's name beside a width; empty when nothing is known to be.
 
@@ -240,7 +230,7 @@ def width_complaint(encoder: str, width: int, *, slide_level: bool = False) -> s
     expected = known_widths(encoder, slide_level=slide_level)
     if not expected or width in expected:
         return ""
-    makers = encoders_of(width, slide_level=slide_level)
+    makers = [name for name, widths in (SLIDE_WIDTHS if slide_level else TILE_WIDTHS).items() if width in widths]
     guess = f", as of {', '.join(map(repr, makers))}" if makers else ""
     return (
         f"the encoder {encoder!r} ({' or '.join(map(str, expected))} features) is named, but there are {width}{guess}"

@@ -41,28 +41,6 @@ class BagStore(Protocol):
         ...
 
 
-class FolderStore:
-    """Bags read from feature files of any known layout."""
-
-    def __init__(self, folder: Path | str, *, manifest_folder: Path | None = None) -> None:
-        self._folder = FeatureFolder(folder, manifest_folder=manifest_folder)
-
-    def read(self, record: SlideRecord, *, verify: bool = True) -> Bag:
-        """The slide's bag."""
-        return read_bag(self._folder.find(record), verify=verify)
-
-    def fingerprint(self, record: SlideRecord) -> Fingerprint:
-        """Samples of the feature file."""
-        path = self._folder.find(record)
-        # Nothing says at once whether one of the many files of a store was changed.
-        return _fingerprint.__wrapped__(path, ()) if path.is_dir() else _fingerprint(path, file_signature(path))
-
-    def identity(self, record: SlideRecord) -> Hashable:
-        """The feature file with its times and size; None for a store of many files."""
-        path = self._folder.find(record)
-        return None if path.is_dir() else (str(path), file_signature(path))
-
-
 @lru_cache(maxsize=1 << 16)
 def _fingerprint(path: Path, signature: tuple[int, ...]) -> Fingerprint:
     content = ""
@@ -81,7 +59,7 @@ def open_store(features: Path | str | BagStore | None, manifest: Manifest) -> Ba
     if not isinstance(features, (str, Path, NoneType)):
         return features
     place, beside = features_of(manifest.source, features), manifest.source and manifest.source.parent
-    return Pack(place) if is_pack(place) else FolderStore(place, manifest_folder=beside)
+    return Pack(place) if is_pack(place) else FeatureFolder(place, manifest_folder=beside)
 
 
 def fingerprints(store: BagStore, records: Iterable[SlideRecord]) -> dict[str, Fingerprint]:
@@ -111,13 +89,28 @@ _SIDE_FOLDERS = {"coords", "patches", "labels", "inst_labels", "patch_labels", "
 
 
 class FeatureFolder:
-    """The feature files of a cohort; files are listed once, on first use."""
+    """The feature files of a cohort, of any known layout; files are listed once, on first use."""
 
     def __init__(self, folder: Path | str, *, manifest_folder: Path | None = None) -> None:
         self.folder = Path(folder)
         self.manifest_folder = manifest_folder
         if not self.folder.is_dir():
             raise BagError(f"There is no feature folder {self.folder}.")
+
+    def read(self, record: SlideRecord, *, verify: bool = True) -> Bag:
+        """The slide's bag."""
+        return read_bag(self.find(record), verify=verify)
+
+    def fingerprint(self, record: SlideRecord) -> Fingerprint:
+        """Samples of the feature file."""
+        path = self.find(record)
+        # Nothing says at once whether one of the many files of a store was changed.
+        return _fingerprint.__wrapped__(path, ()) if path.is_dir() else _fingerprint(path, file_signature(path))
+
+    def identity(self, record: SlideRecord) -> Hashable:
+        """The feature file with its times and size; None for a store of many files."""
+        path = self.find(record)
+        return None if path.is_dir() else (str(path), file_signature(path))
 
     def find(self, record: SlideRecord) -> Path:
         """The feature file of a slide; missing and ambiguous ones are errors that name candidates."""
@@ -147,17 +140,17 @@ class FeatureFolder:
                 f"e.g. {record.path.replace(chr(92), '/')!r}."
             )
         bases = [self.folder] if self.manifest_folder is None else [self.folder, self.manifest_folder]
-        for base in bases:
-            path = base / record.path
-            if not _is_there(path):
-                continue
-            if not any(_lies_in(path, place) for place in bases):
-                raise BagError(
-                    f"Slide {record.slide_id!r} has the path {record.path!r}, which leads outside of {listing(bases)}. "
-                    "Point --features at the folder that holds the file."
-                )
-            return path
-        raise MissingBagError(f"Slide {record.slide_id!r} has no feature file {record.path!r} below {listing(bases)}.")
+        path = next((path for base in bases if _is_there(path := base / record.path)), None)
+        if path is None:
+            raise MissingBagError(
+                f"Slide {record.slide_id!r} has no feature file {record.path!r} below {listing(bases)}."
+            )
+        if not any(_lies_in(path, place) for place in bases):
+            raise BagError(
+                f"Slide {record.slide_id!r} has the path {record.path!r}, which leads outside of {listing(bases)}. "
+                "Point --features at the folder that holds the file."
+            )
+        return path
 
     def _hint(self, slide_id: str) -> str:
         """A file of almost this name: other case, signs or suffixes, or more behind it, as in TCGA's names.
