@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from markupsafe import Markup
 
-from pams_mil.arrays import Array
-from pams_mil.class_checks import DistanceBy, names_by_rank
+from pams_mil.arrays import Array, Ints
+from pams_mil.class_checks import names_by_rank
 from pams_mil.data.tables import read_table
 from pams_mil.engine.config.grid_config import GridConfig, label
 from pams_mil.engine.config.run_config import build, with_overrides
@@ -86,7 +84,12 @@ def paper_grid(name: str, changes: Sequence[str] = ()) -> GridConfig:
             f"{PREFIX}{name} needs the column that marks mixed slides: subset=COLUMN=VALUE, e.g. subset=findings=mixed."
         )
     groups = ClassHierarchy.load(content["classes"]).num_classes(0)
-    methods = [_stretched(method, groups) for method in content["methods"]]
+    methods = [
+        {**method, "weights": stretch(method["weights"], groups)}
+        if isinstance(method, dict) and isinstance(method.get("weights"), list)
+        else method
+        for method in content["methods"]
+    ]
     return build(GridConfig, {**content, "methods": methods}, where=f"{PREFIX}{name}")
 
 
@@ -98,12 +101,6 @@ def stretch(ratio: Sequence[float], groups: int) -> list[float]:
     """
     places = np.linspace(0, len(ratio) - 1, groups) if groups > 1 else np.zeros(1)
     return [float(weight) for weight in np.interp(places, np.arange(len(ratio)), ratio)]
-
-
-def _stretched(method: Any, groups: int) -> Any:
-    if not isinstance(method, dict) or not isinstance(method.get("weights"), list):
-        return method
-    return {**method, "weights": stretch(method["weights"], groups)}
 
 
 def paper_numbers(table: str) -> dict[tuple[str, str, str, str], tuple[float, float | None]]:
@@ -141,17 +138,18 @@ def _number(mean: float, sd: float | None) -> str:
 
 def harm_tables(models: Sequence[Predictions]) -> list[ReportTable]:
     """AsCC and rank of every model under other penalties, and with neighboring classes swapped."""
-    tables = [("penalties P", by_penalty(models, PENALTIES)), ("orders of the classes", by_swap(models))]
-    return [_rank_table(what, assumptions, models) for what, assumptions in tables]
-
-
-def _rank_table(what: str, assumptions: Sequence[Assumption], models: Sequence[Predictions]) -> ReportTable:
-    rows = [
-        [model.name, *(f"{100 * one.scores[number]:.1f} ({one.ranks[number]})" for one in assumptions)]
-        for number, model in enumerate(models)
-    ]
-    heads = ["model", *(one.name for one in assumptions)]
-    return ReportTable(heads, rows, caption=f"AsCC in percent under other {what}, rank in brackets.")
+    tables = []
+    for what, assumptions in (
+        ("penalties P", by_penalty(models, PENALTIES)),
+        ("orders of the classes", by_swap(models)),
+    ):
+        rows = [
+            [model.name, *(f"{100 * one.scores[number]:.1f} ({one.ranks[number]})" for one in assumptions)]
+            for number, model in enumerate(models)
+        ]
+        caption = f"AsCC in percent under other {what}, rank in brackets."
+        tables.append(ReportTable(["model", *(one.name for one in assumptions)], rows, caption=caption))
+    return tables
 
 
 def metrics_study() -> Study:
@@ -213,43 +211,36 @@ class Assumption:
 
     name: str
     scores: Array
-    ranks: npt.NDArray[np.int64]
+    ranks: Ints
 
 
 def by_penalty(models: Sequence[Predictions], penalties: Sequence[float]) -> list[Assumption]:
     """Scores and ranks for each penalty P."""
-    confusions, hierarchy = _confusions(models), models[0].hierarchy
-    return [_assume(f"P = {p:g}", confusions, LabelMetrics(hierarchy, penalty=p)) for p in penalties]
+    every = np.arange(len(models[0].hierarchy))
+    return [_assume(f"P = {p:g}", models, LabelMetrics(models[0].hierarchy, penalty=p), every) for p in penalties]
 
 
 def by_swap(models: Sequence[Predictions]) -> list[Assumption]:
     """Scores and ranks as given, then with each pair of neighboring classes swapped in the order of urgency."""
-    confusions, hierarchy = _confusions(models), models[0].hierarchy
-    names, ranks = hierarchy.names(), hierarchy.ranks()
-    rows = [_assume("as given", confusions, LabelMetrics(hierarchy))]
-    for low in range(len(names) - 1):
+    tree = models[0].hierarchy
+    names, rows = tree.names(), []
+    for low in range(-1, len(names) - 1):
         order = np.arange(len(names))
-        order[[low, low + 1]] = order[[low + 1, low]]
-        swapped = LabelMetrics(_flat([names[i] for i in order], ranks, hierarchy.distance_by))
-        # The slides stay what they are; only the place of their class in the order changes, in rows and columns.
-        rows.append(_assume(f"{names[low]} ↔ {names[low + 1]}", confusions[:, order][:, :, order], swapped))
+        if low >= 0:
+            order[[low, low + 1]] = order[[low + 1, low]]
+        ordered = [names[index] for index in order]
+        # One level whose ties sit at the same places as before.
+        ties = names_by_rank(ordered, tree.ranks().tolist())
+        swapped = LabelMetrics(ClassHierarchy.flat(ordered, ties=ties, distance_by=tree.distance_by))
+        rows.append(_assume(f"{names[low]} ↔ {names[low + 1]}" if low >= 0 else "as given", models, swapped, order))
     return rows
 
 
-def _flat(names: Sequence[str], ranks: npt.NDArray[np.int64], distance_by: DistanceBy) -> ClassHierarchy:
-    """One level whose ties sit at the same places as before."""
-    return ClassHierarchy.flat(names, ties=names_by_rank(names, ranks.tolist()), distance_by=distance_by)
-
-
-def _confusions(models: Sequence[Predictions]) -> npt.NDArray[np.int64]:
-    size = models[0].hierarchy.num_classes()
-    return np.stack([count_cells(model.target, model.predicted, size) for model in models])
-
-
-def _assume(name: str, confusions: npt.NDArray[np.int64], score: LabelMetrics) -> Assumption:
-    scores = score(confusions)["ascc"]
-    ranks = np.asarray([1 + int(np.sum(scores > value)) for value in scores], dtype=np.int64)
-    return Assumption(name, scores, ranks)
+def _assume(name: str, models: Sequence[Predictions], score: LabelMetrics, order: Ints) -> Assumption:
+    """The slides stay what they are; only the place of their class in the order changes, in rows and columns."""
+    confusions = [count_cells(model.target, model.predicted, len(order))[np.ix_(order, order)] for model in models]
+    scores = score(np.stack(confusions))["ascc"]
+    return Assumption(name, scores, 1 + (scores > scores[:, None]).sum(axis=1))
 
 
 KEYS = ("acc", "auc", "ascc", "asmc")

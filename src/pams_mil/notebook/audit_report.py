@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pams_mil.errors import MissingExtraError, ParameterError, counted, listing, nearest
+from pams_mil.arrays import Array
+from pams_mil.errors import MissingExtraError, ParameterError, listing, nearest
 from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.audit import audit as audit_predictions
 from pams_mil.evaluate.certify.certificate import Certificate
@@ -19,6 +21,7 @@ from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.notebook.array_inputs import predictions_from_arrays, tags
 from pams_mil.report.audit_html import severe_table, write_audit
+from pams_mil.report.charts import CurveSeries
 from pams_mil.report.first_screen import Counts, curve_series, notebook_html, rank_shares
 from pams_mil.report.live import Again
 from pams_mil.report.page import ReportTable, TableCell, TableHead, format_interval, format_value
@@ -131,8 +134,7 @@ class AuditReport:
         return "\n".join([*self.sentences, "", str(self.table())])
 
     def _repr_html_(self) -> str:
-        series = curve_series(self.predictions, self._bands())
-        return notebook_html(self.sentences, series, rank_shares(self.predictions[0]), self.table())
+        return notebook_html(self.sentences, *self._curves(), self.table())
 
     @property
     def names(self) -> list[str]:
@@ -160,34 +162,19 @@ class AuditReport:
             pandas = import_module("pandas")
         except ImportError as error:
             raise MissingExtraError("to_frame", package="pandas", extra="frames") from error
-        return pandas.DataFrame(self.records())
-
-    def records(self) -> list[dict[str, Any]]:
-        """All scores as plain rows: model, level, metric, value, low, high."""
-        rows = []
-        for model in self.scores.models:
-            for scores in model.levels:
-                for key, value in scores.values.items():
-                    low, high = scores.intervals.get(key, (float("nan"),) * 2)
-                    rows.append(
-                        {
-                            "model": model.name,
-                            "level": scores.name,
-                            "metric": key,
-                            "value": value,
-                            "low": low,
-                            "high": high,
-                        }
-                    )
-        return rows
+        rows = (
+            (model.name, scores.name, key, value, *scores.intervals.get(key, (float("nan"),) * 2))
+            for model in self.scores.models
+            for scores in model.levels
+            for key, value in scores.values.items()
+        )
+        return pandas.DataFrame(rows, columns=["model", "level", "metric", "value", "low", "high"])
 
     def plot(self, ax: Any = None) -> OperatingCurveDisplay:
         """Missed urgency against false alarms of all models, on matplotlib axes."""
         from pams_mil.notebook.displays import OperatingCurveDisplay  # noqa: PLC0415  matplotlib is slow to import
 
-        return OperatingCurveDisplay(
-            curve_series(self.predictions, self._bands()), rank_shares(self.predictions[0])
-        ).plot(ax=ax)
+        return OperatingCurveDisplay(*self._curves()).plot(ax=ax)
 
     def save(self, folder: str | Path) -> Path:
         """Write the interactive page, the scores and the missed slides into a folder; returns the page's path."""
@@ -197,11 +184,8 @@ class AuditReport:
 
     def worst(self, count: int = 20, *, model: str | None = None) -> ReportTable:
         """The missed slides of a model, gravest first."""
-        number = self._number(model)
-        misses = severe_table(self.scores.models[number], self.scores.hierarchy, {})
-        if misses is None:
-            return ReportTable(["slide"], [])
-        return ReportTable(misses.head, misses.rows[:count], misses.text)
+        misses = severe_table(self.scores.models[self._number(model)], self.scores.hierarchy, {})
+        return ReportTable(["slide"], []) if misses is None else replace(misses, rows=misses.rows[:count])
 
     def decide(self, rule: str = "kappa", *, kappa: float | None = None) -> AuditReport:
         """Re-apply a decision rule to the models' probabilities: `decide(kappa=3)`, or `decide("ascc")`."""
@@ -244,15 +228,6 @@ class AuditReport:
             )
         return self.names.index(model)
 
-    def _bands(self) -> list[Any]:
-        return [getattr(model.points[-1], "band", None) for model in self.scores.models]
-
-    def __len__(self) -> int:
-        return len(self.predictions)
-
-    @property
-    def summary(self) -> str:
-        """How many slides, patients and models."""
-        first: Predictions = self.predictions[0]
-        patients = "" if first.patient_ids is None else f" of {counted(first.num_patients, 'patient')}"
-        return f"{counted(len(first), 'slide')}{patients}, {counted(len(self), 'model')}"
+    def _curves(self) -> tuple[list[CurveSeries], Array]:
+        bands = [getattr(model.points[-1], "band", None) for model in self.scores.models]
+        return curve_series(self.predictions, bands), rank_shares(self.predictions[0])

@@ -84,22 +84,22 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
         assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
         check_consistent_length(X, labels, groups)
-        frozen = isinstance(self.estimator, FrozenEstimator)
-        if self.alpha is None:
-            self.estimator_ = self.estimator if frozen else clone(self.estimator).fit(X, y)
-            self._learn_classes(labels)
-            self.kappa_, self.certificate_ = 1.0 if self.kappa is None else float(self.kappa), None
-            return self
-        if self.hierarchy is None:
+        if self.alpha is not None and self.hierarchy is None:
             raise ParameterError(
                 "alpha bounds missed urgency; give the order of urgency as hierarchy=[least urgent, ...]."
             )
+        frozen = isinstance(self.estimator, FrozenEstimator)
         patients = np.arange(len(labels)) if groups is None else column_or_1d(groups)
-        train, held = (slice(None), slice(None)) if frozen else self._parted(labels, patients, groups is not None)
+        train: Any = slice(None)
+        held: Any = slice(None)
+        if self.alpha is not None and not frozen:
+            train, held = self._parted(labels, patients, groups is not None)
         self.estimator_ = self.estimator if frozen else clone(self.estimator).fit(_rows(X, train), labels[train])
         self._learn_classes(labels)
-        self.certificate_ = self._certified(_rows(X, held), labels[held], patients[held])
-        self.kappa_ = self.certificate_.kappa
+        self.kappa_, self.certificate_ = 1.0 if self.kappa is None else float(self.kappa), None
+        if self.alpha is not None:
+            self.certificate_ = self._certified(_rows(X, held), labels[held], patients[held])
+            self.kappa_ = self.certificate_.kappa
         return self
 
     def predict_proba(self, X: Any) -> Array:
