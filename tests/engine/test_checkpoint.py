@@ -22,7 +22,6 @@ from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.spec import RunSpec
 from pams_mil.engine.run.trained_slides import TrainedSlides
-from pams_mil.engine.training.run_checkpoints import flatten, unflatten
 from pams_mil.errors import CheckpointError, OutputError
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -152,24 +151,6 @@ def test_a_checkpoint_cannot_name_code_to_run(tmp_path):
 def test_odd_specs_are_refused(content):
     with pytest.raises(CheckpointError):
         RunSpec.from_json(content).build()
-
-
-def test_optimizer_state_survives(tmp_path):
-    layer = torch.nn.Linear(3, 2)
-    adam = torch.optim.Adam(layer.parameters(), lr=0.1, betas=(0.8, 0.9))
-    for _ in range(3):
-        layer(torch.randn(4, 3)).sum().backward()
-        adam.step()
-    tensors, rest = flatten(adam.state_dict())
-    rest = json.loads(json.dumps(rest))
-    other = torch.optim.Adam(layer.parameters(), lr=0.5)
-    other.load_state_dict(unflatten(tensors, rest))
-    assert other.param_groups[0]["lr"] == 0.1
-    assert other.param_groups[0]["betas"] == (0.8, 0.9)
-    for parameter in layer.parameters():
-        assert torch.equal(other.state[parameter]["exp_avg"], adam.state[parameter]["exp_avg"])
-    with pytest.raises(CheckpointError):
-        unflatten({"x.y": torch.zeros(1)}, {"values": {}, "param_groups": []})
 
 
 def test_a_disk_that_gives_back_other_bytes_is_said_and_keeps_the_old_checkpoint(saved, tmp_path, monkeypatch):

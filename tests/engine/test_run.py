@@ -33,7 +33,7 @@ def test_run_folder_says_what_was_done(cohort, tmp_path):
     out = run(settings(cohort), tmp_path / "run")
     facts = json.loads((out / "run.json").read_text())
     assert facts["bags"] == {"train": SIZES["train"], "val": SIZES["val"]}
-    assert facts["hierarchy"]["digest"]
+    assert facts["spec"]["classes"]["name"] == "tiny"
     assert facts["spec"]["digest"]
     assert facts["packages"]["torch"]
     assert facts["class_drift_by_remix"]["first_epoch"].keys() == set("abcd")

@@ -20,7 +20,7 @@ from typing import Any
 
 from pams_mil import atomic
 from pams_mil.data import tables
-from pams_mil.engine.run.folder import RunFolder, read_json
+from pams_mil.engine.run.folder import Inside, RunFolder, read_json
 from pams_mil.errors import RunError, listing
 
 
@@ -35,6 +35,14 @@ class CrossValidationFolder:
 
     path: Path
     fold: int | None = None
+    file = Inside("cv.json")
+    """What was asked for; its presence says that a cross-validation was started here."""
+    manifest_file = Inside("manifest.csv")
+    """The cohort with a column for every fold."""
+    predictions_file = Inside("predictions.csv")
+    """Out-of-fold predictions of all slides."""
+    folds_file = Inside("folds.csv")
+    """Scores of every fold."""
 
     @classmethod
     def at(cls, path: Path | str) -> CrossValidationFolder | None:
@@ -45,26 +53,6 @@ class CrossValidationFolder:
         above = cls(path.parent)
         folds = [int(fold) for fold in above.asked().get("folds", [])] if above.members else []
         return next((cls(above.path, fold) for fold in folds if run_name(fold) == path.name), None)
-
-    @property
-    def file(self) -> Path:
-        """What was asked for; its presence says that a cross-validation was started here."""
-        return self.path / "cv.json"
-
-    @property
-    def manifest_file(self) -> Path:
-        """The cohort with a column for every fold."""
-        return self.path / "manifest.csv"
-
-    @property
-    def predictions_file(self) -> Path:
-        """Out-of-fold predictions of all slides."""
-        return self.path / "predictions.csv"
-
-    @property
-    def folds_file(self) -> Path:
-        """Scores of every fold."""
-        return self.path / "folds.csv"
 
     def exists(self) -> bool:
         """Whether a cross-validation was started here."""

@@ -40,15 +40,17 @@ from pams_mil.errors import ConfigError, ExposureError, RunError, nearest, store
 State = Literal["running", "interrupted", "failed", "finished"]
 CALIBRATION = "calibration.json"
 CODE = "code"
-_PACKAGES = (
-    "torch",
-    "numpy",
-    "lightning-fabric",
-    "safetensors",
-    "h5py",
-    "scikit-learn",
-    "torchmetrics",
-)
+_PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors", "h5py", "scikit-learn", "torchmetrics")
+
+
+class Inside:
+    """An attribute of a folder: the path of what has this name inside of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: Any, kind: type) -> Path:
+        return Path("" if folder is None else folder.path, self._name)
 
 
 @dataclass(frozen=True)
@@ -56,36 +58,21 @@ class RunFolder:
     """The paths of a run."""
 
     path: Path
+    config_file = Inside("config.yaml")
+    """The effective settings; written last, its presence says that a run exists."""
+    last = Inside("last.safetensors")
+    """The checkpoint to continue from."""
+    best = Inside("best.safetensors")
+    """The checkpoint to predict with."""
+    metrics_file = Inside("metrics.csv")
+    """One row per epoch."""
+    predictions = Inside("predictions")
+    """The folder of predictions, one set of files per table and split."""
 
     @classmethod
     def at(cls, path: Path) -> RunFolder:
         """The folder of a run, or the one that a checkpoint lies in."""
         return cls(path.parent if path.is_file() else path)
-
-    @property
-    def config_file(self) -> Path:
-        """The effective settings."""
-        return self.path / "config.yaml"
-
-    @property
-    def last(self) -> Path:
-        """The checkpoint to continue from."""
-        return self.path / "last.safetensors"
-
-    @property
-    def best(self) -> Path:
-        """The checkpoint to predict with."""
-        return self.path / "best.safetensors"
-
-    @property
-    def metrics_file(self) -> Path:
-        """One row per epoch."""
-        return self.path / "metrics.csv"
-
-    @property
-    def predictions(self) -> Path:
-        """The folder of predictions, one set of files per table and split."""
-        return self.path / "predictions"
 
     def slot(self, table: Path, split: str | None, *kinds: str) -> str:
         """The name of the predictions of a table and split, which no other table of that name ever gets.
@@ -147,7 +134,7 @@ class RunFolder:
         fingerprints: Mapping[str, str] | None = None,
         held_out: TrainedSlides | None = None,
     ) -> None:
-        """Write what defines the run; `config.yaml` last, since its presence says that a run exists.
+        """Write what defines the run, `config.yaml` last.
 
         Args:
             config: The settings.
@@ -169,9 +156,8 @@ class RunFolder:
             if (file := own_file(name)) is not None:
                 copy_code(file, self.path)
         atomic.write_json(self.path / "run.json", {**manifest(config), **facts})
-        write_yaml(
-            self.config_file, config.to_json(), comment=f"Effective settings, written by pams-mil {__version__}."
-        )
+        comment = f"Effective settings, written by pams-mil {__version__}."
+        write_yaml(self.config_file, config.to_json(), comment=comment)
 
     def slides(self) -> TrainedSlides:
         """The slides that trained the run (`train`) and those that chose its epoch (`val`)."""

@@ -86,20 +86,13 @@ class Loggers:
 
     def open(self, epoch: int) -> None:
         """Begin, or go on after this many complete epochs: what was logged of them stays."""
-        folder, settings = self._folder, self._settings
-        openers: dict[str, Callable[[], tuple[Log, Callable[[], None]]]] = {
-            "tensorboard": lambda: _tensorboard(folder, epoch),
-            "mlflow": lambda: _mlflow(folder, settings),
-            "wandb": lambda: _wandb(folder, settings),
-        }
-        for name in self._names:
-            if name in openers:
-                try:
-                    self._open.append(openers[name]())
-                except Exception as error:  # whatever a tracker raises of its store, its server or its key
-                    raise ConfigError(
-                        f"--log {name} could not be started: {first_line(error)} The run can be repeated without it."
-                    ) from error
+        for name in [name for name in self._names if name != "csv"]:
+            try:
+                self._open.append(_TRACKERS[name](self._folder, dict(self._settings), epoch))
+            except Exception as error:  # whatever a tracker raises of its store, its server or its key
+                raise ConfigError(
+                    f"--log {name} could not be started: {first_line(error)} The run can be repeated without it."
+                ) from error
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Send one epoch."""
@@ -115,7 +108,7 @@ class Loggers:
             close()
 
 
-def _tensorboard(folder: Path, epoch: int) -> tuple[Log, Callable[[], None]]:
+def _tensorboard(folder: Path, settings: dict[str, Any], epoch: int) -> tuple[Log, Callable[[], None]]:
     from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional and slow to import
 
     # Epochs after the one that a resumed run starts from are replaced, not shown twice.
@@ -130,14 +123,17 @@ def _tensorboard(folder: Path, epoch: int) -> tuple[Log, Callable[[], None]]:
     return log, writer.close
 
 
-def _mlflow(folder: Path, settings: Mapping[str, Any]) -> tuple[Log, Callable[[], None]]:
+def _mlflow(folder: Path, settings: dict[str, Any], epoch: int) -> tuple[Log, Callable[[], None]]:
     mlflow: Any = import_module("mlflow")
     mlflow.start_run(run_name=folder.name)
-    mlflow.log_dict(dict(settings), "config.json")
+    mlflow.log_dict(settings, "config.json")
     return (lambda numbers, step: mlflow.log_metrics(dict(numbers), step=step)), mlflow.end_run
 
 
-def _wandb(folder: Path, settings: Mapping[str, Any]) -> tuple[Log, Callable[[], None]]:
+def _wandb(folder: Path, settings: dict[str, Any], epoch: int) -> tuple[Log, Callable[[], None]]:
     wandb: Any = import_module("wandb")
-    run = wandb.init(dir=str(folder), name=folder.name, config=dict(settings))
+    run = wandb.init(dir=str(folder), name=folder.name, config=settings)
     return (lambda numbers, step: run.log(dict(numbers), step=step)), run.finish
+
+
+_TRACKERS = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}

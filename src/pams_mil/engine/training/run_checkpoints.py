@@ -43,9 +43,9 @@ class RunCheckpoints:
         average: AveragedWeights | None = None,
     ) -> None:
         """Everything that is needed to go on as if nothing had happened."""
-        tensors, rest = flatten(optimizer.state_dict())
-        state: dict[str, Any] = {"spec": self.spec.to_json(), "progress": progress.to_json(), "optimizer": rest}
-        prefixed = {f"optimizer.{name}": tensor for name, tensor in tensors.items()}
+        state: dict[str, Any] = {"spec": self.spec.to_json(), "progress": progress.to_json()}
+        moments = optimizer.state_dict()["state"].items()
+        prefixed = {f"optimizer.{number}.{key}": one for number, own in moments for key, one in own.items()}
         weights = _finite_weights(learner)
         if average is not None:
             # `model.` always holds what to predict with, here the mean; what is trained on lies beside it. So a reader
@@ -57,13 +57,9 @@ class RunCheckpoints:
 
     def save_best(self, learner: Learner, progress: RunProgress, metric: str) -> None:
         """The weights to predict with."""
-        facts = {
-            "metric": metric,
-            "score": finite(progress.best),
-            "epoch": progress.best_epoch,
-            "row": progress.history[-1],
-        }
-        checkpoint.save(self.folder.best, Checkpoint(_finite_weights(learner), {"spec": self.spec.to_json(), **facts}))
+        facts = {"metric": metric, "score": finite(progress.best), "epoch": progress.best_epoch}
+        state = {"spec": self.spec.to_json(), **facts, "row": progress.history[-1]}
+        checkpoint.save(self.folder.best, Checkpoint(_finite_weights(learner), state))
 
     def relabel_best(self) -> None:
         """Give the best checkpoint of a run that is extended the spec that the run has now."""
@@ -82,10 +78,13 @@ class RunCheckpoints:
         stored = RunSpec.from_json(saved.state.get("spec"), self.folder.last)
         refuse_to_continue(stored, self.spec, self.folder.path, epochs_done=progress.epoch)
         load_weights(learner, saved)
-        # The state also brings the learning rate of then; the loop sets the epoch's own before the first step.
-        rest = saved.state.get("optimizer")
+        moments: dict[int, dict[str, Tensor]] = {}
         try:
-            optimizer.load_state_dict(unflatten(saved.part("optimizer"), rest or {}))
+            for name, tensor in saved.part("optimizer").items():
+                number, _, key = name.partition(".")
+                moments.setdefault(int(number), {})[key] = tensor
+            # Rates and decays are of the settings, which are the same, and of the epoch, which the loop sets.
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         except (ValueError, KeyError) as error:
             raise CheckpointError(
                 f"The optimizer state in {self.folder.last} does not fit the model: {error}."
@@ -115,38 +114,6 @@ def _finite_weights(learner: Learner) -> dict[str, Tensor]:
             "last good checkpoint is kept. Lower training.lr or set training.clip_norm=1, and start again."
         )
     return tensors
-
-
-def flatten(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by `<parameter>.<name>`, and the rest of `optimizer.state_dict()` as plain values.
-
-    >>> import torch
-    >>> tensors, rest = flatten({"state": {0: {"step": torch.tensor(1.0), "n": 2}}, "param_groups": [{"lr": 0.1}]})
-    >>> tensors, rest
-    ({'0.step': tensor(1.)}, {'values': {'0.n': 2}, 'param_groups': [{'lr': 0.1}]})
-    """
-    tensors: dict[str, Tensor] = {}
-    values: dict[str, Any] = {}
-    for parameter, entries in state["state"].items():
-        for name, value in entries.items():
-            kind = tensors if isinstance(value, Tensor) else values
-            kind[f"{parameter}.{name}"] = value
-    return tensors, {"values": values, "param_groups": state["param_groups"]}
-
-
-def unflatten(tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
-    """What `flatten` was given, for `optimizer.load_state_dict`."""
-    state: dict[int, dict[str, Any]] = {}
-    try:
-        for key, value in [*tensors.items(), *rest["values"].items()]:
-            parameter, _, name = key.partition(".")
-            state.setdefault(int(parameter), {})[name] = value
-        groups = [
-            {**group, "betas": tuple(group["betas"])} if "betas" in group else group for group in rest["param_groups"]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"The checkpoint holds an optimizer state that cannot be read: {error!r}.") from error
-    return {"state": state, "param_groups": groups}
 
 
 WITHOUT_MISTAKES = ("asmc", "emc")
@@ -222,6 +189,9 @@ class RunProgress:
         >>> progress.best_epoch, progress.waited
         (4, 0)
         >>> progress = RunProgress()
+        >>> [progress.close_epoch({}, score, "refined_nll") for score in (0.8, 0.9, 0.7)]
+        [True, False, True]
+        >>> progress = RunProgress()
         >>> [progress.close_epoch({}, score, "asmc") for score in (0.5, float("inf"), 0.9, float("inf"))]
         [True, True, False, False]
         """
@@ -229,22 +199,13 @@ class RunProgress:
         self.step, self.sums, self.counts = 0, {}, {}
         self.history.append({key: finite(value) for key, value in row.items()})
         counts = math.isfinite(score) or (score == math.inf and metric in WITHOUT_MISTAKES)
-        better = counts and (self.best is None or beats(score, self.best, metric))
+        higher = metric in ("last", "urgency_auc") or (metric in METRICS and METRICS[metric].higher_is_better)
+        better = counts and (self.best is None or (score > self.best if higher else score < self.best))
         if better:
             self.best, self.best_epoch, self.waited = score, self.epoch, 0
         else:
             self.waited += 1
         return better
-
-
-def beats(score: float, best: float, metric: str) -> bool:
-    """Whether a validation score is better than the best one.
-
-    >>> beats(0.8, 0.7, "urgency_auc"), beats(0.8, 0.7, "refined_nll")
-    (True, False)
-    """
-    higher = metric in ("last", "urgency_auc") or (metric in METRICS and METRICS[metric].higher_is_better)
-    return score > best if higher else score < best
 
 
 def finite(value: Any) -> Any:

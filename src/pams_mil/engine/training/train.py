@@ -111,12 +111,21 @@ def _train_in_process(
         loggers = Loggers(config.compute.loggers if fabric.is_global_zero else (), folder.path, config.to_json())
         stack.callback(loggers.close)
         with _status(fabric, folder):
-            context = LoopContext(config, checkpoints, watch, stop, loggers)
-            progress = fit(fabric, learner, bags, cohort.val, context)
-            cautions = run_cautions(progress, cohort, config.training.select)
-            for caution in cautions if fabric.is_global_zero else ():
-                watch.noted(f"Caution: {caution}")
-            _finish(fabric, folder, progress, config, cautions, time.monotonic() - started)
+            progress = fit(fabric, learner, bags, cohort.val, LoopContext(config, checkpoints, watch, stop, loggers))
+            metric = config.training.select
+            if not progress.best_epoch:
+                raise RunError(
+                    f"No epoch had a finite validation {metric}, so there is no best checkpoint. Are all classes in "
+                    "the val split? Choose another metric with training.select."
+                )
+            if fabric.is_global_zero:
+                cautions = run_cautions(progress, cohort, metric)
+                for caution in cautions:
+                    watch.noted(f"Caution: {caution}")
+                folder.set_status(
+                    "finished", epochs=progress.epoch, best_epoch=progress.best_epoch, metric=metric,
+                    best=progress.best, cautions=cautions, seconds=round(time.monotonic() - started, 3),
+                )  # fmt: skip
 
 
 def refuse_missing_init(config: RunConfig) -> None:
@@ -196,30 +205,19 @@ def _failed_before_it_began(folder: RunFolder) -> bool:
 
 
 def _facts(cohort: Cohort, bags: TrainingBags) -> dict[str, Any]:
-    """What `run.json` says about the data."""
-    facts: dict[str, Any] = {
-        "hierarchy": {
-            "name": cohort.hierarchy.name,
-            "digest": cohort.hierarchy.digest,
-            "order": cohort.hierarchy.order(),
-        },
-        "bags": {"train": len(cohort.train), "val": len(cohort.val)},
-        "features": cohort.features,
-    }
+    """What `run.json` says about the bags, beside the spec."""
+    facts: dict[str, Any] = {"bags": {"train": len(cohort.train), "val": len(cohort.val)}}
     if bags.pairing is not None:
-        before, after = bags.pairing.class_counts(epoch=0)
+        counts = zip(("bags", "first_epoch"), bags.pairing.class_counts(epoch=0), strict=True)
         names = cohort.hierarchy.names()
-        facts["class_drift_by_remix"] = {
-            "bags": dict(zip(names, before.tolist(), strict=True)),
-            "first_epoch": dict(zip(names, after.tolist(), strict=True)),
-        }
+        facts["class_drift_by_remix"] = {key: dict(zip(names, own.tolist(), strict=True)) for key, own in counts}
     return facts
 
 
 def run_cautions(progress: RunProgress, cohort: Cohort, select: str) -> list[str]:
     """Cautions about the kept checkpoint, shown before its score: all calls alike, or chosen by few patients."""
     cautions = []
-    row = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
+    row = progress.history[progress.best_epoch - 1]
     if row.get("val_collapsed"):
         label = cohort.hierarchy.names()[int(row["val_top_call"])]
         cautions.append(
@@ -233,22 +231,6 @@ def run_cautions(progress: RunProgress, cohort: Cohort, select: str) -> list[str
             f"the validation split has only {counted(patients, 'patient')}, so the choice of the best epoch is noisy."
         )
     return cautions
-
-
-def _finish(
-    fabric: Processes, folder: RunFolder, progress: RunProgress, config: RunConfig, cautions: list[str], seconds: float
-) -> None:
-    metric = config.training.select
-    if not progress.best_epoch:
-        raise RunError(
-            f"No epoch had a finite validation {metric}, so there is no best checkpoint. Are all classes in the val "
-            "split? Choose another metric with training.select."
-        )
-    if fabric.is_global_zero:
-        folder.set_status(
-            "finished", epochs=progress.epoch, best_epoch=progress.best_epoch, metric=metric, best=progress.best,
-            cautions=cautions, seconds=round(seconds, 3),
-        )  # fmt: skip
 
 
 @contextmanager
@@ -268,15 +250,14 @@ def _status(fabric: Processes, folder: RunFolder) -> Iterator[None]:
 
 def _together(fabric: Processes, action: Callable[[], Result]) -> Result | None:
     """The result of the first process, in it alone; if it fails there, all processes fail instead of waiting for it."""
-    failure: str | None = None
     result: Result | None = None
     error: Exception | None = None
     if fabric.is_global_zero:
         try:
             result = action()
         except Exception as caught:  # raised again below, in every process
-            error, failure = caught, str(caught)
-    failure = fabric.broadcast(failure)
+            error = caught
+    failure = fabric.broadcast(None if error is None else str(error))
     # The first process keeps the kind of its error; the others only know its message.
     if error is not None:
         raise error

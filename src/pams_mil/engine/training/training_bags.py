@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from pams_mil import seeding
-from pams_mil.data.bags.dataset import BagDataset, BagSample
+from pams_mil.data.bags.dataset import BagDataset, BagSample, keep_bags
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.errors import ConfigError, ParameterError
 from pams_mil.models.core.batch import joined
@@ -172,47 +172,24 @@ class BagLoader:
 
     def __init__(self, bags: TrainingBags, *, workers: int, pin_memory: bool = False) -> None:
         self._bags = bags
-        self._keys = _Keys()
+        self._keys: list[StepKey] = []
         self._loader: DataLoader[BagSample] | None = None
-        if not workers and not pin_memory:
-            return
-        options: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
-        self._loader = DataLoader(
-            bags,
-            sampler=self._keys,
-            batch_size=None,
-            num_workers=workers,
-            collate_fn=_as_is,
-            pin_memory=pin_memory,
-            # Its own generator: torch's global one belongs to the model.
-            generator=torch.Generator(),
-            **options,
-        )
+        if workers or pin_memory:
+            ahead: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
+            self._loader = DataLoader(
+                bags, sampler=self._keys, batch_size=None, num_workers=workers, collate_fn=keep_bags,
+                pin_memory=pin_memory,
+                generator=torch.Generator(),  # its own: torch's global one belongs to the model
+                **ahead,
+            )  # fmt: skip
 
     def bags(self, keys: Sequence[StepKey]) -> Iterator[BagSample]:
         """The bags of these keys."""
         if self._loader is None:
             return map(self._bags.__getitem__, keys)
-        # The sampler is asked in this process; workers get single keys, so one pool of them serves all epochs.
-        self._keys.keys = keys
+        # The list of keys is read in this process; workers get single keys, so one pool of them serves all epochs.
+        self._keys[:] = keys
         return iter(self._loader)
-
-
-class _Keys(Sampler[StepKey]):
-    """The keys of the current epoch; workers need not know them in advance."""
-
-    def __init__(self) -> None:
-        self.keys: Sequence[StepKey] = ()
-
-    def __iter__(self) -> Iterator[StepKey]:
-        return iter(self.keys)
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-
-def _as_is(bag: Any) -> Any:
-    return bag
 
 
 def kept_count(n: int, share: float) -> int:
