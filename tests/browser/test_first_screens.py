@@ -56,7 +56,8 @@ def tuning_record():
         "rungs": rungs,
         "choice": {
             "recipe": "mean_pool-pams", "in_words": "mean pooling with the PAMS loss", "why": "It is the simplest.",
-            "by_fold": ["mean_pool-pams"] * 3, "each_seed": [0.8, 0.79], "simplicity": names[:2], "mean_of": names[:2],
+            "by_fold": [{"recipe": "mean_pool-pams", "mean_of": names[:2]}] * 3,
+            "each_seed": [0.8, 0.79], "simplicity": names[:2], "mean_of": names[:2],
         },
         "asked": {
             "reference": "abmil-ce", "slides": 140, "patients": 70, "folds": 3,

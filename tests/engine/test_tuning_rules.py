@@ -11,25 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference import tuning as reference
 
-from pams_mil.data.manifest.manifest import Manifest, SlideRecord
-from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.run_config import configure
-from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import read_json
 from pams_mil.engine.tuning.choice import (
     RecipeScore,
-    choices_by_fold,
     choose,
-    predictions_by_fold,
     score_recipes,
     survivors,
+    validation_auc,
 )
 from pams_mil.engine.tuning.recipes import REFERENCE, in_words, load_space, parts_of, recipe, simplicity
 from pams_mil.engine.tuning.schedule import ENOUGH, fewest_runs, halve, plan, runs_of, stages
-from pams_mil.engine.tuning.tune import Tuning
 from pams_mil.engine.tuning.tuning_folder import TuningFolder
 from pams_mil.errors import ConfigError, RunError
-from pams_mil.evaluate.predictions.predictions import Predictions, numbered, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, numbered
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import urgency_auc
 
@@ -74,17 +69,16 @@ def test_scores_are_those_of_slides_written_out_patient_by_patient(seed, recipes
     )
 
 
-def test_a_seed_alone_is_scored_fold_by_fold_as_recipes_are(monkeypatch):
+def test_validation_is_scored_fold_by_fold():
     """Never at one threshold over folds, at which networks that lean differently look worse than each is."""
     target, p, patient = cohort(5, 1, rows=60)
     fold = np.arange(60) % 3
     model = replace(validated(target, p, patient)["r0"], tags={"fold": [str(number) for number in fold]})
-    monkeypatch.setattr(Tuning, "validation", lambda *_, **__: model)
     parts = [model.where(fold == number) for number in range(3)]
     areas = [urgency_auc(one.target, one.probabilities, THREE, labels=THREE.names()) for one in parts]
-    alone = Tuning.__new__(Tuning)._alone("r0", None, 0)
-    assert alone == pytest.approx(np.mean(areas))
-    assert alone != pytest.approx(urgency_auc(target, p["r0"], THREE, labels=THREE.names()))
+    assert validation_auc(model) == pytest.approx(np.mean(areas))
+    assert score_recipes({"r0": model}, resamples=2)[0].score.value == validation_auc(model)
+    assert validation_auc(model) != pytest.approx(urgency_auc(target, p["r0"], THREE, labels=THREE.names()))
 
 
 def test_slides_that_are_all_equally_urgent_cannot_choose():
@@ -125,45 +119,6 @@ def test_one_standard_error_by_hand():
     ]
     assert choose(scores, {"far": 0, "near": 1, "fancy": 2}).name == "near"
     assert choose(scores, {"far": 0, "near": 2, "fancy": 1}).name == "fancy"
-
-
-def test_the_choice_of_a_fold_does_not_depend_on_the_labels_that_it_tests():
-    """Fold 0 tests patients p0 to p3; scrambling their labels may change any other fold's choice, never its own."""
-    rng = np.random.default_rng(3)
-    target = np.tile([0, 1, 2], 8)
-    slides, patients = [f"s{k:02d}" for k in range(24)], [f"p{k // 2}" for k in range(24)]
-    p = {name: rng.dirichlet(np.ones(3), 24) + shift * np.eye(3)[target] for name, shift in (("a", 0.3), ("b", 0.4))}
-    p = {name: value / value.sum(1, keepdims=True) for name, value in p.items()}
-    parts = [tuple("test" if k // 8 == fold else "train" for k in range(24)) for fold in range(3)]
-    records = tuple(SlideRecord(s, q, THREE.names()[t]) for s, q, t in zip(slides, patients, target, strict=True))
-
-    def choices(labels):
-        said = {
-            name: Predictions(name, THREE, slides, labels, value.argmax(1), value, patients)
-            for name, value in p.items()
-        }
-        return choices_by_fold(said, Manifest(records), Split(tuple(parts)), {"a": 0, "b": 1})
-
-    plain, seen = choices(target), set()
-    for seed in range(12):
-        scrambled = target.copy()
-        scrambled[:8] = np.random.default_rng(seed).permutation(target[:8])
-        found = choices(scrambled)
-        assert found[0] == plain[0]
-        seen.add(tuple(found))
-    assert len(seen) > 1  # the other folds do look at these labels
-
-
-def test_every_fold_is_predicted_by_its_own_choice(tmp_path):
-    folders = [CrossValidationFolder(tmp_path / name) for name in ("a", "b")]
-    for number, folder in enumerate(folders):
-        p = np.full((3, 3), 0.1) + 0.7 * np.eye(3)[[number] * 3]
-        tags = {"fold": ["0", "1", "1 2"]}
-        said = Predictions("x", THREE, ["s0", "s1", "s2"], np.array([0, 1, 2]), p.argmax(1), p, ["p"] * 3, tags)
-        write_predictions(folder.predictions_file, said)
-    found = predictions_by_fold([folders[0], folders[1], folders[0]], THREE)
-    assert found.predicted.tolist() == [0, 1, 1]
-    assert found.probabilities[:, 0].tolist() == pytest.approx([0.8, 0.1, 0.1])
 
 
 @given(st.integers(2, 80), st.integers(3, 10), st.integers(1, 4), st.integers(0, 400))

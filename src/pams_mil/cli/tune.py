@@ -57,7 +57,6 @@ def tune(
     from pams_mil.cli.audit_table import audit_command, view_command, write
     from pams_mil.engine.grid.folds import fold_cohort
     from pams_mil.engine.prediction.predict import predict
-    from pams_mil.engine.tuning.choice import predictions_by_fold
     from pams_mil.engine.tuning.recipes import REFERENCE, load_space
     from pams_mil.engine.tuning.tune import Tuning, TuningTask
     from pams_mil.evaluate.audit import audit
@@ -81,19 +80,18 @@ def tune(
     data = {"manifest": manifest, "features": features}
     shared = {"data": data, "classes": classes, "training": dict(chosen_space.training), "seed": seed}
     all_seeds = tuple(range(seed, seed + seeds))
-    task = TuningTask(chosen_space, shared, tuple(changes or ()), folded.cohort, folded.split, hierarchy, all_seeds)
+    task = TuningTask(chosen_space, shared, tuple(changes or ()), folded, all_seeds)
     task.simplicity  # noqa: B018  builds every recipe, so that a wrong setting is refused before any run
     runner = workers.start()
     with training_bar(out) as tell:
         tuning = Tuning(task, out, runner, budget, say=print_note, progress=lambda share, _: tell(share, ""))
         tuning.run()
         folder, choice = tuning.folder, tuning.folder.choice
-        done = tuning.finish([REFERENCE, choice["recipe"], *choice["mean_of"], *choice["by_fold"]])
-    failures = {f"{name}, {run}": reason for name, one in done.items() for run, reason in one.failures.items()}
+        failures = tuning.finish()
     refuse_failures(failures, "The chosen recipe could not be completed; the same command tries it again.")
     models = folder.models
     compared: dict[str, list[Predictions]] = {}
-    # What the choice has not seen leads.
+    # The very models that are kept lead, on slides that nothing has seen.
     if held_out:
         print_note(f"Predicting the {held_out} that were held out.")
         for name, one in models.items():
@@ -102,28 +100,22 @@ def tune(
             predictions.write(one.path, name="held_out")
             list_failures(predictions, name=name)
             compared.setdefault("report_held_out", []).append(predictions.labeled(name))
-    pooled = [read_predictions(one.predictions_file, hierarchy, name=name) for name, one in models.items()]
-    # Where every fold would have chosen the same recipe, this is the comparison below.
-    if set(choice["by_fold"]) - {choice["recipe"]}:
-        recipes = [folder.recipe(one) for one in choice["by_fold"]]
-        compared["report_by_fold"] = [pooled[0], predictions_by_fold(recipes, hierarchy)]
-    compared["report"] = pooled
+    tested = folder.tested
+    compared["report"] = [read_predictions(file, hierarchy, name=name) for name, file in tested.items()]
     with console.progress_bar() as progress:
         audits = {place: audit(own, resamples=resamples, progress=progress) for place, own in compared.items()}
     views = {name: view_command(one.path) for name, one in models.items()}
-    files = {"report": "predictions.csv", "report_held_out": "held_out.csv"}
+    files = {"report": tested, "report_held_out": {name: one.path / "held_out.csv" for name, one in models.items()}}
     commands = {
-        place: {name: audit_command(name, [one.path / files[place]], classes) for name, one in models.items()}
-        if place in files else {}
-        for place in audits
-    }  # fmt: skip
+        place: {name: audit_command(name, [file], classes) for name, file in files[place].items()} for place in audits
+    }
     for place, result in audits.items():
         write(result, folder.path / place, commands[place], views)
     page = tune_page(folder.to_json(), hierarchy, audits, held_out=folded.held_out, commands=commands, views=views)
     atomic.write_text(folder.report_file, page)
     mean, recipe = folder.mean.path, folder.recipe(choice["recipe"]).path
     if json:
-        places = {"out_of_fold": "report", "by_fold": "report_by_fold", "held_out": "report_held_out"}
+        places = {"out_of_fold": "report", "held_out": "report_held_out"}
         found = {key: audits[place].to_json() if place in audits else None for key, place in places.items()}
         console.print_json({**folder.to_json(), "folder": str(mean), "recipe_folder": str(recipe), **found})
     else:
@@ -162,8 +154,7 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
     output.print(folder.choice["why"])
     output.print(
         f"With few patients one recipe is a lottery ticket, so the tuning ends in the mean of the best {len(names)} by "
-        f"validation: {', '.join(names)}. All folds' labels ranked them, so only held-out slides test the mean without "
-        "favor."
+        f"validation: {', '.join(names)}. Every fold is tested with those that the other patients ranked first."
     )
     for name, result in audits.items():
         output.print()

@@ -16,9 +16,7 @@ from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, render
 
 PLACES = {
     "report_held_out": "Held-out slides, which neither training nor the choice has seen, by all runs together",
-    "report_by_fold": "Out-of-fold slides, the choice made again for every fold without the patients that it tests",
-    "report": "Out-of-fold slides, whose labels chose the recipe and the members of the mean, as validation labels of "
-    "other folds",
+    "report": "Out-of-fold slides, each fold by recipes that were chosen without the patients that it tests",
 }
 """What a comparison was made on, by the folder of its page."""
 
@@ -67,6 +65,7 @@ def tune_page(
         ],
         audits=audits,
         by_fold=record["choice"]["by_fold"],
+        means=len({frozenset(one["mean_of"]) for one in record["choice"]["by_fold"]}),
         held_out=held_out,
         places=PLACES,
         together=next(s["urgency_auc"] for s in scored[-1]["scores"] if s["recipe"] == record["choice"]["recipe"]),

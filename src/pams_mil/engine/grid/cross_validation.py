@@ -170,8 +170,25 @@ _NO_ROLES: Roles = frozenset()
 
 
 def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str, ...]:
-    """Write the predictions of all folds as one; a slide that several runs tested gets the mean of their answers."""
-    runs = [(fold, RunFolder(run)) for fold, run in folder.tested()]
+    """Write the predictions of all folds as one; returns what is worth saying about them."""
+    predictions = pooled(folder.tested(), folder.manifest_file, hierarchy)
+    predictions.write(folder.path)
+    repeated = sum(" " in cell for cell in predictions.tags["fold"])
+    if not repeated:
+        return ()
+    who = "1 slide is" if repeated == 1 else f"{repeated:,} slides are"
+    return (f"{who} tested in several folds; the probabilities were averaged.",)
+
+
+def pooled(tested_by: Iterable[tuple[int, Path]], manifest_file: Path, hierarchy: ClassHierarchy) -> SlidePredictions:
+    """What runs said about their test parts as one; a slide that several runs tested gets the mean of their answers.
+
+    Args:
+        tested_by: The run folders, each with the fold that it tests.
+        manifest_file: The table that has the folds; its order is that of the slides.
+        hierarchy: The class hierarchy.
+    """
+    runs = [(fold, RunFolder(run)) for fold, run in tested_by]
     finest, files = hierarchy.num_levels - 1, [run.predictions_file() for _, run in runs]
     ends = [*(f"_{name}.csv" for name in hierarchy.level_names[:-1]), ".csv"]
     own = [level for level, end in enumerate(ends) if all(file.with_name(file.stem + end).exists() for file in files)]
@@ -186,7 +203,7 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
             answers.setdefault((level, row["slide_id"]), []).append(p)
             if level == finest:
                 tested.setdefault(row["slide_id"], []).append({**row, "fold": str(fold)})
-    order = {slide: number for number, slide in enumerate(tables.read_table(folder.manifest_file)["slide_id"])}
+    order = {slide: number for number, slide in enumerate(tables.read_table(manifest_file)["slide_id"])}
     slides = sorted(tested, key=lambda slide: order.get(slide, len(order)))
     rows, first = [tested[slide] for slide in slides], [tested[slide][0] for slide in slides]
     means = {level: np.array([np.mean(answers[level, slide], axis=0) for slide in slides]) for level in own}
@@ -196,7 +213,7 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
     roles = [[parse_roles(row.get(COLUMN, "")) for row in of] for of in rows]
     seen = [exposure for _, run in runs if (exposure := run.exposure()) is not None]
     notes, labels = [sidecar(file) for file in files], [row.get("target", "") for row in first]
-    SlidePredictions(
+    return SlidePredictions(
         hierarchy=hierarchy,
         names=tuple(slides),
         patient_ids=tuple(row.get("patient_id", row["slide_id"]) for row in first),
@@ -218,14 +235,9 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
         roles=None if any(None in of for of in roles) else tuple(_NO_ROLES.union(*filter(None, of)) for of in roles),
         exposure=reduce(operator.or_, seen) if len(seen) == len(runs) else None,
         patients_known="patient_id" in first[0],
-        table=table_identity(folder.manifest_file, OUT_OF_FOLD),
+        table=table_identity(manifest_file, OUT_OF_FOLD),
         findings=np.array(findings) if findings else None,
-    ).write(folder.path)
-    repeated = sum(" " in cell for cell in folds)
-    if not repeated:
-        return ()
-    who = "1 slide is" if repeated == 1 else f"{repeated:,} slides are"
-    return (f"{who} tested in several folds; the probabilities were averaged.",)
+    )
 
 
 def score_folds(folder: CrossValidationFolder, pooled: Predictions) -> list[dict[str, Any]]:

@@ -15,7 +15,6 @@ the difference.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,20 +22,23 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.data.manifest.manifest import Manifest
-from pams_mil.data.splits.stratify import Split
-from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import RunError
-from pams_mil.evaluate.contrast import Contrast
-from pams_mil.evaluate.inference import contrasts, estimate
-from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
+from pams_mil.evaluate.contrast import Contrast, contrast_of
+from pams_mil.evaluate.inference import Networks, draw
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
 from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions
-from pams_mil.evaluate.predictions.sidecar import sidecar
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS
 
+METRIC = METRICS["urgency_auc"]
 RESAMPLES = 1000
+BEST = 5
+"""Recipes whose mean a tuning ends in."""
+
+
+class EquallyUrgentError(RunError):
+    """Validation slides that cannot tell recipes apart."""
 
 
 @dataclass(frozen=True)
@@ -84,27 +86,37 @@ def score_recipes(
     validation: Mapping[str, Predictions], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> list[RecipeScore]:
     """Scores of recipes by their predictions of the same validation slides, the best first."""
-    metric = METRICS["urgency_auc"]
-    scores = {
-        name: estimate(one, [metric], seed=seed, resamples=resamples)[metric.key] for name, one in validation.items()
-    }
-    if any(math.isnan(score.estimate) for score in scores.values()):
-        raise RunError(
+    first = next(iter(validation.values()))
+    for other in validation.values():
+        if list(other.slide_ids) != list(first.slide_ids) or (other.target != first.target).any():
+            raise RunError(f"{first.name} and {other.name} did not validate the same slides; tune in another folder.")
+    drawn = draw(first, seed, resamples)  # the same resamples for all
+    models = {name: Networks(one, drawn=drawn) for name, one in validation.items()}
+    values = {name: model.read([METRIC])[METRIC.key][:, 0] for name, model in models.items()}
+    samples = {name: model.drawn([METRIC])[METRIC.key] for name, model in models.items()}
+    if any(np.isnan(value).any() for value in values.values()):
+        raise EquallyUrgentError(
             "All validation slides are equally urgent, so recipes cannot be told apart. Use fewer folds, or look at "
             "the labels."
         )
-    best = max(scores, key=lambda name: scores[name].estimate)  # of equal scores the first, in the order of the space
+    leader = max(values, key=lambda name: float(values[name][0]))  # of equal ones the first, in the order of the space
     ranked = [
         RecipeScore(
             name,
-            score,
-            contrasts(validation[name], validation[best], [metric], seed=seed, resamples=resamples, swaps=0)[
-                metric.key
-            ],
+            contrast_of(METRIC, values[name], drawn=samples[name], units=drawn.units),
+            contrast_of(
+                METRIC, values[leader], values[name], drawn=samples[leader], drawn_reference=samples[name],
+                units=drawn.units,
+            ),
         )
-        for name, score in scores.items()
-    ]
+        for name in validation
+    ]  # fmt: skip
     return sorted(ranked, key=lambda one: -one.score.value)
+
+
+def validation_auc(validation: Predictions) -> float:
+    """The urgency AUC within each fold, averaged by slides."""
+    return float(Networks(validation).read([METRIC])[METRIC.key][0, 0])
 
 
 def choose(scores: Sequence[RecipeScore], simplicity: Mapping[str, Any]) -> RecipeScore:
@@ -131,10 +143,45 @@ def survivors(scores: Sequence[RecipeScore], count: int, simplicity: Mapping[str
     return list(dict.fromkeys([*first, *(score.name for score in ranked)]))[:count]
 
 
-def read_validation(runs: Sequence[Path], hierarchy: ClassHierarchy, name: str) -> Predictions:
-    """Every validation slide of some runs, in the order of their ids; with several runs, the mean probabilities."""
-    read = [read_predictions(RunFolder(run).predictions_file("val"), hierarchy, name=name) for run in runs]
-    joined = join_predictions(name, [replace(one, tags={"run": [str(n)] * len(one)}) for n, one in enumerate(read)])
+def why(chosen: RecipeScore, best: RecipeScore, near: int, tried: int, rung: int, ended: str) -> str:
+    """The choice in a sentence or two.
+
+    >>> one, two = RecipeScore.of("plain", 0.74, 0.02, 0.01, 0.012), RecipeScore.of("fancy", 0.75, 0.02)
+    >>> why(one, two, 3, 5, 2, "")[:79]
+    'plain is the simplest of 3 recipes within one standard error of the best of the'
+    """
+    shown = f"urgency AUC {100 * chosen.score.value:.1f}, standard error {100 * chosen.score.standard_error:.1f}"
+    early = f" {ended}, so the choice is among the recipes that were all measured alike before." if ended else ""
+    if chosen.name == best.name:
+        within = "within one standard error"
+        alone = f"no other is {within}" if near == 1 else f"and the simplest of {near} {within}"
+        best_of = f"{chosen.name} is the best of the {tried} recipes in rung {rung} on validation"
+        return f"{best_of} ({shown}), {alone}.{early}"
+    return (
+        f"{chosen.name} is the simplest of {near} recipes within one standard error of the best of the {tried} in rung "
+        f"{rung} on validation: {shown}; {best.name} is ahead by {100 * chosen.behind.difference:.1f}, standard "
+        f"error of the difference {100 * chosen.behind.standard_error:.1f}.{early}"
+    )
+
+
+def best(rungs: Sequence[Sequence[RecipeScore]]) -> list[str]:
+    """The best recipes by validation, at most BEST: those of the last rung, then of the one before, and so on.
+
+    >>> early = [RecipeScore.of(*one) for one in (("b", 0.8, 0.0), ("c", 0.7, 0.0, 0.1), ("a", 0.6, 0.0, 0.2))]
+    >>> best([early, [RecipeScore.of("a", 0.7, 0.0), RecipeScore.of("b", 0.6, 0.0, 0.1)]])
+    ['a', 'b', 'c']
+    """
+    return list(dict.fromkeys(score.name for scores in reversed(rungs) for score in scores))[:BEST]
+
+
+def read_validation(runs: Sequence[tuple[int, Path]], hierarchy: ClassHierarchy, name: str) -> Predictions:
+    """Every validation slide of some runs, each with its fold, in the order of ids; of several runs, the mean."""
+    read = [
+        replace(one, tags={"fold": [str(fold)] * len(one)})
+        for fold, run in runs
+        for one in [read_predictions(RunFolder(run).predictions_file("val"), hierarchy, name=name)]
+    ]
+    joined = join_predictions(name, read)
     if joined.probabilities is None or joined.patient_ids is None:
         raise RunError(f"Validation predictions of {name} have no probabilities or patients; train it again.")
     rows: dict[str, list[int]] = {}
@@ -142,69 +189,7 @@ def read_validation(runs: Sequence[Path], hierarchy: ClassHierarchy, name: str) 
         rows.setdefault(slide, []).append(row)
     slides = sorted(rows)
     probabilities = np.stack([joined.probabilities[rows[slide]].mean(0) for slide in slides])
-    # Slides that the same runs validated are ranked together: those of one fold.
-    folds = [" ".join(joined.tags["run"][row] for row in rows[slide]) for slide in slides]
+    # Slides of the same folds are ranked together: the same networks predicted them.
+    folds = [" ".join(dict.fromkeys(joined.tags["fold"][row] for row in rows[slide])) for slide in slides]
     first = joined.take(np.array([rows[slide][0] for slide in slides]))
     return replace(first, predicted=probabilities.argmax(1), probabilities=probabilities, tags={"fold": folds})
-
-
-def score_validation(validation: Mapping[str, Predictions]) -> list[RecipeScore]:
-    """Scores of recipes that validated the same slides, the best first."""
-    first = next(iter(validation.values()))
-    for other in validation.values():
-        if list(other.slide_ids) != list(first.slide_ids) or (other.target != first.target).any():
-            raise RunError(f"{first.name} and {other.name} did not validate the same slides; tune in another folder.")
-    return score_recipes(validation)
-
-
-NAME = "chosen fold by fold"
-
-
-def choices_by_fold(
-    validation: Mapping[str, Predictions], cohort: Manifest, split: Split, simplicity: Mapping[str, Any]
-) -> list[str]:
-    """Nested choice: the recipe that each fold is tested with, chosen without the patients that the fold tests.
-
-    In a cross-validation every slide tests one fold and validates another, so a choice among recipes has seen the label
-    of every slide that it is then tested on. Here the same rule chooses again without fold k's test patients, and fold
-    k is tested with that choice. Nothing is trained for it; earlier rungs are not run again, so this is about the
-    choice among the last recipes.
-
-    Args:
-        validation: What each recipe of the deciding rung said about the validation slides.
-        cohort: The slides of the folds.
-        split: Their folds.
-        simplicity: The order of simplicity.
-    """
-    choices = []
-    for parts in split.folds:
-        tested = {record.patient_id for record, subset in zip(cohort, parts, strict=True) if subset == "test"}
-        first = next(iter(validation.values()))
-        # By patient, not by slide: a slide of a tested patient tells about the others.
-        untested = np.array([patient not in tested for patient in first.patient_ids or ()])
-        scores = score_validation({name: one.where(untested) for name, one in validation.items()})
-        choices.append(choose(scores, simplicity).name)
-    return choices
-
-
-def predictions_by_fold(folders: Sequence[CrossValidationFolder], hierarchy: ClassHierarchy) -> Predictions:
-    """The out-of-fold predictions of a slide from the recipe of its fold; of several folds, from the first one's."""
-    read = {
-        folder.path: read_predictions(folder.predictions_file, hierarchy, Source(tags=("fold",)), name=NAME)
-        for folder in folders
-    }
-    first = next(iter(read.values()))
-    # All recipes list the same slides in the same order, that of the folds' table.
-    rows = [(read[folders[int(cell.split()[0])].path], row) for row, cell in enumerate(first.tags["fold"])]
-    return replace(
-        first,
-        predicted=np.array([one.predicted[row] for one, row in rows], dtype=np.int64),
-        probabilities=np.stack([one.probabilities[row] for one, row in rows if one.probabilities is not None]),
-        weights=tuple(
-            weights
-            for number, folder in enumerate(folders)
-            for fold, run in folder.tested()
-            if fold == number
-            for weights in sidecar(RunFolder(run).predictions_file()).get("weights", ())
-        ),
-    )

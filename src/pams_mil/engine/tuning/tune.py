@@ -8,39 +8,38 @@ further.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pams_mil.data.exposure import Exposure
-from pams_mil.data.manifest.manifest import Manifest
 from pams_mil.data.splits.split_writer import write_split
-from pams_mil.data.splits.stratify import Split
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.grid.cross_validation import CrossValidation, cells, cross_validate, pool
+from pams_mil.engine.grid.benchmark_cell import DONE
+from pams_mil.engine.grid.cross_validation import cells, cross_validate, pool, pooled
 from pams_mil.engine.grid.folds import Folds, digest_of_folds, in_folds
 from pams_mil.engine.grid.grid import Engine, Progress, run_cells
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.tuning.choice import (
     RecipeScore,
-    choices_by_fold,
+    best,
     choose,
     read_validation,
-    score_validation,
+    score_recipes,
     survivors,
+    validation_auc,
+    why,
 )
+from pams_mil.engine.tuning.nested import choices_by_fold
 from pams_mil.engine.tuning.recipes import REFERENCE, Simplicity, Space, in_words, simplicity
 from pams_mil.engine.tuning.schedule import ENOUGH, Rung, TimedEngine, fewest_runs, going_on, plan, runs_of, stages
 from pams_mil.engine.tuning.tuning_folder import TIMES, RungRecord, TuningFolder
 from pams_mil.errors import RunError, counted
-from pams_mil.evaluate.inference import estimate
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.metric import METRICS
 
 PILOTS = 4
 """Recipes, spread over the first ENOUGH of the space, that are run on one fold to see how long a run takes."""
@@ -56,24 +55,20 @@ class TuningTask:
         space: The recipes.
         shared: Settings of a run that all recipes share: data, classes, training, compute.
         changes: Settings that the user changes for all, `key=value`.
-        cohort: The slides of the folds.
-        split: Their folds.
-        hierarchy: The class hierarchy.
+        folds: The slides and their folds.
         seeds: Seeds of the last rung; earlier ones use the first.
     """
 
     space: Space
     shared: Mapping[str, Any]
     changes: tuple[str, ...]
-    cohort: Manifest
-    split: Split
-    hierarchy: ClassHierarchy
+    folds: Folds
     seeds: tuple[int, ...] = (0, 1, 2)
 
     @property
-    def folds(self) -> int:
+    def num_folds(self) -> int:
         """How many folds there are."""
-        return len(self.split.folds)
+        return len(self.folds.split.folds)
 
     @cached_property
     def configs(self) -> dict[str, RunConfig]:
@@ -91,12 +86,12 @@ class TuningTask:
         return {
             "reference": REFERENCE,
             "space": self.space.name,
-            "folds": self.folds,
+            "folds": self.num_folds,
             "seeds": list(self.seeds),
-            "slides": len(inside := in_folds(self.cohort, self.split)),
+            "slides": len(inside := in_folds(self.folds.cohort, self.folds.split)),
             "patients": len(inside.patients),
-            "slides_and_folds": digest_of_folds(self.cohort, self.split),
-            "classes": " ".join(order.digest for order in self.hierarchy.orders),
+            "slides_and_folds": digest_of_folds(self.folds.cohort, self.folds.split),
+            "classes": " ".join(order.digest for order in self.folds.hierarchy.orders),
             "recipes": {
                 name: {key: value for key, value in config.resolved().to_json().items() if key not in ignored}
                 for name, config in self.configs.items()
@@ -139,71 +134,103 @@ class Tuning:
         for key, value in self.folder.time.items():
             setattr(self.timed, key, int(value) if key == "runs" else value)
         if not self.folder.manifest_file.exists():
-            for line in write_split(
-                self.folder.path, self.task.cohort, self.task.hierarchy, self.task.split, is_folds=True
-            ).lines:
+            task = self.task
+            written = write_split(
+                self.folder.path, task.folds.cohort, task.folds.hierarchy, task.folds.split, is_folds=True
+            )
+            for line in written.lines:
                 self._say(line)
         return self._choose(self._climb())
 
-    def finish(self, names: Sequence[str]) -> dict[str, CrossValidation]:
-        """Make recipes cross-validations: train what is missing of all folds, predict the test parts, pool them."""
-        task, (_, rung) = self.task, self.folder.decisive
-        folders = {}
-        for name in dict.fromkeys(names):
+    def finish(self) -> dict[str, str]:
+        """Make the reference, the chosen recipe and those of the mean cross-validations, and test the nested choice.
+
+        What is missing is trained, test parts are predicted, and weights that nothing needs are deleted. Returns what
+        failed, with the reason; then the same command tries again.
+        """
+        task, (_, rung), choice = self.task, self.folder.decisive, self.folder.choice
+        names = list(dict.fromkeys([REFERENCE, choice["recipe"], *choice["mean_of"]]))
+        failures: dict[str, str] = {}
+        exposure = self._exposure()
+        for name in names:
             folder = self.folder.recipe(name)
-            for run in (folder.run(fold, None if seed == rung.seeds[0] else seed)
-                        for seed in rung.seeds for fold in range(task.folds)):  # fmt: skip
-                RunFolder(run).expose(self._exposure())
+            for _, run in self._runs(name, range(task.num_folds), rung.seeds):
+                RunFolder(run).expose(exposure)
             # Else `cross_validate` would refuse it as another cross-validation.
             folder.file.unlink(missing_ok=True)  # a larger budget may have added seeds; tune.json says which count
-            folders[name] = cross_validate(
-                task.configs[name], Folds(task.cohort, task.split, task.hierarchy), folder.path, self._engine,
+            done = cross_validate(
+                task.configs[name], task.folds, folder.path, self._engine,
                 seeds=rung.seeds, progress=self._progress,
             )  # fmt: skip
-        if not any(one.failures for one in folders.values()):
-            self._average(self.folder.choice["mean_of"])
-        return folders
+            failures |= {f"{name}, {run}": reason for run, reason in done.failures.items()}
+        own = [
+            cell
+            for fold, one in enumerate(choice["by_fold"])
+            for name in dict.fromkeys([one["recipe"], *one["mean_of"]])
+            for cell in self._cells(name, [fold], rung.seeds, "test")
+        ]
+        tested = run_cells(own, self.folder.path, self.folder.recipes, self._engine, progress=self._progress)
+        failures |= tested.failures
+        if not failures:
+            self._average(choice["mean_of"])
+            self._test_by_fold(rung)
+            self.folder.forget_weights(names)
+        return failures
 
     def _average(self, names: Sequence[str]) -> None:
         """Write the committee of these recipes: nothing is trained for it."""
         task, folder = self.task, self.folder.mean
         same = {key: self.folder.asked[key] for key in ("slides", "slides_and_folds", "classes")}
         members = {self.folder.recipe(name).path.name: self.folder.asked["recipes"][name] for name in names}
-        folder.start({**same, "folds": list(range(task.folds)), "of_recipes": True, "members": members})
-        write_split(folder.path, task.cohort, task.hierarchy, task.split, is_folds=True)
-        pool(folder, task.hierarchy)
+        folder.start({**same, "folds": list(range(task.num_folds)), "of_recipes": True, "members": members})
+        write_split(folder.path, task.folds.cohort, task.folds.hierarchy, task.folds.split, is_folds=True)
+        pool(folder, task.folds.hierarchy)
+
+    def _test_by_fold(self, rung: RungRecord) -> None:
+        """Write the test part of every fold as its own choice predicts it: one recipe, and the mean of the best."""
+        choices = self.folder.choice["by_fold"]
+        models = {"chosen": [[one["recipe"]] for one in choices], "mean": [one["mean_of"] for one in choices]}
+        for model, recipes in models.items():
+            by_fold = ((fold, name) for fold, names in enumerate(recipes) for name in names)
+            runs = [run for fold, name in by_fold for run in self._runs(name, [fold], rung.seeds)]
+            tested = pooled(runs, self.folder.manifest_file, self.task.folds.hierarchy)
+            tested.write(self.folder.out_of_fold, name=model)
 
     def _exposure(self) -> Exposure:
         """The patients that chose the recipe: those of all validation splits that any rung has compared recipes on."""
-        folds = max(rung.folds for rung in self.folder.rungs)
+        folds = self.folder.rungs[-1].folds  # no rung has more
         return Exposure.of(
             (record.slide_id, record.patient_id, "tune")
-            for splits in self.task.split.folds[:folds]
-            for record, split in zip(self.task.cohort, splits, strict=True)
+            for splits in self.task.folds.split.folds[:folds]
+            for record, split in zip(self.task.folds.cohort, splits, strict=True)
             if split == "val"
         )
 
-    def _by_fold(self, rung: RungRecord) -> list[str]:
-        """The recipe chosen again for each fold without its test patients; empty where that cannot be done."""
-        task = self.task
-        if rung.folds < task.folds or rung is not self.folder.rungs[-1]:  # weights are gone once the next rung began
-            return []
-        validation = {score.name: self.validation(score.name, rung) for score in rung.scores}
-        try:
-            return choices_by_fold(validation, task.cohort, task.split, task.simplicity)
-        except RunError:  # without its test patients a fold's validation slides may all be equally urgent
-            return []
+    def _validate(self, names: Sequence[str], folds: int) -> dict[str, Predictions]:
+        """What recipes said about the validation slides of the first folds; what is missing is trained."""
+        seed = self.task.seeds[:1]
+        runs = [(name, run) for name in names for _, run in self._runs(name, range(folds), seed)]
+        dropped = {name for name, run in runs if not (run / DONE["val"]).exists()}
+        if dropped:
+            self._say(
+                f"Without the patients that a fold tests, {counted(len(dropped), 'recipe')} more would have gone on: "
+                "trained beyond the budget, for a test of the choice that has not seen their labels."
+            )
+        done, _ = self._run(names, folds, seed, self._engine)
+        return {name: self.validation(name, folds, seed) for name in done}
 
-    def validation(self, name: str, rung: RungRecord, *, seed: int | None = None) -> Predictions:
-        """What a recipe said about the validation slides of a rung, with all its seeds or with one."""
-        folder = self.folder.recipe(name)
-        seeds = rung.seeds if seed is None else [seed]
-        runs = [folder.run(fold, None if one == rung.seeds[0] else one) for one in seeds for fold in range(rung.folds)]
-        return read_validation(runs, self.task.hierarchy, name)
+    def validation(self, name: str, folds: int, seeds: Sequence[int]) -> Predictions:
+        """What a recipe said about the validation slides of the first folds, with these seeds."""
+        return read_validation(self._runs(name, range(folds), seeds), self.task.folds.hierarchy, name)
+
+    def _runs(self, name: str, folds: Iterable[int], seeds: Sequence[int]) -> list[tuple[int, Path]]:
+        """The run folders of a recipe, each with its fold."""
+        first, folder = self.task.seeds[0], self.folder.recipe(name)
+        return [(fold, folder.run(fold, None if seed == first else seed)) for seed in seeds for fold in folds]
 
     def _climb(self) -> str:
         """Run all rungs that the budget affords; returns why it ended early, if it did."""
-        all_rungs = len(stages(self.task.folds, len(self.task.seeds)))
+        all_rungs = len(stages(self.task.num_folds, len(self.task.seeds)))
         for number in range(all_rungs):
             if number == len(self.folder.rungs):
                 planned = self._plan(number)
@@ -221,7 +248,7 @@ class Tuning:
         """Take more recipes into the first rung where runs were faster than planned, unless the next one began."""
         names, done = self._entering(0), len(rung.recipes)
         runs = self.timed.affordable(MARGIN) + done * rung.folds
-        fits = plan(len(names), self.task.folds, len(self.task.seeds), runs)
+        fits = plan(len(names), self.task.num_folds, len(self.task.seeds), runs)
         if len(self.folder.rungs) > 1 or not fits or fits[0].recipes <= done:
             return False
         self._say(f"Runs are faster than planned: {counted(fits[0].recipes - done, 'recipe')} more in rung 1.")
@@ -234,14 +261,14 @@ class Tuning:
         pilots = self._pilot() if number == 0 else []
         names, runs = self._entering(number), self.timed.affordable(MARGIN)
         # Pilots are runs of the first rung that are done, if their recipes enter it.
-        rungs = plan(len(names), self.task.folds, len(self.task.seeds), runs + len(pilots), climbed=number)
+        rungs = plan(len(names), self.task.num_folds, len(self.task.seeds), runs + len(pilots), climbed=number)
         if pilots and (not rungs or not set(pilots) <= set(names[: rungs[0].recipes])):  # not all are runs of rung 1
-            rungs = plan(len(names), self.task.folds, len(self.task.seeds), runs)
+            rungs = plan(len(names), self.task.num_folds, len(self.task.seeds), runs)
         if not rungs and number == 0:
-            fewest, seconds = fewest_runs(self.task.folds), self.timed.seconds_per_run
+            fewest, seconds = fewest_runs(self.task.num_folds), self.timed.seconds_per_run
             raise RunError(
                 f"A budget of {self.minutes:g} minutes is too short: a run takes {seconds:.1f} s here, and the least "
-                f"is {fewest} runs (the reference and one other recipe on {self.task.folds} folds). Give at least "
+                f"is {fewest} runs (the reference and one other recipe on {self.task.num_folds} folds). Give at least "
                 f"--budget {math.ceil((self.timed.seconds + fewest * seconds / (1 - MARGIN)) / 60)}; what was "
                 "measured is kept."
             )
@@ -251,11 +278,11 @@ class Tuning:
         """Say what is planned, and note the rung that begins."""
         names, first = self._entering(number), planned[0]
         steps = ", then ".join(
-            f"{counted(rung.recipes, 'recipe')} on {rung.folds} of {self.task.folds} folds x "
+            f"{counted(rung.recipes, 'recipe')} on {rung.folds} of {self.task.num_folds} folds x "
             f"{counted(rung.seeds, 'seed')}"
             for rung in planned
         )
-        done = stages(self.task.folds, 1)[number - 1][0] if number else 0
+        done = stages(self.task.num_folds, 1)[number - 1][0] if number else 0
         runs, seconds = runs_of(planned, done), self.timed.seconds_per_run
         self._say(
             f"Plan from rung {number + 1}: {steps}; at most {counted(runs, 'run')} at {seconds:.1f} s, about "
@@ -267,9 +294,6 @@ class Tuning:
                 f"Not tried, because the budget is too short: the last {counted(left_out, 'recipe')} of the space."
             )
         rung = RungRecord(names[: first.recipes], first.folds, list(self.task.seeds[: first.seeds]))
-        if number:
-            kept = {*rung.recipes, *self.folder.best()}
-            self.folder.forget_weights([name for name in self.folder.rungs[-1].recipes if name not in kept])
         self.folder.rungs.append(rung)
         self.folder.save()
 
@@ -285,11 +309,11 @@ class Tuning:
         names = self._entering(0)[:ENOUGH]
         chosen = list(dict.fromkeys(names[(len(names) - 1) * step // (PILOTS - 1)] for step in range(PILOTS)))
         self._say(f"Measuring how long a run takes: {counted(len(chosen), 'recipe')} on one fold.")
-        return self._run(chosen, 1, self.task.seeds[:1])[0]
+        return self._run(chosen, 1, self.task.seeds[:1], self.timed)[0]
 
     def _measure(self, number: int, rung: RungRecord) -> bool:
         """Run and score a rung; False when time was up before every recipe was measured."""
-        done, failed = self._run(rung.recipes, rung.folds, rung.seeds)
+        done, failed = self._run(rung.recipes, rung.folds, rung.seeds, self.timed)
         if REFERENCE in failed:
             raise RunError(f"The reference {REFERENCE!r} could not be trained: {failed[REFERENCE]}")
         rung.complete = len(done) + len(failed) == len(rung.recipes)
@@ -303,7 +327,7 @@ class Tuning:
                 if not rung.complete
                 else f"No recipe but the reference could be trained. The first: {next(iter(failed.values()))}"
             )
-        rung.scores = score_validation({name: self.validation(name, rung) for name in done})
+        rung.scores = score_recipes({name: self.validation(name, rung.folds, rung.seeds) for name in done})
         rung.failed = failed
         self.folder.save()
         best = rung.scores[0]
@@ -313,78 +337,57 @@ class Tuning:
         )
         return rung.complete
 
-    def _run(self, names: Sequence[str], folds: int, seeds: Sequence[int]) -> tuple[list[str], dict[str, str]]:
-        """Train and validate recipes as far as the time reaches: those that are done, and why others failed."""
-        wanted = [cell for name in names for cell in self._cells(name, folds, seeds)]
+    def _run(
+        self, names: Sequence[str], folds: int, seeds: Sequence[int], engine: Engine
+    ) -> tuple[list[str], dict[str, str]]:
+        """Train and validate recipes as far as the engine gets: those that are done, and why others failed."""
+        wanted = [cell for name in names for cell in self._cells(name, range(folds), seeds, "val")]
         # So that recipes can be compared on whole folds if time is up in between.
         wanted.sort(key=lambda cell: (seeds.index(cell.seed), cell.fold))  # all recipes of a fold, then the next fold
-        grid = run_cells(wanted, self.folder.path, self.folder.recipes, self.timed, progress=self._progress)
+        grid = run_cells(wanted, self.folder.path, self.folder.recipes, engine, progress=self._progress)
         owners = {cell.key: cell.method for cell in wanted}
         failed = {owners[key]: reason for key, reason in grid.failures.items()}
         for name, reason in failed.items():
             self._say(f"{name} failed and is out: {reason}")
-        missing = owners.keys() - {cell.key for cell in grid.finished}
-        unfinished = {owners[key] for key in missing}
+        unfinished = {owners[key] for key in owners.keys() - {cell.key for cell in grid.finished}}
         return [name for name in names if name not in unfinished], failed
 
-    def _cells(self, name: str, folds: int, seeds: Sequence[int]) -> list[Cell]:
-        """The runs of a recipe; they predict their validation part."""
+    def _cells(self, name: str, folds: Iterable[int], seeds: Sequence[int], split: str) -> list[Cell]:
+        """The runs of a recipe, which predict this part."""
         task, place = self.task, self.folder.recipe(name).path.name
-        grid = cells(task.configs[name], task.cohort, self.folder.manifest_file, range(folds), seeds)
-        return [replace(cell, key=f"{place}/{cell.key}", method=name, split="val") for cell in grid]
+        grid = cells(task.configs[name], task.folds.cohort, self.folder.manifest_file, folds, seeds)
+        return [replace(cell, key=f"{place}/{cell.key}", method=name, split=split) for cell in grid]
 
     def _choose(self, ended: str) -> RecipeScore:
-        """Choose on the last rung that has scores, and write down why."""
+        """Choose on the last rung that has scores, and write down why; then once more for every fold."""
         number, rung = self.folder.decisive
-        best, chosen = rung.scores[0], choose(rung.scores, self.task.simplicity)
+        leading, chosen = rung.scores[0], choose(rung.scores, self.task.simplicity)
         near = [score.name for score in rung.scores if score.is_near_best]
+        scored = self.folder.rungs[: number + 1]
+        by_fold = choices_by_fold(
+            scored, self._validate, self.task.folds.cohort, self.task.folds.split, self.task.simplicity
+        )
         self.folder.choice = {
             "recipe": chosen.name,
             "in_words": in_words(self.task.configs[chosen.name]),
-            "best": best.name,
-            "mean_of": self.folder.best(),
+            "best": leading.name,
+            "mean_of": best([one.scores for one in scored]),
             "within_one_standard_error": near,
             "simplicity": sorted(near, key=lambda name: self.task.simplicity[name]),
-            "each_seed": [self._alone(chosen.name, rung, seed) for seed in rung.seeds],
-            "by_fold": self._by_fold(rung),
+            "each_seed": [validation_auc(self.validation(chosen.name, rung.folds, [seed])) for seed in rung.seeds],
+            "by_fold": [asdict(one) for one in by_fold],
             "rung": number + 1,
             "folds": rung.folds,
             "seeds": rung.seeds,
             "ended": ended,
-            "why": why(chosen, best, len(near), len(rung.scores), number + 1, ended),
+            "why": why(chosen, leading, len(near), len(rung.scores), number + 1, ended),
         }
         self.folder.save()
         return chosen
 
-    def _alone(self, name: str, rung: RungRecord, seed: int) -> float:
-        """The score of a recipe with one seed only."""
-        metric = METRICS["urgency_auc"]
-        return estimate(self.validation(name, rung, seed=seed), [metric], resamples=0)[metric.key].value
-
     def _keep(self) -> None:
         self.folder.time = {key: round(getattr(self.timed, key), 3) for key in TIMES}
         self.folder.save()
-
-
-def why(chosen: RecipeScore, best: RecipeScore, near: int, tried: int, rung: int, ended: str) -> str:
-    """The choice in a sentence or two.
-
-    >>> one, two = RecipeScore.of("plain", 0.74, 0.02, 0.01, 0.012), RecipeScore.of("fancy", 0.75, 0.02)
-    >>> why(one, two, 3, 5, 2, "")[:79]
-    'plain is the simplest of 3 recipes within one standard error of the best of the'
-    """
-    shown = f"urgency AUC {100 * chosen.score.value:.1f}, standard error {100 * chosen.score.standard_error:.1f}"
-    early = f" {ended}, so the choice is among the recipes that were all measured alike before." if ended else ""
-    if chosen.name == best.name:
-        within = "within one standard error"
-        alone = f"no other is {within}" if near == 1 else f"and the simplest of {near} {within}"
-        best_of = f"{chosen.name} is the best of the {tried} recipes in rung {rung} on validation"
-        return f"{best_of} ({shown}), {alone}.{early}"
-    return (
-        f"{chosen.name} is the simplest of {near} recipes within one standard error of the best of the {tried} in rung "
-        f"{rung} on validation: {shown}; {best.name} is ahead by {100 * chosen.behind.difference:.1f}, standard "
-        f"error of the difference {100 * chosen.behind.standard_error:.1f}.{early}"
-    )
 
 
 def _minutes(seconds: float) -> str:

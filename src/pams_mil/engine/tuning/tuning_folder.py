@@ -4,6 +4,7 @@ tune.json       what was asked for, every rung with its scores, the choice and w
 manifest.csv, splits_<k>.csv   the folds, the same for all recipes
 recipes/<name>  one folder per recipe with its runs, fold0, fold1, ..., fold0-seed1; the chosen one and the reference
                 are cross-validations, to be used like any other
+out_of_fold     test parts of all folds, each by the choice made without its patients: chosen.csv and mean.csv
 mean            the mean of the best five recipes, a committee to be used like any other
 report.html     what was tried and why this one; report/ compares it with the reference
 """
@@ -24,8 +25,6 @@ from pams_mil.engine.run.spec import refuse_another
 from pams_mil.engine.tuning.choice import RecipeScore
 from pams_mil.errors import RunError, require_fields, stored_format
 
-BEST = 5
-"""Recipes whose mean a tuning ends in."""
 TIMES = ("seconds", "runs", "busy", "parallel")
 
 
@@ -87,6 +86,11 @@ class TuningFolder:
         return self.path / "report.html"
 
     @property
+    def out_of_fold(self) -> Path:
+        """Predictions of the nested choice."""
+        return self.path / "out_of_fold"
+
+    @property
     def mean(self) -> CrossValidationFolder:
         """The mean of the best recipes, as one model."""
         return CrossValidationFolder(self.path / "mean")
@@ -97,10 +101,15 @@ class TuningFolder:
         recipes = {name: self.recipe(name) for name in (self.asked["reference"], self.choice["recipe"])}
         return {**recipes, f"mean of the best {len(self.choice['mean_of'])}": self.mean}
 
-    def best(self) -> list[str]:
-        """The best recipes by validation, at most BEST: those of the last rung with scores, then of the one before."""
-        names = [score.name for rung in reversed(self.rungs) for score in rung.scores]
-        return list(dict.fromkeys(names))[:BEST]
+    @property
+    def tested(self) -> dict[str, Path]:
+        """By name, predictions of the test parts by the reference, and by what each fold chose without its patients."""
+        same = all(one["recipe"] == self.choice["recipe"] for one in self.choice["by_fold"])
+        return {
+            self.asked["reference"]: self.recipe(self.asked["reference"]).predictions_file,
+            self.choice["recipe"] if same else "chosen fold by fold": self.out_of_fold / "chosen.csv",
+            f"mean of the best {len(self.choice['mean_of'])}": self.out_of_fold / "mean.csv",
+        }
 
     def recipe(self, name: str) -> CrossValidationFolder:
         """The folder of a recipe."""
@@ -144,12 +153,12 @@ class TuningFolder:
             "choice": self.choice,
         }
 
-    def forget_weights(self, names: Sequence[str]) -> None:
-        """Delete the weights of recipes that were dropped; their validation predictions stay."""
-        for name in names:
-            for kind in ("last", "best"):
-                for file in self.recipe(name).path.glob(f"fold*/{kind}.safetensors"):
-                    file.unlink(missing_ok=True)
+    def forget_weights(self, kept: Sequence[str]) -> None:
+        """Delete the weights of all recipes but some; predictions stay."""
+        folders = {self.recipe(name).path for name in kept}
+        for file in self.recipes.glob("*/fold*/*.safetensors"):
+            if file.parent.parent not in folders:
+                file.unlink(missing_ok=True)
 
 
 def _settled(asked: Mapping[str, Any]) -> dict[str, Any]:
