@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
+import shlex
 import subprocess
 import sys
 import unicodedata
@@ -67,11 +69,18 @@ def test_cifar10_maps_torchvisions_indices():
     assert [hierarchy.index(name) for name in torchvision] == [7, 1, 0, 2, 3, 4, 5, 6, 8, 9]
 
 
-@pytest.mark.parametrize("verb", [[], ["audit"], ["classes"], ["classes", "show"]])
-def test_help_has_an_example(verb):
-    shown = run(*verb, "--help")
-    assert "Usage" in shown
-    assert verb == ["classes"] or "Example" in shown or "Start with" in shown
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_help_fits_and_has_an_example_that_can_be_copied(width: int, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", width)
+    below = [("classes", "show"), ("classes", "init"), ("classes", "compare"), ("cohort", "make")]
+    for verb in [(), *((module if name == "app" else name,) for _, module, name in VERBS), *below]:
+        shown = run(*verb, "--help")
+        assert max(map(len, shown.splitlines())) <= width, verb
+        assert "Usage: pams" in shown
+        command = re.search(r"(?:Example|Start with): (pams (?:.*\\\n)*.*)", shown)
+        assert command is not None, verb
+        assert shlex.split(command[1])[1 : 1 + len(verb)] == list(verb) or verb == ()
 
 
 def test_help_imports_no_torch_and_no_numpy():
@@ -177,7 +186,7 @@ def test_help_fills_its_lines(monkeypatch):
         lines = run(verb, "--help").split("\u256d")[0].splitlines()
         for line, following in itertools.pairwise(lines):
             first = following.split()[:1]
-            if line.strip() and first and "Usage" not in line:
+            if line.strip() and first and "Usage" not in line and not line.endswith("\\"):
                 assert len(line.rstrip()) + 1 + len(first[0]) >= 79, (verb, line)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shutil
 from pathlib import Path
 
@@ -84,21 +83,6 @@ def test_a_whole_cohort_of_problems_is_a_line_each(cohort: Path, tmp_path: Path)
 def test_classes_that_are_not_ordered_yet(cohort: Path, tmp_path: Path):
     pams("classes", "init", tmp_path / "mine.yaml", "--from", cohort / "manifest.csv")
     assert "they are comments: order them" in pams("classes", "show", tmp_path / "mine.yaml", code=2)
-
-
-@pytest.mark.parametrize("width", [60, 80, 160])
-def test_help_fits_and_its_paragraphs_are_not_broken(width: int):
-    """Lines of the source are no lines of the help: a paragraph that fits in one line stands in one."""
-    for verb in app.registered_commands:
-        assert verb.callback is not None
-        name = verb.name or verb.callback.__name__
-        done = CliRunner(env={"COLUMNS": str(width), "TERMINAL_WIDTH": str(width)}).invoke(app, [name, "--help"])
-        lines = [line.rstrip() for line in done.output.splitlines()]
-        assert max(map(len, lines)) <= width, name
-        for paragraph in inspect.cleandoc(verb.callback.__doc__ or "").split("\n\n"):
-            text = " ".join(paragraph.split())
-            if len(text) <= width - 4 and "    " not in paragraph:
-                assert any(text in line for line in lines), (name, text)
 
 
 def test_what_a_richer_model_derives_from_is_public():

@@ -61,13 +61,13 @@ def audit(
 
     Reads PAMS, CLAM and STAMP predictions, or any table with --true and --pred; also gzipped.
 
-    A method with several networks is NAME=PATTERN: files of the same slides are seeds, files of other slides folds.
-
     Example: pams audit model_a.csv model_b.csv --classes bracs --out report
 
-    With --readers each --pred column is a reader, and without --true the mode of the other readers is the reference.
+    A method with several networks is NAME=PATTERN: files of the same slides are seeds, files of other slides folds.
 
     Example: pams audit ce='ce-*.csv' pams='pams-*.csv' --classes bracs
+
+    With --readers each --pred column is a reader, and without --true the mode of the other readers is the reference.
     """
     from pams_mil.cli.audit_table import python_line, show, view_command, write
     from pams_mil.engine.run.cv_folder import run_of

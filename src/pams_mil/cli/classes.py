@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from pams_mil.arrays import Array
     from pams_mil.hierarchy import ClassHierarchy
 
-app = typer.Typer(help="List, draw and start class hierarchies.", invoke_without_command=True)
+app = typer.Typer(
+    help="List, draw and start class hierarchies.",
+    epilog="Example: pams classes show bracs",
+    invoke_without_command=True,
+)
 
 TEMPLATE = """\
 # Your classes, least urgent first. Check this file with: pams classes show {file}

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from pams_mil.cohorts.digits import Digits
     from pams_mil.cohorts.synthetic import Synthetic
 
-app = typer.Typer(help="Make cohorts for trying things out, without any download.", no_args_is_help=True)
+app = typer.Typer(
+    help="Make cohorts for trying things out, without any download.",
+    epilog="Example: pams cohort make digits my-digits",
+    no_args_is_help=True,
+)
 KINDS = ("digits", "synthetic", "cifar10")
 CLASSES = {"digits": "digits", "cifar10": "cifar10"}
 

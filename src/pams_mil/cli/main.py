@@ -17,37 +17,23 @@ from pams_mil import __version__
 from pams_mil.atomic import explain
 from pams_mil.cli.console import errors
 from pams_mil.cli.options import with_groups
+from pams_mil.cli.verb_help import print_help
 from pams_mil.errors import ConfigError, PamsError, RunInterruptedError, counted
 
 _OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTDIR}
 """What the system refuses without any bug of ours: missing rights, a full disk, a file where a folder should be."""
 
-VERBS = (
-    ("Class hierarchies", "classes", "app"),
-    ("Audits", "audit", "audit"),
-    ("Audits", "certify", "certify"),
-    ("Audits", "monitor", "monitor"),
-    ("Audits", "reveal", "reveal"),
-    ("Audits", "demo", "demo"),
-    ("Data", "check", "check"),
-    ("Data", "split", "split"),
-    ("Data", "pack", "pack"),
-    ("Data", "pack", "unpack"),
-    ("Data", "cohort", "app"),
-    ("Slides", "extract", "extract"),
-    ("Slides", "heatmap", "heatmap"),
-    ("Slides", "view", "view"),
-    ("Training", "init", "init"),
-    ("Training", "train", "train"),
-    ("Training", "cv", "cv"),
-    ("Training", "tune", "tune"),
-    ("Training", "calibrate", "calibrate"),
-    ("Training", "predict", "predict"),
-    ("Training", "evaluate", "evaluate"),
-    ("Training", "export", "export"),
-    ("Benchmarks", "bench", "bench"),
-    ("Benchmarks", "remix", "remix"),
-)
+PANELS = {
+    "Class hierarchies": "classes",
+    "Audits": "audit certify monitor reveal demo",
+    "Data": "check split pack unpack cohort",
+    "Slides": "extract heatmap view",
+    "Training": "init train cv tune calibrate predict evaluate export",
+    "Benchmarks": "bench remix",
+}
+"""The verbs in the order of `--help`."""
+_ELSEWHERE = {"unpack": ("pack", "unpack"), "classes": ("classes", "app"), "cohort": ("cohort", "app")}
+VERBS = [(panel, *_ELSEWHERE.get(name, (name, name))) for panel, names in PANELS.items() for name in names.split()]
 """Panel in `--help`, module in `pams_mil.cli`, and the command (or sub-application `app`) in it."""
 _PLACES = {module if name == "app" else name: (panel, module, name) for panel, module, name in VERBS}
 
@@ -59,6 +45,10 @@ class Verb(TyperCommand):
         super().__init__(*args, **options)
         # Typer keeps the line breaks of a docstring, which are those of the source and not of the terminal.
         self.help = "\n\n".join(" ".join(text.split()) for text in (self.help or "").split("\n\n"))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As `verb_help` prints it."""
+        print_help(self, ctx)
 
     def make_parser(self, ctx: Any) -> Any:
         """The parser, which refuses what it would take the last of: --classes a --classes b."""
@@ -82,7 +72,18 @@ class Verb(TyperCommand):
         return parser
 
 
-class Verbs(TyperGroup):
+class Group(TyperGroup):
+    """Verbs below one name."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """As ever, with a default: typer would import pydantic to learn that nobody asked for help here."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default, option.metavar = False, ""  # nothing follows it
+        return option
+
+
+class Verbs(Group):
     """All verbs, each imported when it is asked for; a `PamsError` ends in a message for people, not in a traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -94,13 +95,6 @@ class Verbs(TyperGroup):
         if cmd_name not in self.commands and cmd_name in _PLACES:
             self.commands[cmd_name] = _load(cmd_name)
         return self.commands.get(cmd_name)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """As ever, with a default: typer would import pydantic to learn that nobody asked for help here."""
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.default = False
-        return option
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb that is asked for; a misspelt one is answered with its likeness among all of them."""
@@ -142,7 +136,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _options(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def _options(version: bool = typer.Option(False, "--version", metavar="", help="Print the version and exit.")) -> None:
     if version:
         print(f"pams-mil {__version__}")
         raise typer.Exit
@@ -161,7 +155,7 @@ def _load(name: str) -> Any:
     if isinstance(verb, typer.Typer):
         for command in verb.registered_commands:
             command.cls = Verb
-        one.add_typer(verb, name=name, rich_help_panel=panel)
+        one.add_typer(verb, cls=Group, name=name, rich_help_panel=panel)
     else:
         one.command(name, cls=Verb, rich_help_panel=panel)(with_groups(verb))
     return typer.main.get_group(one).commands[name]
