@@ -16,7 +16,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.evaluate import decision_path
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import operating_curve, urgency_auc
-from pams_mil.metrics.operating import CurveResampler, class_shares, constant_calls, constant_hull
+from pams_mil.metrics.operating import class_shares, constant_calls, constant_hull, exact_curve
 
 TWO = ClassHierarchy.flat(["benign", "malignant"])
 THREE = ClassHierarchy.flat(["benign", "atypical", "malignant"])
@@ -93,7 +93,7 @@ def test_weights_count_cases_several_times(model, seed):
     tree = model.hierarchy
     weighted = urgency_auc(model.target, model.probabilities, tree, weights=weights)
     assert weighted == pytest.approx(urgency_auc(repeated.target, repeated.probabilities, tree), nan_ok=True)
-    curve = CurveResampler(decision_path(model.probabilities, tree), model.target).curve(weights)
+    curve = exact_curve(decision_path(model.probabilities, tree), model.target, weights)
     plain = operating_curve(repeated.target, repeated.probabilities, tree)
     for share in (0.0, 0.1, 0.3, 1.0):
         assert curve.missed_at(share) == pytest.approx(plain.missed_at(share))

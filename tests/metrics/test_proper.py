@@ -110,9 +110,9 @@ def test_expected_cost_is_that_of_the_calls():
         missed, alarms = curve.at(kappa)
         ranks = BRACS.ranks()
         constants = [np.mean(ranks[true] < rank) + kappa * np.mean(ranks[true] > rank) for rank in set(ranks.tolist())]
-        assert normalized_cost(curve, shares, kappa)[0] == pytest.approx((alarms + kappa * missed) / min(constants))
-    one = operating_curve([1, 1], [[0.5, 0.5]] * 2, TWO)
-    assert np.isnan(normalized_cost(one, np.array([0.0, 1.0]), [1, 2])).all()
+        cost = alarms + kappa * missed
+        assert normalized_cost([cost], shares, kappa)[0] == pytest.approx(cost / min(constants))
+    assert np.isnan(normalized_cost([0.5, 0.5], np.array([0.0, 1.0]), [1, 2])).all()
 
 
 @pytest.mark.parametrize("kappas", [[0], [-1], [math.inf], [math.nan]])

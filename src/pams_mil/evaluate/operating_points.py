@@ -12,17 +12,16 @@ from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.inference import Networks
 from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, MISSES, PARTIAL
 from pams_mil.metrics.operating import (
-    CurveResampler,
     NetBenefit,
     OperatingCurve,
     class_shares,
-    constant_calls,
+    exact_curve,
     missed_at,
     net_benefit,
+    normalized_cost,
 )
 from pams_mil.metrics.probability import OrderedProbabilities
 from pams_mil.metrics.proper import BoundaryCalibration, boundary_calibration, worklist_c_index
-from pams_mil.metrics.reduce import divide
 from pams_mil.metrics.slides import CurveView, Slides
 
 MOST_POINTS = 1000
@@ -115,10 +114,7 @@ def operating_points(networks: Networks, scores: dict[str, Contrast], band: Band
     hierarchy, level, target = slides.hierarchy, slides.level, slides.true
     ranks = hierarchy.ranks(level)
     shares = class_shares(target, np.ones(len(target)), ranks)
-    missed, alarms = constant_calls(shares)
-    kappas, p = np.asarray(KAPPAS), OrderedProbabilities(slides.scores)
-    best = (alarms[:, None] + missed[:, None] * kappas).min(axis=0)
-    costs = np.asarray([scores[f"cost_at_{kappa:g}"].estimate for kappa in KAPPAS])
+    p, costs = OrderedProbabilities(slides.scores), [scores[f"cost_at_{kappa:g}"].estimate for kappa in KAPPAS]
     return OperatingPoints(
         level=hierarchy.level_names[hierarchy.level(level)],
         n=len(target),
@@ -128,7 +124,7 @@ def operating_points(networks: Networks, scores: dict[str, Contrast], band: Band
         decided=rates_of(ranks[slides.called], ranks[target]),
         at_kappa={kappa: rates_of(slides.path.ranks[slides.path.calls(kappa)], ranks[target]) for kappa in KAPPAS},
         scores=scores,
-        normalized_cost=divide(costs, best),
+        normalized_cost=normalized_cost(costs, shares, KAPPAS),
         net_benefit=net_benefit(target, p, hierarchy, KAPPAS, level),
         calibration=boundary_calibration(target, p, hierarchy, level),
         worklist=worklist_c_index(target, p, hierarchy, level),
@@ -150,16 +146,12 @@ def curve_of(networks: Networks) -> OperatingCurve:
     """The curve of a network, or the mean of several at equal false alarms by their slides, of those that have one."""
     slides, every = networks.slides, [rows for seed in networks.networks for rows in seed]
     if len(every) == 1:
-        return _exact(slides)
+        return exact_curve(slides.path, slides.target)
     grid, pieces = false_alarm_grid(slides), [slides.take(rows) for rows in every]
     usable = [one for one in pieces if len(np.unique(one.path.ranks[one.target])) > 1] or pieces
-    curves = np.stack([_exact(one).missed_at(grid) for one in usable])
+    curves = np.stack([exact_curve(one.path, one.target).missed_at(grid) for one in usable])
     missed = np.average(curves, axis=0, weights=[len(one) for one in usable])
     return OperatingCurve(np.full(len(grid), np.nan), missed, grid)
-
-
-def _exact(slides: Slides) -> OperatingCurve:
-    return CurveResampler(slides.path, slides.target).curve(np.ones(len(slides)))
 
 
 def rates_of(called: Ints, true: Ints) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
-from pams_mil.metrics.probability import Names, OrderedProbabilities, Scores, labels_and_probabilities
+from pams_mil.metrics.probability import Names, Scores, labels_and_probabilities
 from pams_mil.metrics.proper import boundary_names, boundary_probabilities
 from pams_mil.metrics.reduce import divide
 
@@ -40,13 +40,12 @@ class OperatingCurve:
 
     def missed_at(self, false_alarms: npt.ArrayLike) -> Array:
         """The share missed at the operating point with these false alarms (between two points: a mix of both)."""
-        return missed_at(self.missed, self.false_alarms, np.asarray(false_alarms, dtype=np.float64))
+        return missed_at(self.missed, self.false_alarms, false_alarms)
 
     def false_alarms_at(self, missed: npt.ArrayLike) -> Array:
         """The fewest false alarms with which no more than this share is missed."""
-        back = slice(None, None, -1)  # seen from the other end, misses grow and false alarms fall
-        lost = np.asarray(missed, dtype=np.float64)
-        return missed_at(self.false_alarms[back], self.missed[back], lost)
+        # Seen from the other end, misses grow and false alarms fall.
+        return missed_at(self.false_alarms[::-1], self.missed[::-1], missed)
 
     def kappa_at(self, false_alarms: float) -> float:
         """The largest κ on this curve that raises no more than this share of false alarms, to be used on other slides.
@@ -63,35 +62,23 @@ class OperatingCurve:
         return float(self.missed[place]), float(self.false_alarms[place])
 
 
-class CurveResampler:
-    """The curve of weighted cases; the sorting is done once for all weightings."""
+def exact_curve(path: DecisionPath, target: Ints, weights: Array | None = None) -> OperatingCurve:
+    """The curve of cases, of which each counts once or by its weight."""
+    ranks, weight = path.ranks[target], np.ones(len(target)) if weights is None else weights
+    # The least urgent cannot be missed, and nothing is more urgent than the most urgent.
+    missable, alarming = np.flatnonzero(ranks > path.ranks[0]), np.flatnonzero(ranks < path.ranks[-1])
+    reached, raised = path.kappa_to_reach(target)[missable], path.kappa_to_exceed(target)[alarming]
+    kappa = np.unique(np.concatenate([reached, raised, [1.0, np.inf]]))  # the most probable class is always marked
 
-    def __init__(self, path: DecisionPath, target: Ints) -> None:
-        ranks = path.ranks[target]
-        enough, too_much = path.kappa_to_reach(target), path.kappa_to_exceed(target)
-        # The least urgent cannot be missed, and nothing is more urgent than the most urgent.
-        missable, alarming = np.flatnonzero(ranks > path.ranks[0]), np.flatnonzero(ranks < path.ranks[-1])
-        self._missable = missable[np.argsort(enough[missable], kind="stable")]
-        self._alarming = alarming[np.argsort(too_much[alarming], kind="stable")]
-        reached, raised = enough[self._missable], too_much[self._alarming]
-        kappa = np.unique(np.concatenate([reached, raised, [1.0, np.inf]]))  # the most probable class is always marked
-        self.kappa: Array = np.concatenate([[-np.inf], kappa])
-        # How many of the sorted cases have changed at each κ; the 0 is the constant call at κ = −∞.
-        self._reached = np.append(0, np.searchsorted(reached, kappa, side="right"))
-        self._raised = np.append(0, np.searchsorted(raised, kappa, side="right"))
+    def changed(events: Array, of: Array) -> Array:
+        """The share of the weight that has changed at each κ; the first 0 is the constant call at κ = −∞."""
+        order = np.argsort(events, kind="stable")
+        place = np.searchsorted(events[order], kappa, side="right")
+        return np.asarray(np.append(0.0, np.cumsum(of[order]))[np.append(0, place)] / weight.sum())
 
-    def __call__(self, weights: npt.NDArray[np.generic]) -> tuple[Array, Array]:
-        """Missed and false alarms as shares of the total weight, [..., K] each, for weights [..., n]."""
-        total = np.sum(weights, axis=-1, dtype=np.float64, keepdims=True)
-        reached, raised = _running(weights[..., self._missable]), _running(weights[..., self._alarming])
-        # Missed is what could be missed less what has been found by then.
-        missed: Array = (reached[..., -1:] - reached[..., self._reached]) / total
-        alarms: Array = raised[..., self._raised] / total
-        return missed, alarms
-
-    def curve(self, weights: npt.NDArray[np.generic]) -> OperatingCurve:
-        """The same with κ beside it."""
-        return OperatingCurve(self.kappa, *self(weights))
+    found = changed(reached, weight[missable])
+    # Missed is what could be missed less what has been found by then.
+    return OperatingCurve(np.append(-np.inf, kappa), found[-1] - found, changed(raised, weight[alarming]))
 
 
 def operating_curve(
@@ -122,7 +109,7 @@ def operating_curve(
     """
     target, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
     path = decision_path(p, hierarchy, level=level, cost=cost)
-    return CurveResampler(path, target).curve(_weights(weights, len(target)))
+    return exact_curve(path, target, _weights(weights, len(target)))
 
 
 def urgency_auc(
@@ -156,18 +143,18 @@ def urgency_auc(
     >>> urgency_auc([0, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.875, 0.125]], tree)
     0.5
     """
-    target, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
-    curve = operating_curve(target, OrderedProbabilities(p), hierarchy, level, weights=weights)
-    shares = class_shares(target, _weights(weights, len(target)), hierarchy.ranks(level))
-    return float(curve_auc(curve.missed, curve.false_alarms, shares, max_false_alarms))
-
-
-def curve_auc(missed: Array, false_alarms: Array, shares: Array, max_false_alarms: float | None = None) -> Array:
-    """1 − A / (2 A₀) of curves [..., K]; `shares` [..., R] of the ranks, least urgent first."""
     if max_false_alarms is not None and not max_false_alarms > 0:
         raise ParameterError(f"max_false_alarms must be a share above 0, found {max_false_alarms!r}.")
-    chance = area(*constant_hull(shares), max_false_alarms)
-    return 1.0 - divide(area(missed, false_alarms, max_false_alarms), 2.0 * chance)
+    target, p = labels_and_probabilities(y_true, probabilities, hierarchy, level, labels)
+    weight = _weights(weights, len(target))
+    curve = exact_curve(decision_path(p, hierarchy, level=level), target, weight)
+    chance = constant_hull(class_shares(target, weight, hierarchy.ranks(level)))
+    return float(curve_auc(curve.missed, curve.false_alarms, chance, max_false_alarms))
+
+
+def curve_auc(missed: Array, false_alarms: Array, chance: tuple[Array, Array], most: float | None = None) -> Array:
+    """1 − A / (2 A₀) of curves [..., K] up to `most` false alarms; `chance` is the curve under which A₀ lies."""
+    return 1.0 - divide(area(missed, false_alarms, most), 2.0 * area(*chance, most))
 
 
 def class_shares(target: Ints, weights: npt.NDArray[np.generic], ranks: Ints) -> Array:
@@ -222,14 +209,10 @@ def lower_hull(missed: Array, alarms: Array) -> Array:
     return np.fmin(missed, hull.reshape(missed.shape))
 
 
-def missed_at(missed: Array, false_alarms: Array, wanted: Array) -> Array:
+def missed_at(missed: Array, false_alarms: Array, wanted: npt.ArrayLike) -> Array:
     """Missed where one curve [K] has the wanted false alarms [...]; where it falls straight down, at the bottom."""
-    # The last point that raises no more than wanted: on a vertical drop that is its lower end.
-    place = np.searchsorted(false_alarms, wanted, side="right") - 1
-    here, there = np.maximum(place, 0), np.minimum(place + 1, len(missed) - 1)
-    step = divide(wanted - false_alarms[here], false_alarms[there] - false_alarms[here], empty=0.0)
-    interpolated: Array = missed[here] + step * (missed[there] - missed[here])
-    return interpolated
+    # Of several points at one place `interp` takes the last, which on a vertical drop is its lower end.
+    return np.asarray(np.interp(np.asarray(wanted, dtype=np.float64), false_alarms, missed))
 
 
 def area(missed: Array, false_alarms: Array, most: float | None = None) -> Array:
@@ -244,13 +227,6 @@ def area(missed: Array, false_alarms: Array, most: float | None = None) -> Array
     return np.asarray(0.5 * (inside * height).sum(axis=-1))
 
 
-def _running(weights: npt.NDArray[np.generic]) -> Array:
-    """0 and the running sums along the last axis."""
-    sums = np.zeros((*weights.shape[:-1], weights.shape[-1] + 1))
-    np.cumsum(weights, axis=-1, out=sums[..., 1:])
-    return sums
-
-
 def _weights(weights: npt.ArrayLike | None, n: int) -> Array:
     if weights is None:
         return np.ones(n)
@@ -260,25 +236,19 @@ def _weights(weights: npt.ArrayLike | None, n: int) -> Array:
     return array
 
 
-def normalized_cost(curve: OperatingCurve, shares: Array, kappas: npt.ArrayLike) -> Array:
-    """Expected cost of deciding with κ over that of the best constant call; below 1 the model helps.
+def normalized_cost(cost: npt.ArrayLike, shares: Array, kappas: npt.ArrayLike) -> Array:
+    """Expected cost O + κ U of deciding with each κ over that of the best constant call; below 1 the model helps.
 
         NEC(κ) = [O(κ) + κ U(κ)] / min_r [P(t < r) + κ P(t > r)]
 
-    NaN where a constant call makes no mistake.
+    NaN where a constant call makes no mistake. `shares` are those of the ranks, least urgent first.
 
-    >>> tree = ClassHierarchy.flat(["benign", "malignant"])
-    >>> from pams_mil.metrics.operating import operating_curve
-    >>> curve = operating_curve([0, 1, 1, 1], [[0.75, 0.25], [0.5, 0.5], [0.5, 0.5], [0.875, 0.125]], tree)
-    >>> normalized_cost(curve, np.array([0.25, 0.75]), [1, 4]).tolist()  # κ = 1: 1/4 over 1/4; κ = 4: 5/4 over 1/4
+    >>> normalized_cost([0.25, 1.25], np.array([0.25, 0.75]), [1, 4]).tolist()  # calling all malignant costs 1/4
     [1.0, 5.0]
     """
-    kappa = check_kappas(kappas)
-    place = np.searchsorted(curve.kappa, kappa, side="right") - 1
     missed, alarms = constant_calls(shares)
     # The best constant is chosen for each κ: from calling all least urgent to calling all most urgent.
-    best = (alarms + kappa[:, None] * missed).min(axis=1)
-    return divide(curve.false_alarms[place] + kappa * curve.missed[place], best)
+    return divide(cost, (alarms + check_kappas(kappas)[:, None] * missed).min(axis=1))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pams_mil.class_checks import names_by_rank
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels
-from pams_mil.metrics.probability import Names, Scores, labels_and_probabilities
+from pams_mil.metrics.probability import Names, Scores, labels_and_probabilities, pairs_won
 from pams_mil.metrics.reduce import divide
 
 _NORMAL_975 = 1.959963984540054
@@ -98,10 +98,8 @@ def worklist_c_index(
     score, rank = p @ ranks.astype(np.float64), ranks[true]
     won, pairs = 0.0, 0.0
     for urgent in np.unique(rank)[1:]:
-        lower, higher = np.sort(score[rank < urgent]), score[rank == urgent]
-        # Strictly smaller scores are counted by both searches, equal ones by one: twice the won comparisons.
-        below = np.searchsorted(lower, higher, side="left") + np.searchsorted(lower, higher, side="right")
-        won += 0.5 * float(below.sum())
+        higher, lower = score[rank == urgent], score[rank < urgent]
+        won += pairs_won(higher, lower)
         pairs += float(len(lower) * len(higher))
     return won / pairs if pairs else float("nan")
 

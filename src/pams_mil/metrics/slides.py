@@ -18,7 +18,7 @@ from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
-from pams_mil.metrics.operating import area, constant_hull, lower_hull
+from pams_mil.metrics.operating import constant_hull, curve_auc, lower_hull
 from pams_mil.metrics.reduce import ConfusionCells, divide
 from pams_mil.metrics.resampling import Sums
 from pams_mil.severity import PENALTY, metric_weight, symmetric_weight
@@ -222,15 +222,14 @@ class CurveView:
 
     def auc(self, most: float | None = None) -> Array:
         """Urgency AUC, up to `most` false alarms."""
-        chance = area(*self._constant, most)
-        return 1.0 - divide(area(self.missed, self.false_alarms, most), 2.0 * chance)
+        return curve_auc(self.missed, self.false_alarms, self._constant, most)
 
     def weighed_auc(self) -> Array:
         """Severity AUC: the same with every miss weighed by its distance."""
         alarms = self._constant[1]
         last = np.searchsorted(self.ranks, np.unique(self.ranks), side="right") - 1  # the best of tied calls
-        chance = area(lower_hull((self.classes @ self.loss)[..., last], alarms), alarms)
-        return 1.0 - divide(area(self.weighed, self.false_alarms), 2.0 * chance)
+        chance = lower_hull((self.classes @ self.loss)[..., last], alarms)
+        return curve_auc(self.weighed, self.false_alarms, (chance, alarms))
 
     def missed_at(self, false_alarms: npt.ArrayLike) -> Array:
         """Missed at these shares of false alarms, one for all curves or one for each."""

@@ -20,7 +20,7 @@ from pams_mil.evaluate.operating_points import Band
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
-from pams_mil.metrics.operating import CurveResampler, class_shares, constant_calls
+from pams_mil.metrics.operating import class_shares, constant_calls, exact_curve
 from pams_mil.report import live, svg
 from pams_mil.report.charts import CurveSeries, curve_chart, curve_plane
 from pams_mil.report.live import ScreenModel
@@ -270,7 +270,7 @@ def _series(
 ) -> CurveSeries:  # fmt: skip
     true, called, weights = ranks[target], ranks[decided], _weights(weight, len(target))
     rates = tuple(float(weights[rows].sum() / weights.sum()) for rows in (called < true, called > true))
-    curve = None if path is None else CurveResampler(path, target).curve(weights)
+    curve = None if path is None else exact_curve(path, target, weights)
     return CurveSeries(name, (rates[0], rates[1]), curve, band)
 
 
