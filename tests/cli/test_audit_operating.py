@@ -47,7 +47,7 @@ def test_a_file_without_probabilities_is_one_point_and_says_so(tmp_path):
     assert "plain has no probabilities, so it is one point." in page
     assert 'class="curve s1"' not in page
     assert "plain, as decided: " in page
-    assert found["matched"] is None
+    assert all("matched" not in level for level in found["comparisons"][0]["levels"].values())
     alone, page = audited(tmp_path, replace(made(name="alone"), probabilities=None))
     assert alone["files"][0]["levels"]["class"]["curve"] is None
     assert "what each curve reaches" not in page

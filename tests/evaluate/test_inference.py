@@ -238,9 +238,10 @@ def test_the_matched_point_is_the_mean_of_both_and_the_same_from_either_side():
 def test_another_operating_point_of_the_same_model_is_no_difference():
     one, _ = two_models(rows=300, patients=100)
     urgent = replace(one, name="urgent", predicted=decision_path(one.probabilities, TREE).calls(5.0))
-    found = compare(one, urgent, resamples=100).matched["class"]
+    comparison = compare(one, urgent, resamples=100)
+    found, contrasts = comparison.matched["class"], comparison.levels["class"]
     metrics = ("urgency_auc", "severity_auc", "cost_at_2", "cost_at_10")
-    for gap in (found.missed, found.false_alarms, *(found.contrasts[key] for key in metrics)):
+    for gap in (found.missed, found.false_alarms, *(contrasts[key] for key in metrics)):
         assert gap.difference == 0
         assert gap.interval == (0, 0)
         assert gap.p_value == 1
@@ -251,12 +252,13 @@ def test_a_better_model_is_better_at_equal_false_alarms():
     one, _ = two_models(rows=300, patients=150)
     sharper = 0.5 * one.probabilities + 0.5 * np.eye(7)[one.target] * np.random.default_rng(0).random((300, 1))
     better = replace(one, name="better", probabilities=sharper / sharper.sum(1, keepdims=True))
-    found = compare(one, better, resamples=200).matched["class"]
+    comparison = compare(one, better, resamples=200)
+    found = comparison.matched["class"]
     assert found.missed.difference < 0
     assert found.missed.interval[1] < 0
     assert found.missed.p_value == pytest.approx(1 / 501)
     assert found.false_alarms.difference < 0
-    assert found.contrasts["urgency_auc"].difference > 0
+    assert comparison.levels["class"]["urgency_auc"].difference > 0
     assert found.candidate_cheaper[0][0] <= 1 <= found.candidate_cheaper[-1][1]
 
 
@@ -366,9 +368,10 @@ def test_hardly_any_slides(rows):
 
 def test_only_one_class_is_undefined_and_said_as_such():
     one, two = (replace(model, target=np.full(len(model), 3)) for model in two_models())
-    found = compare(one, two, resamples=20).matched["class"]
-    assert np.isnan(found.contrasts["urgency_auc"].difference)
-    assert found.contrasts["urgency_auc"].p_value is None
+    comparison = compare(one, two, resamples=20)
+    area = comparison.levels["class"]["urgency_auc"]
+    assert np.isnan(area.difference)
+    assert area.p_value is None
     assert np.isnan(score(one, resamples=20)[-1].points.scores["urgency_auc"].value)
 
 

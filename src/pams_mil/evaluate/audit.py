@@ -128,20 +128,10 @@ class Audit:
             "seed": self.seed,
             "files": [model.to_json() for model in self.models],
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
-            **self._matched(),
             **({"subgroups": [one.to_json() for one in self.subgroups]} if self.subgroups else {}),
             **({"orders": self.orders.to_json()} if self.orders is not None else {}),
             **({"committee": self.committee.to_json()} if self.committee is not None else {}),
             "verdicts": self.verdicts,
-        }
-
-    def _matched(self) -> dict[str, Any]:
-        """For two models, what is compared at equal false alarms, by level."""
-        if len(self.comparisons) != 1:
-            return {}
-        return {
-            "matched": {level: comparison.to_json() for level, comparison in self.comparisons[0].matched.items()}
-            or None
         }
 
 

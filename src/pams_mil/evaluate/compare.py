@@ -21,7 +21,7 @@ from pams_mil.evaluate.cautions import cautions
 from pams_mil.evaluate.contrast import Contrast, adjusted
 from pams_mil.evaluate.inference import SWAPS, MethodPair, common_networks
 from pams_mil.evaluate.predictions.predictions import Predictions
-from pams_mil.metrics.metric import KAPPAS, METRICS, PARTIAL, Metric, false_alarms_there, metrics_for, missed_there
+from pams_mil.metrics.metric import METRICS, Metric, false_alarms_there, metrics_for, missed_there
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.severity import PENALTY
 
@@ -39,7 +39,6 @@ class Matched:
         missed: Misses there.
         at_missed: The share of misses at which false alarms are compared: the mean of the two models' own.
         false_alarms: False alarms there.
-        contrasts: Every metric of the level: whole curves, and expected cost O + κ U of both at the same κ, among them.
         candidate_cheaper: Ranges of κ from 0.1 to 100 in which the candidate costs less than the reference.
     """
 
@@ -47,7 +46,6 @@ class Matched:
     missed: Contrast
     at_missed: float
     false_alarms: Contrast
-    contrasts: dict[str, Contrast]
     candidate_cheaper: tuple[tuple[float, float], ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -57,10 +55,6 @@ class Matched:
             **self.missed.to_json(),
             "at_missed": self.at_missed,
             "false_alarms": self.false_alarms.to_json(),
-            "urgency_auc": self.contrasts["urgency_auc"].to_json(),
-            "severity_auc": self.contrasts["severity_auc"].to_json(),
-            "partial_urgency_auc": {"max_false_alarms": PARTIAL, **self.contrasts["partial_urgency_auc"].to_json()},
-            "cost_at_kappa": {f"{kappa:g}": self.contrasts[f"cost_at_{kappa:g}"].to_json() for kappa in KAPPAS},
             "candidate_cheaper_for_kappa": [list(pair) for pair in self.candidate_cheaper],
         }
 
@@ -236,7 +230,6 @@ def with_matched(
         missed=replace(missed, metric="missed_rate"),
         at_missed=float(misses[0][0]),
         false_alarms=replace(raised, metric="false_alarm_rate"),
-        contrasts=results,
         candidate_cheaper=_cheaper(pair),
     )
 
@@ -324,28 +317,15 @@ def _cheaper(pair: MethodPair) -> tuple[tuple[float, float], ...]:
 
 def _adjusted(comparisons: list[Comparison]) -> list[Comparison]:
     """All comparisons with one reference are one family for every metric and for the misses at equal false alarms."""
-    result = comparisons
+    result = list(comparisons)
     for level in comparisons[0].levels if comparisons else ():
-        families = []
-        for comparison in comparisons:
-            match = comparison.matched.get(level)
-            equal = {} if match is None else {"=missed": match.missed, "=false_alarms": match.false_alarms}
-            families.append({**comparison.levels[level], **equal})
-        result = [
-            _with_level(comparison, level, family)
-            for comparison, family in zip(result, adjusted(families), strict=True)
-        ]
+        own = adjusted([one.levels[level] for one in result])
+        matches = [one.matched.get(level) for one in result]
+        equal = adjusted([{} if one is None else {"missed": one.missed, "alarms": one.false_alarms} for one in matches])
+        for place, (one, match) in enumerate(zip(result, matches, strict=True)):
+            matched = dict(one.matched)
+            if match is not None:
+                both = equal[place]
+                matched[level] = replace(match, missed=both["missed"], false_alarms=both["alarms"])
+            result[place] = replace(one, levels={**one.levels, level: own[place]}, matched=matched)
     return result
-
-
-def _with_level(comparison: Comparison, level: str, family: dict[str, Contrast]) -> Comparison:
-    contrasts = {key: contrast for key, contrast in family.items() if not key.startswith("=")}
-    matches = dict(comparison.matched)
-    if level in matches:
-        matches[level] = replace(
-            matches[level],
-            missed=family["=missed"],
-            false_alarms=family["=false_alarms"],
-            contrasts=contrasts,
-        )
-    return replace(comparison, levels={**comparison.levels, level: contrasts}, matched=matches)

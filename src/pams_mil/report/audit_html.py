@@ -171,8 +171,8 @@ def matched_table(comparison: Any) -> ReportTable:
         lines = [
             (f"missed at {100 * match.at_false_alarms:.1f} % false alarms", match.missed),
             (f"false alarms at {100 * match.at_missed:.1f} % missed", match.false_alarms),
-            ("urgency AUC", match.contrasts["urgency_auc"]),
-            (f"urgency AUC up to {100 * PARTIAL:.0f} % false alarms", match.contrasts["partial_urgency_auc"]),
+            ("urgency AUC", comparison.levels[level]["urgency_auc"]),
+            (f"urgency AUC up to {100 * PARTIAL:.0f} % false alarms", comparison.levels[level]["partial_urgency_auc"]),
         ]
         rows += [
             [
