@@ -222,7 +222,7 @@ def test_the_mean_of_stamps_checkpoints_has_the_columns_of_one(tmp_path: Path) -
             TWO_TARGETS.replace("SITE_colon", "SITE_low").replace("SITE_lung", "SITE_high"),
             "several.*--true GRADE",
         ),
-        (TWO_TARGETS.replace("GRADE_low", "GRADE_mild"), "targets 'GRADE', 'SITE', but none"),
+        (TWO_TARGETS.replace("GRADE_low", "GRADE_mild"), "of the targets 'GRADE', 'SITE' matches"),
     ],
 )
 def test_targets_of_stamp_that_cannot_be_told_are_named(tmp_path: Path, text: str, message: str) -> None:

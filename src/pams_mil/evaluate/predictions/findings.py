@@ -11,9 +11,10 @@ import numpy as np
 
 from pams_mil.arrays import Array, Bools
 from pams_mil.data.finding_labels import labels_of_marks
-from pams_mil.data.tables import Columns, parse_number
+from pams_mil.data.tables import Columns
 from pams_mil.errors import LabelError, PredictionsError
 from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.probability_columns import numbers
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import sets_with_call
 from pams_mil.metrics.probability import SUM_TOLERANCE
@@ -37,51 +38,28 @@ def finding_columns(header: Sequence[str], scores: tuple[str, ...], hierarchy: C
     return scores if len(scores) == len(names) else ()
 
 
-class FindingColumns:
-    """Collects sets and probabilities of findings while a table passes by; nothing where slides have one finding."""
+def present_findings(labels: Sequence[str], slides: Sequence[str], hierarchy: ClassHierarchy, where: str) -> Bools:
+    """True sets [n, K] of labels such as `DCIS; UDH`; empty where nobody said."""
+    sets = np.zeros((len(slides), len(hierarchy.finding_classes)), bool)
+    for row, label in enumerate(labels):
+        try:
+            sets[row] = hierarchy.finding_matrix([label])[0] if label else False
+        except LabelError as error:
+            raise PredictionsError(f"{where}, slide {slides[row]!r}: {error}") from error
+    return sets
 
-    def __init__(self, hierarchy: ClassHierarchy, true: str, columns: Sequence[str], where: str) -> None:
-        self.hierarchy, self.true, self.columns, self.where = hierarchy, true, tuple(columns), where
-        self._sets: list[Bools] = []
-        self._probabilities: list[Array] = []
 
-    def add(self, piece: Columns, slides: Sequence[str]) -> None:
-        """A piece of the table."""
-        if self.hierarchy.findings == "one":
-            return
-        self._sets.append(self._present(piece, slides))
-        if self.columns:
-            self._probabilities.append(self._numbers(piece, slides))
-
-    def finish(self) -> tuple[Bools | None, Array | None]:
-        """True sets and probabilities, [n, K] each, as far as the table has them."""
-        sets = np.concatenate(self._sets) if self._sets else None
-        return sets, np.concatenate(self._probabilities) if self._probabilities else None
-
-    def _present(self, piece: Columns, slides: Sequence[str]) -> Bools:
-        sets = np.zeros((len(slides), len(self.hierarchy.finding_classes)), bool)
-        for row, label in enumerate(piece.get(self.true, ())):
-            try:
-                sets[row] = self.hierarchy.finding_matrix([label])[0] if label else False
-            except LabelError as error:
-                raise PredictionsError(f"{self.where}, slide {slides[row]!r}: {error}") from error
-        return sets
-
-    def _numbers(self, piece: Columns, slides: Sequence[str]) -> Array:
-        numbers = np.empty((len(slides), len(self.columns)))
-        for place, column in enumerate(self.columns):
-            try:
-                numbers[:, place] = np.fromiter(map(parse_number, piece[column]), np.float64, len(slides))
-            except ValueError as error:
-                raise PredictionsError(f"{self.where}: column {column!r} must hold numbers: {error}.") from error
-        bad = ~((numbers >= 0) & (numbers <= 1))
-        if bad.any():
-            row, place = (int(index[0]) for index in np.nonzero(bad))
-            raise PredictionsError(
-                f"{self.where}, slide {slides[row]!r}: the probability of a finding must be from 0 to 1, found "
-                f"{numbers[row, place]:g} in column {self.columns[place]!r}."
-            )
-        return numbers
+def finding_probabilities(piece: Columns, columns: Sequence[str], slides: Sequence[str], where: str) -> Array:
+    """Probabilities [n, K] of single findings, each from 0 to 1."""
+    values = numbers(piece, columns, where)
+    bad = ~((values >= 0) & (values <= 1))
+    if bad.any():
+        row, place = (int(index[0]) for index in np.nonzero(bad))
+        raise PredictionsError(
+            f"{where}, slide {slides[row]!r}: the probability of a finding must be from 0 to 1, found "
+            f"{values[row, place]:g} in column {columns[place]!r}."
+        )
+    return values
 
 
 def split_scores(probabilities: Array, hierarchy: ClassHierarchy) -> tuple[Array, Array | None]:

@@ -15,15 +15,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pams_mil.arrays import Array
+from pams_mil.arrays import Array, Bools
 from pams_mil.data.exposure import COLUMN, Roles, parse_roles, roles_of_split
 from pams_mil.data.finding_labels import has_class_columns
-from pams_mil.data.tables import Columns, OnFraction, parse_number, read_chunks, table_name
+from pams_mil.data.tables import Columns, OnFraction, read_chunks, table_name
 from pams_mil.errors import LabelError, PredictionsError, listing, nearest
 from pams_mil.evaluate.predictions import reviews
-from pams_mil.evaluate.predictions.findings import FindingColumns, finding_columns, split_scores, with_target
+from pams_mil.evaluate.predictions.findings import (
+    finding_columns,
+    finding_probabilities,
+    present_findings,
+    split_scores,
+    with_target,
+)
 from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, require_probabilities
-from pams_mil.evaluate.predictions.probability_columns import probability_columns
+from pams_mil.evaluate.predictions.probability_columns import numbers, probability_columns
 from pams_mil.evaluate.predictions.sidecar import sidecar
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 
@@ -101,10 +107,8 @@ def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, 
         layout = Layout(reviews.LAYOUT, "slide_id", *reviews.compared(header))
     elif {"slide_id", "Y", "Y_hat"} <= set(header):
         layout = _clam(header, hierarchy, source)
-    elif {"PATIENT", "pred"} <= set(header):
+    elif "PATIENT" in header and ("pred" in header or any(f"pred_{column}" in header for column in header)):
         layout = _stamp(header, hierarchy, where)
-    elif "PATIENT" in header and any(f"pred_{column}" in header for column in header):
-        layout = _stamp_targets(header, hierarchy, where)
     elif (source.slide or "slide_id") in header and ("target" in header or not source.labels_needed):
         scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
         predicted = "prediction" if "prediction" in header else None
@@ -158,41 +162,28 @@ def _clam(header: Sequence[str], hierarchy: ClassHierarchy, source: Source) -> L
 
 
 def _stamp(header: Sequence[str], hierarchy: ClassHierarchy, where: str) -> Layout:
-    """STAMP names the probability columns <target>_<class>, which gives the target column away."""
-    for column in header:
-        scores = tuple(f"{column}_{label}" for label in hierarchy.names() if f"{column}_{label}" in header)
-        if scores:
-            return Layout(
-                "STAMP patient-preds", "PATIENT", column, "pred", "PATIENT", scores=scores, classes=hierarchy.names()
-            )
-    raise PredictionsError(
-        f"{where} looks like STAMP's patient-preds.csv, but no column <target>_<class> matches the classes "
-        f"{listing(hierarchy.names())}. Columns: {listing(header, most=12)}."
-    )
-
-
-def _stamp_targets(header: Sequence[str], hierarchy: ClassHierarchy, where: str) -> Layout:
-    """STAMP with several targets: <target>, pred_<target>, <target>_<class>; the one with these classes is meant.
+    """STAMP: <target>, <target>_<class> and pred; of several targets, with pred_<target>, the one with these classes.
 
     `loss` is not read: it takes probabilities for logits.
     """
-    names = hierarchy.names()
-    targets = [column for column in header if f"pred_{column}" in header]
-    fitting = [target for target in targets if all(f"{target}_{label}" in header for label in names)]
-    if len(fitting) == 1:
-        scores = tuple(f"{fitting[0]}_{label}" for label in names)
-        return Layout(
-            "STAMP patient-preds", "PATIENT", fitting[0], f"pred_{fitting[0]}", "PATIENT", scores=scores, classes=names
-        )
+    names, single = hierarchy.names(), "pred" in header
+    targets = [column for column in header if single or f"pred_{column}" in header]
+    scores = {one: tuple(f"{one}_{label}" for label in names if f"{one}_{label}" in header) for one in targets}
+    fitting = [target for target, columns in scores.items() if len(columns) >= (1 if single else len(names))]
     if not fitting:
+        several = "" if single else f" of the targets {listing(targets)}"
         raise PredictionsError(
-            f"{where} has STAMP's targets {listing(targets)}, but none has a column <target>_<class> for each of the "
+            f"{where} looks like STAMP's patient-preds.csv, but no column <target>_<class>{several} matches the "
             f"classes {listing(names)}. Columns: {listing(header, most=12)}."
         )
-    raise PredictionsError(
-        f"{where} has several targets with these classes: {listing(fitting)}. Say which: --id PATIENT --patient "
-        f"PATIENT --true {fitting[0]} --pred pred_{fitting[0]} --proba '{fitting[0]}_{{class}}'."
-    )
+    target = fitting[0]
+    if len(fitting) > 1 and not single:
+        raise PredictionsError(
+            f"{where} has several targets with these classes: {listing(fitting)}. Say which: --id PATIENT --patient "
+            f"PATIENT --true {target} --pred pred_{target} --proba '{target}_{{class}}'."
+        )
+    predicted = "pred" if single else f"pred_{target}"
+    return Layout("STAMP patient-preds", "PATIENT", target, predicted, "PATIENT", scores[target], names)
 
 
 def _check_columns(layout: Layout, header: Sequence[str], source: Source, where: str) -> None:
@@ -240,7 +231,8 @@ class _Collector:
         self._true: list[npt.NDArray[np.int64]] = []
         self._predicted: list[npt.NDArray[np.int64]] = []
         self._scores: list[Array] = []
-        self._findings = FindingColumns(hierarchy, layout.true, layout.findings, where)
+        self._sets: list[Bools] = []
+        self._findings: list[Array] = []
         self._encode = _encoder(hierarchy, source.index_order, where)
 
     def add(self, piece: Columns) -> None:
@@ -256,7 +248,10 @@ class _Collector:
             self._predicted.append(self._encode(piece[layout.predicted], layout.predicted, slides))
         if layout.scores:
             self._scores.append(self._numbers(piece, slides))
-        self._findings.add(piece, slides)
+        if self.hierarchy.findings == "several":
+            self._sets.append(present_findings(piece.get(layout.true, ()), slides, self.hierarchy, self.where))
+        if layout.findings:
+            self._findings.append(finding_probabilities(piece, layout.findings, slides, self.where))
         if layout.patient is not None:
             if "" in piece[layout.patient]:  # one empty patient would tie unrelated slides together
                 raise PredictionsError(self._blank(layout.patient, piece[layout.patient]))
@@ -293,13 +288,8 @@ class _Collector:
         return f"{self.where}: row {len(self.slides) + cells.index('') + 1} has no {column}; every row needs one."
 
     def _numbers(self, piece: Columns, slides: list[str]) -> Array:
-        scores = np.empty((len(slides), len(self.layout.scores)))
-        for column, label in zip(self.layout.scores, self.layout.classes, strict=True):
-            try:
-                values = np.fromiter(map(parse_number, piece[column]), np.float64, len(slides))
-            except ValueError as error:
-                raise PredictionsError(f"{self.where}: column {column!r} must hold numbers: {error}.") from error
-            scores[:, self.hierarchy.index(label)] = values
+        order = np.argsort([self.hierarchy.index(label) for label in self.layout.classes])
+        scores = numbers(piece, [self.layout.scores[place] for place in order], self.where)
         require_probabilities(scores, slides, self.where)
         return scores
 
@@ -317,8 +307,8 @@ class _Collector:
                 f"{self.where}: {len(twice)} slide ids appear more than once: {listing(twice, most=5)}. "
                 "Every slide must be predicted once per seed: add a column 'seed', or put seeds in files of their own."
             )
-        finding_targets, findings = self._findings.finish()
         scores = np.concatenate(self._scores) if self._scores else None
+        findings = np.concatenate(self._findings) if self._findings else None
         if scores is None and findings is not None:
             scores, findings = split_scores(findings, self.hierarchy)
         predicted = np.concatenate(self._predicted) if self._predicted else np.empty(0, np.int64)
@@ -333,7 +323,7 @@ class _Collector:
             tags=self.tags,
             layout=self.layout.name,
             decided_by=next(iter(self.rules)) if len(self.rules) == 1 else "",
-            finding_targets=finding_targets,
+            finding_targets=np.concatenate(self._sets) if self._sets else None,
             finding_probabilities=findings,
             roles=self._known_roles(),
             exposure_known=self.exposure_known,

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import improper_rows
 
+_COLUMNS = (
+    "slide_ids", "target", "predicted", "probabilities", "patient_ids", "roles", "finding_targets",
+    "finding_probabilities",
+)  # fmt: skip
+"""Fields with an entry for every row."""
 DECIDED_BY = "decided_by"
 """The column that says which rule made the predictions, e.g. argmax or kappa=3."""
 _LABELS = {
@@ -75,8 +81,7 @@ class Predictions:
     exposure: Exposure | None = None
 
     def __post_init__(self) -> None:
-        columns = (self.target, self.predicted, self.probabilities, self.patient_ids, self.roles, *self.tags.values())
-        lengths = [len(column) for column in columns if column is not None]
+        lengths = [len(column) for column in (*self._columns.values(), *self.tags.values())]
         if any(length != len(self.slide_ids) for length in lengths) or not len(self.slide_ids):
             raise PredictionsError(
                 f"{self.name}: every column must be as long as the slide ids and not empty, found "
@@ -85,6 +90,11 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.slide_ids)
+
+    @property
+    def _columns(self) -> dict[str, Any]:
+        """What is known of every row, but for the tags."""
+        return {name: column for name in _COLUMNS if (column := getattr(self, name)) is not None}
 
     @cached_property
     def patient(self) -> Ints:
@@ -171,19 +181,12 @@ class Predictions:
 
     def take(self, rows: Ints, *, name: str | None = None) -> Predictions:
         """Rows by number, in the given order."""
-        return replace(
-            self,
-            name=name or self.name,
-            slide_ids=[self.slide_ids[row] for row in rows],
-            target=self.target[rows],
-            predicted=self.predicted[rows],
-            probabilities=None if self.probabilities is None else self.probabilities[rows],
-            patient_ids=None if self.patient_ids is None else [self.patient_ids[row] for row in rows],
-            tags={tag: [cells[row] for row in rows] for tag, cells in self.tags.items()},
-            roles=None if self.roles is None else [self.roles[row] for row in rows],
-            finding_targets=None if self.finding_targets is None else self.finding_targets[rows],
-            finding_probabilities=None if self.finding_probabilities is None else self.finding_probabilities[rows],
-        )
+        columns: dict[str, Any] = {
+            key: column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
+            for key, column in self._columns.items()
+        }
+        tags = {tag: [cells[row] for row in rows] for tag, cells in self.tags.items()}
+        return replace(self, name=name or self.name, tags=tags, **columns)
 
     def with_orders(self, hierarchy: ClassHierarchy) -> Predictions:
         """These predictions with the orders of a hierarchy of the same classes, groups and ranks."""
@@ -231,12 +234,8 @@ class Predictions:
         if self.patient_ids is None:
             return []
         first: dict[str, int] = {}
-        odd = dict.fromkeys(
-            patient
-            for patient, target in zip(self.patient_ids, self.target.tolist(), strict=True)
-            if first.setdefault(patient, target) != target
-        )
-        return list(odd)
+        labels = zip(self.patient_ids, self.target.tolist(), strict=True)
+        return list(dict.fromkeys(patient for patient, label in labels if first.setdefault(patient, label) != label))
 
 
 def numbered(patient_ids: Sequence[str]) -> Ints:
@@ -248,37 +247,25 @@ def numbered(patient_ids: Sequence[str]) -> Ints:
 
 def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
     """Predictions one after the other as one; what not all of them know is not known. The rest is as in the first."""
-    probabilities = [fold.probabilities for fold in parts if fold.probabilities is not None]
-    known = all(fold.patient_ids is not None for fold in parts)
-    roles = [fold.roles for fold in parts if fold.roles is not None]
-    seen = [fold.exposure for fold in parts if fold.exposure is not None]
-    sets = [fold.finding_targets for fold in parts if fold.finding_targets is not None]
-    single = [fold.finding_probabilities for fold in parts if fold.finding_probabilities is not None]
+    columns: dict[str, Any] = dict.fromkeys(_COLUMNS)
+    for key in set.intersection(*(set(part._columns) for part in parts)):
+        known = [part._columns[key] for part in parts]
+        columns[key] = np.concatenate(known) if isinstance(known[0], np.ndarray) else list(chain(*known))
+    seen = [part.exposure for part in parts if part.exposure is not None]
     return replace(
         parts[0],
         name=name,
-        slide_ids=[slide for fold in parts for slide in fold.slide_ids],
-        target=np.concatenate([fold.target for fold in parts]),
-        predicted=np.concatenate([fold.predicted for fold in parts]),
-        probabilities=np.concatenate(probabilities) if len(probabilities) == len(parts) else None,
-        patient_ids=[patient for fold in parts for patient in fold.patient_ids or ()] if known else None,
-        tags={tag: [cell for fold in parts for cell in fold.tags[tag]] for tag in parts[0].tags},
-        roles=[one for fold in roles for one in fold] if len(roles) == len(parts) else None,
-        exposure_known=all(fold.exposure_known for fold in parts),
-        finding_targets=np.concatenate(sets) if len(sets) == len(parts) else None,
-        finding_probabilities=np.concatenate(single) if len(single) == len(parts) else None,
+        tags={tag: [cell for part in parts for cell in part.tags[tag]] for tag in parts[0].tags},
+        exposure_known=all(part.exposure_known for part in parts),
         exposure=reduce(operator.or_, seen) if len(seen) == len(parts) else None,
         weights=all_weights(parts),
+        **columns,
     )
 
 
 def all_weights(parts: Sequence[Predictions]) -> tuple[str, ...]:
     """The weights that all of these were predicted by; empty where some do not say."""
-    return (
-        tuple(dict.fromkeys(one for fold in parts for one in fold.weights))
-        if all(fold.weights for fold in parts)
-        else ()
-    )
+    return tuple(dict.fromkeys(chain(*(part.weights for part in parts)))) if all(p.weights for p in parts) else ()
 
 
 def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
@@ -306,11 +293,10 @@ def join_files(name: str, files: Sequence[Predictions]) -> Predictions:
     seeds: list[list[Predictions]] = []
     for file in files:
         slides = set(file.slide_ids)
-        seed = next((other for other in seeds if all(slides.isdisjoint(fold.slide_ids) for fold in other)), None)
-        if seed is None:
-            seeds.append([file])
-        else:
-            seed.append(file)
+        others = (seed for seed in seeds if all(slides.isdisjoint(fold.slide_ids) for fold in seed))
+        if (seed := next(others, None)) is None:
+            seeds.append(seed := [])
+        seed.append(file)
     joined = {}
     for number, folds in enumerate(seeds):
         labelled = [

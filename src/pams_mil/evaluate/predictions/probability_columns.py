@@ -11,6 +11,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 
+import numpy as np
+
+from pams_mil.arrays import Array
+from pams_mil.data.tables import Columns, parse_number
 from pams_mil.errors import PredictionsError, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -85,3 +89,14 @@ def _column_of(label: str, pattern: str, header: Sequence[str], hierarchy: Class
             f"Columns: {listing(header, most=12)}."
         )
     return candidates[0]
+
+
+def numbers(piece: Columns, columns: Sequence[str], where: str) -> Array:
+    """Columns of a table as numbers [n, k]."""
+    values = np.empty((len(piece[columns[0]]), len(columns)))
+    for place, column in enumerate(columns):
+        try:
+            values[:, place] = np.fromiter(map(parse_number, piece[column]), np.float64, len(values))
+        except ValueError as error:
+            raise PredictionsError(f"{where}: column {column!r} must hold numbers: {error}.") from error
+    return values
